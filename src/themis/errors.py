@@ -1,0 +1,60 @@
+"""Every error that Themis raises on purpose.
+
+    ThemisError
+    +-- InputError            what a person gave us is wrong; the command line ends with exit code 2
+    |   +-- UnknownName       a name that nobody registered, with "did you mean"
+    |   +-- TraceError        a row of a trace file: file, line, column, value, what was expected
+    |   +-- ClusterError      a cluster that cannot exist, or a job that no machine of it can ever hold
+    +-- MissingColumn         a policy reads a snapshot column that is not filled; says how to turn it on
+    +-- NotSolved             an optimiser could not prove its answer within the gap asked for
+    +-- InvariantBroken       our own mistake: the state contradicts itself; carries the story that led to it
+
+A message is one sentence that says what, where, the value, what was expected and what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ThemisError(Exception):
+    """Base of all errors raised on purpose."""
+
+
+class InputError(ThemisError):
+    """A person's input is wrong; shown as one sentence, exit code 2."""
+
+
+class UnknownName(InputError):
+    """A name that is not registered."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        super().__init__(f"unknown {kind} {name!r}.{hint} Known: {', '.join(names)}.")
+
+
+class TraceError(InputError):
+    """A faulty row of a trace, located to the column."""
+
+    def __init__(self, *, file: str, line: int, column: str, value: object, expected: str) -> None:
+        super().__init__(f"{file}, line {line}, column {column!r}: got {value!r}, expected {expected}.")
+        self.file, self.line, self.column, self.value, self.expected = file, line, column, value, expected
+
+
+class ClusterError(InputError):
+    """A cluster that cannot exist, or work that can never fit it."""
+
+
+class MissingColumn(ThemisError):
+    """A policy needs a snapshot column that was not filled."""
+
+
+class NotSolved(ThemisError):
+    """No answer was proven within the gap asked for."""
+
+
+class InvariantBroken(ThemisError):
+    """The scheduler's state contradicts itself."""
