@@ -1,0 +1,229 @@
+"""Events go into the core, commands come out; both are what the log is made of.
+
+The log is a list of records in order: a ``Header``, then every event and command except those that only drive
+the machinery (``Wake``, ``WakeAt``, ``Solve``, ``CollectBids``, ``BidsCollected``). State, reports and replay are
+folds over it. ``SCHEMA`` grows whenever a record changes its meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from themis.model.cluster import Machine
+from themis.model.units import Seconds
+from themis.model.workload import App
+
+if TYPE_CHECKING:
+    from themis.auction.bids import Bids
+    from themis.model.answers import Ask, Solved
+    from themis.model.snapshot import Snapshot
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """First record of a log: what was run on what."""
+
+    schema: int
+    version: str
+    simulated: bool
+    policy: str
+    params: Mapping[str, Any]
+    seed: int
+    workload: str
+    source: str
+    cluster: str
+    settings: Mapping[str, Any]
+
+
+# ---- events: facts from outside ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineJoined:
+    """A machine came into service for the first time; its GPUs get the next ids."""
+
+    machine: Machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineFailed:
+    """A machine left service at once: its jobs stop and lose what they did since their last checkpoint."""
+
+    machine: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineReturned:
+    """A failed machine is back, all its GPUs free."""
+
+    machine: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppSubmitted:
+    """An app arrived; apps and jobs are numbered in this order. ``weight`` includes user and group."""
+
+    app: App
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppCancelled:
+    """Its user withdrew an app."""
+
+    app: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStarted:
+    """The gang is training now (after restart and container costs)."""
+
+    job: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStopped:
+    """The gang has let go of its GPUs; ``steps`` is what its checkpoint holds."""
+
+    job: int
+    attempt: int
+    steps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobReached:
+    """The gang did the steps it was asked for (a rung, or all of its work); ``loss`` is the loss there."""
+
+    job: int
+    attempt: int
+    steps: float
+    loss: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocated:
+    """A solve's answer to the snapshot of this version."""
+
+    version: int
+    solved: Solved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BidsCollected:
+    """The bids asked for by the policy's ``Ask`` on the snapshot of this version."""
+
+    version: int
+    bids: Bids
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wake:
+    """All events of this instant are in: settle what follows from them."""
+
+
+Event: TypeAlias = (
+    MachineJoined | MachineFailed | MachineReturned | AppSubmitted | AppCancelled | JobStarted | JobStopped | JobReached
+    | Allocated | BidsCollected | Wake
+)  # fmt: skip
+
+
+# ---- commands: what the core wants done, and what it announces -----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """Lease these GPUs to this job until then and start its gang; it reports when it has done ``target`` steps."""
+
+    app: int
+    job: int
+    attempt: int
+    gpus: tuple[int, ...]
+    seat: int
+    until: Seconds
+    locality: int
+    target: float
+    score: float
+    """Placement score in (0, 1]: one over the slowdown of this locality (Themis §6.1)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renew:
+    """The same gang keeps the same GPUs until then; nothing restarts."""
+
+    app: int
+    job: int
+    until: Seconds
+    target: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revoke:
+    """The job's lease is over; stop the gang. ``cause``: expired | resized | finished | rung | stopped | failed | cancelled."""
+
+    app: int
+    job: int
+    attempt: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEnded:
+    """Announcement: the job will not run again. ``outcome``: completed | stopped (by its tuner) | cancelled."""
+
+    app: int
+    job: int
+    outcome: str
+    steps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppFinished:
+    """Announcement: the app is done; its finish-time fairness over its whole life in both forms.
+
+    ``outcome``: completed | cancelled. ``contention`` is N_avg, ``capacity`` R_C averaged likewise.
+    """
+
+    app: int
+    outcome: str
+    jct: Seconds
+    rho_paper: float
+    rho_exact: float
+    t_id_paper: Seconds
+    t_id_exact: Seconds
+    contention: float
+    capacity: float
+    gpu_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WakeAt:
+    """Send ``Wake`` at this time, after all other events of that instant."""
+
+    time: Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solve:
+    """Run the policy on this snapshot and send ``Allocated``."""
+
+    version: int
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectBids:
+    """Ask these apps' agents for bids on the offer and send ``BidsCollected``."""
+
+    version: int
+    ask: Ask
+    snapshot: Snapshot
+
+
+Command: TypeAlias = (
+    Grant | Renew | Revoke | JobEnded | AppFinished | WakeAt | Solve | CollectBids
+)  # fmt: skip

@@ -1,0 +1,38 @@
+"""Units, index letters and localities: the words that every other module uses.
+
+Simulated time is float seconds since the trace's start. Index letters are fixed everywhere:
+``a`` app, ``j`` job, ``k`` GPU type, ``n`` machine, ``g`` GPU, ``r`` round.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import IntEnum
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Seconds: TypeAlias = float
+GpuSeconds: TypeAlias = float
+
+Int: TypeAlias = npt.NDArray[np.int64]
+Float: TypeAlias = npt.NDArray[np.float64]
+Bool: TypeAlias = npt.NDArray[np.bool_]
+
+NONE = -1
+"""Index that means "no such app, job, GPU type, ...": columns stay integer."""
+
+
+class Locality(IntEnum):
+    """The widest boundary that a gang's GPUs span, best first (Themis §6.1: a 4-level hierarchy)."""
+
+    SLOT = 0
+    MACHINE = 1
+    RACK = 2
+    CROSS_RACK = 3
+
+
+def next_tick(time: Seconds, tick: Seconds) -> Seconds:
+    """The first multiple of ``tick`` at or after ``time``; lease expiries fall on ticks so that one auction serves all."""
+    return math.ceil(time / tick - 1e-9) * tick

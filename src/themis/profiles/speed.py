@@ -1,0 +1,204 @@
+"""The one speed model: how many steps per second a job makes, by model, batch, GPU type, gang size and locality.
+
+Simulation, rho, bids, shares and plans all read it here and nowhere else. A ``Profile`` is what is known of one
+model; a ``ProfileBook`` holds many; ``Speeds`` is its array form for the hot paths.
+
+    rate = curve[gpu_type, batch](gpus) / slowdown[locality]
+
+Linear scaling with a slowdown (Themis eq. 1) is a curve with one point; measured tables are curves with many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from themis.errors import InputError, UnknownName
+from themis.model.units import Float, Int, Locality, Seconds
+
+DEFAULT_SLOWDOWN = (1.0, 1.0, 1.1, 1.3)
+"""Slot, machine, rack (cross-machine), cross-rack, for models that nobody has profiled (Themis footnote 3)."""
+
+ANY_TYPE = "*"
+"""A curve under this GPU type serves every type that has none of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """Measured steps/s of a gang with its best locality.
+
+    Attributes
+    ----------
+    gpus, rate : same length, ``gpus`` rising. Between points the rate is interpolated on logarithmic axes; below the
+        first and beyond the last it is continued linearly in GPUs. One point is linear scaling.
+    """
+
+    gpus: tuple[int, ...]
+    rate: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.gpus or len(self.gpus) != len(self.rate):
+            raise InputError(f"a speed curve has {len(self.gpus)} GPU counts and {len(self.rate)} rates, expected equally many, at least 1.")
+        if any(b <= a for a, b in zip(self.gpus, self.gpus[1:], strict=False)) or self.gpus[0] < 1:
+            raise InputError(f"a speed curve's GPU counts are {self.gpus}, expected rising whole numbers from 1.")
+        if any(r <= 0 for r in self.rate):
+            raise InputError(f"a speed curve's rates are {self.rate}, expected steps per second above 0.")
+
+    def at(self, gpus: Float | Int) -> Float:
+        """Steps/s with this many GPUs, elementwise."""
+        count = np.asarray(gpus, dtype=np.float64)
+        known, rate = np.asarray(self.gpus, dtype=np.float64), np.asarray(self.rate, dtype=np.float64)
+        inside = np.exp(np.interp(np.log(np.maximum(count, 1e-9)), np.log(known), np.log(rate)))
+        out = np.where(count < known[0], rate[0] * count / known[0], inside)
+        return np.where(count > known[-1], rate[-1] * count / known[-1], out)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What is known about one model's speed.
+
+    Attributes
+    ----------
+    curves : (GPU type or ``ANY_TYPE``, batch size or 0 for any) -> curve.
+    slowdown : divisor of the rate at each of the four localities, rising, the first usually 1.
+    checkpoint_s : seconds to write and read a checkpoint.
+    source : where the figures come from; assumptions say so.
+    """
+
+    name: str
+    curves: Mapping[tuple[str, int], Curve]
+    slowdown: tuple[float, float, float, float] = DEFAULT_SLOWDOWN
+    checkpoint_s: Seconds = 7.5
+    category: str = ""
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.curves:
+            raise InputError(f"profile {self.name!r} has no speed curve, expected at least one.")
+        if any(b < a for a, b in zip(self.slowdown, self.slowdown[1:], strict=False)) or self.slowdown[0] < 1:
+            raise InputError(f"profile {self.name!r} has slowdowns {self.slowdown}, expected four numbers that rise from 1 or more.")
+
+    def curve(self, gpu_type: str, batch: int) -> Curve | None:
+        """The most specific curve, or None where the model cannot run on the type."""
+        for key in ((gpu_type, batch), (gpu_type, 0), (ANY_TYPE, batch), (ANY_TYPE, 0)):
+            if key in self.curves:
+                return self.curves[key]
+        return None
+
+
+def linear(
+    name: str,
+    serial_s: Seconds,
+    *,
+    slowdown: tuple[float, float, float, float] = DEFAULT_SLOWDOWN,
+    type_speed: Mapping[str, float] | None = None,
+    checkpoint_s: Seconds = 7.5,
+    category: str = "",
+    source: str = "",
+) -> Profile:
+    """A model that scales linearly with a slowdown (Themis eq. 1): ``iter_time = serial * S / GPUs``.
+
+    Parameters
+    ----------
+    serial_s : seconds per step on one reference GPU.
+    type_speed : speed of GPU types relative to the reference; types that are not listed run at 1.
+    """
+    curves = {(ANY_TYPE, 0): Curve(gpus=(1,), rate=(1.0 / serial_s,))}
+    for gpu_type, factor in (type_speed or {}).items():
+        curves[gpu_type, 0] = Curve(gpus=(1,), rate=(factor / serial_s,))
+    return Profile(
+        name=name, curves=curves, slowdown=slowdown, checkpoint_s=checkpoint_s, category=category, source=source
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileBook:
+    """Profiles by name."""
+
+    profiles: Mapping[str, Profile]
+
+    @classmethod
+    def of(cls, profiles: Iterable[Profile]) -> ProfileBook:
+        """Collect profiles; a later one replaces an earlier one of the same name."""
+        return cls({p.name: p for p in profiles})
+
+    def with_profiles(self, profiles: Iterable[Profile]) -> ProfileBook:
+        """This book with more profiles, or replacements."""
+        return ProfileBook({**self.profiles, **{p.name: p for p in profiles}})
+
+    def get(self, model: str) -> Profile:
+        """The profile of a model, or UnknownName."""
+        if model not in self.profiles:
+            raise UnknownName("model", model, self.profiles)
+        return self.profiles[model]
+
+    def rate(self, model: str, batch: int, gpu_type: str, gpus: int, locality: Locality) -> float:
+        """Steps/s of one gang; 0 where the model cannot run on the type."""
+        profile = self.get(model)
+        curve = profile.curve(gpu_type, batch)
+        return 0.0 if curve is None or gpus < 1 else float(curve.at(np.array(gpus))) / profile.slowdown[locality]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speeds:
+    """Array form of a book for M (model, batch) configurations, K GPU types and gangs of up to S GPUs.
+
+    Attributes
+    ----------
+    serial : Float[M], seconds per step on one GPU of the reference type (the first type that the model runs on).
+    scale : Float[M, K, S+1], speed of a gang relative to one reference GPU, best locality; column 0 is 0.
+        Linear scaling on one type is the identity 0, 1, 2, ...
+    slowdown : Float[M, 4].
+    restart_s : Float[M], checkpoint seconds.
+    """
+
+    index: Mapping[tuple[str, int], int]
+    serial: Float
+    scale: Float
+    slowdown: Float
+    checkpoint_s: Float = field(repr=False)
+
+    def effective(self, config: Int, gpu_type: Int, gpus: Int, locality: Int) -> Float:
+        """Reference GPUs that a gang is worth: ``scale / slowdown``, elementwise."""
+        out: Float = self.scale[config, gpu_type, gpus] / self.slowdown[config, locality]
+        return out
+
+    def rate(self, config: Int, gpu_type: Int, gpus: Int, locality: Int) -> Float:
+        """Steps/s, elementwise (before a job's own ``step_scale``)."""
+        out: Float = self.effective(config, gpu_type, gpus, locality) / self.serial[config]
+        return out
+
+
+def compile_speeds(
+    book: ProfileBook, configs: Iterable[tuple[str, int]], gpu_types: tuple[str, ...], largest: int
+) -> Speeds:
+    """Tabulate a book for these (model, batch) configurations, GPU types and gangs of up to ``largest`` GPUs.
+
+    Raises
+    ------
+    UnknownName : a model is not in the book.
+    InputError : a model runs on none of the types.
+    """
+    wanted = list(dict.fromkeys(configs))
+    gpus = np.arange(largest + 1, dtype=np.float64)
+    serial = np.ones(len(wanted))
+    scale = np.zeros((len(wanted), len(gpu_types), largest + 1))
+    for m, (model, batch) in enumerate(wanted):
+        curves = [book.get(model).curve(t, batch) for t in gpu_types]
+        reference = next((c for c in curves if c is not None), None)
+        if reference is None:
+            raise InputError(f"model {model!r} has no speed for any of the GPU types {', '.join(gpu_types)}; add a profile for one of them.")
+        serial[m] = 1.0 / float(reference.at(np.array(1)))
+        for k, curve in enumerate(curves):
+            if curve is not None:
+                scale[m, k] = curve.at(gpus) * serial[m]
+    scale[:, :, 0] = 0.0
+    return Speeds(
+        index={config: m for m, config in enumerate(wanted)},
+        serial=serial,
+        scale=scale,
+        slowdown=np.array([book.get(model).slowdown for model, _ in wanted], dtype=np.float64).reshape(-1, 4),
+        checkpoint_s=np.array([book.get(model).checkpoint_s for model, _ in wanted]),
+    )
