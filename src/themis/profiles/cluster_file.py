@@ -1,0 +1,123 @@
+"""Clusters from YAML files.
+
+    name: lab                 # optional; the file's name
+    rack_size: 4              # optional; 8. Machines without a rack of their own fill racks of this many, in order
+    machines:
+      - {count: 2, gpus: 8, gpus_per_slot: 2, gpu_type: V100}
+      - {name: big, gpus: 16, gpu_type: A100, rack: special}
+
+``gpus`` is required. ``count`` alike machines (1) are named ``name`` when single, else ``name-0``, ``name-1``, ...;
+without a name they are ``m000``, ``m001``, ... by position. ``gpus_per_slot`` 0 (the default): the machine is one slot.
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from themis.errors import ClusterError, InputError
+from themis.model.cluster import Cluster, Machine
+
+_STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class MachineGroup(BaseModel):
+    """Alike machines, as written in the file."""
+
+    model_config = _STRICT
+
+    gpus: Annotated[int, Field(ge=1)]
+    count: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    gpus_per_slot: Annotated[int, Field(ge=0)] = 0
+    gpu_type: Annotated[str, Field(min_length=1)] = "gpu"
+    name: Annotated[str, Field(min_length=1)] | None = None
+    rack: Annotated[str, Field(min_length=1)] | None = None
+
+
+class ClusterFile(BaseModel):
+    """The whole file."""
+
+    model_config = _STRICT
+
+    machines: Annotated[list[MachineGroup], Field(min_length=1)]
+    name: Annotated[str, Field(min_length=1)] | None = None
+    rack_size: Annotated[int, Field(ge=1)] = 8
+
+
+def read_cluster(path: Path) -> Cluster:
+    """Read a cluster from a YAML file.
+
+    Raises
+    ------
+    InputError : the file cannot be read.
+    ClusterError : it is not YAML, or a key is unknown, missing or has a wrong value; names file, key, value and what
+        was expected.
+    """
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise InputError(f"cannot read cluster file {str(path)!r}: {why}.") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "no parser accepts it"
+        raise ClusterError(f"{path}{where}: not valid YAML ({problem}).") from None
+    if not isinstance(data, dict):
+        raise ClusterError(f"{path}: got {_short(data)}, expected a mapping with the key 'machines'.")
+    try:
+        spec = ClusterFile.model_validate(data)
+    except ValidationError as error:
+        raise ClusterError(f"{path}: {_sentence(error)}") from None
+    return _build(spec, path)
+
+
+def _build(spec: ClusterFile, path: Path) -> Cluster:
+    machines: list[Machine] = []
+    racked = 0
+    try:
+        for group in spec.machines:
+            for i in range(group.count):
+                named = group.name if group.count == 1 else group.name and f"{group.name}-{i}"
+                rack = group.rack or f"rack{racked // spec.rack_size}"
+                racked += group.rack is None
+                machines.append(
+                    Machine(
+                        name=named or f"m{len(machines):03d}",
+                        gpus=group.gpus,
+                        gpus_per_slot=group.gpus_per_slot,
+                        gpu_type=group.gpu_type,
+                        rack=rack,
+                    )
+                )
+        return Cluster(name=spec.name or path.stem, machines=tuple(machines))
+    except ClusterError as error:
+        raise ClusterError(f"{path}: {error}") from None
+
+
+def _sentence(error: ValidationError) -> str:
+    """The first complaint of pydantic in our words: key, value, expected."""
+    first = error.errors()[0]
+    *parents, last = first["loc"] or ("",)
+    inside = "".join(f"[{p}]" if isinstance(p, int) else f"{'.' if i else ''}{p}" for i, p in enumerate(parents))
+    where = f" in {inside}" if inside else ""
+    kind, value = first["type"], _short(first["input"])
+    if kind == "extra_forbidden":
+        known = list((MachineGroup if parents else ClusterFile).model_fields)
+        close = difflib.get_close_matches(str(last), known, n=1, cutoff=0.5)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        return f"unknown key {last!r}{where}, value {value}.{hint} Known: {', '.join(sorted(known))}."
+    if kind == "missing":
+        return f"key {last!r}{where} is missing in {value}."
+    expected = first["msg"].removeprefix("Input should be ").removeprefix("a valid ")
+    key = f"entry {last}" if isinstance(last, int) else f"key {last!r}"
+    return f"{key}{where}: got {value}, expected {expected}."
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

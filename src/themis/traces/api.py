@@ -1,0 +1,158 @@
+"""The way in: one call for generated workloads and for files of every known format; all give a ``Workload``.
+
+A format or generator is a frozen dataclass of its options, registered under the entry-point group ``themis.traces``.
+A generator has ``generate(seed, book)``; a reader has ``read(path, seed, book)`` and knows its files by their header.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import lru_cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol, cast, runtime_checkable
+
+from pydantic import TypeAdapter, ValidationError
+
+from themis.errors import InputError, UnknownName
+from themis.model.workload import Workload
+from themis.profiles.models import DEFAULT_BOOK
+from themis.profiles.speed import ProfileBook
+from themis.traces.table import read_header
+
+GROUP = "themis.traces"
+
+BUILT_IN: Mapping[str, str] = MappingProxyType(
+    {
+        "demo": "themis.traces.demo:Demo",
+        "themis1": "themis.traces.generate:Workload1",
+        "themis2": "themis.traces.generate:Workload2",
+        "csv": "themis.traces.csv_generic:GenericCsv",
+        "philly_apps": "themis.traces.philly:PhillyApps",
+        "philly_jobs": "themis.traces.philly:PhillyJobs",
+    }
+)
+"""Built-ins by name; they are entry points too, but work from a checkout whose metadata is older than the code."""
+
+
+@runtime_checkable
+class Generator(Protocol):
+    """A workload from parameters and a seed; the class is a frozen dataclass of the parameters."""
+
+    def generate(self, *, seed: int, book: ProfileBook) -> Workload:
+        """Draw the workload; the same seed and parameters give the same one."""
+        ...
+
+
+@runtime_checkable
+class Reader(Protocol):
+    """A workload from a file; the class is a frozen dataclass of the options."""
+
+    @classmethod
+    def recognises(cls, header: tuple[str, ...]) -> bool:
+        """Whether a file with these columns is of this format."""
+        ...
+
+    def read(self, path: Path, *, seed: int, book: ProfileBook) -> Workload:
+        """Read the workload."""
+        ...
+
+
+def load_workload(
+    spec: str, *, seed: int = 0, book: ProfileBook = DEFAULT_BOOK, format: str = "", **options: object
+) -> Workload:
+    """Return a generated workload or read one from a file.
+
+    Parameters
+    ----------
+    spec : a registered generator (``demo``, ``themis1``, ``themis2``, ...) or the path of a file.
+    seed : 0 or more; draws everything random, and for traces the models that they do not name.
+    book : the profiles that turn durations into steps.
+    format : the reader's name; empty recognises the file by its header.
+    options : the generator's or reader's own; text is converted, so they can come from a command line.
+
+    Raises
+    ------
+    UnknownName : nothing is registered under the name, and no such file exists.
+    InputError : an option is unknown or wrong, or the file cannot be read (TraceError: a row of it is wrong).
+    """
+    if seed < 0:
+        raise InputError(f"seed is {seed}, expected 0 or more.")
+    known = registered()
+    if spec in known and hasattr(known[spec], "generate") and not format:
+        generator = cast(Generator, build_options(spec, known[spec], options))
+        return generator.generate(seed=seed, book=book)
+    path = Path(spec)
+    if not path.exists() and not format and not path.suffix and path.name == spec:
+        raise UnknownName("workload", spec, [name for name, cls in known.items() if hasattr(cls, "generate")])
+    name = format or recognise(path)
+    readers = readers_of(known)
+    if name not in readers:
+        raise UnknownName("trace format", name, readers)
+    reader = cast(Reader, build_options(name, readers[name], options))
+    return reader.read(path, seed=seed, book=book)
+
+
+def recognise(path: Path) -> str:
+    """The name of the format that a file's header belongs to.
+
+    Raises
+    ------
+    InputError : the file cannot be read, or no reader knows its columns.
+    """
+    header = read_header(path)
+    readers = readers_of(registered())
+    for name, cls in readers.items():
+        if cast(type[Reader], cls).recognises(header):
+            return name
+    raise InputError(
+        f"{path}: no format has the columns {', '.join(header)}; rename them to those of the generic CSV "
+        f"(at least app, submit_s, gpus, duration_s) or name a format: {', '.join(sorted(readers))}."
+    )
+
+
+def readers_of(known: Mapping[str, type]) -> dict[str, type]:
+    """Those of the registered classes that read files."""
+    return {name: cls for name, cls in known.items() if hasattr(cls, "read")}
+
+
+@lru_cache(maxsize=1)
+def registered() -> Mapping[str, type]:
+    """Every generator and reader by name: the built-ins, then those that installed packages register."""
+    found: dict[str, type] = {name: _import(target) for name, target in BUILT_IN.items()}
+    for point in entry_points(group=GROUP):
+        if point.name not in BUILT_IN:
+            found[point.name] = cast(type, point.load())
+    return MappingProxyType(found)
+
+
+def build_options(name: str, cls: type, options: Mapping[str, object]) -> object:
+    """Build a generator or reader from options, converting text to the fields' types.
+
+    Raises
+    ------
+    InputError : an option is unknown (with "did you mean") or has a wrong value.
+    """
+    allowed = [field.name for field in fields(cls)]
+    for key in options:
+        if key not in allowed:
+            close = difflib.get_close_matches(key, allowed, n=1, cutoff=0.5)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise InputError(f"{name!r} has no option {key!r}.{hint} Known: {', '.join(allowed) or 'none'}.")
+    adapter: TypeAdapter[object] = TypeAdapter(cls)
+    try:
+        return adapter.validate_python(dict(options))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        expected = first["msg"].removeprefix("Input should be ").removeprefix("a valid ")
+        raise InputError(f"{name!r}: option {where!r} got {first['input']!r}, expected {expected}.") from None
+
+
+def _import(target: str) -> type:
+    module, _, attribute = target.partition(":")
+    return cast(type, getattr(import_module(module), attribute))

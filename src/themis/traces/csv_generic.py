@@ -1,0 +1,279 @@
+"""Themis' own CSV format: one row a job, rows of one ``app`` together (they need not be adjacent).
+
+``docs/traces.md`` describes the columns for users. What the writer writes, the reader reads back exactly: floats are
+written so that they keep every bit, and everything that an ``App`` holds has a column.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from themis.errors import InputError, UnknownName
+from themis.model.workload import App, Bag, Group, Halving, Job, LossCurve, Regime, Rung, Tuner, User, Workload
+from themis.profiles.models import DEFAULT_BOOK, GENERIC
+from themis.profiles.speed import ProfileBook
+from themis.traces.mix import reference_rate
+from themis.traces.table import Row, read_rows
+
+COLUMNS = (
+    "app", "user", "submit_s", "gpus", "gpus_min", "gpus_max", "duration_s", "steps", "model", "job", "weight",
+    "deadline_s", "tuner", "step_scale", "gpu_types", "loss", "user_weight", "group", "group_weight",
+)  # fmt: skip
+"""Every column of the format, in the order of the documentation."""
+
+WRITTEN = tuple(c for c in COLUMNS if c not in {"gpus", "duration_s"})
+"""What the writer writes: the exact columns, not the convenient ones."""
+
+_OF_APP = ("user", "weight", "deadline_s", "tuner")
+_TYPES_SEPARATOR = "|"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenericCsv:
+    """Reader of the format; it has no options."""
+
+    name: ClassVar[str] = "csv"
+
+    @classmethod
+    def recognises(cls, header: tuple[str, ...]) -> bool:
+        """Whether a file with these columns is of this format."""
+        return {"app", "submit_s"} <= set(header)
+
+    def read(self, path: Path, *, seed: int = 0, book: ProfileBook = DEFAULT_BOOK) -> Workload:
+        """Read a workload; ``seed`` is not used.
+
+        Raises
+        ------
+        InputError : the file cannot be read, or a column is unknown, missing or named twice.
+        TraceError : a cell is wrong: file, line, column, value, expected.
+        """
+        by_app: dict[str, list[Row]] = {}
+        for row in read_rows(path, COLUMNS, ("app", "submit_s")):
+            by_app.setdefault(row.need("app", "the app's name"), []).append(row)
+        rates: dict[tuple[str, int], float] = {}
+        apps = tuple(_app(name, rows, book, rates) for name, rows in by_app.items())
+        users, groups = _tenants(row for rows in by_app.values() for row in rows)
+        return Workload(name=_stem(path), apps=apps, source=f"file: {path}", users=users, groups=groups)
+
+
+def write_csv(workload: Workload, path: Path) -> None:
+    """Write a workload; gzipped where the name ends in ``.gz``. Users and groups without apps are not written.
+
+    Raises
+    ------
+    InputError : a GPU type or an app has a name that the format cannot hold, or the file cannot be written.
+    """
+    text = io.StringIO()
+    writer = csv.DictWriter(text, WRITTEN, lineterminator="\n")
+    writer.writeheader()
+    users = {user.name: user for user in workload.users}
+    groups = {group.name: group for group in workload.groups}
+    for app in workload.apps:
+        for job in app.jobs:
+            writer.writerow(_cells(app, job, users.get(app.user), groups))
+    data = text.getvalue().encode("utf-8")
+    try:
+        # mtime 0: the same workload gives the same bytes.
+        path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+    except OSError as error:
+        raise InputError(f"cannot write trace {str(path)!r}: {error.strerror}.") from None
+
+
+def _app(name: str, rows: list[Row], book: ProfileBook, rates: dict[tuple[str, int], float]) -> App:
+    first = rows[0]
+    for row in rows[1:]:
+        for column in _OF_APP:
+            if row.text(column) != first.text(column):
+                row.fail(
+                    column, f"{first.text(column)!r} as on line {first.line}, the same for all jobs of app {name!r}"
+                )
+    jobs = tuple(_job(row, name, i, book, rates) for i, row in enumerate(rows))
+    names: set[str] = set()
+    for row, job in zip(rows, jobs, strict=True):
+        if job.name in names:
+            row.fail("job", f"a name that no other job of app {name!r} has")
+        names.add(job.name)
+    deadline = first.number("deadline_s", "seconds from the trace's start, or empty", low=0.0, default=-1.0)
+    return App(
+        name=name,
+        user=first.text("user", name),
+        arrival=min(row.number("submit_s", "seconds from the trace's start, 0 or more", low=0.0) for row in rows),
+        jobs=jobs,
+        tuner=_tuner(first, len(jobs)),
+        weight=first.number("weight", "a number above 0", low=0.0, above=True, default=1.0),
+        deadline=None if deadline < 0 else deadline,
+    )
+
+
+def _job(row: Row, app: str, position: int, book: ProfileBook, rates: dict[tuple[str, int], float]) -> Job:
+    model = row.text("model", GENERIC)
+    try:
+        book.get(model)
+    except UnknownName as error:
+        row.fail("model", f"a model of the profile book ({error})".rstrip("."))
+    least, most = _gpus(row)
+    scale = row.number("step_scale", "a number above 0", low=0.0, above=True, default=1.0)
+    return Job(
+        name=row.text("job", f"{app}/{position:02d}"),
+        model=model,
+        regimes=_regimes(row, model, most, scale, book, rates),
+        gpus_min=least,
+        gpus_max=most,
+        step_scale=scale,
+        gpu_types=tuple(t.strip() for t in row.text("gpu_types").split(_TYPES_SEPARATOR) if t.strip()),
+        loss=_loss(row),
+    )
+
+
+def _gpus(row: Row) -> tuple[int, int]:
+    whole = "a whole number of GPUs, 1 or more"
+    if row.text("gpus"):
+        for column in ("gpus_min", "gpus_max"):
+            if row.text(column):
+                row.fail(column, "nothing, as 'gpus' is given; use either 'gpus' or 'gpus_min' with 'gpus_max'")
+        gpus = row.whole("gpus", whole, low=1)
+        return gpus, gpus
+    most = row.whole("gpus_max" if "gpus_max" in row.cells else "gpus", whole, low=1)
+    least = row.whole("gpus_min", whole, low=1, default=1)
+    if least > most:
+        row.fail("gpus_min", f"at most gpus_max, which is {most}")
+    return least, most
+
+
+def _regimes(
+    row: Row, model: str, gpus: int, scale: float, book: ProfileBook, rates: dict[tuple[str, int], float]
+) -> tuple[Regime, ...]:
+    steps, expected = row.text("steps"), "steps above 0, or regimes like '1000@32 500@64' (steps@batch)"
+    if not steps:
+        column = "duration_s" if "duration_s" in row.cells else "steps"
+        duration = row.number(column, "seconds above 0 (or 'steps' instead)", low=0.0, above=True)
+        if (model, gpus) not in rates:
+            rates[model, gpus] = reference_rate(book, model, gpus)
+        return (Regime(steps=duration * rates[model, gpus] / scale),)
+    if row.text("duration_s"):
+        row.fail("duration_s", "nothing, as 'steps' is given; use one of the two")
+    out = []
+    for part in steps.split():
+        count, _, batch = part.partition("@")
+        try:
+            regime = Regime(steps=float(count), batch=int(batch or 0))
+        except ValueError:
+            row.fail("steps", expected)
+        if not 0 < regime.steps < float("inf") or regime.batch < 0:
+            row.fail("steps", expected)
+        out.append(regime)
+    return tuple(out)
+
+
+def _tuner(row: Row, jobs: int) -> Tuner:
+    text = row.text("tuner", "bag")
+    expected = "'bag' or rungs like 'halving 8x1000 4x2000' (jobs x steps)"
+    kind, *parts = text.split()
+    if kind == "bag" and not parts:
+        return Bag()
+    if kind != "halving" or not parts:
+        row.fail("tuner", expected)
+    try:
+        pairs = [part.split("x") for part in parts]
+        tuner = Halving(rungs=tuple(Rung(jobs=int(count), steps=float(steps)) for count, steps in pairs))
+    except ValueError:
+        row.fail("tuner", expected)
+    except InputError as error:
+        row.fail("tuner", f"{expected}: {error}".rstrip("."))
+    if not all(rung.steps < float("inf") for rung in tuner.rungs):
+        row.fail("tuner", expected)
+    if tuner.rungs[0].jobs != jobs:
+        row.fail("tuner", f"a first rung of {jobs} jobs, as many as the app has rows")
+    return tuner
+
+
+def _loss(row: Row) -> LossCurve:
+    if not row.text("loss"):
+        return LossCurve()
+    try:
+        a, b, c = (float(part) for part in row.text("loss").split())
+    except ValueError:
+        row.fail("loss", "three numbers 'a b c' of the curve a / (b i + 1) + c")
+    return LossCurve(a=a, b=b, c=c)
+
+
+def _tenants(rows: Iterable[Row]) -> tuple[tuple[User, ...], tuple[Group, ...]]:
+    """Users and groups that say something beyond their name; the first row of each decides, the others must agree."""
+    users: dict[str, tuple[User, Row]] = {}
+    groups: dict[str, tuple[Group, Row]] = {}
+    for row in rows:
+        weight = row.number("user_weight", "a number above 0", low=0.0, above=True, default=1.0)
+        user = User(name=row.text("user") or row.text("app"), weight=weight, group=row.text("group"))
+        known, first = users.setdefault(user.name, (user, row))
+        if known != user:
+            column = "group" if known.group != user.group else "user_weight"
+            row.fail(
+                column, f"{first.text(column)!r} as on line {first.line}, the same for all apps of user {user.name!r}"
+            )
+        weight = row.number("group_weight", "a number above 0", low=0.0, above=True, default=1.0)
+        if user.group:
+            group, origin = groups.setdefault(user.group, (Group(name=user.group, weight=weight), row))
+            if group.weight != weight:
+                row.fail(
+                    "group_weight", f"{group.weight} as on line {origin.line}, the same for all of group {group.name!r}"
+                )
+        elif row.text("group_weight") and weight != 1.0:
+            row.fail("group_weight", "nothing, as 'group' is empty")
+    return (
+        tuple(user for user, _ in users.values() if user.weight != 1.0 or user.group),
+        tuple(group for group, _ in groups.values() if group.weight != 1.0),
+    )
+
+
+def _cells(app: App, job: Job, user: User | None, groups: dict[str, Group]) -> dict[str, str]:
+    if any(_TYPES_SEPARATOR in t for t in job.gpu_types):
+        raise InputError(
+            f"job {job.name!r} allows GPU types {job.gpu_types}; a name with {_TYPES_SEPARATOR!r} cannot be written."
+        )
+    for what, text in (("app", app.name), ("user", app.user), ("job", job.name), ("model", job.model)):
+        if text != text.strip() or not text:
+            raise InputError(f"{what} name {text!r} is empty or has blanks around it and cannot be written; rename it.")
+    group = groups.get(user.group) if user else None
+    return {
+        "app": app.name,
+        "user": app.user,
+        "submit_s": repr(float(app.arrival)),
+        "gpus_min": str(job.gpus_min),
+        "gpus_max": str(job.gpus_max),
+        "steps": " ".join(f"{float(r.steps)!r}@{r.batch}" if r.batch else repr(float(r.steps)) for r in job.regimes),
+        "model": job.model,
+        "job": job.name,
+        "weight": _unless_one(app.weight),
+        "deadline_s": "" if app.deadline is None else repr(float(app.deadline)),
+        "tuner": _tuner_cell(app.tuner),
+        "step_scale": _unless_one(job.step_scale),
+        "gpu_types": _TYPES_SEPARATOR.join(job.gpu_types),
+        "loss": "" if job.loss == LossCurve() else " ".join(repr(float(x)) for x in _abc(job.loss)),
+        "user_weight": _unless_one(user.weight if user else 1.0),
+        "group": user.group if user else "",
+        "group_weight": _unless_one(group.weight if group else 1.0),
+    }
+
+
+def _tuner_cell(tuner: Tuner) -> str:
+    if isinstance(tuner, Halving):
+        return " ".join(["halving", *(f"{r.jobs}x{float(r.steps)!r}" for r in tuner.rungs)])
+    return ""
+
+
+def _abc(loss: LossCurve) -> Iterator[float]:
+    yield from (loss.a, loss.b, loss.c)
+
+
+def _unless_one(value: float) -> str:
+    return "" if value == 1.0 else repr(float(value))
+
+
+def _stem(path: Path) -> str:
+    return path.name.removesuffix(".gz").removesuffix(".csv") or path.name

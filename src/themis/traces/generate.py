@@ -1,0 +1,137 @@
+"""The Themis paper's workloads 1 and 2, generated from their published distributions (Themis §6.1, Figures 3 and 8).
+
+Both draw an app's GPU-seconds, jobs and GPUs per job from ``themis.traces.cdf`` and let apps arrive at random
+(Poisson) at the rate that offers ``load``:
+
+    rate = load * gpus / mean GPU-seconds per app
+
+so load 1 on 256 GPUs is one app every 3,240 s. With one seed, both workloads have the same arrivals, as in the paper.
+
+Assumptions, where the paper and the distributions are silent: an app's size, its number of jobs and its jobs' GPUs
+are independent; users are equally active; work is split over jobs and losses are shaped as the classes say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from themis.errors import InputError
+from themis.model.units import Float
+from themis.model.workload import App, Workload
+from themis.profiles.models import DEFAULT_BOOK
+from themis.profiles.speed import ProfileBook
+from themis.traces.cdf import GPUS_1, GPUS_2, JOBS_1, JOBS_2, SERVICE, Cdf
+from themis.traces.mix import model_mix, reference_rate, stream
+from themis.traces.shapes import AppDraw, bag_app, describe_parameters, halving_app
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Paper:
+    """What both workloads share.
+
+    Attributes
+    ----------
+    apps : number of apps, at least 1.
+    load : offered load, GPU-seconds arriving per GPU-second of the cluster, above 0 (the evaluation uses 0.9, 1.4, 2).
+    gpus : GPUs of the cluster that ``load`` speaks of; the jobs themselves do not depend on it.
+    users : apps belong to one of these many users, drawn evenly.
+    scale : factor on every app's GPU-seconds; arrivals close up in step, so the load stays.
+    models, network_intensive : see ``themis.traces.mix.model_mix``.
+    arrivals : seconds; when given, one app for each, and ``apps`` and ``load`` do not apply.
+    """
+
+    apps: int = 300
+    load: float = 0.9
+    gpus: int = 256
+    users: int = 16
+    scale: float = 1.0
+    models: str = ""
+    network_intensive: float | None = None
+    arrivals: tuple[float, ...] = ()
+
+    name: ClassVar[str]
+    jobs_per_app: ClassVar[Cdf]
+
+    def __post_init__(self) -> None:
+        for key in ("apps", "load", "gpus", "users", "scale"):
+            value = getattr(self, key)
+            if not 0 < value < float("inf"):
+                raise InputError(f"workload {self.name!r}: {key} is {value}, expected more than 0.")
+
+    def generate(self, *, seed: int, book: ProfileBook = DEFAULT_BOOK) -> Workload:
+        """Draw the workload; the same seed and parameters give the same one."""
+        arrivals = np.sort(np.array(self.arrivals)) if self.arrivals else self._poisson(seed)
+        count = len(arrivals)
+        service = SERVICE.smooth(stream(seed, "service").random(count)) * self.scale
+        jobs = np.maximum(1, np.rint(self.jobs_per_app.smooth(stream(seed, "jobs").random(count)))).astype(np.int64)
+        users = stream(seed, "users").integers(self.users, size=count)
+        mix = model_mix(book, self.models, self.network_intensive)
+        names = [f"a{i:04d}" for i in range(count)]
+        apps = [
+            self._app(
+                AppDraw(
+                    name=names[i],
+                    user=f"u{users[i]:02d}",
+                    arrival=float(arrivals[i]),
+                    jobs=int(jobs[i]),
+                    work=float(service[i]),
+                    model=(model := mix.draw(seed, names[i])),
+                    steps_per_gpu_s=reference_rate(book, model),
+                ),
+                stream(seed, f"app/{names[i]}"),
+            )
+            for i in range(count)
+        ]
+        return Workload(name=self.name, apps=tuple(apps), source=describe_parameters(self.name, self, seed))
+
+    def _poisson(self, seed: int) -> Float:
+        """Arrival times, the first at 0."""
+        gap = SERVICE.mean * self.scale / (self.load * self.gpus)
+        gaps = stream(seed, "arrivals").exponential(gap, size=self.apps)
+        gaps[0] = 0.0
+        times: Float = np.cumsum(gaps)
+        return times
+
+    def _app(self, draw: AppDraw, rng: np.random.Generator) -> App:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload1(_Paper):
+    """Bags of jobs of very different length, as Hyperdrive's curve stopping leaves them.
+
+    The stop points are drawn with the jobs: a job's steps end where it was stopped, and nothing is decided while
+    the app runs. Lengths are lognormal with ``skew`` as the deviation of their logarithm, which puts the median job
+    at 0.7 of the mean (the paper: median 3.75 GPU-hours); the longest job has the best loss curve, and so on down.
+    """
+
+    skew: float = 0.85
+
+    name: ClassVar[str] = "themis1"
+    jobs_per_app: ClassVar[Cdf] = JOBS_1
+
+    def _app(self, draw: AppDraw, rng: np.random.Generator) -> App:
+        most = GPUS_1.stepped(rng.random(draw.jobs))
+        return bag_app(draw, gpus=[(1, int(gpus)) for gpus in most], skew=self.skew, rng=rng)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload2(_Paper):
+    """Successive halving (Hyperband's pattern) with larger gangs.
+
+    Rungs of J, J/2, ..., 1 jobs share the app's GPU-seconds evenly. The jobs of a sweep have equal GPUs, and their
+    seconds per step differ by a lognormal factor whose logarithm deviates by ``jitter`` (batch size, quantisation;
+    Themis footnote 4). Loss curves differ by a factor of 1 to 2 in their floor and a lognormal one in their pace.
+    """
+
+    jitter: float = 0.2
+
+    name: ClassVar[str] = "themis2"
+    jobs_per_app: ClassVar[Cdf] = JOBS_2
+
+    def _app(self, draw: AppDraw, rng: np.random.Generator) -> App:
+        gpus = int(GPUS_2.stepped(rng.random(1))[0])
+        return halving_app(draw, gpus=(1, gpus), jitter=self.jitter, rng=rng)

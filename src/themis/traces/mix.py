@@ -1,0 +1,104 @@
+"""Which model an app trains, where the trace does not say: drawn from a mix by a hash that never changes.
+
+The draw depends on (seed, app name) alone, so neither the order of the rows nor a window cut out of the trace
+changes an app's model, and Python's own randomised ``hash`` plays no part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+
+from themis.errors import InputError
+from themis.profiles.models import is_network_intensive, table_4_mix
+from themis.profiles.speed import ANY_TYPE, ProfileBook
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMix:
+    """Models with cumulative probabilities, the last of them 1."""
+
+    models: tuple[str, ...]
+    upto: tuple[float, ...]
+
+    def draw(self, seed: int, app: str) -> str:
+        """The model of an app: the same for the same (seed, app), always."""
+        return self.models[min(bisect_right(self.upto, unit_hash(seed, app)), len(self.models) - 1)]
+
+
+def unit_hash(seed: int, text: str) -> float:
+    """A number in [0, 1) that depends on (seed, text) alone, on every machine and Python version."""
+    digest = hashlib.blake2b(f"{seed}/{text}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64
+
+
+def stream(seed: int, label: str) -> np.random.Generator:
+    """A generator of its own for each quantity drawn, so that one more draw of one leaves the others as they were."""
+    digest = hashlib.blake2b(label.encode(), digest_size=8).digest()
+    return np.random.default_rng([seed, int.from_bytes(digest, "big")])
+
+
+def model_mix(book: ProfileBook, models: str = "", network_intensive: float | None = None) -> ModelMix:
+    """Build the mix.
+
+    Parameters
+    ----------
+    models : empty for Themis Table 4; else names with optional weights, ``"VGG16:3,Transformer:1"``.
+    network_intensive : share in [0, 1] of apps whose model is network-intensive (``is_network_intensive``; Themis
+        §6.3); the mix is kept within either kind. None leaves the mix as it is.
+
+    Raises
+    ------
+    InputError : a weight or the share is out of range, or the mix lacks a kind that the share asks for.
+    UnknownName : a model is not in the book.
+    """
+    weights = _parse(models) if models else table_4_mix()
+    intensive = {name: is_network_intensive(book.get(name)) for name in weights}
+    if network_intensive is not None:
+        weights = _with_share(weights, intensive, network_intensive)
+    total = sum(weights.values())
+    kept = {name: weight for name, weight in weights.items() if weight > 0}
+    return ModelMix(tuple(kept), tuple(accumulate(weight / total for weight in kept.values())))
+
+
+def reference_rate(book: ProfileBook, model: str, gpus: int = 1) -> float:
+    """Steps/s of a gang on reference GPUs with the best placement, at the profile's own batch size.
+
+    The reference is any GPU type for linear profiles, else the first type that the profile lists.
+    """
+    profile = book.get(model)
+    curve = profile.curve(ANY_TYPE, 0) or next(iter(profile.curves.values()))
+    return float(curve.at(np.array(gpus))) / profile.slowdown[0]
+
+
+def _parse(models: str) -> dict[str, float]:
+    weights: dict[str, float] = {}
+    for part in models.split(","):
+        name, _, weight = part.strip().partition(":")
+        try:
+            weights[name] = float(weight or 1.0)
+        except ValueError:
+            raise InputError(f"models: got weight {weight!r} for {name!r}, expected a number, as in VGG16:3.") from None
+        if not 0 <= weights[name] < float("inf"):
+            raise InputError(f"models: got weight {weight} for {name!r}, expected 0 or more.")
+    if not sum(weights.values()) > 0:
+        raise InputError(f"models: all weights of {models!r} are 0, expected at least one above 0.")
+    return weights
+
+
+def _with_share(weights: Mapping[str, float], intensive: Mapping[str, bool], share: float) -> dict[str, float]:
+    if not 0 <= share <= 1:
+        raise InputError(f"network_intensive is {share}, expected a share from 0 to 1.")
+    out: dict[str, float] = {}
+    for kind, part in ((True, share), (False, 1.0 - share)):
+        total = sum(w for name, w in weights.items() if intensive[name] is kind)
+        if part > 0 and total <= 0:
+            lacking = "network-intensive" if kind else "compute-intensive"
+            raise InputError(f"network_intensive is {share}, but the mix has no {lacking} model; add one to 'models'.")
+        out |= {name: w * part / total for name, w in weights.items() if intensive[name] is kind and total > 0}
+    return out

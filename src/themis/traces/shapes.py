@@ -1,0 +1,117 @@
+"""The two shapes of generated apps, a bag and a halving sweep, from an app's total work.
+
+Work is given in GPU-seconds on reference GPUs with the best placement and turned into steps by the model's speed.
+How it splits over jobs, and the loss curves, are assumptions that the paper leaves open; each function states its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from themis.model.units import GpuSeconds, Seconds
+from themis.model.workload import App, Halving, Job, Regime, Rung
+from themis.profiles.models import loss_curve
+
+DIFFICULTY = (1.0, 2.0)
+"""Range of the factor on a loss curve's floor between the configurations of one app."""
+
+PACE = 0.3
+"""Deviation of the logarithm of the factor on how fast a configuration's loss falls."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppDraw:
+    """What is drawn for an app before its jobs.
+
+    Attributes
+    ----------
+    work : GPU-seconds of all its jobs, above 0.
+    steps_per_gpu_s : steps per second of its model on one reference GPU.
+    """
+
+    name: str
+    user: str
+    arrival: Seconds
+    jobs: int
+    work: GpuSeconds
+    model: str
+    steps_per_gpu_s: float
+
+
+def bag_app(draw: AppDraw, *, gpus: Sequence[tuple[int, int]], skew: float, rng: np.random.Generator) -> App:
+    """A bag of jobs that all run to the end of the steps drawn for them.
+
+    Parameters
+    ----------
+    gpus : least and most GPUs of each job.
+    skew : the jobs' lengths are lognormal, their logarithm deviating by this; 0 makes them equal. The longest job has
+        the best loss curve, and so on down, as when curve stopping had ended the others early.
+    """
+    share = rng.lognormal(0.0, skew, draw.jobs)
+    steps = draw.work * share / share.sum() * draw.steps_per_gpu_s
+    difficulty = np.empty(draw.jobs)
+    difficulty[np.argsort(-steps, kind="stable")] = np.sort(rng.uniform(*DIFFICULTY, draw.jobs))
+    jobs = tuple(
+        Job(
+            name=f"{draw.name}/{j:02d}",
+            model=draw.model,
+            regimes=(Regime(steps=float(steps[j])),),
+            gpus_min=least,
+            gpus_max=most,
+            loss=loss_curve(draw.model, float(steps.max()), difficulty=float(difficulty[j])),
+        )
+        for j, (least, most) in enumerate(gpus)
+    )
+    return App(name=draw.name, user=draw.user, arrival=draw.arrival, jobs=jobs)
+
+
+def halving_app(draw: AppDraw, *, gpus: tuple[int, int], jitter: float, rng: np.random.Generator) -> App:
+    """A sweep whose rungs of J, J/2, ..., 1 jobs share its work evenly.
+
+    Parameters
+    ----------
+    gpus : least and most GPUs of every job.
+    jitter : the jobs' seconds per step differ by a lognormal factor, its logarithm deviating by this (Themis
+        footnote 4). Work is exact for jobs of average pace; what is realised depends on which jobs survive.
+    """
+    scale = np.exp(np.clip(rng.normal(0.0, jitter, draw.jobs), -3 * jitter, 3 * jitter))
+    difficulty = rng.uniform(*DIFFICULTY, draw.jobs)
+    pace = rng.lognormal(0.0, PACE, draw.jobs)
+    sizes = halving_sizes(draw.jobs)
+    per_rung = draw.work / len(sizes) * draw.steps_per_gpu_s / float(scale.mean())
+    rungs = tuple(Rung(jobs=size, steps=per_rung / size) for size in sizes)
+    steps = sum(rung.steps for rung in rungs)
+    jobs = tuple(
+        Job(
+            name=f"{draw.name}/{j:02d}",
+            model=draw.model,
+            regimes=(Regime(steps=steps),),
+            gpus_min=gpus[0],
+            gpus_max=gpus[1],
+            step_scale=float(scale[j]),
+            loss=loss_curve(draw.model, steps, difficulty=float(difficulty[j]), speed=float(pace[j])),
+        )
+        for j in range(draw.jobs)
+    )
+    return App(name=draw.name, user=draw.user, arrival=draw.arrival, jobs=jobs, tuner=Halving(rungs=rungs))
+
+
+def halving_sizes(jobs: int) -> tuple[int, ...]:
+    """Jobs in each rung: J, J/2, J/4, ... rounded down, to 1."""
+    sizes = [jobs]
+    while sizes[-1] > 1:
+        sizes.append(sizes[-1] // 2)
+    return tuple(sizes)
+
+
+def describe_parameters(name: str, parameters: object, seed: int) -> str:
+    """Where a generated workload came from, in one line that lets anybody draw it again."""
+    shown = []
+    for field in fields(parameters):  # type: ignore[arg-type]
+        value = getattr(parameters, field.name)
+        brief = f"{len(value)} given" if isinstance(value, tuple) and value else repr(value)
+        shown.append(f"{field.name}={brief}")
+    return f"generated: {name}({', '.join(shown)}), seed {seed}"

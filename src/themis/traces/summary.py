@@ -1,0 +1,143 @@
+"""What a workload asks of a cluster: summary figures, and whether every job can ever run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from themis.errors import ClusterError, InputError
+from themis.model.cluster import Cluster
+from themis.model.units import GpuSeconds, Seconds
+from themis.model.workload import App, Halving, Job, Workload
+from themis.profiles.models import DEFAULT_BOOK
+from themis.profiles.speed import Profile, ProfileBook
+from themis.traces.mix import reference_rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadSummary:
+    """Figures of a workload on a cluster.
+
+    Attributes
+    ----------
+    span : seconds from the first arrival to the last.
+    work : GPU-seconds on reference GPUs with the best placement, what the tuners will run of it.
+    offered_load : work / (span * GPUs); None where all apps arrive at once.
+    largest_gang : most GPUs that any job needs at least (``gpus_min``).
+    widest_job : most GPUs that any job can use (``gpus_max``).
+    longest_job : seconds of the longest job on its ``gpus_max`` reference GPUs, best placement.
+    models : apps per model, by its first job, most frequent first.
+    apps_per_user : most active first.
+    """
+
+    name: str
+    apps: int
+    jobs: int
+    users: int
+    span: Seconds
+    work: GpuSeconds
+    offered_load: float | None
+    largest_gang: int
+    widest_job: int
+    longest_job: Seconds
+    median_jobs_per_app: float
+    median_app_work: GpuSeconds
+    models: Mapping[str, int]
+    apps_per_user: Mapping[str, int]
+
+    @property
+    def gpu_hours(self) -> float:
+        """``work`` in GPU-hours."""
+        return self.work / 3600.0
+
+
+def describe(workload: Workload, cluster: Cluster, book: ProfileBook = DEFAULT_BOOK) -> WorkloadSummary:
+    """Summarise a workload.
+
+    Raises
+    ------
+    InputError : the workload has no apps.
+    """
+    apps = workload.apps
+    if not apps:
+        raise InputError(f"workload {workload.name!r} has no apps, expected at least one.")
+    jobs = [job for app in apps for job in app.jobs]
+    work = [app_work(app, book) for app in apps]
+    span = apps[-1].arrival - apps[0].arrival
+    return WorkloadSummary(
+        name=workload.name,
+        apps=len(apps),
+        jobs=len(jobs),
+        users=len({app.user for app in apps}),
+        span=span,
+        work=sum(work),
+        offered_load=sum(work) / (span * cluster.gpus) if span > 0 else None,
+        largest_gang=max(job.gpus_min for job in jobs),
+        widest_job=max(job.gpus_max for job in jobs),
+        longest_job=max(_duration(job, book) for job in jobs),
+        median_jobs_per_app=median(len(app.jobs) for app in apps),
+        median_app_work=median(work),
+        models=_counts(app.jobs[0].model for app in apps),
+        apps_per_user=_counts(app.user for app in apps),
+    )
+
+
+def app_work(app: App, book: ProfileBook = DEFAULT_BOOK) -> GpuSeconds:
+    """GPU-seconds of an app on single reference GPUs: of a sweep, its rungs with jobs of average pace."""
+    serial = [job.step_scale / reference_rate(book, job.model) for job in app.jobs]
+    if isinstance(app.tuner, Halving):
+        mean = sum(serial) / len(serial)
+        return sum(rung.jobs * rung.steps for rung in app.tuner.rungs) * mean
+    return sum(job.steps * s for job, s in zip(app.jobs, serial, strict=True))
+
+
+def check_fits(workload: Workload, cluster: Cluster, book: ProfileBook = DEFAULT_BOOK) -> None:
+    """Check that every job could run if it had the cluster to itself; jobs may span machines and racks.
+
+    Raises
+    ------
+    ClusterError : a job needs more GPUs than there are of the types that it may use and its model runs on.
+    UnknownName : a model is not in the book.
+    """
+    of_type = {name: 0 for name in cluster.gpu_types}
+    for machine in cluster.machines:
+        of_type[machine.gpu_type] += machine.gpus
+    checked: dict[tuple[str, tuple[str, ...], frozenset[int]], int] = {}
+    for app in workload.apps:
+        for job in app.jobs:
+            key = (job.model, job.gpu_types, frozenset(regime.batch for regime in job.regimes))
+            if key not in checked:
+                checked[key] = _usable(app, job, book.get(job.model), of_type, cluster.name)
+            if job.gpus_min > checked[key]:
+                kind = f" of type {' or '.join(job.gpu_types)}" if job.gpu_types else ""
+                raise ClusterError(
+                    f"job {job.name!r} of app {app.name!r} needs {job.gpus_min} GPUs{kind}; cluster {cluster.name!r} "
+                    f"has {checked[key]} that it can use. Lower its gpus_min or take a larger cluster."
+                )
+
+
+def _usable(app: App, job: Job, profile: Profile, of_type: Mapping[str, int], cluster: str) -> int:
+    allowed = [name for name in of_type if not job.gpu_types or name in job.gpu_types]
+    if not allowed:
+        raise ClusterError(
+            f"job {job.name!r} of app {app.name!r} may use only GPUs of type {' or '.join(job.gpu_types)}; "
+            f"cluster {cluster!r} has {', '.join(of_type)}. Correct its gpu_types or the cluster's."
+        )
+    batches = {regime.batch for regime in job.regimes}
+    runs = [name for name in allowed if all(profile.curve(name, batch) is not None for batch in batches)]
+    if not runs:
+        raise ClusterError(
+            f"job {job.name!r} of app {app.name!r} trains {job.model!r}, which has no speed on {' or '.join(allowed)} "
+            f"of cluster {cluster!r}. Add a curve to its profile."
+        )
+    return sum(of_type[name] for name in runs)
+
+
+def _duration(job: Job, book: ProfileBook) -> Seconds:
+    return job.steps * job.step_scale / reference_rate(book, job.model, job.gpus_max)
+
+
+def _counts(names: Iterable[str]) -> dict[str, int]:
+    return dict(Counter(names).most_common())
