@@ -1,0 +1,99 @@
+"""The partial-allocation auction: who wins, where, and what each winner keeps (Themis §3.3.1, pseudocode 1).
+
+1. G_pf maximises the product over bidders of V; here the sum of log V, each GPU to at most one bidder.
+2. c_a = prod_{b != a} V_b(G_pf) / prod_{b != a} V_b(G_pf without a), the share of G_pf that a keeps.
+
+Leaves out how a share of a gang is paid (`payment`) and what becomes of the rest.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from themis.auction.bids import Bids, Floats, Offer
+from themis.auction.market import Market, build
+from themis.auction.outcome import Limits, Outcome
+from themis.auction.seating import arrays, seat
+from themis.auction.winners import Found, Solver
+
+DEFAULT_LIMITS = Limits()
+
+
+def clear(offer: Offer, bids: Bids, limits: Limits = DEFAULT_LIMITS, payments: bool = True) -> Outcome:
+    """Hold one auction.
+
+    Equal optima (in steps of about 1e-12 nats) are decided by fewest GPU moves, counting for each row the GPUs that
+    it could renew on its own, then by arrival: earlier bidders get more GPUs. Only the integer program, which few
+    auctions need, does not look at ties.
+
+    Parameters
+    ----------
+    offer, bids
+        What is sold and what is bid.
+    limits
+        Gap to prove and work to spend.
+    payments
+        Also compute `Outcome.kept`; otherwise it is 1 with the interval [0, 1] for winners.
+
+    Raises
+    ------
+    InputError
+        When a bid names a machine or a rack that the offer lacks.
+    NotSolved
+        When the gap is not proven within the limits, unless `limits.allow_gap`.
+    """
+    market = build(offer, bids)
+    nothing = math.fsum(bids.base.tolist())
+    if not market.row.size:
+        return _outcome(bids, None, [], nothing, nothing, np.ones((3, bids.bidders)), None)
+    huge = market.row.size * int(offer.free.sum()) > limits.huge
+    solver = Solver(market, limits, limits.gap_huge if huge else limits.gap)
+    main = solver.everyone()
+    grants = seat(market, main.rows, limits.packing, main.places)
+    taken = market.row[main.rows]
+    who = bids.row_bidder[taken]
+    gains = bids.row_value[taken] - bids.base[who]
+    objective = math.fsum([*bids.base.tolist(), *gains.tolist()])
+    bound = objective + _excess(market, main)
+    kept = np.ones((3, bids.bidders))
+    if payments:
+        others = solver.without(who.tolist(), main)
+        for a, r, other in zip(who.tolist(), main.rows, others):
+            kept[:, a] = _kept(market, main, r, other)
+    else:
+        kept[1, who] = 0.0
+    return _outcome(bids, solver, taken.tolist(), objective, bound, kept, arrays(grants), main.method)
+
+
+def _excess(market: Market, found: Found) -> float:
+    """Gap in nats: of the integers, and of rounding gains to whole steps when they did not agree exactly."""
+    steps = found.high // market.unit - found.low // market.unit
+    return (steps + (market.bids.bidders if found.method != "all" else 0)) * market.quantum
+
+
+def _kept(market: Market, main: Found, row: int, other: Found) -> tuple[float, float, float]:
+    """c_a and its interval, from the worth of the others in G_pf and without a."""
+    beside = (main.low - int(market.score[row])) // market.unit
+    rounding = _excess(market, other) - (other.high // market.unit - other.low // market.unit) * market.quantum
+    low, high = other.low // market.unit, other.high // market.unit
+    slack = (main.high // market.unit - main.low // market.unit) * market.quantum
+    kept = math.exp(min(0.0, (beside - low) * market.quantum))
+    least = math.exp(min(0.0, (beside - max(low, high)) * market.quantum - rounding))
+    most = math.exp(min(0.0, (beside - low) * market.quantum + slack + rounding))
+    return kept, least, most
+
+
+def _outcome(
+    bids: Bids, solver: Solver | None, rows: list[int], objective: float, bound: float, kept: Floats,
+    grants: tuple[list[int], list[int], list[int]] | None, method: str = "all",
+) -> Outcome:  # fmt: skip
+    row = np.full(bids.bidders, -1)
+    row[bids.row_bidder[rows]] = rows
+    who, machine, gpus = (np.array(x, np.int64) for x in grants or ([], [], []))
+    return Outcome(
+        row=row, win_bidder=who, win_machine=machine, win_gpus=gpus, objective=objective, bound=bound,
+        kept=kept[0], kept_low=kept[1], kept_high=kept[2], method=method,
+        nodes=solver.nodes if solver else 0, programs=solver.programs if solver else 0,
+    )  # fmt: skip

@@ -1,0 +1,89 @@
+"""How hard to try, and what came out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from themis.auction.bids import Floats, Ints
+from themis.errors import InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of work, never of seconds: the same bids give the same outcome on any machine.
+
+    Attributes
+    ----------
+    gap
+        Absolute gap asked of an ordinary auction, nats; > 0.
+    gap_huge
+        Absolute gap asked of a huge one, nats.
+    huge
+        An auction is huge when rows times GPUs exceed this.
+    states
+        Most entries of one exact table (states of free capacity times rows); beyond it capacities are priced.
+    leaves
+        Nodes of the search over rows before the integer program takes over.
+    packing
+        Steps of the exact packing search.
+    nodes
+        Branch-and-bound nodes of one integer program.
+    allow_gap
+        Carry a larger gap in the outcome instead of raising `NotSolved`.
+    """
+
+    gap: float = 1e-6
+    gap_huge: float = 0.01
+    huge: int = 20_000_000
+    states: int = 10_000_000
+    leaves: int = 300
+    packing: int = 20_000
+    nodes: int = 100_000
+    allow_gap: bool = False
+
+    def __post_init__(self) -> None:
+        if self.gap <= 0 or self.gap_huge < self.gap or min(self.states, self.leaves, self.packing, self.nodes) < 1:
+            raise InputError("Limits: 0 < gap <= gap_huge, and every limit of work must be at least 1.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Winners, where they sit, and what they keep (Themis pseudocode 1, lines 6-9).
+
+    Attributes
+    ----------
+    row
+        Shape [B], the winning row of each bidder, or -1.
+    win_bidder, win_machine, win_gpus
+        Shape [*], GPUs per bidder and machine: the proportionally fair allocation G_pf, sorted by (bidder, machine).
+    objective
+        Sum over bidders of log V at G_pf, nats.
+    bound
+        Proven upper bound of `objective`; never below it.
+    kept
+        Shape [B], c_a in (0, 1]: the share of G_pf that a keeps. Exactly 1 for losers.
+    kept_low, kept_high
+        Shape [B]: c_a lies within, given the gaps of the allocation and of the allocation without a.
+    method
+        What settled the allocation: ``all``, ``table``, ``search``, ``program`` or ``prices``.
+    nodes, programs
+        Search nodes visited and integer programs solved, payments included.
+    """
+
+    row: Ints
+    win_bidder: Ints
+    win_machine: Ints
+    win_gpus: Ints
+    objective: float
+    bound: float
+    kept: Floats
+    kept_low: Floats
+    kept_high: Floats
+    method: str
+    nodes: int
+    programs: int
+
+    @property
+    def gap(self) -> float:
+        """Proven absolute gap, nats, >= 0."""
+        return self.bound - self.objective

@@ -1,0 +1,70 @@
+"""Depth-first search over rows, bounded by the tables, with an exact packing check at every step.
+
+The tables give the most that the remaining bidders could still gain, so a branch that cannot beat the best packable
+choice is cut, and the first leaf reached is the tables' own choice repaired as late as possible.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from themis.auction.capacities import broken
+from themis.auction.market import Market
+from themis.auction.packing import fits
+from themis.auction.tables import NEVER, Tables
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Best packable rows of the market and their worth; `done` when nothing better exists."""
+
+    rows: list[int]
+    worth: int
+    done: bool
+    nodes: int
+
+
+def search(market: Market, table: Tables, *, leaves: int, packing: int) -> Seen:
+    """Search all choices of the table's bidders, giving up after `leaves` nodes."""
+    walk = _Walk(market, table, leaves, packing)
+    done = walk.descend(0, table.full, [], 0)
+    return Seen(rows=walk.rows, worth=walk.worth, done=done, nodes=leaves - walk.left)
+
+
+class _Walk:
+    def __init__(self, market: Market, table: Tables, leaves: int, packing: int) -> None:
+        self.market, self.table, self.left, self.packing = market, table, leaves, packing
+        self.rows: list[int] = []
+        self.worth = 0
+
+    def descend(self, i: int, state: int, rows: list[int], worth: int) -> bool:
+        """Try all options of bidder i on; False when the limit or an unsure packing left something open."""
+        table = self.table
+        if i == table.who.size:
+            if worth > self.worth:
+                self.rows, self.worth = rows, worth
+            return True
+        after = table.value[i] + table.ahead[i + 1][table.sources(np.array([state]))[0]]
+        for u in np.argsort(-after, kind="stable").tolist():
+            if after[u] <= NEVER // 2 or worth + after[u] <= self.worth:
+                break
+            row = int(table.owner[i, u])
+            taken = rows
+            if row >= 0:
+                self.left -= 1
+                if self.left < 0:
+                    return False
+                taken = [*rows, row]
+                if broken(self.market, np.array(taken)):
+                    continue
+                packed = True if self.market.certain else fits(self.market, taken, self.packing)
+                if packed is None:
+                    return False
+                if not packed:
+                    continue
+            gained = int(table.value[i, u])
+            if not self.descend(i + 1, state - int(table.offset[u]), taken, worth + gained):
+                return False
+        return True

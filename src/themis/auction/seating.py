@@ -1,0 +1,188 @@
+"""Which machines the winners get: renewals first, best fit, large free blocks kept whole. Deterministic.
+
+A bidder's claim on a machine is what it held there until now. Others are kept off a claim while they have a choice,
+so that a winner finds its own GPUs and moves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from themis.auction.market import IN_RACK, ON_MACHINE, Market, holdings
+from themis.auction.packing import Floor, Gang, first_fit, floor_after_anchors, gangs_of, place
+from themis.errors import NotSolved
+
+Grants = dict[tuple[int, int], int]
+"""GPUs by (bidder, machine)."""
+
+
+def seat(market: Market, rows: Sequence[int], steps: int, places: Sequence[int] | None = None) -> Grants:
+    """Seat winning `rows` of the market.
+
+    Parameters
+    ----------
+    market, rows
+        Rows that can be packed together.
+    steps
+        Limit of the packing search.
+    places
+        Machine or rack of each gang of `gangs_of(market, rows)`, when known.
+
+    Raises
+    ------
+    NotSolved
+        When no packing is found within `steps`.
+    """
+    grants: Grants = {}
+    claims = _claims(market, rows)
+    for kind in sorted({int(market.type[r]) for r in rows}):
+        mine = [r for r in rows if market.type[r] == kind]
+        floor = floor_after_anchors(market, mine, kind)
+        if floor is None:
+            raise NotSolved("winning rows overlap on an anchored machine or rack")
+        table = _Seats(market, mine, floor, claims)
+        gangs = gangs_of(market, mine)
+        if places is not None:
+            known = [p for g, p in zip(gangs_of(market, rows), places) if market.type[g.row] == kind]
+        else:
+            known = table.choose(gangs) or _packed(floor, gangs, steps)
+        table.fill(gangs, known)
+        grants.update(table.grants)
+    return grants
+
+
+def _packed(floor: Floor, gangs: Sequence[Gang], steps: int) -> list[int]:
+    found: list[int] | bool | None = first_fit(floor, gangs)
+    if found is None:
+        found = place(floor, gangs, steps)
+    if not isinstance(found, list):
+        raise NotSolved(f"no packing of the winning rows was found in {steps} steps; raise Limits.packing")
+    return found
+
+
+def _claims(market: Market, rows: Sequence[int]) -> dict[int, dict[int, int]]:
+    """GPUs that each winner held, by bidder and machine."""
+    if not market.bids.expiring_gpus.size:
+        return {}
+    held = holdings(market.offer, market.bids)
+    who = {int(market.who[r]) for r in rows}
+    return {b: {n: int(held[b, n]) for n in held[b].nonzero()[0].tolist()} for b in who}
+
+
+class _Seats:
+    """GPUs of one type being handed out."""
+
+    def __init__(self, market: Market, rows: Sequence[int], floor: Floor, claims: dict[int, dict[int, int]]) -> None:
+        self.market, self.rows, self.floor, self.claims = market, rows, floor, claims
+        self.grants: Grants = {}
+        self.claimed = [0] * len(floor.free)
+        for r in rows:
+            for n, gpus in claims.get(int(market.who[r]), {}).items():
+                self.claimed[n] += gpus
+
+    def choose(self, gangs: Sequence[Gang]) -> list[int] | None:
+        """Best fit that prefers own GPUs and spares others' claims; None when a gang finds no place."""
+        free, room, rack = list(self.floor.free), list(self.floor.room), self.floor.rack
+        own = {b: dict(held) for b, held in self.claims.items()}
+        claimed, places = list(self.claimed), []
+        for g in gangs:
+            mine = own.get(int(self.market.who[g.row]), {})
+            spots = range(len(room)) if g.racked else self.floor.machines
+            best, spot = None, -1
+            for s in spots:
+                if g.racked:
+                    if room[s] < g.size:
+                        continue
+                    again = sum(h for n, h in mine.items() if rack[n] == s)
+                    key = (-min(g.size, again), 0, room[s], s)
+                else:
+                    if free[s] < g.size or room[rack[s]] < g.size:
+                        continue
+                    again = min(g.size, mine.get(s, 0))
+                    key = (-again, max(0, g.size - again - max(0, free[s] - claimed[s])), free[s], s)
+                if best is None or key < best:
+                    best, spot = key, s
+            if best is None:
+                return None
+            places.append(spot)
+            room[spot if g.racked else rack[spot]] -= g.size
+            if not g.racked:
+                again = min(g.size, mine.get(spot, 0))
+                free[spot] -= g.size
+                if again:
+                    mine[spot] -= again
+                    claimed[spot] -= again
+        return places
+
+    def fill(self, gangs: Sequence[Gang], places: Sequence[int]) -> None:
+        """Hand out: anchored machines, machine gangs, then what a rack or the whole offer may supply."""
+        market, rack = self.market, self.floor.rack
+        left = {r: int(market.gpus[r]) for r in self.rows}
+        for r in self.rows:
+            if market.kind[r] == ON_MACHINE:
+                self._book(r, int(market.place[r]), left.pop(r))
+        loose: list[tuple[int, int, list[int]]] = []
+        for g, spot in zip(gangs, places):
+            left[g.row] -= g.size
+            if g.racked:
+                loose.append((g.row, g.size, [n for n in self.floor.machines if rack[n] == spot]))
+            else:
+                self.floor.free[spot] -= g.size
+                self._book(g.row, spot, g.size)
+        for r, gpus in left.items():
+            if market.kind[r] == IN_RACK:
+                loose.append((r, gpus, [n for n in self.floor.machines if rack[n] == market.place[r]]))
+        wide = [(r, gpus, self.floor.machines) for r, gpus in left.items() if gpus and market.kind[r] != IN_RACK]
+        self._pour(loose, wide)
+
+    def _pour(self, loose: list[tuple[int, int, list[int]]], wide: list[tuple[int, int, list[int]]]) -> None:
+        """Own GPUs for everyone first; then racks, since only theirs will do; then the rest.
+
+        Wide rows renew only what the racks can spare.
+        """
+        free, rack = self.floor.free, self.floor.rack
+        spare = [0] * (1 + max(rack, default=0))
+        for n in self.floor.machines:
+            spare[rack[n]] += free[n]
+        for _, gpus, machines in loose:
+            if machines:
+                spare[rack[machines[0]]] -= gpus
+        needs = []
+        for is_wide, (r, gpus, machines) in [(False, x) for x in loose] + [(True, x) for x in wide]:
+            mine = self.claims.get(int(self.market.who[r]), {})
+            for n in machines if mine else ():
+                take = min(gpus, free[n], mine.get(n, 0), spare[rack[n]] if is_wide else gpus)
+                if take > 0:
+                    gpus -= take
+                    spare[rack[n]] -= take if is_wide else 0
+                    self._take(r, n, take)
+            needs.append((r, gpus, machines))
+        for r, gpus, machines in needs:
+            for sparing in (True, False) if self.claims else (False,):
+                for n in sorted(machines, key=free.__getitem__) if gpus else ():
+                    take = min(gpus, max(0, free[n] - self.claimed[n]) if sparing else free[n])
+                    if take > 0:
+                        gpus -= take
+                        self._take(r, n, take)
+
+    def _take(self, row: int, machine: int, gpus: int) -> None:
+        self.floor.free[machine] -= gpus
+        self._book(row, machine, gpus)
+
+    def _book(self, row: int, machine: int, gpus: int) -> None:
+        who = int(self.market.who[row])
+        key = (who, machine)
+        self.grants[key] = self.grants.get(key, 0) + gpus
+        mine = self.claims.get(who)
+        if mine and mine.get(machine, 0):
+            again = min(gpus, mine[machine])
+            mine[machine] -= again
+            self.claimed[machine] -= again
+
+
+def arrays(grants: Grants) -> tuple[list[int], list[int], list[int]]:
+    """Bidders, machines and GPUs, sorted."""
+    cells = sorted(grants.items())
+    return [b for (b, _), _ in cells], [n for (_, n), _ in cells], [g for _, g in cells]
+
+

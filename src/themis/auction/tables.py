@@ -1,0 +1,200 @@
+"""Best worth of any group of bidders at any free capacity: a multiple-choice knapsack by dynamic programming.
+
+`ahead[i][s]` is the most that bidders i, i + 1, ... gain within capacity s, `behind[i][s]` the same of bidders
+..., i - 2, i - 1. Both together price every bidder: without bidder i the others gain
+``max_s behind[i][s] + ahead[i + 1][full - s]``.
+
+A state is a vector of free capacities, numbered in C order. Leaves out where gangs sit: only the sums count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from themis.auction.bids import Bools, Ints
+from themis.auction.market import Market
+
+NEVER = -(1 << 61)
+"""Worth of what cannot be; two of them still add up within 64 bits."""
+
+GATHER = 40_000
+"""Largest table (states times options) built by gathering; above it, slices are faster."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """Tables of P bidders over S states with U options each; the last option is to win nothing.
+
+    Attributes
+    ----------
+    who
+        Shape [P], the bidders, rising.
+    caps, stride
+        Shape [D], capacities and their weight in a state's number.
+    coef, offset
+        Shapes [U, D], [U]: what an option takes, and the same as a difference of states; offsets fall.
+    value, owner
+        Shape [P, U]: integer worth (or NEVER) and the market's row (or -1).
+    ahead, behind
+        Shape [P + 1, S + 1]; the last column is NEVER.
+    """
+
+    who: Ints
+    caps: Ints
+    stride: Ints
+    coef: Ints
+    offset: Ints
+    value: Ints
+    owner: Ints
+    ahead: Ints
+    behind: Ints
+
+    @property
+    def full(self) -> int:
+        """State of all capacity free."""
+        return int(self.ahead.shape[1]) - 2
+
+    def best(self) -> int:
+        """Most that all bidders gain together."""
+        return int(self.ahead[0, self.full])
+
+    def without(self, i: int) -> tuple[int, int]:
+        """Most that all but the i-th gain, and the state left to the bidders before it."""
+        sums = self.behind[i, :-1] + self.ahead[i + 1, self.full :: -1]
+        state = int(sums.argmax())
+        return int(sums[state]), state
+
+    def trace(self) -> Ints:
+        """Rows of a best choice, shape [P], -1 for nothing; among equals earlier bidders get more GPUs."""
+        picks: Ints = self._walk(np.array([self.full]), np.array([-1]))[0]
+        return picks
+
+    def trace_without(self, left_out: Ints, states: Ints) -> Ints:
+        """Rows of a best choice without each of W bidders, shape [W, P], given the states of `without`."""
+        picks = self._walk(self.full - states, left_out)
+        early = self._walk_back(states, left_out)
+        both: Ints = np.where(np.arange(self.who.size) < left_out[:, None], early, picks)
+        return both
+
+    def sources(self, states: Ints) -> Ints:
+        """State after each option, shape [W, U]; the last column of the tables where it does not fit."""
+        if self.caps.size == 1:
+            left = states[:, None] - self.offset
+            return np.where(left >= 0, left, self.full + 1)
+        free = states[:, None] // self.stride % (self.caps + 1)
+        fits = (free[:, None, :] >= self.coef).all(2)
+        return np.where(fits, states[:, None] - self.offset, self.full + 1)
+
+    def _walk(self, states: Ints, after: Ints) -> Ints:
+        picks = np.full((states.size, self.who.size), -1)
+        start = int(after.min()) + 1
+        lanes = np.arange(states.size)
+        for i in range(start, self.who.size):
+            live = after < i
+            choice = (self.value[i] + self.ahead[i + 1][self.sources(states)]).argmax(1)
+            choice = np.where(live, choice, self.offset.size - 1)
+            picks[lanes, i] = self.owner[i, choice]
+            states = states - self.offset[choice]
+        return picks
+
+    def _walk_back(self, states: Ints, before: Ints) -> Ints:
+        picks = np.full((states.size, self.who.size), -1)
+        lanes = np.arange(states.size)
+        for i in range(int(before.max()) - 1, -1, -1):
+            live = before > i
+            choice = (self.value[i] + self.behind[i][self.sources(states)]).argmax(1)
+            choice = np.where(live, choice, self.offset.size - 1)
+            picks[lanes, i] = self.owner[i, choice]
+            states = states - self.offset[choice]
+        return picks
+
+
+def entries(need: Ints, caps: Ints) -> int:
+    """Work of a table: states times rows."""
+    states = 1
+    for cap in caps.tolist():
+        states *= cap + 1
+    return states * need.shape[0]
+
+
+def build(market: Market, rows: Ints, need: Ints, caps: Ints, score: Ints) -> Tables:
+    """Tables of `rows` of the market (rising), each taking `need` [rows, D] of `caps` [D] for its worth `score`."""
+    stride = np.cumprod(np.append(1, caps[:0:-1] + 1))[::-1].astype(np.int64)
+    numbers = need @ stride
+    offset, index = np.unique(-np.append(numbers, 0), return_inverse=True)
+    offset, index = -offset, index[:-1]
+    who, position = np.unique(market.who[rows], return_inverse=True)
+    value = np.full((who.size, offset.size), NEVER)
+    owner = np.full((who.size, offset.size), -1)
+    order = np.lexsort((-rows, score))  # the last of equal cells stays: the dearest, then the earliest row
+    value[position[order], index[order]] = score[order]
+    owner[position[order], index[order]] = rows[order]
+    # Every row takes a GPU and all GPUs are counted, so taking nothing (the last option) means winning nothing.
+    value[:, -1], owner[:, -1] = 0, -1
+    coef = offset[:, None] // stride % (caps + 1)
+    states = int(np.prod(caps + 1))
+    fill = _gathered if states * offset.size <= GATHER else _sliced
+    ahead, behind = fill(value, coef, offset, caps, stride, states)
+    return Tables(
+        who=who, caps=caps, stride=stride, coef=coef, offset=offset, value=value, owner=owner,
+        ahead=ahead, behind=behind,
+    )  # fmt: skip
+
+
+def _gathered(
+    value: Ints, coef: Ints, offset: Ints, caps: Ints, stride: Ints, states: int
+) -> tuple[Ints, Ints]:
+    """Both tables side by side, one gather per bidder: few calls, for small tables."""
+    bidders = value.shape[0]
+    every = np.arange(states)
+    fits: Bools = every >= offset[:, None]
+    if caps.size > 1:
+        fits = ((every[:, None] // stride % (caps + 1)) >= coef[:, None, :]).all(2)
+    source = np.where(fits, every - offset[:, None], states)
+    both = np.zeros((bidders + 1, 2, states + 1), np.int64)
+    both[:, :, states] = NEVER
+    pairs = np.stack([value[::-1], value], 1)[:, :, :, None]
+    for i in range(bidders):
+        options = both[i].take(source, 1)
+        options += pairs[i]
+        options.max(1, out=both[i + 1, :, :states])
+    return both[::-1, 0], both[:, 1]
+
+
+def _sliced(
+    value: Ints, coef: Ints, offset: Ints, caps: Ints, stride: Ints, states: int
+) -> tuple[Ints, Ints]:
+    """Each table on its own, one shifted maximum per option: few temporaries, for large tables."""
+    bidders, shape = value.shape[0], tuple((caps + 1).tolist())
+    tables = []
+    work = np.empty(states, np.int64)
+    shifts = [tuple(slice(int(c), None) for c in row) for row in coef]
+    keeps = [tuple(slice(None, int(k - c)) for c, k in zip(row, shape)) for row in coef]
+    for order in (range(bidders - 1, -1, -1), range(bidders)):
+        table = np.zeros((bidders + 1, states + 1), np.int64)
+        table[:, states] = NEVER
+        for step, i in enumerate(order):
+            old = table[step, :states].reshape(shape)
+            table[step + 1, :states] = table[step, :states]
+            new = table[step + 1, :states].reshape(shape)
+            for u in _useful(value[i], len(shape)):
+                part = old[keeps[u]]
+                sums = work[: part.size].reshape(part.shape)
+                np.add(part, value[i, u], out=sums)
+                target = new[shifts[u]]
+                np.maximum(target, sums, out=target)
+        tables.append(table)
+    return tables[0][::-1], tables[1]
+
+
+def _useful(value: Ints, dims: int) -> list[int]:
+    """Options of one bidder worth trying; with one capacity, those that gain more than every smaller one."""
+    live = value > NEVER
+    live[-1] = False
+    if dims == 1:
+        smaller = np.append(np.maximum.accumulate(value[::-1])[::-1][1:], NEVER)
+        live &= value > smaller
+    found: list[int] = live.nonzero()[0].tolist()
+    return found
