@@ -29,7 +29,7 @@ _APPS: tuple[tuple[str, str, Kind, str, int, tuple[int, int], float, float], ...
     ("resnet-tuning", "alice", "bag", "ResNet50", 6, (1, 2), 0.07, 4.0),
     ("vgg16-final", "alice", "bag", "VGG16", 1, (4, 8), 0.14, 3.0),
     ("inception-try", "alice", "bag", "Inception-v3", 1, (1, 2), 0.18, 0.6),
-    ("langmodel-sweep", "carol", "halving", "LangModel", 16, (1, 2), 0.25, 6.0),
+    ("langmodel-sweep", "carol", "halving", "LangModel", 16, (1, 4), 0.25, 6.0),
     ("deepspeech-final", "bob", "bag", "DeepSpeech", 1, (4, 8), 0.32, 4.0),
     ("wavenet-try", "bob", "bag", "WaveNet", 1, (1, 1), 0.36, 0.4),
     ("gnmt-sweep", "carol", "halving", "GNMT", 4, (4, 4), 0.43, 6.0),
@@ -90,5 +90,5 @@ class Demo:
 
 def _shape(kind: Kind, draw: AppDraw, gpus: tuple[int, int], rng: np.random.Generator) -> App:
     if kind == "halving":
-        return halving_app(draw, gpus=gpus, jitter=0.2, rng=rng)
+        return halving_app(draw, gpus=gpus, jitter=0.1, rng=rng)
     return bag_app(draw, gpus=[gpus] * draw.jobs, skew=0.4, rng=rng)

@@ -7,8 +7,10 @@ Both draw an app's GPU-seconds, jobs and GPUs per job from ``themis.traces.cdf``
 
 so load 1 on 256 GPUs is one app every 3,240 s. With one seed, both workloads have the same arrivals, as in the paper.
 
-Assumptions, where the paper and the distributions are silent: an app's size, its number of jobs and its jobs' GPUs
-are independent; users are equally active; work is split over jobs and losses are shaped as the classes say.
+Assumptions, where the paper and the distributions are silent: apps with more jobs tend to do more work (a Gaussian
+copula of ``correlation``, which leaves either distribution as published; independent draws give one-job apps of
+weeks); GPUs per job depend on nothing; users are equally active; work is split over jobs and losses are shaped as
+the classes say.
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from scipy.special import ndtr
 
 from themis.errors import InputError
-from themis.model.units import Float
+from themis.model.units import Float, Int
 from themis.model.workload import App, Workload
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.speed import ProfileBook
@@ -39,6 +42,7 @@ class _Paper:
     gpus : GPUs of the cluster that ``load`` speaks of; the jobs themselves do not depend on it.
     users : apps belong to one of these many users, drawn evenly.
     scale : factor on every app's GPU-seconds; arrivals close up in step, so the load stays.
+    correlation : of an app's work and its number of jobs, 0 to 1.
     models, network_intensive : see ``themis.traces.mix.model_mix``.
     arrivals : seconds; when given, one app for each, and ``apps`` and ``load`` do not apply.
     """
@@ -48,6 +52,7 @@ class _Paper:
     gpus: int = 256
     users: int = 16
     scale: float = 1.0
+    correlation: float = 0.8
     models: str = ""
     network_intensive: float | None = None
     arrivals: tuple[float, ...] = ()
@@ -60,13 +65,16 @@ class _Paper:
             value = getattr(self, key)
             if not 0 < value < float("inf"):
                 raise InputError(f"workload {self.name!r}: {key} is {value}, expected more than 0.")
+        if not 0 <= self.correlation <= 1:
+            raise InputError(f"workload {self.name!r}: correlation is {self.correlation}, expected 0 to 1.")
+        if any(not 0 <= time < float("inf") for time in self.arrivals):
+            raise InputError(f"workload {self.name!r}: arrivals are seconds, expected each to be 0 or more.")
 
     def generate(self, *, seed: int, book: ProfileBook = DEFAULT_BOOK) -> Workload:
         """Draw the workload; the same seed and parameters give the same one."""
         arrivals = np.sort(np.array(self.arrivals)) if self.arrivals else self._poisson(seed)
         count = len(arrivals)
-        service = SERVICE.smooth(stream(seed, "service").random(count)) * self.scale
-        jobs = np.maximum(1, np.rint(self.jobs_per_app.smooth(stream(seed, "jobs").random(count)))).astype(np.int64)
+        service, jobs = self._sizes(count, seed)
         users = stream(seed, "users").integers(self.users, size=count)
         mix = model_mix(book, self.models, self.network_intensive)
         names = [f"a{i:04d}" for i in range(count)]
@@ -95,6 +103,13 @@ class _Paper:
         times: Float = np.cumsum(gaps)
         return times
 
+    def _sizes(self, count: int, seed: int) -> tuple[Float, Int]:
+        """GPU-seconds and number of jobs of each app."""
+        size, other = stream(seed, "service").normal(size=count), stream(seed, "jobs").normal(size=count)
+        mixed = self.correlation * size + np.sqrt(1.0 - self.correlation**2) * other
+        jobs = np.rint(self.jobs_per_app.smooth(ndtr(mixed))).astype(np.int64)
+        return SERVICE.smooth(ndtr(size)) * self.scale, np.maximum(jobs, 1)
+
     def _app(self, draw: AppDraw, rng: np.random.Generator) -> App:
         raise NotImplementedError
 
@@ -104,11 +119,11 @@ class Workload1(_Paper):
     """Bags of jobs of very different length, as Hyperdrive's curve stopping leaves them.
 
     The stop points are drawn with the jobs: a job's steps end where it was stopped, and nothing is decided while
-    the app runs. Lengths are lognormal with ``skew`` as the deviation of their logarithm, which puts the median job
-    at 0.7 of the mean (the paper: median 3.75 GPU-hours); the longest job has the best loss curve, and so on down.
+    the app runs. Lengths are lognormal with ``skew`` as the deviation of their logarithm, chosen so that the median
+    job is the paper's, 3.75 GPU-hours (Figure 4); the longest job has the best loss curve, and so on down.
     """
 
-    skew: float = 0.85
+    skew: float = 0.65
 
     name: ClassVar[str] = "themis1"
     jobs_per_app: ClassVar[Cdf] = JOBS_1

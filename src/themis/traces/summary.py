@@ -101,7 +101,7 @@ def check_fits(workload: Workload, cluster: Cluster, book: ProfileBook = DEFAULT
     ClusterError : a job needs more GPUs than there are of the types that it may use and its model runs on.
     UnknownName : a model is not in the book.
     """
-    of_type = {name: 0 for name in cluster.gpu_types}
+    of_type = dict.fromkeys(cluster.gpu_types, 0)
     for machine in cluster.machines:
         of_type[machine.gpu_type] += machine.gpus
     checked: dict[tuple[str, tuple[str, ...], frozenset[int]], int] = {}
