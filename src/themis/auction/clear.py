@@ -15,6 +15,7 @@ import numpy as np
 from themis.auction.bids import Bids, Floats, Offer
 from themis.auction.market import Market, build
 from themis.auction.outcome import Limits, Outcome
+from themis.auction.packing import Packer
 from themis.auction.seating import arrays, seat
 from themis.auction.winners import Found, Solver
 
@@ -49,9 +50,10 @@ def clear(offer: Offer, bids: Bids, limits: Limits = DEFAULT_LIMITS, payments: b
     if not market.row.size:
         return _outcome(bids, None, [], nothing, nothing, np.ones((3, bids.bidders)), None)
     huge = market.row.size * int(offer.free.sum()) > limits.huge
-    solver = Solver(market, limits, limits.gap_huge if huge else limits.gap)
+    packer = Packer(market, limits.packing)
+    solver = Solver(market, packer, limits, limits.gap_huge if huge else limits.gap)
     main = solver.everyone()
-    grants = seat(market, main.rows, limits.packing, main.places)
+    grants = seat(market, packer, main.rows, main.places)
     taken = market.row[main.rows]
     who = bids.row_bidder[taken]
     gains = bids.row_value[taken] - bids.base[who]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from themis.auction.market import IN_RACK, LOCAL, ON_MACHINE, RACKED, Market
+from themis.auction.market import IN_RACK, ON_MACHINE, RACKED, Market
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,56 +44,74 @@ class Floor:
     room: list[int]
 
 
-def floor_after_anchors(market: Market, rows: Sequence[int], kind: int) -> Floor | None:
-    """Free GPUs of type `kind` once anchored rows have theirs; None when those overlap."""
-    offer = market.offer
-    free, rack = offer.free.tolist(), offer.machine_rack.tolist()
-    types = offer.machine_type.tolist()
-    machines = [n for n, t in enumerate(types) if t == kind and free[n]]
-    room = market.rack_room[:, kind].tolist()
-    for r in rows:
-        if market.kind[r] == ON_MACHINE:
-            n, gpus = int(market.place[r]), int(market.gpus[r])
-            free[n] -= gpus
-            room[rack[n]] -= gpus
-            if free[n] < 0:
-                return None
-        elif market.kind[r] == IN_RACK:
-            room[market.place[r]] -= int(market.gpus[r])
-    if room and min(room) < 0:
-        return None
-    return Floor(machines=machines, free=free, rack=rack, room=room)
+class Packer:
+    """Packing questions about one market; answers are kept, since searches ask alike ones again and again."""
 
+    def __init__(self, market: Market, steps: int) -> None:
+        self.steps = steps
+        self.kind, self.place = market.kind.tolist(), market.place.tolist()
+        self.gpus, self.type = market.gpus.tolist(), market.type.tolist()
+        self._free, self._rack = market.offer.free.tolist(), market.offer.machine_rack.tolist()
+        self._room: list[list[int]] = market.rack_room.T.tolist()
+        kinds = market.offer.machine_type.tolist()
+        self._machines = [
+            [n for n, k in enumerate(kinds) if k == t and self._free[n]] for t in range(len(self._room))
+        ]
+        sizes = market.sizes.tolist()[::-1]
+        self._sizes = [[(s, c) for s, c in zip(sizes, row[::-1]) if c] for row in market.gangs.tolist()]
+        alike: dict[tuple[object, ...], int] = {}
+        looks = zip(self.kind, self.place, self.type, self.gpus, map(tuple, self._sizes))
+        self._alike = [alike.setdefault(look, len(alike)) for look in looks]
+        self._known: dict[tuple[int, ...], bool | None] = {}
 
-def gangs_of(market: Market, rows: Sequence[int]) -> list[Gang]:
-    """Gangs of kinds LOCAL and RACKED among `rows`, largest first, machine gangs before rack gangs."""
-    found = []
-    sizes = market.sizes.tolist()
-    for r in rows:
-        kind = market.kind[r]
-        if kind in (LOCAL, RACKED):
-            for size, count in zip(sizes, market.gangs[r].tolist()):
-                found += [Gang(row=r, size=size, racked=bool(kind == RACKED))] * count
-    return sorted(found, key=lambda g: (-g.size, g.racked))
+    def floor(self, rows: Sequence[int], kind: int) -> Floor | None:
+        """Free GPUs of type `kind` once anchored rows have theirs; None when those overlap."""
+        free, rack, room = list(self._free), self._rack, list(self._room[kind])
+        for r in rows:
+            if self.kind[r] == ON_MACHINE:
+                n = self.place[r]
+                free[n] -= self.gpus[r]
+                room[rack[n]] -= self.gpus[r]
+                if free[n] < 0:
+                    return None
+            elif self.kind[r] == IN_RACK:
+                room[self.place[r]] -= self.gpus[r]
+        if min(room) < 0:
+            return None
+        return Floor(machines=self._machines[kind], free=free, rack=rack, room=room)
 
+    def gangs(self, rows: Sequence[int]) -> list[Gang]:
+        """Gangs of kinds LOCAL and RACKED among `rows`, largest first, machine gangs before rack gangs."""
+        found: list[Gang] = []
+        for r in rows:
+            racked = self.kind[r] == RACKED
+            for size, count in self._sizes[r]:
+                found += [Gang(row=r, size=size, racked=racked)] * count
+        return sorted(found, key=lambda g: (-g.size, g.racked))
 
-def fits(market: Market, rows: Sequence[int], steps: int) -> bool | None:
-    """Whether `rows` can be packed; None when `steps` of search did not tell.
+    def fits(self, rows: Sequence[int]) -> bool | None:
+        """Whether `rows` can be packed; None when the steps of search did not tell.
 
-    Rows must keep `market.have` in sum; then only places remain to be found.
-    """
-    for kind in {int(market.type[r]) for r in rows}:
-        mine = [r for r in rows if market.type[r] == kind]
-        floor = floor_after_anchors(market, mine, kind)
-        if floor is None:
-            return False
-        gangs = gangs_of(market, mine)
-        if first_fit(floor, gangs) is not None:
-            continue
-        found = place(floor, gangs, steps)
-        if not isinstance(found, list):
-            return found
-    return True
+        Rows must keep `Market.have` in sum; then only places remain to be found.
+        """
+        key = tuple(sorted(self._alike[r] for r in rows))
+        if key not in self._known:
+            self._known[key] = self._fits(rows)
+        return self._known[key]
+
+    def _fits(self, rows: Sequence[int]) -> bool | None:
+        for kind in {self.type[r] for r in rows}:
+            mine = [r for r in rows if self.type[r] == kind]
+            floor = self.floor(mine, kind)
+            if floor is None:
+                return False
+            gangs = self.gangs(mine)
+            if first_fit(floor, gangs) is not None:
+                continue
+            found = place(floor, gangs, self.steps)
+            if not isinstance(found, list):
+                return found
+        return True
 
 
 def first_fit(floor: Floor, gangs: Sequence[Gang]) -> list[int] | None:

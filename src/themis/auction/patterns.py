@@ -16,7 +16,7 @@ import numpy as np
 from themis.auction.bids import Ints
 from themis.auction.market import IN_RACK, LOCAL, ON_MACHINE, RACKED, Market
 from themis.auction.outcome import Limits
-from themis.auction.packing import gangs_of
+from themis.auction.packing import Packer
 from themis.solvers import Program, Solution, solve
 
 
@@ -31,7 +31,9 @@ class Packed:
     nodes: int
 
 
-def solve_rows(market: Market, rows: Ints, *, gap: float, accept: float, limits: Limits) -> Packed:
+def solve_rows(
+    market: Market, packer: Packer, rows: Ints, *, gap: float, accept: float, limits: Limits
+) -> Packed:
     """Best packable choice among `rows` of the market, at most one per bidder.
 
     Raises
@@ -39,7 +41,7 @@ def solve_rows(market: Market, rows: Ints, *, gap: float, accept: float, limits:
     NotSolved
         When the proven gap stays above `accept`.
     """
-    model = _Model(market, rows)
+    model = _Model(market, packer, rows)
     solution = solve(model.program(), gap=gap, nodes=limits.nodes, accept=accept)
     chosen = rows[solution.x[: rows.size] > 0.5].tolist()
     gain = sum(market.gain(int(market.score[r])) for r in chosen)
@@ -77,8 +79,8 @@ class _Lines:
 
 
 class _Model:
-    def __init__(self, market: Market, rows: Ints) -> None:
-        self.market, self.rows = market, rows
+    def __init__(self, market: Market, packer: Packer, rows: Ints) -> None:
+        self.market, self.packer, self.rows = market, packer, rows
         self.lines = _Lines()
         self.high: list[float] = [1.0] * rows.size
         self.patterns: list[tuple[list[int], list[int], list[tuple[int, dict[int, int]]]]] = []
@@ -211,7 +213,7 @@ class _Model:
         rack = market.offer.machine_rack.tolist()
         types = market.offer.machine_type.tolist()
         found = []
-        for g in gangs_of(market, chosen):
+        for g in self.packer.gangs(chosen):
             t = int(market.type[g.row])
             if g.racked:
                 spot = next(k[1] for k, left in racks.items() if left and k[0] == t and k[2] == g.size)

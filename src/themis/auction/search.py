@@ -12,7 +12,7 @@ import numpy as np
 
 from themis.auction.capacities import broken
 from themis.auction.market import Market
-from themis.auction.packing import fits
+from themis.auction.packing import Packer
 from themis.auction.tables import NEVER, Tables
 
 
@@ -26,18 +26,18 @@ class Seen:
     nodes: int
 
 
-def search(market: Market, table: Tables, *, leaves: int, packing: int) -> Seen:
-    """Search all choices of the table's bidders, giving up after `leaves` nodes."""
-    walk = _Walk(market, table, leaves, packing)
+def search(market: Market, packer: Packer, table: Tables, *, leaves: int, known: list[int]) -> Seen:
+    """Search all choices of the table's bidders that beat the packable rows `known`, for at most `leaves` nodes."""
+    walk = _Walk(market, packer, table, leaves, known)
     done = walk.descend(0, table.full, [], 0)
     return Seen(rows=walk.rows, worth=walk.worth, done=done, nodes=leaves - walk.left)
 
 
 class _Walk:
-    def __init__(self, market: Market, table: Tables, leaves: int, packing: int) -> None:
-        self.market, self.table, self.left, self.packing = market, table, leaves, packing
-        self.rows: list[int] = []
-        self.worth = 0
+    def __init__(self, market: Market, packer: Packer, table: Tables, leaves: int, known: list[int]) -> None:
+        self.market, self.packer, self.table, self.left = market, packer, table, leaves
+        self.rows = known
+        self.worth = int(market.score[known].sum())
 
     def descend(self, i: int, state: int, rows: list[int], worth: int) -> bool:
         """Try all options of bidder i on; False when the limit or an unsure packing left something open."""
@@ -59,7 +59,7 @@ class _Walk:
                 taken = [*rows, row]
                 if broken(self.market, np.array(taken)):
                     continue
-                packed = True if self.market.certain else fits(self.market, taken, self.packing)
+                packed = True if self.market.certain else self.packer.fits(taken)
                 if packed is None:
                     return False
                 if not packed:

@@ -9,43 +9,43 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from themis.auction.market import IN_RACK, ON_MACHINE, Market, holdings
-from themis.auction.packing import Floor, Gang, first_fit, floor_after_anchors, gangs_of, place
+from themis.auction.packing import Floor, Gang, Packer, first_fit, place
 from themis.errors import NotSolved
 
 Grants = dict[tuple[int, int], int]
 """GPUs by (bidder, machine)."""
 
 
-def seat(market: Market, rows: Sequence[int], steps: int, places: Sequence[int] | None = None) -> Grants:
+def seat(market: Market, packer: Packer, rows: Sequence[int], places: Sequence[int] | None = None) -> Grants:
     """Seat winning `rows` of the market.
 
     Parameters
     ----------
     market, rows
         Rows that can be packed together.
-    steps
-        Limit of the packing search.
+    packer
+        Packing questions about the market, with its limit of steps.
     places
-        Machine or rack of each gang of `gangs_of(market, rows)`, when known.
+        Machine or rack of each gang of `packer.gangs(rows)`, when known.
 
     Raises
     ------
     NotSolved
-        When no packing is found within `steps`.
+        When no packing is found within the steps.
     """
     grants: Grants = {}
     claims = _claims(market, rows)
     for kind in sorted({int(market.type[r]) for r in rows}):
         mine = [r for r in rows if market.type[r] == kind]
-        floor = floor_after_anchors(market, mine, kind)
+        floor = packer.floor(mine, kind)
         if floor is None:
             raise NotSolved("winning rows overlap on an anchored machine or rack")
         table = _Seats(market, mine, floor, claims)
-        gangs = gangs_of(market, mine)
+        gangs = packer.gangs(mine)
         if places is not None:
-            known = [p for g, p in zip(gangs_of(market, rows), places) if market.type[g.row] == kind]
+            known = [p for g, p in zip(packer.gangs(rows), places) if market.type[g.row] == kind]
         else:
-            known = table.choose(gangs) or _packed(floor, gangs, steps)
+            known = table.choose(gangs) or _packed(floor, gangs, packer.steps)
         table.fill(gangs, known)
         grants.update(table.grants)
     return grants

@@ -9,6 +9,7 @@ A state is a vector of free capacities, numbered in C order. Leaves out where ga
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,10 +114,7 @@ class Tables:
 
 def entries(need: Ints, caps: Ints) -> int:
     """Work of a table: states times rows."""
-    states = 1
-    for cap in caps.tolist():
-        states *= cap + 1
-    return states * need.shape[0]
+    return math.prod(cap + 1 for cap in caps.tolist()) * int(need.shape[0])
 
 
 def build(market: Market, rows: Ints, need: Ints, caps: Ints, score: Ints) -> Tables:
@@ -149,7 +147,7 @@ def _gathered(
     """Both tables side by side, one gather per bidder: few calls, for small tables."""
     bidders = value.shape[0]
     every = np.arange(states)
-    fits: Bools = every >= offset[:, None]
+    fits: Bools = np.asarray(every >= offset[:, None])
     if caps.size > 1:
         fits = ((every[:, None] // stride % (caps + 1)) >= coef[:, None, :]).all(2)
     source = np.where(fits, every - offset[:, None], states)

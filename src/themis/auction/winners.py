@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from themis.auction.bids import Ints
 from themis.auction.capacities import Capacity, broken, needs, totals
 from themis.auction.market import Market
 from themis.auction.outcome import Limits
-from themis.auction.packing import fits
+from themis.auction.packing import Packer
 from themis.auction.tables import Tables
 
 
@@ -38,6 +38,7 @@ class Solver:
     """One auction being settled; the tables and the capacities in them are shared by all its problems."""
 
     market: Market
+    packer: Packer
     limits: Limits
     gap: float
     nodes: int = 0
@@ -62,7 +63,7 @@ class Solver:
                 return Found(rows=rows.tolist(), low=worth, high=worth, method="table")
             if not self._cut(cuts):
                 break
-        return self._hard(np.arange(self.market.row.size), self.table)
+        return self._hard(np.arange(self.market.row.size), self.table, [])
 
     def without(self, winners: Sequence[int], main: Found) -> list[Found]:
         """Best choice without each of `winners`, in their order."""
@@ -71,14 +72,15 @@ class Solver:
         found: dict[int, Found] = {}
         waiting = list(winners)
         while waiting and self.table is not None:
-            found |= self._read(waiting)
+            found |= self._read(waiting, main)
             failed = [a for a in waiting if a not in found]
             cuts = {c for a in failed for c in self._failed_cuts.get(a, ())}
             waiting = failed
             if not failed or not self._cut(sorted(cuts)) or not self._tabulate():
                 break
         for a in waiting:
-            found[a] = self._hard((self.market.who != a).nonzero()[0], None)
+            stay = [r for r in main.rows if self.market.who[r] != a]
+            found[a] = self._hard((self.market.who != a).nonzero()[0], None, stay)
         return [found[a] for a in winners]
 
     _failed_cuts: dict[int, list[Capacity]] = field(default_factory=dict)
@@ -103,7 +105,7 @@ class Solver:
     def _packable(self, rows: list[int]) -> bool:
         if self.market.certain or not rows:
             return True
-        return fits(self.market, rows, self.limits.packing) is True
+        return self.packer.fits(rows) is True
 
     def _cut(self, cuts: Sequence[Capacity]) -> bool:
         """Add capacities to the tables, as many as the limit of states allows; False when none was added."""
@@ -124,7 +126,7 @@ class Solver:
         self.table = tables.build(self.market, np.arange(self.market.row.size), need, caps, self.market.score)
         return True
 
-    def _read(self, winners: list[int]) -> dict[int, Found]:
+    def _read(self, winners: list[int], main: Found) -> dict[int, Found]:
         """Answers without each winner that the tables alone settle; notes what the others break."""
         assert self.table is not None
         market, table = self.market, self.table
@@ -132,8 +134,16 @@ class Solver:
         sums = [table.without(int(i)) for i in spots]
         if market.trivial:
             return {a: Found(rows=[], low=v, high=v, method="table") for a, (v, _) in zip(winners, sums)}
-        picks = table.trace_without(spots, np.array([s for _, s in sums]))
         found = {}
+        for a, (worth, _) in zip(winners, sums):
+            stay = self._left(main, a, exact=False)
+            if worth <= stay.low:
+                found[a] = replace(stay, high=stay.low)
+        open_ = [i for i, a in enumerate(winners) if a not in found]
+        if not open_:
+            return found
+        winners, sums = [winners[i] for i in open_], [sums[i] for i in open_]
+        picks = table.trace_without(spots[open_], np.array([s for _, s in sums]))
         for a, (worth, _), pick in zip(winners, sums, picks):
             rows = pick[pick >= 0]
             cuts = broken(market, rows)
@@ -143,8 +153,8 @@ class Solver:
                 found[a] = Found(rows=rows.tolist(), low=worth, high=worth, method="table")
         return found
 
-    def _hard(self, rows: Ints, table: Tables | None) -> Found:
-        """Search among `rows`, then the integer program."""
+    def _hard(self, rows: Ints, table: Tables | None, known: list[int]) -> Found:
+        """Search among `rows` for better than the packable rows `known`, then the integer program."""
         market = self.market
         if not rows.size:
             return Found(rows=[], low=0, high=0, method="search")
@@ -152,13 +162,13 @@ class Solver:
         if table is None and (caps.size == 1 or tables.entries(need, caps) <= self.limits.states):
             table = tables.build(market, rows, need[rows], caps, market.score[rows])
         if table is not None:
-            seen = search.search(market, table, leaves=self.limits.leaves, packing=self.limits.packing)
+            seen = search.search(market, self.packer, table, leaves=self.limits.leaves, known=known)
             self.nodes += seen.nodes
             if seen.done:
                 return Found(rows=seen.rows, low=seen.worth, high=seen.worth, method="search")
         self.programs += 1
         accept = np.inf if self.limits.allow_gap else self.gap
-        packed = patterns.solve_rows(market, rows, gap=self.gap / 2, accept=accept, limits=self.limits)
+        packed = patterns.solve_rows(market, self.packer, rows, gap=self.gap / 2, accept=accept, limits=self.limits)
         self.nodes += packed.nodes
         low = int(market.score[packed.rows].sum())
         high = max(low, int(np.ceil(packed.bound / market.quantum)) * market.unit + market.unit - 1)
