@@ -35,7 +35,7 @@ class Limits:
     gap: float = 1e-6
     gap_huge: float = 0.01
     huge: int = 20_000_000
-    states: int = 10_000_000
+    states: int = 3_000_000
     leaves: int = 300
     packing: int = 20_000
     nodes: int = 100_000

@@ -10,7 +10,7 @@ A state is a vector of free capacities, numbered in C order. Leaves out where ga
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -67,6 +67,13 @@ class Tables:
         state = int(sums.argmax())
         return int(sums[state]), state
 
+    def leaving_out(self, i: int) -> Tables:
+        """Tables of all but the i-th bidder, with `ahead` only; bidders behind i keep theirs."""
+        early = _sliced(self.value[:i], self.coef, self.caps, self.ahead[i + 1])[::-1]
+        rest = [np.delete(part, i, 0) for part in (self.who, self.value, self.owner)]
+        ahead = np.concatenate([early[:-1], self.ahead[i + 1 :]])
+        return replace(self, who=rest[0], value=rest[1], owner=rest[2], ahead=ahead, behind=ahead[:0])
+
     def trace(self) -> Ints:
         """Rows of a best choice, shape [P], -1 for nothing; among equals earlier bidders get more GPUs."""
         picks: Ints = self._walk(np.array([self.full]), np.array([-1]))[0]
@@ -114,7 +121,8 @@ class Tables:
 
 def entries(need: Ints, caps: Ints) -> int:
     """Work of a table: states times rows."""
-    return math.prod(cap + 1 for cap in caps.tolist()) * int(need.shape[0])
+    states: int = math.prod(cap + 1 for cap in caps.tolist())
+    return states * int(need.shape[0])
 
 
 def build(market: Market, rows: Ints, need: Ints, caps: Ints, score: Ints) -> Tables:
@@ -133,8 +141,12 @@ def build(market: Market, rows: Ints, need: Ints, caps: Ints, score: Ints) -> Ta
     value[:, -1], owner[:, -1] = 0, -1
     coef = offset[:, None] // stride % (caps + 1)
     states = int(np.prod(caps + 1))
-    fill = _gathered if states * offset.size <= GATHER else _sliced
-    ahead, behind = fill(value, coef, offset, caps, stride, states)
+    if states * offset.size <= GATHER:
+        ahead, behind = _gathered(value, coef, offset, caps, stride, states)
+    else:
+        empty = np.zeros(states + 1, np.int64)
+        empty[states] = NEVER
+        ahead, behind = _sliced(value, coef, caps, empty)[::-1], _sliced(value[::-1], coef, caps, empty)
     return Tables(
         who=who, caps=caps, stride=stride, coef=coef, offset=offset, value=value, owner=owner,
         ahead=ahead, behind=behind,
@@ -147,9 +159,11 @@ def _gathered(
     """Both tables side by side, one gather per bidder: few calls, for small tables."""
     bidders = value.shape[0]
     every = np.arange(states)
-    fits: Bools = np.asarray(every >= offset[:, None])
-    if caps.size > 1:
-        fits = ((every[:, None] // stride % (caps + 1)) >= coef[:, None, :]).all(2)
+    fits: Bools
+    if caps.size == 1:
+        fits = np.asarray(every >= offset[:, None])
+    else:
+        fits = np.asarray(((every[:, None] // stride % (caps + 1)) >= coef[:, None, :]).all(2))
     source = np.where(fits, every - offset[:, None], states)
     both = np.zeros((bidders + 1, 2, states + 1), np.int64)
     both[:, :, states] = NEVER
@@ -161,30 +175,25 @@ def _gathered(
     return both[::-1, 0], both[:, 1]
 
 
-def _sliced(
-    value: Ints, coef: Ints, offset: Ints, caps: Ints, stride: Ints, states: int
-) -> tuple[Ints, Ints]:
-    """Each table on its own, one shifted maximum per option: few temporaries, for large tables."""
-    bidders, shape = value.shape[0], tuple((caps + 1).tolist())
-    tables = []
+def _sliced(value: Ints, coef: Ints, caps: Ints, start: Ints) -> Ints:
+    """`start`, then with the last bidder of `value` added, and so on: one shifted maximum per option."""
+    bidders, states, shape = value.shape[0], start.size - 1, tuple((caps + 1).tolist())
+    table = np.empty((bidders + 1, start.size), np.int64)
+    table[0] = start
     work = np.empty(states, np.int64)
-    shifts = [tuple(slice(int(c), None) for c in row) for row in coef]
-    keeps = [tuple(slice(None, int(k - c)) for c, k in zip(row, shape)) for row in coef]
-    for order in (range(bidders - 1, -1, -1), range(bidders)):
-        table = np.zeros((bidders + 1, states + 1), np.int64)
-        table[:, states] = NEVER
-        for step, i in enumerate(order):
-            old = table[step, :states].reshape(shape)
-            table[step + 1, :states] = table[step, :states]
-            new = table[step + 1, :states].reshape(shape)
-            for u in _useful(value[i], len(shape)):
-                part = old[keeps[u]]
-                sums = work[: part.size].reshape(part.shape)
-                np.add(part, value[i, u], out=sums)
-                target = new[shifts[u]]
-                np.maximum(target, sums, out=target)
-        tables.append(table)
-    return tables[0][::-1], tables[1]
+    shifts = [tuple(slice(c, None) for c in row) for row in coef.tolist()]
+    keeps = [tuple(slice(None, k - c) for c, k in zip(row, shape)) for row in coef.tolist()]
+    for step, options in enumerate(value[::-1]):
+        table[step + 1] = table[step]
+        old = table[step, :states].reshape(shape)
+        new = table[step + 1, :states].reshape(shape)
+        for u in _useful(options, len(shape)):
+            part = old[keeps[u]]
+            sums = work[: part.size].reshape(part.shape)
+            np.add(part, options[u], out=sums)
+            target = new[shifts[u]]
+            np.maximum(target, sums, out=target)
+    return table
 
 
 def _useful(value: Ints, dims: int) -> list[int]:

@@ -80,10 +80,13 @@ class Solver:
                 break
         for a in waiting:
             stay = [r for r in main.rows if self.market.who[r] != a]
-            found[a] = self._hard((self.market.who != a).nonzero()[0], None, stay)
+            found[a] = self._hard((self.market.who != a).nonzero()[0], self._table_without(a), stay)
         return [found[a] for a in winners]
 
     _failed_cuts: dict[int, list[Capacity]] = field(default_factory=dict)
+
+    def _table_without(self, a: int) -> Tables | None:
+        return self.table.leaving_out(int(np.searchsorted(self.table.who, a))) if self.table else None
 
     def _left(self, main: Found, a: int, exact: bool) -> Found:
         """What remains of `main` when a leaves, which is optimal when everyone had its best row."""
@@ -158,9 +161,6 @@ class Solver:
         market = self.market
         if not rows.size:
             return Found(rows=[], low=0, high=0, method="search")
-        need, caps = needs(market, self.cuts)
-        if table is None and (caps.size == 1 or tables.entries(need, caps) <= self.limits.states):
-            table = tables.build(market, rows, need[rows], caps, market.score[rows])
         if table is not None:
             seen = search.search(market, self.packer, table, leaves=self.limits.leaves, known=known)
             self.nodes += seen.nodes
