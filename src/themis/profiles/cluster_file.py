@@ -101,7 +101,8 @@ def _build(spec: ClusterFile, path: Path) -> Cluster:
 
 def _sentence(error: ValidationError) -> str:
     """The first complaint of pydantic in our words: key, value, expected."""
-    first = error.errors()[0]
+    # A misspelt key is also a missing one; what is there says more than what is not.
+    first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
     *parents, last = first["loc"] or ("",)
     inside = "".join(f"[{p}]" if isinstance(p, int) else f"{'.' if i else ''}{p}" for i, p in enumerate(parents))
     where = f" in {inside}" if inside else ""

@@ -126,7 +126,13 @@ def registered() -> Mapping[str, type]:
     found: dict[str, type] = {name: _import(target) for name, target in BUILT_IN.items()}
     for point in entry_points(group=GROUP):
         if point.name not in BUILT_IN:
-            found[point.name] = cast(type, point.load())
+            try:
+                found[point.name] = cast(type, point.load())
+            except Exception as error:  # a plug-in may fail in any way; whoever installed it needs its name
+                raise InputError(
+                    f"trace format {point.name!r} ({point.value}) cannot be loaded: {error!r}. "
+                    "Repair or uninstall the package that registers it."
+                ) from error
     return MappingProxyType(found)
 
 

@@ -7,6 +7,7 @@ written so that they keep every bit, and everything that an ``App`` holds has a 
 from __future__ import annotations
 
 import csv
+import difflib
 import gzip
 import io
 from collections.abc import Iterable, Iterator
@@ -14,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from themis.errors import InputError, UnknownName
+from themis.errors import InputError
 from themis.model.workload import App, Bag, Group, Halving, Job, LossCurve, Regime, Rung, Tuner, User, Workload
 from themis.profiles.models import DEFAULT_BOOK, GENERIC
 from themis.profiles.speed import ProfileBook
-from themis.traces.mix import reference_rate
+from themis.traces.mix import ReferenceRates
 from themis.traces.table import Row, read_rows
 
 COLUMNS = (
@@ -50,13 +51,15 @@ class GenericCsv:
 
         Raises
         ------
-        InputError : the file cannot be read, or a column is unknown, missing or named twice.
+        InputError : the file cannot be read or has no rows, or a column is unknown, missing or named twice.
         TraceError : a cell is wrong: file, line, column, value, expected.
         """
         by_app: dict[str, list[Row]] = {}
         for row in read_rows(path, COLUMNS, ("app", "submit_s")):
             by_app.setdefault(row.need("app", "the app's name"), []).append(row)
-        rates: dict[tuple[str, int], float] = {}
+        if not by_app:
+            raise InputError(f"trace {str(path)!r} has a header but no rows, expected at least one job.")
+        rates = ReferenceRates(book)
         apps = tuple(_app(name, rows, book, rates) for name, rows in by_app.items())
         users, groups = _tenants(row for rows in by_app.values() for row in rows)
         return Workload(name=_stem(path), apps=apps, source=f"file: {path}", users=users, groups=groups)
@@ -67,7 +70,7 @@ def write_csv(workload: Workload, path: Path) -> None:
 
     Raises
     ------
-    InputError : a GPU type or an app has a name that the format cannot hold, or the file cannot be written.
+    InputError : a name is one that the format cannot hold, or the file cannot be written.
     """
     text = io.StringIO()
     writer = csv.DictWriter(text, WRITTEN, lineterminator="\n")
@@ -85,7 +88,7 @@ def write_csv(workload: Workload, path: Path) -> None:
         raise InputError(f"cannot write trace {str(path)!r}: {error.strerror}.") from None
 
 
-def _app(name: str, rows: list[Row], book: ProfileBook, rates: dict[tuple[str, int], float]) -> App:
+def _app(name: str, rows: list[Row], book: ProfileBook, rates: ReferenceRates) -> App:
     first = rows[0]
     for row in rows[1:]:
         for column in _OF_APP:
@@ -111,18 +114,19 @@ def _app(name: str, rows: list[Row], book: ProfileBook, rates: dict[tuple[str, i
     )
 
 
-def _job(row: Row, app: str, position: int, book: ProfileBook, rates: dict[tuple[str, int], float]) -> Job:
+def _job(row: Row, app: str, position: int, book: ProfileBook, rates: ReferenceRates) -> Job:
     model = row.text("model", GENERIC)
-    try:
-        book.get(model)
-    except UnknownName as error:
-        row.fail("model", f"a model of the profile book ({error})".rstrip("."))
+    if model not in book.profiles:
+        by_lower = {name.lower(): name for name in book.profiles}
+        close = difflib.get_close_matches(model.lower(), by_lower, n=1, cutoff=0.5)
+        perhaps = f", perhaps {by_lower[close[0]]!r}" if close else ""
+        row.fail("model", f"a model of the profile book{perhaps} (known: {', '.join(sorted(book.profiles))})")
     least, most = _gpus(row)
     scale = row.number("step_scale", "a number above 0", low=0.0, above=True, default=1.0)
     return Job(
         name=row.text("job", f"{app}/{position:02d}"),
         model=model,
-        regimes=_regimes(row, model, most, scale, book, rates),
+        regimes=_regimes(row, model, most, scale, rates),
         gpus_min=least,
         gpus_max=most,
         step_scale=scale,
@@ -146,16 +150,12 @@ def _gpus(row: Row) -> tuple[int, int]:
     return least, most
 
 
-def _regimes(
-    row: Row, model: str, gpus: int, scale: float, book: ProfileBook, rates: dict[tuple[str, int], float]
-) -> tuple[Regime, ...]:
+def _regimes(row: Row, model: str, gpus: int, scale: float, rates: ReferenceRates) -> tuple[Regime, ...]:
     steps, expected = row.text("steps"), "steps above 0, or regimes like '1000@32 500@64' (steps@batch)"
     if not steps:
         column = "duration_s" if "duration_s" in row.cells else "steps"
         duration = row.number(column, "seconds above 0 (or 'steps' instead)", low=0.0, above=True)
-        if (model, gpus) not in rates:
-            rates[model, gpus] = reference_rate(book, model, gpus)
-        return (Regime(steps=duration * rates[model, gpus] / scale),)
+        return (Regime(steps=duration * rates(model, gpus) / scale),)
     if row.text("duration_s"):
         row.fail("duration_s", "nothing, as 'steps' is given; use one of the two")
     out = []
@@ -232,13 +232,15 @@ def _tenants(rows: Iterable[Row]) -> tuple[tuple[User, ...], tuple[Group, ...]]:
 
 
 def _cells(app: App, job: Job, user: User | None, groups: dict[str, Group]) -> dict[str, str]:
-    if any(_TYPES_SEPARATOR in t for t in job.gpu_types):
-        raise InputError(
-            f"job {job.name!r} allows GPU types {job.gpu_types}; a name with {_TYPES_SEPARATOR!r} cannot be written."
-        )
-    for what, text in (("app", app.name), ("user", app.user), ("job", job.name), ("model", job.model)):
-        if text != text.strip() or not text:
-            raise InputError(f"{what} name {text!r} is empty or has blanks around it and cannot be written; rename it.")
+    names = [("app", app.name), ("user", app.user), ("job", job.name), ("model", job.model)]
+    names += [("GPU type", gpu_type) for gpu_type in job.gpu_types]
+    names += [("group", user.group)] if user and user.group else []
+    for what, text in names:
+        if text != text.strip() or not text or (what == "GPU type" and _TYPES_SEPARATOR in text):
+            raise InputError(
+                f"app {app.name!r}: {what} name {text!r} cannot be written, expected no blanks around it and, "
+                f"in a GPU type, no {_TYPES_SEPARATOR!r}; rename it."
+            )
     group = groups.get(user.group) if user else None
     return {
         "app": app.name,

@@ -17,7 +17,7 @@ from themis.model.units import Seconds
 from themis.model.workload import App, Workload
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.speed import ProfileBook
-from themis.traces.mix import reference_rate, stream
+from themis.traces.mix import ReferenceRates, stream
 from themis.traces.shapes import AppDraw, bag_app, describe_parameters, halving_app
 
 Kind: TypeAlias = Literal["bag", "halving"]
@@ -73,6 +73,7 @@ class Demo:
         shift[[0, -1]] = 0.0  # the window, and with it the load, stays exact
         size = np.array([row[-1] for row in _APPS]) * stream(seed, "demo/sizes").lognormal(0.0, 0.15, len(_APPS))
         work = size / size.sum() * self.load * self.gpus * window
+        rates = ReferenceRates(book)
         apps = []
         for i, (name, user, kind, model, jobs, gpus, share, _) in enumerate(_APPS):
             draw = AppDraw(
@@ -82,7 +83,7 @@ class Demo:
                 jobs=jobs,
                 work=float(work[i]),
                 model=model,
-                steps_per_gpu_s=reference_rate(book, model),
+                steps_per_gpu_s=rates(model),
             )
             apps.append(_shape(kind, draw, gpus, stream(seed, f"demo/{name}")))
         return Workload(name=self.name, apps=tuple(apps), source=describe_parameters(self.name, self, seed))

@@ -27,7 +27,7 @@ from themis.model.workload import App, Workload
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.speed import ProfileBook
 from themis.traces.cdf import GPUS_1, GPUS_2, JOBS_1, JOBS_2, SERVICE, Cdf
-from themis.traces.mix import model_mix, reference_rate, stream
+from themis.traces.mix import ReferenceRates, model_mix, stream
 from themis.traces.shapes import AppDraw, bag_app, describe_parameters, halving_app
 
 
@@ -76,6 +76,7 @@ class _Paper:
         count = len(arrivals)
         service, jobs = self._sizes(count, seed)
         users = stream(seed, "users").integers(self.users, size=count)
+        rates = ReferenceRates(book)
         mix = model_mix(book, self.models, self.network_intensive)
         names = [f"a{i:04d}" for i in range(count)]
         apps = [
@@ -87,7 +88,7 @@ class _Paper:
                     jobs=int(jobs[i]),
                     work=float(service[i]),
                     model=(model := mix.draw(seed, names[i])),
-                    steps_per_gpu_s=reference_rate(book, model),
+                    steps_per_gpu_s=rates(model),
                 ),
                 stream(seed, f"app/{names[i]}"),
             )

@@ -66,14 +66,23 @@ def model_mix(book: ProfileBook, models: str = "", network_intensive: float | No
     return ModelMix(tuple(kept), tuple(accumulate(weight / total for weight in kept.values())))
 
 
-def reference_rate(book: ProfileBook, model: str, gpus: int = 1) -> float:
-    """Steps/s of a gang on reference GPUs with the best placement, at the profile's own batch size.
+class ReferenceRates:
+    """Steps/s of gangs on reference GPUs with the best placement, at the profile's own batch size; remembered.
 
     The reference is any GPU type for linear profiles, else the first type that the profile lists.
     """
-    profile = book.get(model)
-    curve = profile.curve(ANY_TYPE, 0) or next(iter(profile.curves.values()))
-    return float(curve.at(np.array(gpus))) / profile.slowdown[0]
+
+    def __init__(self, book: ProfileBook) -> None:
+        self._book = book
+        self._known: dict[tuple[str, int], float] = {}
+
+    def __call__(self, model: str, gpus: int = 1) -> float:
+        """Steps/s, or UnknownName for a model that is not in the book."""
+        if (model, gpus) not in self._known:
+            profile = self._book.get(model)
+            curve = profile.curve(ANY_TYPE, 0) or next(iter(profile.curves.values()))
+            self._known[model, gpus] = float(curve.at(np.array(gpus))) / profile.slowdown[0]
+        return self._known[model, gpus]
 
 
 def _parse(models: str) -> dict[str, float]:

@@ -19,7 +19,7 @@ from themis.errors import InputError
 from themis.model.workload import App, Job, Regime, Workload
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.speed import ProfileBook
-from themis.traces.mix import ModelMix, model_mix, reference_rate
+from themis.traces.mix import ReferenceRates, model_mix
 from themis.traces.table import read_rows
 
 
@@ -76,10 +76,10 @@ class _Philly:
         if not kept:
             raise InputError(f"{path}: no app is left with {self}; widen the window or drop a filter.")
         mix = model_mix(book, self.models, self.network_intensive)
-        rates: dict[tuple[str, int], float] = {}
+        rates = ReferenceRates(book)
         return Workload(
             name=path.name.removesuffix(".gz").removesuffix(".csv"),
-            apps=tuple(self._app(jobs, mix, seed, book, rates) for jobs in kept),
+            apps=tuple(self._app(jobs, mix.draw(seed, jobs[0].app), rates) for jobs in kept),
             source=f"file: {path}, models drawn with seed {seed}, {self}",
         )
 
@@ -87,25 +87,19 @@ class _Philly:
         """The jobs of each app, in order of submission."""
         raise NotImplementedError
 
-    def _app(
-        self, records: list[_Record], mix: ModelMix, seed: int, book: ProfileBook, rates: dict[tuple[str, int], float]
-    ) -> App:
+    def _app(self, records: list[_Record], model: str, rates: ReferenceRates) -> App:
         name = records[0].app
-        model = mix.draw(seed, name)
-        jobs = []
-        for i, record in enumerate(records):
-            if (model, record.gpus) not in rates:
-                rates[model, record.gpus] = reference_rate(book, model, record.gpus)
-            jobs.append(
-                Job(
-                    name=f"{name}/{i:02d}",
-                    model=model,
-                    regimes=(Regime(steps=record.duration * rates[model, record.gpus]),),
-                    gpus_min=record.gpus,
-                    gpus_max=record.gpus,
-                )
+        jobs = tuple(
+            Job(
+                name=f"{name}/{i:02d}",
+                model=model,
+                regimes=(Regime(steps=record.duration * rates(model, record.gpus)),),
+                gpus_min=record.gpus,
+                gpus_max=record.gpus,
             )
-        return App(name=name, user=records[0].vc, arrival=records[0].submit - self.start, jobs=tuple(jobs))
+            for i, record in enumerate(records)
+        )
+        return App(name=name, user=records[0].vc, arrival=records[0].submit - self.start, jobs=jobs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from themis.model.units import GpuSeconds, Seconds
 from themis.model.workload import App, Halving, Job, Workload
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.speed import Profile, ProfileBook
-from themis.traces.mix import reference_rate
+from themis.traces.mix import ReferenceRates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,8 @@ def describe(workload: Workload, cluster: Cluster, book: ProfileBook = DEFAULT_B
     if not apps:
         raise InputError(f"workload {workload.name!r} has no apps, expected at least one.")
     jobs = [job for app in apps for job in app.jobs]
-    work = [app_work(app, book) for app in apps]
+    rates = ReferenceRates(book)
+    work = [_work(app, rates) for app in apps]
     span = apps[-1].arrival - apps[0].arrival
     return WorkloadSummary(
         name=workload.name,
@@ -76,7 +77,7 @@ def describe(workload: Workload, cluster: Cluster, book: ProfileBook = DEFAULT_B
         offered_load=sum(work) / (span * cluster.gpus) if span > 0 else None,
         largest_gang=max(job.gpus_min for job in jobs),
         widest_job=max(job.gpus_max for job in jobs),
-        longest_job=max(_duration(job, book) for job in jobs),
+        longest_job=max(_duration(job, rates) for job in jobs),
         median_jobs_per_app=median(len(app.jobs) for app in apps),
         median_app_work=median(work),
         models=_counts(app.jobs[0].model for app in apps),
@@ -86,11 +87,7 @@ def describe(workload: Workload, cluster: Cluster, book: ProfileBook = DEFAULT_B
 
 def app_work(app: App, book: ProfileBook = DEFAULT_BOOK) -> GpuSeconds:
     """GPU-seconds of an app on single reference GPUs: of a sweep, its rungs with jobs of average pace."""
-    serial = [job.step_scale / reference_rate(book, job.model) for job in app.jobs]
-    if isinstance(app.tuner, Halving):
-        mean = sum(serial) / len(serial)
-        return sum(rung.jobs * rung.steps for rung in app.tuner.rungs) * mean
-    return sum(job.steps * s for job, s in zip(app.jobs, serial, strict=True))
+    return _work(app, ReferenceRates(book))
 
 
 def check_fits(workload: Workload, cluster: Cluster, book: ProfileBook = DEFAULT_BOOK) -> None:
@@ -135,8 +132,16 @@ def _usable(app: App, job: Job, profile: Profile, of_type: Mapping[str, int], cl
     return sum(of_type[name] for name in runs)
 
 
-def _duration(job: Job, book: ProfileBook) -> Seconds:
-    return job.steps * job.step_scale / reference_rate(book, job.model, job.gpus_max)
+def _work(app: App, rates: ReferenceRates) -> GpuSeconds:
+    serial = [job.step_scale / rates(job.model) for job in app.jobs]
+    if isinstance(app.tuner, Halving):
+        mean = sum(serial) / len(serial)
+        return sum(rung.jobs * rung.steps for rung in app.tuner.rungs) * mean
+    return sum(job.steps * s for job, s in zip(app.jobs, serial, strict=True))
+
+
+def _duration(job: Job, rates: ReferenceRates) -> Seconds:
+    return job.steps * job.step_scale / rates(job.model, job.gpus_max)
 
 
 def _counts(names: Iterable[str]) -> dict[str, int]:
