@@ -87,6 +87,15 @@ class JobStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobProgress:
+    """The gang reports its steps, at least at every change of batch size."""
+
+    job: int
+    attempt: int
+    steps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobStopped:
     """The gang has let go of its GPUs; ``steps`` is what its checkpoint holds."""
 
@@ -127,8 +136,8 @@ class Wake:
 
 
 Event: TypeAlias = (
-    MachineJoined | MachineFailed | MachineReturned | AppSubmitted | AppCancelled | JobStarted | JobStopped | JobReached
-    | Allocated | BidsCollected | Wake
+    MachineJoined | MachineFailed | MachineReturned | AppSubmitted | AppCancelled | JobStarted | JobProgress | JobStopped
+    | JobReached | Allocated | BidsCollected | Wake
 )  # fmt: skip
 
 

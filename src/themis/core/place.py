@@ -1,0 +1,130 @@
+"""Intent -> Placement: exact GPUs and, where the app's own scheduler chooses, exact jobs.
+
+A gang that stands where one of its app's jobs stood until now renews that job. What no longer fits is dropped; the
+GPUs stay free and the next decision has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from themis.core.intend import Gang
+from themis.model.snapshot import Snapshot
+from themis.model.units import NONE, Seconds
+from themis.placement.packing import Counts, narrowest_of_types, pick_gpus
+from themis.tuning.split import choose_job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A gang on exact GPUs."""
+
+    job: int
+    gpus: tuple[int, ...]
+    seat: int
+    until: Seconds
+
+
+def place(snapshot: Snapshot, gangs: Sequence[Gang]) -> list[Placed]:
+    """Put the gangs on exact GPUs: renewals where they stand, then the others in order."""
+    return _Placer(snapshot).run(gangs)
+
+
+class _Placer:
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.s = snapshot
+        self.row_of = {int(j): r for r, j in enumerate(snapshot.job_id)}
+        self.free: list[set[int]] = [set() for _ in snapshot.free]
+        for g in np.flatnonzero(snapshot.gpu_free).tolist():
+            self.free[snapshot.gpu_machine[g]].add(g)
+        self.expiring: dict[int, tuple[int, ...]] = {}
+        rows = np.flatnonzero(snapshot.job_expiring > 0)
+        if len(rows):
+            for j in snapshot.job_id[rows].tolist():
+                self.expiring[j] = tuple(np.flatnonzero((snapshot.gpu_job == j).any(axis=1)).tolist())
+        self.taken: set[int] = set()
+        self.out: list[Placed] = []
+
+    def run(self, gangs: Sequence[Gang]) -> list[Placed]:
+        rest = [gang for gang in gangs if not self._renew(gang)]
+        for gang in rest:
+            self._fresh(gang)
+        return self.out
+
+    def _renew(self, gang: Gang) -> bool:
+        """Leave the gang where one of its app's expiring jobs already is."""
+        if gang.extend:
+            return False
+        for j in [gang.job] if gang.job != NONE else self._app_expiring(gang.app):
+            gpus = self.expiring.get(j, ())
+            if j not in self.taken and len(gpus) == gang.gpus and self._stands(gang, gpus):
+                self._put(gang, j, gpus)
+                return True
+        return False
+
+    def _app_expiring(self, app: int) -> list[int]:
+        return [j for j in self.expiring if int(self.s.app_id[self.s.job_app[self.row_of[j]]]) == app]
+
+    def _stands(self, gang: Gang, gpus: tuple[int, ...]) -> bool:
+        machines = self.s.gpu_machine[list(gpus)]
+        if not all(g in self.free[n] for g, n in zip(gpus, machines.tolist())):
+            return False
+        if gang.gpu_type != NONE and self.s.machine_type[machines[0]] != gang.gpu_type:
+            return False
+        if gang.counts is None:
+            return True
+        have = dict(zip(*(x.tolist() for x in np.unique(machines, return_counts=True))))
+        return have == dict(gang.counts)
+
+    def _fresh(self, gang: Gang) -> None:
+        counts = gang.counts if gang.counts is not None else self._choose(gang)
+        if counts is None or any(len(self.free[n]) < c for n, c in counts):
+            return
+        job = gang.job
+        if job == NONE:
+            job = self._app_job(gang, int(self.s.machine_type[counts[0][0]]))
+        if job in self.taken or job not in self.row_of:
+            return
+        gpus = [g for n, c in counts for g in pick_gpus(sorted(self.free[n]), self.s.gpu_slot, c)]
+        if gang.extend:
+            held = np.flatnonzero((self.s.gpu_job == job).any(axis=1)).tolist()
+            until = min(gang.until, float(self.s.job_until[self.row_of[job]]))
+            self._take(gpus)
+            self.taken.add(job)
+            self.out.append(Placed(job=job, gpus=tuple(sorted(held + gpus)), seat=0, until=until))
+            return
+        self._put(gang, job, tuple(sorted(gpus)))
+
+    def _choose(self, gang: Gang) -> Counts | None:
+        free = np.array([len(f) for f in self.free], dtype=np.int64)
+        allowed = np.flatnonzero(self.s.job_allowed[self.row_of[gang.job]]) if gang.job in self.row_of else []
+        types = [gang.gpu_type] if gang.gpu_type != NONE else list(allowed)
+        found = narrowest_of_types(free, self.s.machine_rack, self.s.machine_type, gang.gpus, types)
+        return found[0] if found else None
+
+    def _app_job(self, gang: Gang, gpu_type: int) -> int:
+        s = self.s
+        a = int(np.searchsorted(s.app_id, gang.app))
+        if a >= s.apps or s.app_id[a] != gang.app:
+            return NONE
+        at = slice(s.job_ptr[a], s.job_ptr[a + 1])
+        fits = (s.job_held[at] == 0) & (s.job_gpus_min[at] <= gang.gpus) & (gang.gpus <= s.job_gpus_max[at])
+        fits &= s.job_allowed[at, gpu_type]
+        if self.taken:
+            fits &= np.array([j not in self.taken for j in s.job_id[at].tolist()])
+        return choose_job(s.job_id[at], s.job_left[at], s.job_expiring[at] > 0, fits)
+
+    def _put(self, gang: Gang, job: int, gpus: tuple[int, ...]) -> None:
+        self._take(gpus)
+        self.taken.add(job)
+        self.out.append(Placed(job=job, gpus=gpus, seat=0, until=gang.until))
+        if gang.partner != NONE:
+            self.taken.add(gang.partner)
+            self.out.append(Placed(job=gang.partner, gpus=gpus, seat=1, until=gang.until))
+
+    def _take(self, gpus: Sequence[int]) -> None:
+        for g in gpus:
+            self.free[self.s.gpu_machine[g]].discard(g)

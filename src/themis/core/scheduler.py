@@ -1,0 +1,330 @@
+"""The only door into the core: ``step(event, now)`` changes the state and returns commands.
+
+No clock, no I/O, no threads. Within one instant the events come first, each with its own consequences; then ``Wake``
+settles the instant: leases that end now and whatever else is free are one offer, and the policy is asked once
+(``Solve``). Its answer comes back as ``Allocated`` and takes one road: intend -> place -> lease.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from themis.core import snapshot as snapshots
+from themis.core.intend import intend, plan_from, round_end
+from themis.core.place import Placed, place
+from themis.core.state import EPS, State, Status
+from themis.core.validate import validate
+from themis.errors import InvariantBroken
+from themis.model.answers import Answer, Ask, GpuGrant, RoundPlan, Solved, TimeShare
+from themis.model.events import (
+    Allocated, AppCancelled, AppSubmitted, BidsCollected, CollectBids, Command, Event, Grant, JobEnded, JobProgress,
+    JobReached, JobStarted, JobStopped, MachineFailed, MachineJoined, MachineReturned, Renew, Revoke, Solve, Wake, WakeAt,
+)  # fmt: skip
+from themis.model.settings import Settings
+from themis.model.snapshot import Snapshot
+from themis.model.units import NONE, Seconds, next_tick
+from themis.model.workload import Halving
+from themis.policies.api import Pace
+from themis.profiles.speed import ProfileBook
+from themis.tuning.halving import survivors
+from themis.tuning.split import choose_job
+
+
+class Scheduler:
+    """State and rules; the policy itself is run by whoever answers ``Solve``."""
+
+    def __init__(self, book: ProfileBook, settings: Settings, pace: Pace) -> None:
+        self.state = State(book, settings)
+        self.settings, self.pace = settings, pace
+        self.out: list[Command] = []
+        self.held_back: list[Grant] = []
+        """Grants whose GPUs, or whose job's last attempt, have not let go yet."""
+        self.stopping: dict[int, Seconds] = {}
+        """Jobs that were told to stop, since when."""
+        self.solving: Snapshot | None = None
+        self.wake_at: Seconds = np.inf
+
+    def step(self, event: Event, now: Seconds) -> list[Command]:
+        """Take one event in and return what is to be done about it."""
+        self.out = []
+        self.state.advance(now)
+        self._handle(event)
+        if self.settings.validate:
+            validate(self.state)
+        return self.out
+
+    def _handle(self, event: Event) -> None:
+        s = self.state
+        match event:
+            case Wake():
+                self._settle()
+                return
+            case Allocated():
+                self._allocated(event)
+                return
+            case BidsCollected():
+                self._bids(event)
+                return
+            case JobStarted():
+                if self._current(event.job, event.attempt):
+                    s.start(event.job)
+                return
+            case JobProgress():
+                if self._current(event.job, event.attempt):
+                    s.report(event.job, event.steps)
+                return
+            case JobStopped():
+                self._stopped(event)
+                return
+            case JobReached():
+                self._reached(event)
+            case AppSubmitted():
+                s.add_app(event.app, event.weight)
+                s.plan = None
+            case AppCancelled():
+                self._cancel(event.app)
+            case MachineJoined():
+                s.add_machine(event.machine)
+            case MachineFailed():
+                self._machine_failed(event.machine)
+            case MachineReturned():
+                s.set_machine_up(event.machine, True)
+        self._changed()
+
+    def _current(self, job: int, attempt: int) -> bool:
+        """Whether a report is about the attempt that runs now; late reports of earlier ones are ignored."""
+        jobs = self.state.jobs
+        return bool(jobs.status[job] == Status.RUNNING and jobs.attempt[job] == attempt)
+
+    def _changed(self) -> None:
+        """Something happened that may free GPUs or want some: settle when the instant is over."""
+        self.state.version += 1
+        self._wake(self.state.now)
+
+    def _wake(self, time: Seconds) -> None:
+        if time < self.wake_at - EPS:
+            self.wake_at = time
+            self.out.append(WakeAt(time=time))
+
+    # ---- jobs and apps ----------------------------------------------------------------------------------------------
+
+    def _reached(self, event: JobReached) -> None:
+        if not self._current(event.job, event.attempt):
+            return
+        s, j = self.state, event.job
+        s.report(j, event.steps)
+        s.jobs.loss[j] = event.loss
+        complete = event.steps >= s.jobs.total[j] - 1e-6
+        a = int(s.jobs.app[j])
+        gpus, until, seat = s.job_gpus[j], float(s.jobs.until[j]), s.job_seat[j]
+        self._revoke(j, "finished" if complete else "rung", Status.ENDED if complete else Status.PAUSED)
+        if complete:
+            self._end(j, "completed")
+        s.plan = None
+        self._next_rung(a)
+        if s.apps.active[a]:
+            self._successor(a, gpus, until, seat)
+
+    def _next_rung(self, a: int) -> None:
+        """When all jobs of a rung are there, the best go on and the others end; when all jobs ended, so does the app."""
+        s, spec = self.state, self.state.app_specs[a]
+        jobs = s.app_jobs(a)
+        status = s.jobs.status[jobs]
+        if isinstance(spec.tuner, Halving) and not (status <= Status.RUNNING).any() and (status == Status.PAUSED).any():
+            phase = int(s.apps.phase[a]) + 1
+            here = jobs[status == Status.PAUSED]
+            on = survivors(s.jobs.loss[here], spec.tuner.rungs[phase].jobs)
+            target = sum(r.steps for r in spec.tuner.rungs[: phase + 1])
+            for j in here[~on].tolist():
+                s.jobs.status[j] = Status.ENDED
+                self._end(j, "stopped")
+            for j in here[on].tolist():
+                s.jobs.status[j] = Status.WAITING
+                s.set_target(j, target)
+            s.apps.phase[a] = phase
+            s.future[:, a, phase] = 0.0
+        s.apps.stale[a] = 1
+        if (s.jobs.status[jobs] == Status.ENDED).all():
+            self.out.append(s.finish_app(a, "completed"))
+
+    def _successor(self, a: int, gpus: tuple[int, ...], until: Seconds, seat: int) -> None:
+        """A finished job's GPUs stay with its app until their lease ends, if another of its jobs can use them."""
+        s = self.state
+        if seat or until <= s.now + EPS or not s.machine_up[s.gpu_machine[list(gpus)]].all():
+            return
+        jobs, t = s.app_jobs(a), s.jobs
+        gpu_type = int(s.machine_type[s.gpu_machine[gpus[0]]])
+        fits = (t.status[jobs] == Status.WAITING) & (t.gpus_min[jobs] <= len(gpus)) & (len(gpus) <= t.gpus_max[jobs])
+        fits &= s.allowed(jobs)[:, gpu_type]
+        job = choose_job(jobs, s.work_left(jobs), np.zeros(len(jobs), dtype=bool), fits)
+        if job != NONE:
+            self._grant(Placed(job=job, gpus=gpus, seat=0, until=until))
+
+    def _end(self, j: int, outcome: str) -> None:
+        s = self.state
+        self.out.append(JobEnded(app=int(s.jobs.app[j]), job=j, outcome=outcome, steps=float(s.jobs.done[j])))
+
+    def _cancel(self, a: int) -> None:
+        s = self.state
+        if not s.apps.active[a]:
+            return
+        for j in s.app_jobs(a).tolist():
+            if s.jobs.status[j] == Status.RUNNING:
+                self._revoke(j, "cancelled", Status.ENDED)
+            if s.jobs.status[j] != Status.ENDED:
+                s.jobs.status[j] = Status.ENDED
+                self._end(j, "cancelled")
+        s.plan = None
+        self.out.append(s.finish_app(a, "cancelled"))
+
+    def _machine_failed(self, machine: int) -> None:
+        s = self.state
+        for j in s.running_on(machine):
+            self._revoke(j, "failed", Status.WAITING)
+        s.set_machine_up(machine, False)
+        s.plan = None
+
+    # ---- leases -----------------------------------------------------------------------------------------------------
+
+    def _revoke(self, j: int, cause: str, status: Status) -> None:
+        """End a lease. A gang that was started must still let go (``JobStopped``) before its GPUs serve another."""
+        s = self.state
+        s.release(j, status)
+        held_back = [g for g in self.held_back if g.job == j]
+        if held_back:
+            self.held_back.remove(held_back[0])
+            return
+        self.stopping[j] = s.now
+        self.out.append(Revoke(app=int(s.jobs.app[j]), job=j, attempt=int(s.jobs.attempt[j]), cause=cause))
+
+    def _grant(self, placed: Placed) -> None:
+        s, t, j = self.state, self.state.jobs, placed.job
+        locality = s.locality(placed.gpus)
+        s.lease(j, placed.gpus, placed.seat, placed.until, locality)
+        grant = Grant(
+            app=int(t.app[j]), job=j, attempt=int(t.attempt[j]), gpus=placed.gpus, seat=placed.seat, until=placed.until,
+            locality=int(locality), target=float(t.target[j]), score=1.0 / float(s.speeds.slowdown[t.config[j], locality]),
+        )  # fmt: skip
+        self._wake(placed.until)
+        if self._clear(grant):
+            self._issue(grant)
+        else:
+            self.held_back.append(grant)
+
+    def _clear(self, grant: Grant) -> bool:
+        """Nobody is still stopping on these GPUs, nor this job anywhere else."""
+        occupant = self.state.gpu_occupant[list(grant.gpus), grant.seat]
+        return grant.job not in self.stopping and bool((occupant == NONE).all())
+
+    def _issue(self, grant: Grant) -> None:
+        self.state.occupy(grant.job, grant.gpus, grant.seat)
+        self.out.append(grant)
+
+    def _stopped(self, event: JobStopped) -> None:
+        """The gang let go; its steps are what its checkpoint holds, and grants that waited for its GPUs go out."""
+        s, j = self.state, event.job
+        since = self.stopping.pop(j, None)
+        if since is None:
+            if not self._current(j, event.attempt):
+                return
+            # Nobody asked it to stop: the gang died. It waits for another lease.
+            s.release(j, Status.WAITING)
+            self.out.append(Revoke(app=int(s.jobs.app[j]), job=j, attempt=event.attempt, cause="failed"))
+        s.vacate(j)
+        if s.jobs.status[j] != Status.ENDED:
+            s.report(j, event.steps)
+        for grant in [g for g in self.held_back if self._clear(g)]:
+            self.held_back.remove(grant)
+            self._issue(grant)
+        if since is None or since < s.now:
+            self._changed()
+
+    # ---- decisions --------------------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """The instant is over: if GPUs are free and somebody could use them, one decision on all of them."""
+        s = self.state
+        self.wake_at = np.inf
+        if self.solving is None:
+            view = snapshots.take(s)
+            if view.free.any() and (view.job_held < view.job_gpus_max).any():
+                planned = self._plan_answer()
+                if planned is not None:
+                    self._carry_out(view, planned)
+                else:
+                    self.solving = view
+                    self.out.append(Solve(version=view.version, snapshot=view))
+        self._wake_for_expiry()
+
+    def _wake_for_expiry(self) -> None:
+        t = self.state.jobs
+        until = t.until[: t.size]
+        ahead = until[until > self.state.now + EPS]
+        if len(ahead) and np.isfinite(first := float(ahead.min())):
+            self._wake(first)
+
+    def _plan_answer(self) -> RoundPlan | None:
+        s = self.state
+        if s.plan is None:
+            return None
+        column = round((round_end(s.now, s.plan.round_s) - s.plan_start) / s.plan.round_s) - 1
+        return plan_from(s.plan, column) if column < s.plan.run.shape[1] else None
+
+    def _bids(self, event: BidsCollected) -> None:
+        if self.solving is None or event.version != self.solving.version:
+            return
+        view = snapshots.with_bids(self.solving, event.bids)
+        self.solving = view
+        self.out.append(Solve(version=view.version, snapshot=view))
+
+    def _allocated(self, event: Allocated) -> None:
+        s = self.state
+        view = self.solving if self.solving is not None else snapshots.take(s)
+        if isinstance(event.solved.answer, Ask):
+            self.out.append(CollectBids(version=event.version, ask=event.solved.answer, snapshot=view))
+            return
+        self.solving = None
+        if view.version != s.version:
+            # Events came in while the solve ran (live only): what still fits is placed, the rest is solved again.
+            view = snapshots.take(s)
+            self._wake(s.now)
+        self._remember(event.solved)
+        self._carry_out(view, event.solved.answer)
+        s.round += 1
+        self._wake_for_expiry()
+
+    def _remember(self, solved: Solved) -> None:
+        s, answer = self.state, solved.answer
+        if isinstance(answer, TimeShare):
+            rows = answer.combos >= 0
+            c, side = np.nonzero(rows)
+            s.entitle(answer.combos[c, side], answer.x[c])
+        elif isinstance(answer, RoundPlan):
+            s.plan, s.plan_start = answer, round_end(s.now, answer.round_s) - answer.round_s
+
+    def _carry_out(self, view: Snapshot, answer: Answer) -> None:
+        placed = place(view, intend(view, answer))
+        self._lease(placed, tick_aligned=isinstance(answer, GpuGrant))
+
+    def _lease(self, placed: list[Placed], tick_aligned: bool) -> None:
+        """The difference to what is held: expired leases go first, then renewals, then new gangs."""
+        s, t = self.state, self.state.jobs
+        wanted = {p.job: p for p in placed}
+        expiring = np.flatnonzero((t.status[: t.size] == Status.RUNNING) & (t.until[: t.size] <= s.now + EPS))
+        renewals = [p for p in placed if p.job in s.job_gpus and s.job_gpus[p.job] == p.gpus and s.job_seat[p.job] == p.seat]
+        renewed = {p.job for p in renewals}
+        for j in sorted({*expiring.tolist(), *(p.job for p in placed if p.job in s.job_gpus)} - renewed):
+            self._revoke(j, "moved" if j in wanted else "expired", Status.WAITING)
+        for p in renewals:
+            t.until[p.job] = self._aligned(p.until, tick_aligned)
+            self.out.append(
+                Renew(app=int(t.app[p.job]), job=p.job, until=float(t.until[p.job]), target=float(t.target[p.job]))
+            )
+        for p in placed:
+            if p.job not in renewed:
+                if p.job in s.job_gpus:
+                    raise InvariantBroken(f"job {p.job} was placed twice in one decision.")
+                self._grant(Placed(job=p.job, gpus=p.gpus, seat=p.seat, until=self._aligned(p.until, tick_aligned)))
+
+    def _aligned(self, until: Seconds, tick_aligned: bool) -> Seconds:
+        return max(next_tick(until, self.settings.tick_s), self.state.now + EPS) if tick_aligned else until

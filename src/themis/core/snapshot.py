@@ -1,0 +1,115 @@
+"""Read the state out into one immutable ``Snapshot``: an indexing call per block of columns, no loop over jobs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from themis.auction.bids import Bids
+from themis.core.state import EPS, State, Status
+from themis.fairness.finish_time import left_held, list_schedule
+from themis.model.snapshot import Kind, Snapshot
+from themis.model.units import NONE, Bool, Float, Int
+
+
+def take(state: State) -> Snapshot:
+    """The picture of the state at its ``now``; leases that end at this instant count as free."""
+    table = state.jobs
+    job_id = np.flatnonzero(table.status[: table.size] <= Status.RUNNING)
+    f = dict(zip(table.floats, np.take(table.f, job_id, axis=1)))
+    i = dict(zip(table.ints, np.take(table.i, job_id, axis=1)))
+    running = i["status"] == Status.RUNNING
+    held_on = running & (f["until"] > state.now + EPS)
+    job_held = np.where(held_on, i["gpus"], 0)
+
+    app_id, counts = np.unique(i["app"], return_counts=True)
+    job_app = np.repeat(np.arange(len(app_id)), counts)
+    apps = state.apps
+    af = dict(zip(apps.floats, np.take(apps.f, app_id, axis=1)))
+    ai = dict(zip(apps.ints, np.take(apps.i, app_id, axis=1)))
+    contention, capacity = state.averages(app_id)
+    gpu_free = _free_gpus(state)
+
+    snapshot = Snapshot(
+        version=state.version, round=state.round, seed=state.settings.seed, now=state.now,
+        lease_s=state.settings.lease_s, tick_s=state.settings.tick_s, restart_s=state.settings.container_s,
+        gpu_types=tuple(state.gpu_types), speeds=state.speeds,
+        machine_gpus=np.where(state.machine_up, state.machine_size, 0), machine_type=state.machine_type,
+        machine_rack=state.machine_rack, machine_slot=state.machine_slot,
+        free=np.bincount(state.gpu_machine[gpu_free], minlength=len(state.machines)),
+        gpu_machine=state.gpu_machine, gpu_slot=state.gpu_slot, gpu_free=gpu_free, gpu_job=state.gpu_job.copy(),
+        app_id=app_id, app_user=ai["user"], app_kind=ai["kind"], app_weight=af["weight"], app_arrival=af["arrival"],
+        app_contention=contention, app_capacity=capacity, app_speed=state.config_speed[ai["config"]],
+        app_attained=af["attained"] + ai["leased"] * (state.now - af["since"]),
+        app_held=np.bincount(job_app, weights=job_held, minlength=len(app_id)).astype(np.int64),
+        app_gang_min=ai["gang_min"], app_gang_max=ai["gang_max"], app_rigid=ai["rigid"].astype(bool),
+        app_budget=af["budget"], app_demand=ai["demand"], app_longest=af["longest_s"],
+        app_left_held=np.full(len(app_id), np.inf), app_deadline=af["deadline"],
+        phase_work=state.phase[0, app_id], phase_longest=state.phase[1, app_id],
+        phase_jobs=state.phase[2, app_id].astype(np.int64),
+        future_work=state.future[0, app_id], future_longest=state.future[1, app_id],
+        future_jobs=state.future[2, app_id].astype(np.int64),
+        job_ptr=np.concatenate([[0], np.cumsum(counts)]), job_id=job_id, job_app=job_app, job_config=i["config"],
+        job_gpus_min=i["gpus_min"], job_gpus_max=i["gpus_max"], job_allowed=state.allowed(job_id),
+        job_left=_left(state, f), job_attained=f["attained"] + i["gpus"] * (state.now - f["since"]),
+        job_held=job_held, job_expiring=np.where(running & ~held_on, i["gpus"], 0), job_until=f["until"],
+        job_locality=i["locality"], received=state.received_now(job_id), entitled=state.entitled[job_id],
+    )  # fmt: skip
+    return dataclasses.replace(snapshot, app_left_held=_left_held(state, snapshot, i))
+
+
+def with_bids(snapshot: Snapshot, bids: Bids) -> Snapshot:
+    """The same picture with the bids that its policy asked for."""
+    return dataclasses.replace(snapshot, bids=bids)
+
+
+def _free_gpus(state: State) -> Bool:
+    """GPUs in the offer: in service, not leased beyond this instant, and nobody still stopping on them."""
+    until = state.jobs.until
+    holder = state.gpu_job[:, 0]
+    leased = (holder >= 0) & (until[holder] > state.now + EPS)
+    second = state.gpu_job[:, 1]
+    leased |= (second >= 0) & (until[second] > state.now + EPS)
+    stopping = ((state.gpu_occupant != NONE) & (state.gpu_occupant != state.gpu_job)).any(axis=1)
+    free: Bool = state.machine_up[state.gpu_machine] & ~leased & ~stopping
+    return free
+
+
+def _left(state: State, f: dict[str, Float]) -> Float:
+    done = np.minimum(f["done"] + f["rate"] * (state.now - f["synced"]), f["regime_end"])
+    out: Float = (f["regime_end"] - done) * f["serial"] + f["later"]
+    return out
+
+
+def _left_held(state: State, s: Snapshot, i: dict[str, Int]) -> Float:
+    """Seconds left at the GPUs held beyond this instant; bags keep a forecast that is renewed when their leases change."""
+    held = s.job_held > 0
+    rows = np.flatnonzero(held)
+    worth = np.zeros(s.jobs)
+    worth[rows] = s.speeds.effective(s.job_config[rows], i["gpu_type"][rows], s.job_held[rows], s.job_locality[rows])
+    effective = np.bincount(s.job_app, weights=worth, minlength=s.apps)
+    # A job may grow to its most GPUs where it is: that is the most of the app's GPUs that one job can use.
+    gang = np.zeros(s.apps)
+    np.maximum.at(gang, s.job_app, worth * np.where(held, s.job_gpus_max / np.maximum(s.job_held, 1), 0.0))
+    left = left_held(s, effective, gang)
+    apps = state.apps
+    expiring = np.bincount(s.job_app, weights=s.job_expiring, minlength=s.apps) > 0
+    for a in np.flatnonzero((s.app_kind == Kind.BAG) & s.app_rigid & (effective > 0)):
+        app = int(s.app_id[a])
+        if expiring[a]:
+            left[a] = bag_left(s, int(a), worth)
+            continue
+        if apps.stale[app]:
+            apps.finish[app] = s.now + bag_left(s, int(a), worth)
+            apps.stale[app] = 0
+        left[a] = apps.finish[app] - s.now
+    return np.maximum(left, 0.0)
+
+
+def bag_left(s: Snapshot, a: int, worth: Float) -> float:
+    """Seconds that a bag needs on the gangs it holds: they finish their jobs, then take the waiting ones, longest first."""
+    at = slice(s.job_ptr[a], s.job_ptr[a + 1])
+    held, left, speed = s.job_held[at] > 0, s.job_left[at], worth[at]
+    gangs = list(zip((left[held] / speed[held]).tolist(), speed[held].tolist()))
+    return list_schedule(gangs, np.sort(left[~held])[::-1].tolist())

@@ -1,0 +1,411 @@
+"""The only mutable truth: machines, apps, jobs and leases, changed by small methods that keep each other's invariants.
+
+Nothing here decides anything. ``Scheduler`` calls the methods in reaction to events; ``core.snapshot`` reads them out.
+Progress between events is extrapolated at the speed model's rate and replaced by what executors report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+
+import numpy as np
+
+from themis.core.tables import Apps, Jobs
+from themis.errors import ClusterError
+from themis.fairness.finish_time import t_id_exact, t_id_paper
+from themis.model.answers import RoundPlan
+from themis.model.cluster import Machine
+from themis.model.events import AppFinished
+from themis.model.settings import Settings
+from themis.model.snapshot import Kind
+from themis.model.units import NONE, Bool, Float, Int, Locality, Seconds
+from themis.model.workload import App, Halving, Job
+from themis.profiles.speed import ProfileBook, Speeds, compile_speeds
+
+SEATS = 2
+EPS = 1e-6
+"""Seconds below which two instants are one."""
+
+
+class Status(IntEnum):
+    """Where a job is; only the first two can use GPUs now."""
+
+    WAITING = 0
+    RUNNING = 1
+    PAUSED = 2
+    ENDED = 3
+
+
+class State:
+    """Everything the scheduler knows at ``now``."""
+
+    def __init__(self, book: ProfileBook, settings: Settings) -> None:
+        self.book, self.settings = book, settings
+        self.now: Seconds = 0.0
+        self.version = 0
+        self.round = 0
+        # machines and GPUs
+        self.machines: list[Machine] = []
+        self.gpu_types: list[str] = []
+        self.racks: list[str] = []
+        self.machine_size = self.machine_type = self.machine_rack = self.machine_slot = np.zeros(0, dtype=np.int64)
+        self.machine_up = np.zeros(0, dtype=bool)
+        self.gpu_machine = self.gpu_slot = np.zeros(0, dtype=np.int64)
+        self.gpu_job = np.zeros((0, SEATS), dtype=np.int64)
+        self.gpu_occupant = np.zeros((0, SEATS), dtype=np.int64)
+        # apps and jobs
+        self.apps, self.jobs = Apps(), Jobs()
+        self.app_specs: list[App] = []
+        self.job_specs: list[Job] = []
+        self.users: dict[str, int] = {}
+        self.phase: Float = np.zeros((3, 64, 1))
+        self.future: Float = np.zeros((3, 64, 1))
+        self.job_gpus: dict[int, tuple[int, ...]] = {}
+        self.job_seat: dict[int, int] = {}
+        self.occupied: dict[int, tuple[tuple[int, ...], int]] = {}
+        """Where each job's processes physically are, until they are known to be gone."""
+        self.restricted = False
+        """Whether any job ever named the GPU types that it may use."""
+        # time integrals behind N_avg and R_C
+        self.weight_in_system = 0.0
+        self.capacity = 0.0
+        self.weight_integral = 0.0
+        self.capacity_integral = 0.0
+        # round mechanism
+        self.received: Float = np.zeros((64, 1))
+        self.entitled: Float = np.zeros((64, 1))
+        self.share: Float = np.zeros((64, 1))
+        self.share_since: Seconds = 0.0
+        self.plan: RoundPlan | None = None
+        self.plan_start: Seconds = 0.0
+        self.speeds: Speeds = compile_speeds(book, [], (), 1)
+        self.config_speed: Float = np.zeros(0)
+
+    # ---- time -------------------------------------------------------------------------------------------------------
+
+    def advance(self, now: Seconds) -> None:
+        """Move the clock; the integrals of contention and capacity grow by the time that passed."""
+        passed = now - self.now
+        if passed > 0:
+            self.weight_integral += self.weight_in_system * passed
+            self.capacity_integral += self.capacity * passed
+            self.now = now
+
+    # ---- machines ---------------------------------------------------------------------------------------------------
+
+    def add_machine(self, machine: Machine) -> None:
+        """Append a machine; its GPUs get the next ids."""
+        if machine.gpu_type not in self.gpu_types:
+            self.gpu_types.append(machine.gpu_type)
+            self._widen_types()
+        if machine.rack not in self.racks:
+            self.racks.append(machine.rack)
+        n = len(self.machines)
+        self.machines.append(machine)
+        self.machine_size = np.append(self.machine_size, machine.gpus)
+        self.machine_type = np.append(self.machine_type, self.gpu_types.index(machine.gpu_type))
+        self.machine_rack = np.append(self.machine_rack, self.racks.index(machine.rack))
+        self.machine_slot = np.append(self.machine_slot, machine.slot)
+        self.machine_up = np.append(self.machine_up, True)
+        first_slot = int(self.gpu_slot.max()) + 1 if len(self.gpu_slot) else 0
+        self.gpu_machine = np.append(self.gpu_machine, np.full(machine.gpus, n))
+        self.gpu_slot = np.append(self.gpu_slot, first_slot + np.arange(machine.gpus) // machine.slot)
+        empty = np.full((machine.gpus, SEATS), NONE)
+        self.gpu_job = np.concatenate([self.gpu_job, empty])
+        self.gpu_occupant = np.concatenate([self.gpu_occupant, empty])
+        self._capacity_changed()
+
+    def set_machine_up(self, machine: int, up: bool) -> None:
+        """A machine left or rejoined service."""
+        self.machine_up[machine] = up
+        self._capacity_changed()
+
+    def _capacity_changed(self) -> None:
+        in_service = np.where(self.machine_up, self.machine_size, 0)
+        self.capacity = float(in_service.sum())
+        by_type = np.bincount(self.machine_type, weights=in_service, minlength=len(self.gpu_types))
+        if len(self.speeds.serial):
+            total = max(by_type.sum(), 1.0)
+            self.config_speed = self.speeds.scale[:, :, 1] @ by_type / total
+
+    def _widen_types(self) -> None:
+        add = len(self.gpu_types) - self.received.shape[1]
+        if add > 0:
+            self.received, self.entitled, self.share = (
+                np.concatenate([x, np.zeros((len(x), add))], axis=1) for x in (self.received, self.entitled, self.share)
+            )
+        self._compile(list(self.speeds.index), self.speeds.scale.shape[2] - 1)
+
+    # ---- apps -------------------------------------------------------------------------------------------------------
+
+    def check_fits(self, app: App) -> None:
+        """Raise ClusterError if one of the app's jobs could never run on the machines known."""
+        for job in app.jobs:
+            usable = [t for t in self.gpu_types if not job.gpu_types or t in job.gpu_types]
+            room = int(self.machine_size[np.isin(self.machine_type, [self.gpu_types.index(t) for t in usable])].sum())
+            if room < job.gpus_min:
+                of_type = f" of type {' or '.join(job.gpu_types)}" if job.gpu_types else ""
+                raise ClusterError(
+                    f"app {app.name!r}, job {job.name!r} wants at least {job.gpus_min} GPUs{of_type}; "
+                    f"the cluster has {room}. Lower its gpus or use a larger cluster."
+                )
+
+    def add_app(self, app: App, weight: float) -> int:
+        """Append an app and its jobs, all waiting; returns its id."""
+        self._learn(app)
+        self.restricted |= any(job.gpu_types for job in app.jobs)
+        rungs = app.tuner.rungs if isinstance(app.tuner, Halving) else ()
+        a = self.apps.extend(1).start
+        rows = self.jobs.extend(len(app.jobs))
+        self.app_specs.append(app)
+        self.job_specs.extend(app.jobs)
+        self._grow_round_columns()
+        for j, job in zip(range(rows.start, rows.stop), app.jobs):
+            self._fill_job(j, a, job, rungs[0].steps if rungs else job.steps)
+        self._fill_app(a, app, weight, rows)
+        self._fill_phases(a, app, rows)
+        self.weight_in_system += weight
+        return a
+
+    def _fill_app(self, a: int, app: App, weight: float, rows: slice) -> None:
+        t, low, high = self.apps, self.jobs.gpus_min[rows], self.jobs.gpus_max[rows]
+        single = len(app.jobs) == 1 and not isinstance(app.tuner, Halving)
+        t.arrival[a], t.weight[a], t.since[a] = self.now, weight, self.now
+        t.contention_0[a], t.capacity_0[a] = self.weight_integral, self.capacity_integral
+        t.finish[a], t.deadline[a] = np.nan, np.inf if app.deadline is None else app.deadline
+        t.user[a] = self.users.setdefault(app.user, len(self.users))
+        t.kind[a] = Kind.HALVING if isinstance(app.tuner, Halving) else Kind.SINGLE if single else Kind.BAG
+        t.gang_min[a], t.gang_max[a] = low.min(), high.max()
+        t.rigid[a] = bool((low == high).all() and low.min() == low.max())
+        t.first_job[a], t.jobs[a], t.active[a], t.config[a] = rows.start, len(app.jobs), 1, self.jobs.config[rows.start]
+
+    def _fill_job(self, j: int, a: int, job: Job, target: float) -> None:
+        t = self.jobs
+        t.app[j], t.status[j] = a, Status.WAITING
+        t.gpus_min[j], t.gpus_max[j], t.total[j] = job.gpus_min, job.gpus_max, job.steps
+        t.synced[j] = t.since[j] = self.now
+        t.until[j], t.locality[j], t.gpu_type[j] = np.inf, Locality.SLOT, 0
+        self.set_target(j, target)
+
+    def _fill_phases(self, a: int, app: App, rows: slice) -> None:
+        """Every phase's (GPU-seconds at the gang's best size, longest job, jobs), and the future ones at the median job's speed."""
+        t = self.jobs
+        rungs = app.tuner.rungs if isinstance(app.tuner, Halving) else ()
+        phases = max(len(rungs), 1)
+        self._grow_phases(a + 1, phases)
+        work = self.work_left(np.arange(rows.start, rows.stop))
+        high = t.gpus_max[rows]
+        # At gpus_max a job of non-linear speed-up costs more GPU-seconds than its work on one GPU: T_id counts those.
+        best = self.speeds.scale[t.config[rows]].max(axis=1)[np.arange(len(high)), high]
+        cost = work * high / best
+        table = np.zeros((3, phases))
+        table[:, 0] = cost.sum(), cost.max(), len(cost)
+        future = np.zeros((3, phases))
+        for p, rung in enumerate(rungs[1:], start=1):
+            each = float(np.median(t.serial[rows])) * rung.steps
+            future[:, p] = each * rung.jobs, each, rung.jobs
+            table[:, p] = future[:, p] * float(np.median(high / best))
+            table[2, p] = rung.jobs
+        self.phase[:, a, :phases], self.future[:, a, :phases] = table, future
+        self.apps.budget[a] = table[0].sum()
+        jobs_at_once = max((r.jobs for r in rungs), default=0)
+        self.apps.demand[a] = jobs_at_once * int(high.max()) if rungs else int(high.sum())
+        self.apps.longest_s[a] = 0.0 if rungs else float((cost / high).max())
+
+    def _grow_phases(self, apps: int, phases: int) -> None:
+        _, rows, width = self.phase.shape
+        grow_rows, grow_width = rows if apps > rows else 0, max(phases - width, 0)
+        if grow_rows or grow_width:
+            pad = ((0, 0), (0, grow_rows), (0, grow_width))
+            self.phase, self.future = np.pad(self.phase, pad), np.pad(self.future, pad)
+
+    def _grow_round_columns(self) -> None:
+        while len(self.received) < self.jobs.size:
+            self.received, self.entitled, self.share = (
+                np.concatenate([x, np.zeros_like(x)]) for x in (self.received, self.entitled, self.share)
+            )
+
+    def _learn(self, app: App) -> None:
+        """Tabulate speeds that this app is the first to need."""
+        configs = {(job.model, regime.batch) for job in app.jobs for regime in job.regimes}
+        largest = max(self.speeds.scale.shape[2] - 1, max(job.gpus_max for job in app.jobs))
+        fresh = sorted(configs - self.speeds.index.keys())
+        if fresh or largest >= self.speeds.scale.shape[2]:
+            self._compile([*self.speeds.index, *fresh], largest)
+
+    def _compile(self, configs: list[tuple[str, int]], largest: int) -> None:
+        self.speeds = compile_speeds(self.book, configs, tuple(self.gpu_types), largest)
+        self._capacity_changed()
+
+    def app_jobs(self, a: int) -> Int:
+        """Ids of all jobs of an app."""
+        first = int(self.apps.first_job[a])
+        return np.arange(first, first + int(self.apps.jobs[a]))
+
+    def finish_app(self, a: int, outcome: str) -> AppFinished:
+        """Close an app: its figures over its whole life, in both forms of rho."""
+        t = self.apps
+        self._sync_app(a)
+        t.active[a] = 0
+        self.weight_in_system -= float(t.weight[a])
+        if not t.active[: t.size].any():
+            self.weight_in_system = 0.0
+        jct = self.now - float(t.arrival[a])
+        contention, capacity = (float(x[0]) for x in self.averages(np.array([a])))
+        speed = float(self.config_speed[t.config[a]])
+        one = np.array([a])
+        paper = t_id_paper(t.budget[one], t.longest_s[one], t.demand[one].astype(float), np.array([capacity]), np.array([contention]))
+        exact = t_id_exact(
+            self.phase[0, one], self.phase[1, one], t.gang_max[one].astype(float), np.array([capacity]), np.array([contention])
+        )
+        t_paper, t_exact = float(paper[0]) / speed, float(exact[0]) / speed
+        return AppFinished(
+            app=a, outcome=outcome, jct=jct, rho_paper=jct / t_paper, rho_exact=jct / t_exact, t_id_paper=t_paper,
+            t_id_exact=t_exact, contention=contention, capacity=capacity, gpu_seconds=float(t.attained[a]),
+        )  # fmt: skip
+
+    def averages(self, rows: Int) -> tuple[Float, Float]:
+        """(N_avg, R_C) of these apps from their arrival to now; at elapsed 0 the values of this instant."""
+        t = self.apps
+        elapsed = self.now - t.arrival[rows]
+        fresh = elapsed <= 0
+        over = np.where(fresh, 1.0, elapsed)
+        weight = np.where(fresh, self.weight_in_system, (self.weight_integral - t.contention_0[rows]) / over)
+        capacity = np.where(fresh, self.capacity, (self.capacity_integral - t.capacity_0[rows]) / over)
+        return np.maximum(weight / t.weight[rows], 1e-9), np.maximum(capacity, 1e-9)
+
+    # ---- jobs -------------------------------------------------------------------------------------------------------
+
+    def set_target(self, j: int, target: float) -> None:
+        """The job now works towards ``target`` steps; its regime columns follow."""
+        self.jobs.target[j] = min(target, self.jobs.total[j])
+        self._set_regime(j)
+
+    def _set_regime(self, j: int) -> None:
+        t, job = self.jobs, self.job_specs[j]
+        ends = np.cumsum([r.steps for r in job.regimes])
+        r = min(int(np.searchsorted(ends, t.done[j] + 1e-9, side="right")), len(ends) - 1)
+        serials = [float(self.speeds.serial[self.speeds.index[job.model, g.batch]]) * job.step_scale for g in job.regimes]
+        begins = np.concatenate([[0.0], ends[:-1]])
+        beyond = np.clip(np.minimum(ends, t.target[j]) - begins, 0, None)
+        t.regime[j], t.regime_end[j] = r, min(float(ends[r]), float(t.target[j]))
+        t.serial[j], t.later[j] = serials[r], float((beyond * serials)[r + 1 :].sum())
+        t.config[j] = self.speeds.index[job.model, job.regimes[r].batch]
+
+    def work_left(self, rows: Int) -> Float:
+        """Reference GPU-seconds left to each job's target."""
+        t = self.jobs
+        steps = np.maximum(t.regime_end[rows] - self.steps_now(rows), 0.0)
+        out: Float = steps * t.serial[rows] + t.later[rows]
+        return out
+
+    def steps_now(self, rows: Int) -> Float:
+        """Steps done by now, extrapolated at the current rate up to the regime's end."""
+        t = self.jobs
+        return np.minimum(t.done[rows] + t.rate[rows] * (self.now - t.synced[rows]), t.regime_end[rows])
+
+    def report(self, j: int, steps: float) -> None:
+        """What the executor says the job has done replaces what was extrapolated."""
+        t = self.jobs
+        t.done[j], t.synced[j] = steps, self.now
+        if steps >= t.regime_end[j] - 1e-9 and t.regime[j] < len(self.job_specs[j].regimes) - 1:
+            self._set_regime(j)
+            if t.rate[j] > 0:
+                self.start(j)
+
+    def start(self, j: int) -> None:
+        """The gang trains from now on, at the speed model's rate."""
+        t = self.jobs
+        eff = self.speeds.effective(t.config[j], t.gpu_type[j], t.gpus[j], t.locality[j])
+        t.done[j] = self.steps_now(np.array([j]))[0]
+        t.rate[j], t.synced[j] = float(eff) / t.serial[j], self.now
+
+    def stop(self, j: int) -> None:
+        """The gang does not train any more."""
+        t = self.jobs
+        t.done[j] = self.steps_now(np.array([j]))[0]
+        t.rate[j], t.synced[j] = 0.0, self.now
+
+    # ---- leases -----------------------------------------------------------------------------------------------------
+
+    def lease(self, j: int, gpus: tuple[int, ...], seat: int, until: Seconds, locality: int) -> None:
+        """Give a waiting job the GPUs; they must be free on that seat."""
+        t, at = self.jobs, list(gpus)
+        self._sync_app(int(t.app[j]))
+        self.gpu_job[at, seat] = j
+        self.job_gpus[j], self.job_seat[j] = gpus, seat
+        t.status[j], t.until[j], t.locality[j], t.gpus[j] = Status.RUNNING, until, locality, len(gpus)
+        t.gpu_type[j] = self.machine_type[self.gpu_machine[gpus[0]]]
+        t.attempt[j] += 1
+        t.since[j] = self.now
+        self.apps.leased[t.app[j]] += len(gpus)
+        self.apps.stale[t.app[j]] = 1
+
+    def release(self, j: int, status: Status) -> None:
+        """Take a running job's lease away; its service is added up."""
+        t, a = self.jobs, int(self.jobs.app[j])
+        self._sync_app(a)
+        self.stop(j)
+        held = self.now - t.since[j]
+        t.attained[j] += held * t.gpus[j]
+        self.received[j, t.gpu_type[j]] += held
+        self.gpu_job[list(self.job_gpus.pop(j)), self.job_seat.pop(j)] = NONE
+        self.apps.leased[a] -= t.gpus[j]
+        self.apps.stale[a] = 1
+        t.status[j], t.gpus[j], t.until[j], t.since[j] = status, 0, np.inf, self.now
+
+    def occupy(self, j: int, gpus: tuple[int, ...], seat: int) -> None:
+        """The job's processes are about to be on these GPUs."""
+        self.gpu_occupant[list(gpus), seat] = j
+        self.occupied[j] = (gpus, seat)
+
+    def vacate(self, j: int) -> None:
+        """The job's processes are gone."""
+        gpus, seat = self.occupied.pop(j, ((), 0))
+        self.gpu_occupant[list(gpus), seat] = NONE
+
+    def allowed(self, rows: Int) -> Bool:
+        """[J, K]: the model runs on the type, and the job did not rule it out."""
+        allowed: Bool = self.speeds.scale[self.jobs.config[rows], :, 1] > 0
+        if self.restricted:
+            for row, j in enumerate(rows.tolist()):
+                if self.job_specs[j].gpu_types:
+                    allowed[row] &= np.isin(self.gpu_types, self.job_specs[j].gpu_types)
+        return allowed
+
+    def received_now(self, rows: Int) -> Float:
+        """[J, K] seconds on each type up to now, running leases included."""
+        t, out = self.jobs, self.received[rows]
+        running = t.status[rows] == Status.RUNNING
+        at = np.flatnonzero(running)
+        out[at, t.gpu_type[rows[at]]] += self.now - t.since[rows[at]]
+        return out
+
+    def entitle(self, jobs: Int, x: Float) -> None:
+        """A new time share is in force: what the old one promised is added up first."""
+        self.entitled += self.share * (self.now - self.share_since)
+        self.share[:] = 0.0
+        np.add.at(self.share, jobs, x)
+        self.share_since = self.now
+
+    def _sync_app(self, a: int) -> None:
+        t = self.apps
+        t.attained[a] += t.leased[a] * (self.now - t.since[a])
+        t.since[a] = self.now
+
+    def locality(self, gpus: Iterable[int]) -> Locality:
+        """The widest boundary these GPUs span."""
+        at = np.fromiter(gpus, dtype=np.int64)
+        if (self.gpu_slot[at] == self.gpu_slot[at[0]]).all():
+            return Locality.SLOT
+        machine = self.gpu_machine[at]
+        if (machine == machine[0]).all():
+            return Locality.MACHINE
+        rack = self.machine_rack[machine]
+        return Locality.RACK if (rack == rack[0]).all() else Locality.CROSS_RACK
+
+    def running_on(self, machine: int) -> list[int]:
+        """Jobs with a lease on a machine, in order of id."""
+        held = self.gpu_job[self.gpu_machine == machine].ravel()
+        return sorted(int(j) for j in np.unique(held[held >= 0]))

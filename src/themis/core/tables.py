@@ -1,0 +1,119 @@
+"""Growable columns: the state's rows live in two blocks, so that one indexing call gathers them all for a snapshot."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from themis.model.units import Float, Int
+
+
+class Table:
+    """Rows that are only ever appended; subclasses name their float and int columns.
+
+    Columns are attributes that view one row of a block; they are rebound when the table grows.
+    """
+
+    floats: ClassVar[tuple[str, ...]] = ()
+    ints: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, capacity: int = 64) -> None:
+        self.size = 0
+        self.f: Float = np.zeros((len(self.floats), capacity))
+        self.i: Int = np.zeros((len(self.ints), capacity), dtype=np.int64)
+        self._bind()
+
+    def extend(self, rows: int) -> slice:
+        """Append zeroed rows and return where they are."""
+        start, self.size = self.size, self.size + rows
+        while self.size > self.f.shape[1]:
+            self.f = np.concatenate([self.f, np.zeros_like(self.f)], axis=1)
+            self.i = np.concatenate([self.i, np.zeros_like(self.i)], axis=1)
+            self._bind()
+        return slice(start, self.size)
+
+    def _bind(self) -> None:
+        for row, name in enumerate(self.floats):
+            setattr(self, name, self.f[row])
+        for row, name in enumerate(self.ints):
+            setattr(self, name, self.i[row])
+
+
+class Apps(Table):
+    """One row per app ever submitted."""
+
+    floats = (
+        "arrival", "weight", "contention_0", "capacity_0", "attained", "since", "budget", "longest_s",
+        "finish", "deadline",
+    )  # fmt: skip
+    ints = (
+        "user", "kind", "gang_min", "gang_max", "rigid", "demand", "first_job", "jobs", "phase", "leased", "active",
+        "stale", "config",
+    )  # fmt: skip
+
+    arrival: Float
+    weight: Float
+    contention_0: Float
+    """Integral of (sum of weights in the system) dt at arrival."""
+    capacity_0: Float
+    """Integral of in-service GPUs dt at arrival."""
+    attained: Float
+    since: Float
+    """``attained`` is exact at this time; since then ``leased`` GPUs accrue."""
+    budget: Float
+    longest_s: Float
+    finish: Float
+    """Bags: forecast finish (absolute) on the gangs held; nan if none is held."""
+    deadline: Float
+    user: Int
+    kind: Int
+    gang_min: Int
+    gang_max: Int
+    rigid: Int
+    demand: Int
+    first_job: Int
+    jobs: Int
+    phase: Int
+    leased: Int
+    active: Int
+    stale: Int
+    """1 when ``finish`` must be computed anew because the app's leases or jobs changed."""
+    config: Int
+
+
+class Jobs(Table):
+    """One row per job ever submitted."""
+
+    floats = (
+        "done", "rate", "synced", "target", "regime_end", "serial", "later", "until", "attained", "since", "total", "loss",
+    )  # fmt: skip
+    ints = ("app", "config", "gpus_min", "gpus_max", "status", "attempt", "locality", "gpus", "regime", "gpu_type")
+
+    done: Float
+    """Steps done at ``synced``; since then ``rate`` steps/s accrue."""
+    rate: Float
+    synced: Float
+    target: Float
+    """Steps after which it reports: the end of its rung, or all its work."""
+    regime_end: Float
+    """Steps at which the current regime, or the target, ends."""
+    serial: Float
+    """Seconds per step on one reference GPU in the current regime."""
+    later: Float
+    """Reference GPU-seconds of the regimes after the current one, up to the target."""
+    until: Float
+    attained: Float
+    since: Float
+    total: Float
+    loss: Float
+    app: Int
+    config: Int
+    gpus_min: Int
+    gpus_max: Int
+    status: Int
+    attempt: Int
+    locality: Int
+    gpus: Int
+    regime: Int
+    gpu_type: Int

@@ -1,0 +1,36 @@
+"""The invariants of the state, checked after every step of every test."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from themis.core.state import State, Status
+from themis.errors import InvariantBroken
+from themis.model.units import NONE
+
+
+def validate(state: State) -> None:
+    """Raise InvariantBroken, with the figures, where the state contradicts itself."""
+    t, a = state.jobs, state.apps
+    running = np.flatnonzero(t.status[: t.size] == Status.RUNNING)
+    _check(set(running.tolist()) == set(state.job_gpus), "the jobs that run and the jobs that hold GPUs differ")
+    seats = state.gpu_job[state.gpu_job != NONE]
+    for j in running.tolist():
+        gpus = list(state.job_gpus[j])
+        low, high = int(t.gpus_min[j]), int(t.gpus_max[j])
+        _check(low <= len(gpus) <= high, f"job {j} holds {len(gpus)} GPUs, wants {low} to {high}")
+        _check(bool((state.gpu_job[gpus, state.job_seat[j]] == j).all()), f"job {j} does not hold its GPUs {gpus}")
+        _check(bool(state.machine_up[state.gpu_machine[gpus]].all()), f"job {j} holds GPUs of a failed machine")
+        _check(len(np.unique(state.machine_type[state.gpu_machine[gpus]])) == 1, f"job {j} mixes GPU types")
+        _check(bool(a.active[t.app[j]]), f"job {j} runs but its app is over")
+    _check(len(seats) == sum(len(g) for g in state.job_gpus.values()), "a seat is leased that no job holds")
+    leased = np.bincount(t.app[running], weights=t.gpus[running], minlength=a.size)[: a.size]
+    _check(bool((leased == a.leased[: a.size]).all()), "an app's count of leased GPUs is wrong")
+    _check(bool((t.done[: t.size] <= t.total[: t.size] * (1 + 1e-9) + 1e-6).all()), "a job did more than its work")
+    weight = float(a.weight[: a.size][a.active[: a.size] == 1].sum())
+    _check(abs(weight - state.weight_in_system) < 1e-6 * max(weight, 1.0), "the weight in the system is wrong")
+
+
+def _check(holds: bool, story: str) -> None:
+    if not holds:
+        raise InvariantBroken(f"{story}; this is a bug in Themis, please report it with the event log.")

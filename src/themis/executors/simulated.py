@@ -1,0 +1,127 @@
+"""Simulated gangs: they progress at the speed model's rate, restart at a cost, and lose uncheckpointed work in a crash.
+
+This is the simulation's ground truth. The core has its own estimate and learns only through the events sent here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from themis.executors.api import Executor
+from themis.model.events import Command, Event, Grant, JobProgress, JobReached, JobStarted, JobStopped, Revoke
+from themis.model.settings import Settings
+from themis.model.units import Locality, Seconds
+from themis.model.workload import App, Job
+from themis.profiles.speed import ProfileBook
+
+
+class Timer(Protocol):
+    """The kernel's side: when is now, and deliver this event then, unless cancelled."""
+
+    now: Seconds
+
+    def schedule(self, time: Seconds, event: Event) -> Cancel:
+        """Deliver the event at ``time``."""
+        ...
+
+
+class Cancel(Protocol):
+    """Handle of a scheduled event."""
+
+    def cancel(self) -> None:
+        """It will not be delivered."""
+        ...
+
+
+@dataclass(slots=True)
+class _Gang:
+    spec: Job
+    done: float = 0.0
+    """Steps when this attempt began to train, at ``began``."""
+    began: Seconds = 0.0
+    attempt: int = 0
+    target: float = 0.0
+    where: tuple[str, int, Locality] = ("", 0, Locality.SLOT)
+    pending: list[Cancel] = field(default_factory=list)
+
+
+class SimulatedExecutor(Executor):
+    """Gangs without processes."""
+
+    def __init__(self, book: ProfileBook, settings: Settings, timer: Timer, gpu_types: list[str]) -> None:
+        self.book, self.settings, self.timer = book, settings, timer
+        self.gpu_types = gpu_types
+        """GPU type of each GPU id; grows as machines join."""
+        self.gangs: dict[int, _Gang] = {}
+        self._rates: dict[tuple[str, int, str, int, Locality], float] = {}
+
+    def admit(self, first_job: int, app: App) -> None:
+        """Remember the jobs of an app."""
+        for j, job in enumerate(app.jobs, start=first_job):
+            self.gangs[j] = _Gang(spec=job)
+
+    def submit(self, command: Command) -> None:
+        """Start or stop a gang; everything else needs no action here."""
+        if isinstance(command, Grant):
+            self._start(command)
+        elif isinstance(command, Revoke):
+            self._stop(command)
+
+    def _start(self, grant: Grant) -> None:
+        gang, now = self.gangs[grant.job], self.timer.now
+        again = self.book.get(gang.spec.model).checkpoint_s if grant.attempt > 1 else 0.0
+        gang.attempt, gang.target = grant.attempt, grant.target
+        gang.where = (self.gpu_types[grant.gpus[0]], len(grant.gpus), Locality(grant.locality))
+        gang.began = now + self.settings.container_s + again
+        gang.pending = [self.timer.schedule(gang.began, JobStarted(job=grant.job, attempt=grant.attempt))]
+        self._train(grant.job, gang)
+
+    def _train(self, job: int, gang: _Gang) -> None:
+        """Schedule every report up to the target: one a regime, so that speed follows the batch size."""
+        at, done, end = gang.began, gang.done, 0.0
+        for regime in gang.spec.regimes:
+            end += regime.steps
+            upto = min(end, gang.target)
+            if upto <= done + 1e-9:
+                continue
+            rate = self._rate(gang, regime.batch)
+            at += (upto - done) / rate
+            done = upto
+            if upto < gang.target - 1e-9:
+                gang.pending.append(self.timer.schedule(at, JobProgress(job=job, attempt=gang.attempt, steps=done)))
+        loss = gang.spec.loss.at(gang.target)
+        reached = JobReached(job=job, attempt=gang.attempt, steps=gang.target, loss=loss)
+        gang.pending.append(self.timer.schedule(at, reached))
+
+    def _rate(self, gang: _Gang, batch: int) -> float:
+        key = (gang.spec.model, batch, *gang.where)
+        if key not in self._rates:
+            self._rates[key] = self.book.rate(*key)
+        return self._rates[key] / gang.spec.step_scale
+
+    def _stop(self, revoke: Revoke) -> None:
+        gang, now = self.gangs[revoke.job], self.timer.now
+        for event in gang.pending:
+            event.cancel()
+        gang.pending = []
+        trained = max(now - gang.began, 0.0)
+        if revoke.cause == "failed":
+            trained = trained // self.settings.checkpoint_every_s * self.settings.checkpoint_every_s
+        gang.done = self._steps_after(gang, trained)
+        self.timer.schedule(now, JobStopped(job=revoke.job, attempt=revoke.attempt, steps=gang.done))
+
+    def _steps_after(self, gang: _Gang, seconds: Seconds) -> float:
+        """Steps done ``seconds`` after this attempt began to train."""
+        done, end = gang.done, 0.0
+        for regime in gang.spec.regimes:
+            end += regime.steps
+            upto = min(end, gang.target)
+            if upto <= done + 1e-9:
+                continue
+            rate = self._rate(gang, regime.batch)
+            if (upto - done) / rate > seconds:
+                return min(done + rate * seconds, upto)
+            seconds -= (upto - done) / rate
+            done = upto
+        return done

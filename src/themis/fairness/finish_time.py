@@ -1,0 +1,184 @@
+"""Finish-time fairness (Themis §3.2, §4.3): rho = T_sh / T_id, for single jobs, bags and successive-halving sweeps.
+
+    T_sh(G) = elapsed + seconds left on G            T_id = T_cluster * N_avg         (eq. 1, 2)
+    seconds left = sum over phases of max(work / E, longest / min(E, e_max))
+
+E is what G is worth in reference GPUs (GPUs times type speed over slowdown), e_max what one gang can use of it. Two
+forms of T_id: the paper's, and the exact one, the time on a fractional share s = R_C / N_avg of the cluster:
+
+    T_id = sum over phases of max(work_i / s, longest_i / min(s, gpus_max))
+
+Differs from the paper: T_cluster * N_avg overstates T_id by up to min(N_avg, R_C / gpus_max) whenever gpus_max < R_C,
+which is why the exact form exists. Work is in reference GPU-seconds throughout. Bidding is left to ``themis.tuning``.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+import numpy as np
+
+from themis.model.snapshot import Kind, Snapshot
+from themis.model.units import Float, Int, Locality, Seconds
+
+
+class Form(StrEnum):
+    """Which T_id a rho is measured against."""
+
+    PAPER = "paper"
+    EXACT = "exact"
+
+
+def phase_seconds(work: Float, longest: Float, effective: Float, gang: Float) -> Float:
+    """Seconds of a phase whose jobs share ``effective`` reference GPUs as well as they can (spec §2).
+
+    Parameters
+    ----------
+    work, longest : reference GPU-seconds of all jobs and of the longest one.
+    effective : reference GPUs shared by the phase; ``gang`` : the most that one job can use.
+    """
+    out: Float = np.maximum(work / effective, longest / np.minimum(effective, gang))
+    return out
+
+
+def t_id_paper(budget: Float, longest_s: Float, demand: Float, capacity: Float, contention: Float) -> Float:
+    """T_cluster * N_avg with T_cluster = max(B / min(R_C, demand), longest job) (eq. 1, 2; bags: spec §6).
+
+    Parameters
+    ----------
+    budget : reference GPU-seconds. longest_s : seconds of the longest job at its most GPUs (bags), else 0.
+    demand : app_demand_max, GPUs. capacity : R_C. contention : N_avg.
+    """
+    out: Float = np.maximum(budget / np.minimum(capacity, demand), longest_s) * contention
+    return out
+
+
+def t_id_exact(work: Float, longest: Float, gang_max: Float, capacity: Float, contention: Float) -> Float:
+    """Seconds on a private, fractional 1/N_avg of the cluster; ``work`` and ``longest`` are [A, P]."""
+    share = (capacity / contention)[:, None]
+    out: Float = phase_seconds(work, longest, share, gang_max[:, None]).sum(axis=1)
+    return out
+
+
+def list_schedule(free_at: Sequence[tuple[Seconds, float]], works: Sequence[float]) -> Seconds:
+    """Makespan when each free gang takes the next job in order (Graham's list scheduling).
+
+    Parameters
+    ----------
+    free_at : (seconds until the gang is free, its speed in reference GPUs), at least one.
+    works : reference GPU-seconds in the order of start (longest first gives LPT).
+    """
+    heap = list(free_at)
+    heapq.heapify(heap)
+    end = max(time for time, _ in heap)
+    for work in works:
+        time, speed = heap[0]
+        time += work / speed
+        heapq.heapreplace(heap, (time, speed))
+        end = max(end, time)
+    return end
+
+
+@dataclass(frozen=True)
+class FinishTime:
+    """The finish-time arithmetic of one snapshot, every figure an array over its apps.
+
+    Not slotted: the parts are computed at most once, on first use.
+    """
+
+    snapshot: Snapshot
+    form: Form = Form.PAPER
+
+    @cached_property
+    def current_work(self) -> Float:
+        """Reference GPU-seconds left in the current phase, [A]."""
+        return _per_app(np.add, self.snapshot)
+
+    @cached_property
+    def current_longest(self) -> Float:
+        """The longest job left in the current phase, reference GPU-seconds, [A]."""
+        return _per_app(np.maximum, self.snapshot)
+
+    @cached_property
+    def t_id(self) -> Float:
+        """Seconds on the app's own 1/N_avg of the cluster, [A]."""
+        s = self.snapshot
+        if self.form is Form.PAPER:
+            ideal = t_id_paper(s.app_budget, s.app_longest, s.app_demand, s.app_capacity, s.app_contention)
+        else:
+            ideal = t_id_exact(
+                s.phase_work, s.phase_longest, s.app_gang_max.astype(float), s.app_capacity, s.app_contention
+            )
+        return ideal / s.app_speed
+
+    def left_on(self, effective: Float, gang: Float, rows: Int | slice = slice(None)) -> Float:
+        """Seconds left when the app's jobs share ``effective`` reference GPUs, at most ``gang`` to one job.
+
+        Parameters
+        ----------
+        rows : which apps; ``effective`` and ``gang`` have their length (or broadcast against it).
+        """
+        s = self.snapshot
+        now = phase_seconds(self.current_work[rows], self.current_longest[rows], effective, gang)
+        if not s.future_work.shape[1]:
+            return now
+        effective, gang = np.asarray(effective)[..., None], np.asarray(gang)[..., None]
+        later: Float = phase_seconds(s.future_work[rows], s.future_longest[rows], effective, gang).sum(axis=-1)
+        return now + later
+
+    @cached_property
+    def left_worst(self) -> Float:
+        """Seconds left on the worst useful grant: one smallest gang, spread as widely as can be, [A]."""
+        s = self.snapshot
+        config = s.job_config[s.job_ptr[:-1]]
+        spread = np.where(s.app_gang_min > 1, int(Locality.CROSS_RACK), int(Locality.MACHINE))
+        scale = s.speeds.scale[config, :, s.app_gang_min]
+        slowest = np.where(scale > 0, scale, np.inf).min(axis=1)
+        gang = slowest / s.speeds.slowdown[config, spread]
+        return (self.current_work + s.future_work.sum(axis=1)) / gang
+
+    @cached_property
+    def left_waiting(self) -> Float:
+        """Seconds left for an app that holds and wins nothing: one lease more of waiting, then its 1/N_avg share.
+
+        Open point (b) of the specification: finite, and never better than the worst useful grant.
+        """
+        s = self.snapshot
+        share = s.app_capacity / s.app_contention * s.app_speed
+        return s.lease_s + np.maximum(self.left_on(share, np.minimum(share, s.app_gang_max)), self.left_worst)
+
+    @cached_property
+    def rho(self) -> Float:
+        """Current finish-time fairness at the GPUs held beyond this instant, [A]: the sort key and rho_old."""
+        s = self.snapshot
+        left = np.where(np.isfinite(s.app_left_held), s.app_left_held, self.left_waiting)
+        return self.rho_of(left)
+
+    def rho_of(self, left: Float, rows: Int | slice = slice(None)) -> Float:
+        """rho if the rest takes ``left`` seconds."""
+        return (self.snapshot.app_elapsed[rows] + left) / self.t_id[rows]
+
+
+def left_held(snapshot: Snapshot, effective: Float, gang: Float) -> Float:
+    """Seconds left at the GPUs held for all apps but bags, which need a schedule; inf where nothing is held.
+
+    Parameters
+    ----------
+    effective : Float[A], reference GPUs held. ``gang`` : Float[A], the most of them that one job uses.
+    """
+    finish = FinishTime(snapshot)
+    out = np.full(snapshot.apps, np.inf)
+    rows = np.flatnonzero((effective > 0) & ((snapshot.app_kind != Kind.BAG) | ~snapshot.app_rigid))
+    out[rows] = finish.left_on(effective[rows], gang[rows], rows)
+    return out
+
+
+def _per_app(reduce: np.ufunc, snapshot: Snapshot) -> Float:
+    if not snapshot.apps:
+        return np.zeros(0)
+    out: Float = reduce.reduceat(snapshot.job_left, snapshot.job_ptr[:-1])
+    return out

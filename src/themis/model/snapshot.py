@@ -1,0 +1,152 @@
+"""The one immutable picture of the system that every policy decides on.
+
+Rows of the app columns are active apps in order of submission; rows of the job columns are those apps' jobs that can
+run now (running, waiting or about to lose their lease), grouped by app: app row ``a`` owns job rows
+``job_ptr[a]:job_ptr[a + 1]``. ``app_id`` and ``job_id`` are the ids used by events and commands.
+
+A GPU whose lease ends at this instant counts as free (it is in ``free``), and its job counts as waiting; the columns
+``job_expiring`` and ``gpu_job`` still say who has it, so that it can be renewed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from themis.errors import MissingColumn
+from themis.model.units import Bool, Float, Int, Seconds
+from themis.profiles.speed import Speeds
+
+if TYPE_CHECKING:
+    from themis.auction.bids import Bids
+
+
+class Kind(IntEnum):
+    """How an app's jobs hang together, for finish-time fairness."""
+
+    SINGLE = 0
+    BAG = 1
+    HALVING = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Columns over apps A, jobs J, GPU types K, machines N, GPUs G and sweep phases P.
+
+    Attributes
+    ----------
+    version : number of the state that this is a picture of.
+    round : decisions taken so far; with ``seed`` it seeds every random draw of a decision.
+    lease_s, tick_s, restart_s : settings (seconds); ``restart_s`` is the container's share, models add their checkpoint's.
+    app_weight : the product of the app's, its user's and its group's weights.
+    app_contention : N_avg, mean over the app's life of (sum of weights of apps in the system / its own), >= 1 when weights are equal.
+    app_capacity : R_C, in-service GPUs averaged over the app's life.
+    app_speed : mean over in-service GPUs of the speed of the app's model, 1 = its reference GPU.
+    app_attained : GPU-seconds leased so far. ``app_held`` : GPUs held beyond this instant.
+    app_gang_min, app_gang_max : over the app's unfinished jobs. ``app_rigid`` : all its jobs want the same one number of GPUs.
+    app_budget : reference GPU-seconds of all its work; ``app_demand`` : most GPUs it can ever use (app_demand_max).
+    app_longest : bags: seconds of the longest job on gpus_max reference GPUs; 0 for sweeps.
+    app_left_held : seconds left if it kept exactly the GPUs held beyond this instant for ever; inf if it holds none.
+    phase_work, phase_longest, phase_jobs : [A, P], every phase of the app: reference GPU-seconds in all, of the longest
+        job, number of jobs; zero where there is no such phase.
+    future_work, future_longest, future_jobs : [A, P], the same for the phases after the current one, at the median job's speed.
+    job_left : reference GPU-seconds to the end of the job's current target (rung, or all its work).
+    job_config : row of ``speeds``. ``job_allowed`` : [J, K].
+    job_held, job_until, job_locality : GPUs held beyond this instant (0 if none), until when, at which locality.
+    job_expiring : GPUs whose lease ends at this instant.
+    gpu_machine, gpu_slot : [G]. ``gpu_free`` : [G], in the offer. ``gpu_job`` : [G, seats], job id that has the seat or -1.
+    free : [N] GPUs in the offer. ``machine_gpus`` : [N] in service, 0 while failed.
+    received, entitled : [J, K] seconds that the job ran on each type, and should have by its time shares so far (rounds).
+    """
+
+    version: int
+    round: int
+    seed: int
+    now: Seconds
+    lease_s: Seconds
+    tick_s: Seconds
+    restart_s: Seconds
+    gpu_types: tuple[str, ...]
+    speeds: Speeds
+
+    machine_gpus: Int
+    machine_type: Int
+    machine_rack: Int
+    machine_slot: Int
+    free: Int
+    gpu_machine: Int
+    gpu_slot: Int
+    gpu_free: Bool
+    gpu_job: Int
+
+    app_id: Int
+    app_user: Int
+    app_kind: Int
+    app_weight: Float
+    app_arrival: Float
+    app_contention: Float
+    app_capacity: Float
+    app_speed: Float
+    app_attained: Float
+    app_held: Int
+    app_gang_min: Int
+    app_gang_max: Int
+    app_rigid: Bool
+    app_budget: Float
+    app_demand: Int
+    app_longest: Float
+    app_left_held: Float
+    app_deadline: Float
+    phase_work: Float
+    phase_longest: Float
+    phase_jobs: Int
+    future_work: Float
+    future_longest: Float
+    future_jobs: Int
+
+    job_ptr: Int
+    job_id: Int
+    job_app: Int
+    job_config: Int
+    job_gpus_min: Int
+    job_gpus_max: Int
+    job_allowed: Bool
+    job_left: Float
+    job_attained: Float
+    job_held: Int
+    job_expiring: Int
+    job_until: Float
+    job_locality: Int
+    received: Float
+    entitled: Float
+
+    bids: Bids | None = field(default=None)
+
+    @property
+    def apps(self) -> int:
+        """Number of active apps A."""
+        return len(self.app_id)
+
+    @property
+    def jobs(self) -> int:
+        """Number of runnable jobs J."""
+        return len(self.job_id)
+
+    @property
+    def app_elapsed(self) -> Float:
+        """Seconds since each app arrived."""
+        return self.now - self.app_arrival
+
+    def need(self, column: str) -> object:
+        """The optional column, or MissingColumn saying how to turn it on."""
+        value = getattr(self, column, None)
+        if value is None:
+            raise MissingColumn(f"the snapshot has no column {column!r}; answer Ask(column={column!r}, ...) first to have it filled.")
+        return value
+
+    def nbytes(self) -> int:
+        """Memory of all array columns."""
+        return sum(v.nbytes for v in (getattr(self, f.name) for f in fields(self)) if isinstance(v, np.ndarray))

@@ -1,0 +1,85 @@
+"""Where a gang goes: counts per machine first, exact GPUs second.
+
+Gangs are put on the narrowest locality that has room, by best fit, so that large free blocks stay whole. Every policy
+places with these functions, so that none of them loses for want of a packer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from themis.model.units import Bool, Int, Locality
+
+Counts = tuple[tuple[int, int], ...]
+"""((machine, GPUs), ...) of one gang."""
+
+
+def narrowest(free: Int, machine_rack: Int, gpus: int, usable: Bool) -> tuple[Counts, Locality] | None:
+    """Best place for a gang of ``gpus`` GPUs, or None if the usable machines have too few free.
+
+    Parameters
+    ----------
+    free : Int[N], free GPUs per machine. usable : Bool[N], machines of a type that the gang may use.
+
+    Returns
+    -------
+    Counts per machine and the locality they span: one machine if any fits (the fullest that does), else one rack
+    (the fullest that does, on as few machines as possible), else the emptiest machines anywhere.
+    """
+    room = np.where(usable, free, 0)
+    fits = np.flatnonzero(room >= gpus)
+    if len(fits):
+        return ((int(fits[np.argmin(room[fits])]), gpus),), Locality.MACHINE
+    if room.sum() < gpus:
+        return None
+    by_rack = np.bincount(machine_rack, weights=room)
+    racks = np.flatnonzero(by_rack >= gpus)
+    if len(racks):
+        rack = racks[np.argmin(by_rack[racks])]
+        return _largest_first(np.where(machine_rack == rack, room, 0), gpus), Locality.RACK
+    return _largest_first(room, gpus), Locality.CROSS_RACK
+
+
+def narrowest_of_types(
+    free: Int, machine_rack: Int, machine_type: Int, gpus: int, types: Sequence[int]
+) -> tuple[Counts, Locality] | None:
+    """``narrowest`` over GPU types in order of preference; a gang never mixes types."""
+    best: tuple[Counts, Locality] | None = None
+    for k in types:
+        found = narrowest(free, machine_rack, gpus, machine_type == k)
+        if found is not None and (best is None or found[1] < best[1]):
+            best = found
+    return best
+
+
+def _largest_first(room: Int, gpus: int) -> Counts:
+    counts = []
+    for n in np.argsort(-room, kind="stable"):
+        take = min(gpus, int(room[n]))
+        if take:
+            counts.append((int(n), take))
+            gpus -= take
+        if not gpus:
+            break
+    return tuple(counts)
+
+
+def pick_gpus(free_gpus: Sequence[int], slot_of: Int, gpus: int) -> list[int]:
+    """Exact GPUs on one machine: the smallest slot that holds them all, else whole slots, fullest first.
+
+    Parameters
+    ----------
+    free_gpus : ids of the machine's free GPUs, rising. slot_of : Int[G].
+    """
+    by_slot: dict[int, list[int]] = {}
+    for g in free_gpus:
+        by_slot.setdefault(int(slot_of[g]), []).append(g)
+    whole = [ids for ids in by_slot.values() if len(ids) >= gpus]
+    if whole:
+        return min(whole, key=len)[:gpus]
+    chosen: list[int] = []
+    for ids in sorted(by_slot.values(), key=lambda ids: (-len(ids), ids[0])):
+        chosen += ids[: gpus - len(chosen)]
+    return chosen

@@ -1,0 +1,142 @@
+"""What a policy is: a pure function of the snapshot, with its parameters as a frozen dataclass.
+
+Adding one is a file in this folder, a line under the entry points ``themis.policies``, a golden case and a row in
+``docs/papers.md``. Nothing outside a policy's file may branch on its name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from themis.errors import InputError, UnknownName
+from themis.model.answers import Solved
+from themis.model.snapshot import Snapshot
+from themis.model.units import Seconds
+
+
+class Level(StrEnum):
+    """Whom a policy shares between."""
+
+    APP = "app"
+    JOB = "job"
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """When a policy is asked: whenever GPUs are free, or (with ``round_s``) also at every round's boundary."""
+
+    round_s: Seconds | None = None
+
+
+ON_FREE_GPUS = Pace()
+
+
+@dataclass(slots=True)
+class Workbench:
+    """Caches that may be dropped at any moment without changing a decision; owned by the caller, never by the policy."""
+
+    caches: dict[str, Any] = field(default_factory=dict)
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self.caches.clear()
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """A scheduling policy.
+
+    Attributes
+    ----------
+    claims : properties that are proven for it ("work_conserving", "sharing_incentive", ...); the conformance kit checks them.
+    needs : optional snapshot columns that it asks for.
+    """
+
+    claims: ClassVar[frozenset[str]]
+    needs: ClassVar[frozenset[str]]
+    level: ClassVar[Level]
+
+    @property
+    def pace(self) -> Pace:
+        """When it is asked."""
+        ...
+
+    def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
+        """Decide on this snapshot."""
+        ...
+
+
+@cache
+def _points() -> Mapping[str, EntryPoint]:
+    return {point.name: point for point in sorted(entry_points(group="themis.policies"), key=lambda p: p.name)}
+
+
+def policy_names() -> tuple[str, ...]:
+    """Names of all policies installed, built-in ones and plug-ins."""
+    return tuple(_points())
+
+
+def policy_class(name: str) -> type[Policy]:
+    """The policy of this name, or UnknownName."""
+    if name not in _points():
+        raise UnknownName("policy", name, _points())
+    loaded: type[Policy] = _points()[name].load()
+    return loaded
+
+
+def make_policy(spec: str, overrides: Mapping[str, Any] | None = None) -> Policy:
+    """Build a policy from ``name`` or ``name:key=value,key=value``.
+
+    Raises
+    ------
+    UnknownName : no such policy, or no such parameter.
+    InputError : a value of the wrong kind or out of range.
+    """
+    name, _, rest = spec.partition(":")
+    kind = policy_class(name)
+    given = dict(overrides or {})
+    for part in filter(None, rest.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise InputError(f"policy {spec!r}: got {part!r}, expected key=value, as in {name}:{_example(kind)}.")
+        given[key.strip()] = value.strip()
+    parameters = {f.name: f for f in dataclasses.fields(kind) if f.init}  # type: ignore[arg-type]
+    values = {}
+    for key, value in given.items():
+        if key not in parameters:
+            raise UnknownName(f"parameter of policy {name}", key, parameters)
+        values[key] = _convert(name, key, value, parameters[key].default)
+    return kind(**values)
+
+
+def params(policy: Policy) -> dict[str, Any]:
+    """A policy's parameters by name."""
+    return {f.name: getattr(policy, f.name) for f in dataclasses.fields(policy) if f.init}  # type: ignore[arg-type]
+
+
+def _example(policy: type[Policy]) -> str:
+    first = next(iter(dataclasses.fields(policy)), None)  # type: ignore[arg-type]
+    return f"{first.name}={first.default}" if first else "(it has no parameters)"
+
+
+def _convert(policy: str, key: str, value: Any, default: Any) -> Any:
+    """A parameter given as text takes the kind of its default."""
+    if not isinstance(value, str) or isinstance(default, str) and not isinstance(default, StrEnum):
+        return value
+    kind = type(default)
+    if kind is bool:
+        if value.lower() in ("true", "yes", "1", "on", "false", "no", "0", "off"):
+            return value.lower() in ("true", "yes", "1", "on")
+        raise InputError(f"policy {policy}: {key} is {value!r}, expected true or false.")
+    try:
+        return kind(value)
+    except ValueError:
+        if isinstance(default, StrEnum):
+            raise UnknownName(f"{key} of policy {policy}", value, [str(v) for v in kind]) from None
+        raise InputError(f"policy {policy}: {key} is {value!r}, expected a {kind.__name__} such as {default}.") from None

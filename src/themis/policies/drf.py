@@ -1,0 +1,59 @@
+"""Dominant resource fairness (NSDI'11) on GPUs alone, as the Themis paper runs it: equalise the apps' shares.
+
+Progressive filling: the app with the smallest share of the cluster, per unit of weight, takes its next gang, until
+nothing fits. The share is what it holds beyond this instant plus what it was just dealt.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from themis.model.answers import Solved
+from themis.model.snapshot import Snapshot
+from themis.placement.grants import Hand, demand_of, lease_end, waiting_apps
+from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drf:
+    """Smallest weighted share of GPUs first."""
+
+    claims: ClassVar[frozenset[str]] = frozenset({"work_conserving"})
+    needs: ClassVar[frozenset[str]] = frozenset()
+    level: ClassVar[Level] = Level.APP
+
+    @property
+    def pace(self) -> Pace:
+        """On free GPUs."""
+        return ON_FREE_GPUS
+
+    def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
+        """Fill progressively; ties go to the earlier arrival, then the lower id."""
+        s = snapshot
+        hand = Hand(s)
+        left = hand.left
+        apps = waiting_apps(s)
+        demands = {}
+        heap = [(float(s.app_held[a] / s.app_weight[a]), float(s.app_arrival[a]), int(a)) for a in apps]
+        heapq.heapify(heap)
+        starving = False
+        while heap and left:
+            share, arrival, a = heapq.heappop(heap)
+            if a not in demands:
+                demands[a] = demand_of(s, a)
+            step = demands[a].next_step()
+            if step > left:
+                starving |= not any(d.gangs for d in demands.values())
+                continue
+            if step:
+                demands[a].take()
+                left -= step
+                heapq.heappush(heap, (share + step / float(s.app_weight[a]), arrival, a))
+        wants = [(a, d.gangs) for a, d in demands.items() if d.gangs]
+        order = np.argsort([float(s.app_held[a] / s.app_weight[a]) for a, _ in wants], kind="stable")
+        hand.deal([wants[i] for i in order], lease_end(s, starving))
+        return Solved(answer=hand.grant())

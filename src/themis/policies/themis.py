@@ -1,0 +1,177 @@
+"""Themis (NSDI'20): finish-time fairness by round-by-round partial-allocation auctions (§3.3, pseudocode 1).
+
+1. Filter: of the apps with unmet demand, the fraction 1 - f with the worst current rho takes part.
+2. Bid: their agents price the offer (``Ask`` for the column ``bids``).
+3. Clear: the proportionally fair allocation, proven, and each winner's hidden payment.
+4. Leftovers go to apps outside the auction, one gang at a time in random order, then back to those who paid.
+
+Differs from the paper where it leaves points open (decision 0003): payments are made in lease time by default, so that
+no gang is broken and nothing is rounded.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from themis.auction.bids import Bids, Offer
+from themis.auction.clear import clear
+from themis.auction.outcome import Limits, Outcome
+from themis.auction.payment import Payment, pay
+from themis.errors import InputError
+from themis.fairness.finish_time import FinishTime, Form
+from themis.model.answers import Ask, Proof, Solved
+from themis.model.snapshot import Snapshot
+from themis.model.units import NONE, Int
+from themis.placement.grants import Hand, lease_end
+from themis.placement.packing import Counts, narrowest
+from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
+from themis.tuning.agent import growing_job, useful_gangs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Themis:
+    """The auction.
+
+    Attributes
+    ----------
+    f : fairness knob in [0, 1]; the worst 1 - f of the apps bid, at least one (§6.4: 0.8).
+    rho : the form of finish-time fairness that is bid and sorted by.
+    payment : how the hidden payment is made.
+    """
+
+    f: float = 0.8
+    rho: Form = Form.PAPER
+    payment: Payment = Payment.TIME
+
+    claims: ClassVar[frozenset[str]] = frozenset({"work_conserving"})
+    needs: ClassVar[frozenset[str]] = frozenset({"bids"})
+    level: ClassVar[Level] = Level.APP
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.f <= 1:
+            raise InputError(f"policy themis: f is {self.f}, expected 0 (all apps bid) to 1 (only the worst one bids).")
+
+    @property
+    def pace(self) -> Pace:
+        """On free GPUs."""
+        return ON_FREE_GPUS
+
+    def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
+        """First ask for bids, then clear."""
+        finish = FinishTime(snapshot, self.rho)
+        queue = self._queue(snapshot, finish)
+        count = max(1, math.ceil((1 - self.f) * len(queue) - 1e-9))
+        bidders = np.sort(queue[:count])
+        if snapshot.bids is None:
+            return Solved(answer=Ask(column="bids", apps=bidders, offer=snapshot.free, form=self.rho.value))
+        return _Round(snapshot, finish, queue, bidders, self.payment).solve(snapshot.bids)
+
+    def _queue(self, s: Snapshot, finish: FinishTime) -> Int:
+        """Apps with unmet demand, worst rho first, ties by arrival and id."""
+        unmet = np.unique(s.job_app[s.job_held < s.job_gpus_max])
+        order = np.lexsort((s.app_id[unmet], s.app_arrival[unmet], -finish.rho[unmet]))
+        out: Int = unmet[order]
+        return out
+
+
+class _Round:
+    """One auction, from bids to grants."""
+
+    def __init__(self, s: Snapshot, finish: FinishTime, queue: Int, bidders: Int, payment: Payment) -> None:
+        self.s, self.finish, self.queue, self.bidders, self.payment = s, finish, queue, bidders, payment
+        self.rng = np.random.default_rng((s.seed, s.round))
+        self.hand = Hand(s)
+        self.until = lease_end(s, starving=bool((s.app_gang_min[bidders] > s.free.sum()).any()))
+        self.returned: list[tuple[int, Counts]] = []
+        """Gangs that payments took away."""
+        self.leftover = np.zeros(s.apps, dtype=np.int64)
+
+    def solve(self, bids: Bids) -> Solved:
+        s = self.s
+        offer = Offer(free=s.free, machine_rack=s.machine_rack, machine_type=s.machine_type)
+        outcome = clear(offer, bids, Limits())
+        for b in np.flatnonzero(outcome.row >= 0).tolist():
+            self._pay_out(b, bids, outcome)
+        self._leftovers()
+        return Solved(answer=self.hand.grant(), proof=self._proof(outcome))
+
+    def _pay_out(self, b: int, bids: Bids, outcome: Outcome) -> None:
+        """What the winner keeps of its gangs, and for how long."""
+        a, row = int(self.bidders[b]), int(outcome.row[b])
+        won = np.zeros_like(self.s.free)
+        mine = outcome.win_bidder == b
+        won[outcome.win_machine[mine]] = outcome.win_gpus[mine]
+        sizes = [size for size, count in bids.gangs(row).items() for _ in range(count)]
+        gangs = []
+        for size in sizes:
+            found = narrowest(won, self.s.machine_rack, size, won > 0)
+            assert found is not None
+            gangs.append(found[0])
+            for n, c in found[0]:
+                won[n] -= c
+        kept, lease = pay(self.payment, float(outcome.kept[b]), len(gangs), self.until - self.s.now, self.rng)
+        extend = NONE if self._has_waiting(a) else growing_job(self.s, a)
+        for i, counts in enumerate(gangs):
+            if i < kept:
+                self.hand.give(a, counts, self.s.now + lease, extend)
+            else:
+                self.returned.append((a, counts))
+
+    def _has_waiting(self, a: int) -> bool:
+        return bool((self.s.job_held[self.s.job_ptr[a] : self.s.job_ptr[a + 1]] == 0).any())
+
+    def _leftovers(self) -> None:
+        """One gang at a time, in random order, to apps outside the auction; then payments go back, which refunds them."""
+        outside = np.setdiff1d(self.queue, self.bidders)
+        waiting: dict[int, list[int]] = {}
+        order = self.rng.permutation(outside).tolist()
+        while self.hand.left and order:
+            again = []
+            for a in order:
+                if not self.hand.left:
+                    break
+                if a not in waiting:
+                    waiting[a] = useful_gangs(self.s, self.finish, self.hand.free, a)
+                if waiting[a] and self._one(a, waiting[a].pop(0)):
+                    again.append(a)
+            order = again
+        for a, counts in self.returned:
+            if all(self.hand.free[n] >= c for n, c in counts):
+                self.hand.give(a, counts, self.until)
+                self.leftover[a] += sum(c for _, c in counts)
+
+    def _one(self, a: int, gang: int) -> bool:
+        if self._has_waiting(a):
+            dealt = self.hand.stay_or_put(a, gang, self.until)
+        else:
+            dealt = self._extend(a, gang)
+        if dealt:
+            self.leftover[a] += gang
+        return dealt
+
+    def _extend(self, a: int, gang: int) -> bool:
+        s, job = self.s, growing_job(self.s, a)
+        at = s.gpu_machine[(s.gpu_job == job).any(axis=1)]
+        found = narrowest(self.hand.free, s.machine_rack, gang, np.isin(np.arange(len(s.free)), at))
+        if found is None:
+            return False
+        self.hand.give(a, found[0], self.until, job)
+        return True
+
+    def _proof(self, outcome: Outcome) -> Proof:
+        s, rows = self.s, self.queue
+        at = np.searchsorted(self.bidders, rows)
+        bid = np.isin(rows, self.bidders)
+        at = np.where(bid, np.minimum(at, len(self.bidders) - 1), 0)
+        won = np.bincount(outcome.win_bidder, weights=outcome.win_gpus, minlength=len(self.bidders)).astype(np.int64)
+        return Proof(
+            objective=outcome.objective, bound=outcome.bound, method=outcome.method, offered=int(s.free.sum()),
+            app=s.app_id[rows], rho=self.finish.rho[rows], bid=bid, won=np.where(bid, won[at], 0),
+            kept=np.where(bid, outcome.kept[at], 1.0), kept_low=np.where(bid, outcome.kept_low[at], 1.0),
+            kept_high=np.where(bid, outcome.kept_high[at], 1.0), leftover=self.leftover[rows],
+        )  # fmt: skip
+

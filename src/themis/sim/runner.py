@@ -1,0 +1,186 @@
+"""Trace-driven simulation: workload -> events -> core -> simulated executor -> events, with every record logged.
+
+Solves and bids are answered inline and bounded by work, never by seconds, so that one seed gives one log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from themis import __version__
+from themis.core.scheduler import Scheduler
+from themis.errors import InvariantBroken, ThemisError
+from themis.executors.simulated import SimulatedExecutor
+from themis.model.cluster import Cluster
+from themis.model.events import (
+    SCHEMA, Allocated, AppFinished, AppSubmitted, BidsCollected, CollectBids, Command, Event, Grant, Header,
+    MachineFailed, MachineJoined, MachineReturned, Renew, Revoke, Solve, Wake, WakeAt,
+)  # fmt: skip
+from themis.model.settings import Settings
+from themis.model.units import Seconds
+from themis.model.workload import Workload
+from themis.policies.api import Policy, Workbench, params
+from themis.profiles.speed import ProfileBook
+from themis.sim.kernel import Kernel
+from themis.tuning.agent import answer_ask
+
+Record = Header | Event | Command
+Sink = Callable[[Seconds, Record], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outage:
+    """A machine fails at ``time`` and is back ``lasts`` seconds later."""
+
+    time: Seconds
+    machine: int
+    lasts: Seconds
+
+
+def outages(cluster: Cluster, *, mtbf_s: Seconds, lasts_s: Seconds, until: Seconds, seed: int) -> tuple[Outage, ...]:
+    """Random machine failures: exponential times between failures of one machine with mean ``mtbf_s``."""
+    rng = np.random.default_rng(seed)
+    out = []
+    for n in range(len(cluster.machines)):
+        time = float(rng.exponential(mtbf_s))
+        while time < until:
+            out.append(Outage(time=time, machine=n, lasts=lasts_s))
+            time += lasts_s + float(rng.exponential(mtbf_s))
+    return tuple(sorted(out, key=lambda o: (o.time, o.machine)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """Everything that determines a run; equal simulations give equal logs, byte for byte."""
+
+    workload: Workload
+    cluster: Cluster
+    book: ProfileBook
+    policy_name: str
+    policy: Policy
+    settings: Settings = Settings()
+    outages: Sequence[Outage] = ()
+    believed: ProfileBook | None = None
+    """What the scheduler believes about speeds, where it differs from the truth in ``book``."""
+
+    def header(self) -> Header:
+        """First record of the log."""
+        settings: Mapping[str, Any] = {
+            name: getattr(self.settings, name) for name in ("lease_s", "tick_s", "container_s", "checkpoint_every_s")
+        }
+        return Header(
+            schema=SCHEMA, version=__version__, simulated=True, policy=self.policy_name, params=params(self.policy),
+            seed=self.settings.seed, workload=self.workload.name, source=self.workload.source, cluster=self.cluster.name,
+            settings=settings,
+        )  # fmt: skip
+
+    def run(
+        self,
+        sink: Sink = lambda time, record: None,
+        progress: Callable[[int, Seconds], None] = lambda finished, now: None,
+        bench: Workbench | None = None,
+        drop_bench: Callable[[], bool] = lambda: False,
+    ) -> Scheduler:
+        """Run to the end of the last app.
+
+        Parameters
+        ----------
+        sink : gets every log record. progress : called with (apps finished, simulated seconds) after each finish.
+        drop_bench : asked before each solve whether to drop the caches (a test that it changes nothing).
+
+        Raises
+        ------
+        InvariantBroken : apps remain but nothing will ever happen again.
+        """
+        return _Run(self, sink, progress, bench or Workbench(), drop_bench).run()
+
+
+class _Run:
+    def __init__(
+        self,
+        simulation: Simulation,
+        sink: Sink,
+        progress: Callable[[int, Seconds], None],
+        bench: Workbench,
+        drop_bench: Callable[[], bool],
+    ) -> None:
+        self.sim, self.sink, self.progress, self.bench, self.drop_bench = simulation, sink, progress, bench, drop_bench
+        self.kernel = Kernel()
+        self.core = Scheduler(simulation.believed or simulation.book, simulation.settings, simulation.policy.pace)
+        gpu_types = [m.gpu_type for m in simulation.cluster.machines for _ in range(m.gpus)]
+        self.executor = SimulatedExecutor(simulation.book, simulation.settings, self.kernel, gpu_types)
+        self.finished = 0
+
+    def run(self) -> Scheduler:
+        sim, kernel = self.sim, self.kernel
+        self.sink(0.0, sim.header())
+        for machine in sim.cluster.machines:
+            self._feed(MachineJoined(machine=machine))
+        for app in sim.workload.apps:
+            self.core.state.check_fits(app)
+        self._schedule_inputs()
+        total = len(sim.workload.apps)
+        while self.finished < total:
+            event = kernel.pop()
+            if event is None:
+                raise InvariantBroken(
+                    f"the simulation of {sim.policy_name} stopped at {kernel.now:.0f} s with {total - self.finished} of {total} apps unfinished."
+                )
+            self._feed(event)
+        return self.core
+
+    def _schedule_inputs(self) -> None:
+        for app in self.sim.workload.apps:
+            self.kernel.schedule(app.arrival, AppSubmitted(app=app, weight=self.sim.workload.weight(app)))
+        for outage in self.sim.outages:
+            self.kernel.schedule(outage.time, MachineFailed(machine=outage.machine))
+            self.kernel.schedule(outage.time + outage.lasts, MachineReturned(machine=outage.machine))
+
+    def _feed(self, event: Event) -> None:
+        """One event into the core, and everything that follows from it at once."""
+        now = self.kernel.now
+        if not isinstance(event, Wake | BidsCollected):
+            self.sink(now, event)
+        if isinstance(event, AppSubmitted):
+            self.executor.admit(self.core.state.jobs.size, event.app)
+        try:
+            commands = self.core.step(event, now)
+        except ThemisError as error:
+            error.add_note(f"at {now:.3f} s, on {type(event).__name__}, policy {self.sim.policy_name}, seed {self.sim.settings.seed}")
+            raise
+        for command in commands:
+            self._carry_out(command)
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case WakeAt():
+                self.kernel.schedule(command.time, Wake())
+                return
+            case Solve():
+                if self.drop_bench():
+                    self.bench.clear()
+                solved = self.sim.policy(command.snapshot, self.bench)
+                self._feed(Allocated(version=command.version, solved=solved))
+                return
+            case CollectBids():
+                bids = answer_ask(command.snapshot, command.ask)
+                self._feed(BidsCollected(version=command.version, bids=bids))
+                return
+            case Grant() | Renew() | Revoke():
+                self.sink(self.kernel.now, command)
+                self.executor.submit(command)
+            case AppFinished():
+                self.sink(self.kernel.now, command)
+                self.finished += 1
+                self.progress(self.finished, self.kernel.now)
+            case _:
+                self.sink(self.kernel.now, command)
+
+
+def with_seed(simulation: Simulation, seed: int) -> Simulation:
+    """The same simulation with another seed for its random draws."""
+    return replace(simulation, settings=replace(simulation.settings, seed=seed))
