@@ -22,6 +22,15 @@ def totals(market: Market) -> list[Capacity]:
     return [("have", t, 0) for t in np.unique(market.type).tolist()]
 
 
+def anchored(market: Market) -> list[Capacity]:
+    """Machines and racks to which rows are anchored."""
+    fixed, racked = market.kind == ON_MACHINE, market.kind == IN_RACK
+    found: list[Capacity] = [("machine", n, 0) for n in np.unique(market.place[fixed]).tolist()]
+    types = market.rack_room.shape[1]
+    cells = np.unique(market.place[racked] * types + market.type[racked]).tolist()
+    return found + [("rack", c // types, c % types) for c in cells]
+
+
 def broken(market: Market, rows: Ints) -> list[Capacity]:
     """Capacities that `rows` together exceed, structural ones first."""
     found: list[Capacity] = []

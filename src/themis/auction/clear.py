@@ -51,7 +51,7 @@ def clear(offer: Offer, bids: Bids, limits: Limits = DEFAULT_LIMITS, payments: b
         return _outcome(bids, None, [], nothing, nothing, np.ones((3, bids.bidders)), None)
     huge = market.row.size * int(offer.free.sum()) > limits.huge
     packer = Packer(market, limits.packing)
-    solver = Solver(market, packer, limits, limits.gap_huge if huge else limits.gap)
+    solver = Solver(market, packer, limits, limits.gap_huge if huge else limits.gap, huge)
     main = solver.everyone()
     grants = seat(market, packer, main.rows, main.places)
     taken = market.row[main.rows]

@@ -29,7 +29,7 @@ class Seen:
 def search(market: Market, packer: Packer, table: Tables, *, leaves: int, known: list[int]) -> Seen:
     """Search all choices of the table's bidders that beat the packable rows `known`, for at most `leaves` nodes."""
     walk = _Walk(market, packer, table, leaves, known)
-    done = walk.descend(0, table.full, [], 0)
+    done = walk.descend(0, table.full, [], table.constant)
     return Seen(rows=walk.rows, worth=walk.worth, done=done, nodes=leaves - walk.left)
 
 
@@ -38,17 +38,22 @@ class _Walk:
         self.market, self.packer, self.table, self.left = market, packer, table, leaves
         self.rows = known
         self.worth = int(market.score[known].sum())
+        self.score = market.score.tolist()
 
-    def descend(self, i: int, state: int, rows: list[int], worth: int) -> bool:
-        """Try all options of bidder i on; False when the limit or an unsure packing left something open."""
+    def descend(self, i: int, state: int, rows: list[int], bound: int) -> bool:
+        """Try all options of bidder i on; False when the limit or an unsure packing left something open.
+
+        `bound` is the priced worth of `rows` plus the table's constant.
+        """
         table = self.table
         if i == table.who.size:
+            worth = sum(self.score[r] for r in rows)
             if worth > self.worth:
                 self.rows, self.worth = rows, worth
             return True
         after = table.value[i] + table.ahead[i + 1][table.sources(np.array([state]))[0]]
         for u in np.argsort(-after, kind="stable").tolist():
-            if after[u] <= NEVER // 2 or worth + after[u] <= self.worth:
+            if after[u] <= NEVER // 2 or bound + after[u] <= self.worth:
                 break
             row = int(table.owner[i, u])
             taken = rows
@@ -65,6 +70,6 @@ class _Walk:
                 if not packed:
                     continue
             gained = int(table.value[i, u])
-            if not self.descend(i + 1, state - int(table.offset[u]), taken, worth + gained):
+            if not self.descend(i + 1, state - int(table.offset[u]), taken, bound + gained):
                 return False
         return True

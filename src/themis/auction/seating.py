@@ -42,10 +42,11 @@ def seat(market: Market, packer: Packer, rows: Sequence[int], places: Sequence[i
             raise NotSolved("winning rows overlap on an anchored machine or rack")
         table = _Seats(market, mine, floor, claims)
         gangs = packer.gangs(mine)
-        if places is not None:
+        known = table.choose(gangs)
+        if known is None and places is not None:
             known = [p for g, p in zip(packer.gangs(rows), places) if market.type[g.row] == kind]
-        else:
-            known = table.choose(gangs) or _packed(floor, gangs, packer.steps)
+        elif known is None:
+            known = _packed(floor, gangs, packer.steps)
         table.fill(gangs, known)
         grants.update(table.grants)
     return grants

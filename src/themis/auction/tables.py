@@ -16,6 +16,7 @@ import numpy as np
 
 from themis.auction.bids import Bools, Ints
 from themis.auction.market import Market
+from themis.auction.prices import Priced
 
 NEVER = -(1 << 61)
 """Worth of what cannot be; two of them still add up within 64 bits."""
@@ -40,6 +41,8 @@ class Tables:
         Shape [P, U]: integer worth (or NEVER) and the market's row (or -1).
     ahead, behind
         Shape [P + 1, S + 1]; the last column is NEVER.
+    constant
+        Price of capacities that the options pay for instead of counting them; see `prices`.
     """
 
     who: Ints
@@ -51,6 +54,7 @@ class Tables:
     owner: Ints
     ahead: Ints
     behind: Ints
+    constant: int
 
     @property
     def full(self) -> int:
@@ -59,13 +63,13 @@ class Tables:
 
     def best(self) -> int:
         """Most that all bidders gain together."""
-        return int(self.ahead[0, self.full])
+        return int(self.ahead[0, self.full]) + self.constant
 
     def without(self, i: int) -> tuple[int, int]:
         """Most that all but the i-th gain, and the state left to the bidders before it."""
         sums = self.behind[i, :-1] + self.ahead[i + 1, self.full :: -1]
         state = int(sums.argmax())
-        return int(sums[state]), state
+        return int(sums[state]) + self.constant, state
 
     def leaving_out(self, i: int) -> Tables:
         """Tables of all but the i-th bidder, with `ahead` only; bidders behind i keep theirs."""
@@ -125,18 +129,19 @@ def entries(need: Ints, caps: Ints) -> int:
     return states * int(need.shape[0])
 
 
-def build(market: Market, rows: Ints, need: Ints, caps: Ints, score: Ints) -> Tables:
-    """Tables of `rows` of the market (rising), each taking `need` [rows, D] of `caps` [D] for its worth `score`."""
+def build(market: Market, need: Ints, caps: Ints, priced: Priced) -> Tables:
+    """Tables of the market's rows, each taking `need` [M, D] of `caps` [D] for its priced worth."""
+    score, rows = priced.score, np.arange(market.row.size)
     stride = np.cumprod(np.append(1, caps[:0:-1] + 1))[::-1].astype(np.int64)
     numbers = need @ stride
     offset, index = np.unique(-np.append(numbers, 0), return_inverse=True)
     offset, index = -offset, index[:-1]
-    who, position = np.unique(market.who[rows], return_inverse=True)
+    who, position = np.unique(market.who, return_inverse=True)
     value = np.full((who.size, offset.size), NEVER)
     owner = np.full((who.size, offset.size), -1)
     order = np.lexsort((-rows, score))  # the last of equal cells stays: the dearest, then the earliest row
     value[position[order], index[order]] = score[order]
-    owner[position[order], index[order]] = rows[order]
+    owner[position[order], index[order]] = order
     # Every row takes a GPU and all GPUs are counted, so taking nothing (the last option) means winning nothing.
     value[:, -1], owner[:, -1] = 0, -1
     coef = offset[:, None] // stride % (caps + 1)
@@ -149,7 +154,7 @@ def build(market: Market, rows: Ints, need: Ints, caps: Ints, score: Ints) -> Ta
         ahead, behind = _sliced(value, coef, caps, empty)[::-1], _sliced(value[::-1], coef, caps, empty)
     return Tables(
         who=who, caps=caps, stride=stride, coef=coef, offset=offset, value=value, owner=owner,
-        ahead=ahead, behind=behind,
+        ahead=ahead, behind=behind, constant=priced.constant,
     )  # fmt: skip
 
 

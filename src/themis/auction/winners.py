@@ -3,12 +3,14 @@
 1. If everyone can have its best row, that is the answer.
 2. Otherwise tables over the GPUs in sum give an upper bound and a choice. A choice that can be packed is optimal.
 3. A choice that breaks a capacity makes that capacity part of the tables (a cut), and the tables are built again.
-4. What still cannot be packed goes to a search over rows that is bounded by the tables, then to an integer program.
+4. Capacities too many for tables are priced instead, which keeps the bound; huge auctions repair the choice and stop
+   within their gap.
+5. What is still open goes to a search over rows that is bounded by the tables, then to an integer program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -19,6 +21,7 @@ from themis.auction.capacities import Capacity, broken, needs, totals
 from themis.auction.market import Market
 from themis.auction.outcome import Limits
 from themis.auction.packing import Packer
+from themis.auction.prices import Priced, price, repair
 from themis.auction.tables import Tables
 
 
@@ -41,10 +44,12 @@ class Solver:
     packer: Packer
     limits: Limits
     gap: float
+    huge: bool
     nodes: int = 0
     programs: int = 0
     cuts: list[Capacity] = field(default_factory=list)
     table: Tables | None = None
+    priced: Priced | None = None
 
     def everyone(self) -> Found:
         """Best choice among all bidders."""
@@ -53,46 +58,72 @@ class Solver:
             worth = int(self.market.score[rows].sum())
             return Found(rows=rows.tolist(), low=worth, high=worth, method="all")
         self.cuts = totals(self.market)
+        known: list[int] = []
         while self._tabulate():
             assert self.table is not None
             pick = self.table.trace()
             rows = pick[pick >= 0]
-            worth = self.table.best()
             cuts = broken(self.market, rows)
             if not cuts and self._packable(rows.tolist()):
-                return Found(rows=rows.tolist(), low=worth, high=worth, method="table")
-            if not self._cut(cuts):
+                found: Found | None = self._found(rows.tolist(), self.table.best())
+            elif self._cut(cuts):
+                continue
+            else:
+                found = self._repaired(rows, self.table.best())
+            if found is not None and self._settled(found):
+                return found
+            known = found.rows if found is not None else []
+            if not self._price():
                 break
-        return self._hard(np.arange(self.market.row.size), self.table, [])
+        return self._hard(np.arange(self.market.row.size), self.table, known)
 
     def without(self, winners: Sequence[int], main: Found) -> list[Found]:
         """Best choice without each of `winners`, in their order."""
         if main.method == "all":
-            return [self._left(main, a, exact=True) for a in winners]
+            return [self._left(main, a) for a in winners]
         found: dict[int, Found] = {}
         waiting = list(winners)
         while waiting and self.table is not None:
-            found |= self._read(waiting, main)
-            failed = [a for a in waiting if a not in found]
-            cuts = {c for a in failed for c in self._failed_cuts.get(a, ())}
-            waiting = failed
-            if not failed or not self._cut(sorted(cuts)) or not self._tabulate():
+            broke: set[Capacity] = set()
+            for a, answer, cuts in self._read(waiting, main):
+                found[a] = answer
+                broke |= set(cuts)
+            waiting = [a for a in waiting if not self._settled(found[a])]
+            if not waiting or not ((self._cut(sorted(broke)) or self._price()) and self._tabulate()):
                 break
         for a in waiting:
-            stay = [r for r in main.rows if self.market.who[r] != a]
-            found[a] = self._hard((self.market.who != a).nonzero()[0], self._table_without(a), stay)
+            rows = (self.market.who != a).nonzero()[0]
+            stay = max(found.get(a, main), self._left(main, a), key=lambda f: f.low if f is not main else -1)
+            found[a] = self._hard(rows, self._table_without(a), stay.rows)
         return [found[a] for a in winners]
 
-    _failed_cuts: dict[int, list[Capacity]] = field(default_factory=dict)
+    def _settled(self, found: Found) -> bool:
+        """Proven as closely as asked: to the last integer in ordinary auctions, so that ties count."""
+        steps = found.high // self.market.unit - found.low // self.market.unit
+        return found.high == found.low or (self.huge and steps * self.market.quantum <= self.gap)
+
+    def _found(self, rows: list[int], high: int) -> Found:
+        low = int(self.market.score[rows].sum())
+        return Found(rows=rows, low=low, high=max(low, high), method="prices" if self.priced else "table")
+
+    def _repaired(self, pick: Ints, high: int, banned: int = -1) -> Found | None:
+        """A packable choice near `pick`, where the tables are too coarse to do better."""
+        if not self.priced:
+            return None
+        builder = repair(self.market, pick, banned)
+        rows = builder.rows()
+        low = int(self.market.score[rows].sum())
+        places = builder.places(self.packer.gangs(rows))
+        return Found(rows=rows, low=low, high=max(low, high), method="prices", places=places)
+
+    def _left(self, main: Found, a: int) -> Found:
+        """What remains of `main` when a leaves: optimal when everyone had its best row, or when nothing beats it."""
+        rows = [r for r in main.rows if self.market.who[r] != a]
+        worth = int(self.market.score[rows].sum())
+        return Found(rows=rows, low=worth, high=worth, method=main.method)
 
     def _table_without(self, a: int) -> Tables | None:
         return self.table.leaving_out(int(np.searchsorted(self.table.who, a))) if self.table else None
-
-    def _left(self, main: Found, a: int, exact: bool) -> Found:
-        """What remains of `main` when a leaves, which is optimal when everyone had its best row."""
-        rows = [r for r in main.rows if self.market.who[r] != a]
-        worth = int(self.market.score[rows].sum())
-        return Found(rows=rows, low=worth, high=worth if exact else main.high, method=main.method)
 
     def _all_best(self) -> Ints | None:
         """Everyone's best row, if together they can be packed."""
@@ -113,7 +144,7 @@ class Solver:
     def _cut(self, cuts: Sequence[Capacity]) -> bool:
         """Add capacities to the tables, as many as the limit of states allows; False when none was added."""
         added = False
-        for cut in cuts:
+        for cut in cuts if not self.priced else ():
             if cut in self.cuts:
                 continue
             need, caps = needs(self.market, [*self.cuts, cut])
@@ -122,46 +153,52 @@ class Solver:
                 added = True
         return added
 
+    def _price(self) -> bool:
+        """Price what the tables do not count; False when that is done already or everything is counted."""
+        if self.priced or self.market.trivial:
+            return False
+        self.priced = price(self.market, self.cuts)
+        return True
+
     def _tabulate(self) -> bool:
         need, caps = needs(self.market, self.cuts)
         if caps.size > 1 and tables.entries(need, caps) > self.limits.states:
             return False
-        self.table = tables.build(self.market, np.arange(self.market.row.size), need, caps, self.market.score)
+        priced = self.priced or Priced(score=self.market.score, constant=0)
+        self.table = tables.build(self.market, need, caps, priced)
         return True
 
-    def _read(self, winners: list[int], main: Found) -> dict[int, Found]:
-        """Answers without each winner that the tables alone settle; notes what the others break."""
+    def _read(self, winners: list[int], main: Found) -> Iterator[tuple[int, Found, list[Capacity]]]:
+        """What the tables say of each problem without a winner, and the capacities that their choice breaks."""
         assert self.table is not None
         market, table = self.market, self.table
         spots = np.searchsorted(table.who, winners)
         sums = [table.without(int(i)) for i in spots]
-        if market.trivial:
-            return {a: Found(rows=[], low=v, high=v, method="table") for a, (v, _) in zip(winners, sums)}
-        found = {}
-        for a, (worth, _) in zip(winners, sums):
-            stay = self._left(main, a, exact=False)
-            if worth <= stay.low:
-                found[a] = replace(stay, high=stay.low)
-        open_ = [i for i, a in enumerate(winners) if a not in found]
-        if not open_:
-            return found
-        winners, sums = [winners[i] for i in open_], [sums[i] for i in open_]
-        picks = table.trace_without(spots[open_], np.array([s for _, s in sums]))
-        for a, (worth, _), pick in zip(winners, sums, picks):
-            rows = pick[pick >= 0]
-            cuts = broken(market, rows)
-            if cuts or not self._packable(rows.tolist()):
-                self._failed_cuts[a] = cuts
+        asked = []
+        for i, (a, (worth, _)) in enumerate(zip(winners, sums)):
+            stay = self._left(main, a)
+            if market.trivial or worth <= stay.low:
+                yield a, replace(stay, low=max(stay.low, worth), high=max(stay.low, worth)), []
             else:
-                found[a] = Found(rows=rows.tolist(), low=worth, high=worth, method="table")
-        return found
+                asked.append(i)
+        if not asked:
+            return
+        picks = table.trace_without(spots[asked], np.array([sums[i][1] for i in asked]))
+        for i, pick in zip(asked, picks):
+            a, worth, rows = winners[i], sums[i][0], pick[pick >= 0]
+            cuts = broken(market, rows)
+            if not cuts and self._packable(rows.tolist()):
+                yield a, self._found(rows.tolist(), worth), []
+            else:
+                near = self._repaired(rows, worth, a) or replace(self._left(main, a), high=worth)
+                yield a, near, cuts
 
     def _hard(self, rows: Ints, table: Tables | None, known: list[int]) -> Found:
         """Search among `rows` for better than the packable rows `known`, then the integer program."""
         market = self.market
         if not rows.size:
             return Found(rows=[], low=0, high=0, method="search")
-        if table is not None:
+        if table is not None and not self.huge:
             seen = search.search(market, self.packer, table, leaves=self.limits.leaves, known=known)
             self.nodes += seen.nodes
             if seen.done:

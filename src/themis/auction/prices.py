@@ -1,0 +1,178 @@
+"""Prices on capacities that are too many for exact tables, and packable choices near a priced one.
+
+Lagrangian relaxation: a capacity leaves the tables and its users pay for it instead. For any prices the priced
+optimum plus the price of all capacity bounds the true optimum from above; linear programming finds the best prices.
+A choice that does not pack is repaired: rows that find no place leave, then the best affordable changes are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from themis.auction.bids import Floats, Ints
+from themis.auction.capacities import Capacity, anchored, needs
+from themis.auction.market import IN_RACK, ON_MACHINE, RACKED, Market
+from themis.auction.packing import Gang
+from themis.solvers import Program, solve
+
+MOVES = 60
+"""Changes tried by one repair."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced:
+    """Worth of every row less the price of what it takes, shape [M], and the price of all priced capacity."""
+
+    score: Ints
+    constant: int
+
+
+def price(market: Market, exact: list[Capacity]) -> Priced:
+    """Price every capacity that is not in `exact`.
+
+    Prices are rounded so that the bound stays valid: rows pay less, capacity earns more.
+    """
+    every = [("have", k, 0) for k in range(market.have.size)]
+    others = [c for c in every + anchored(market) if c not in exact]
+    if not others:
+        return Priced(score=market.score, constant=0)
+    need, caps = needs(market, exact + others)
+    duals = _duals(market, need, caps)[len(exact) :] * (market.unit / market.quantum)
+    paid = np.floor(need[:, len(exact) :] @ duals).astype(np.int64)
+    return Priced(score=market.score - paid, constant=int(np.ceil(duals @ caps[len(exact) :])))
+
+
+def _duals(market: Market, need: Ints, caps: Ints) -> Floats:
+    """Shape [D], nats per unit of capacity at the optimum of the linear relaxation."""
+    rows = market.row.size
+    start = np.flatnonzero(np.r_[True, market.who[1:] != market.who[:-1]])
+    used, column = need.T.nonzero()
+    program = Program(
+        gain=market.score / market.unit * market.quantum, low=np.zeros(rows), high=np.ones(rows),
+        whole=np.zeros(rows, np.bool_), row_low=np.full(start.size + caps.size, -np.inf),
+        row_high=np.concatenate([np.ones(start.size), caps.astype(np.float64)]),
+        start=np.concatenate([start, rows + np.searchsorted(used, np.arange(caps.size + 1))]),
+        column=np.concatenate([np.arange(rows), column]),
+        value=np.concatenate([np.ones(rows), need.T[used, column].astype(np.float64)]),
+    )  # fmt: skip
+    found = solve(program, gap=0.0, nodes=1, accept=np.inf)
+    return np.maximum(found.duals[start.size :], 0.0)
+
+
+class Builder:
+    """A packable choice that changes row by row. Finds places by best fit, so it may miss a packing that exists."""
+
+    def __init__(self, market: Market) -> None:
+        self.market = market
+        offer, types = market.offer, market.rack_room.shape[1]
+        self._rack = offer.machine_rack
+        self._of = [offer.machine_type == t for t in range(types)]
+        self.free = [np.where(own, offer.free, 0) for own in self._of]
+        self.room = [market.rack_room[:, t].copy() for t in range(types)]
+        self.left = market.have.copy()
+        self.placed: dict[int, list[tuple[bool, int, int]]] = {}
+        self.row = {int(b): -1 for b in market.who}
+
+    def rows(self) -> list[int]:
+        """Chosen rows of the market."""
+        return [r for r in self.row.values() if r >= 0]
+
+    def places(self, gangs: Sequence[Gang]) -> list[int]:
+        """Machine or rack of each gang; `gangs` lists the gangs of each row largest first."""
+        queues = {r: iter(spots) for r, spots in self.placed.items()}
+        return [next(queues[g.row])[1] for g in gangs]
+
+    def put(self, r: int) -> bool:
+        """Give row r to its bidder, who has none; False and no change when no place is found."""
+        market, t = self.market, int(self.market.type[r])
+        need = market.need[r]
+        # Only GPUs in sum must hold here: best fit may find places where the other sums are pessimistic, never more.
+        if need[t] > self.left[t]:
+            return False
+        spots: list[tuple[bool, int, int]] = []
+        self.placed[r] = spots
+        for racked, spot, size in self._wants(r):
+            at = spot if spot >= 0 else self._best(racked, size, t)
+            if at < 0 or not self._holds(racked, at, size, t):
+                self._undo(r, t)
+                return False
+            self._move(racked, at, size, t)
+            spots.append((racked, at, size))
+        self.left = self.left - need
+        self.row[int(market.who[r])] = r
+        return True
+
+    def drop(self, r: int) -> None:
+        """Take row r from its bidder."""
+        self._undo(r, int(self.market.type[r]))
+        self.left = self.left + self.market.need[r]
+        self.row[int(self.market.who[r])] = -1
+
+    def _wants(self, r: int) -> list[tuple[bool, int, int]]:
+        market = self.market
+        kind, place, gpus = int(market.kind[r]), int(market.place[r]), int(market.gpus[r])
+        if kind in (ON_MACHINE, IN_RACK):
+            return [(kind == IN_RACK, place, gpus)]
+        sizes = zip(market.sizes[::-1].tolist(), market.gangs[r, ::-1].tolist())
+        return [(kind == RACKED, -1, s) for s, count in sizes for _ in range(count)]
+
+    def _best(self, racked: bool, size: int, t: int) -> int:
+        room, free = self.room[t], self.free[t]
+        key = room if racked else np.where(room[self._rack] >= size, free, 0)
+        masked = np.where(key >= size, key, 1 << 30)
+        spot = int(masked.argmin())
+        return spot if masked[spot] < 1 << 30 else -1
+
+    def _holds(self, racked: bool, at: int, size: int, t: int) -> bool:
+        x = at if racked else self._rack[at]
+        return bool(self.room[t][x] >= size and (racked or self.free[t][at] >= size))
+
+    def _move(self, racked: bool, at: int, size: int, t: int) -> None:
+        self.room[t][at if racked else self._rack[at]] -= size
+        if not racked:
+            self.free[t][at] -= size
+
+    def _undo(self, r: int, t: int) -> None:
+        for racked, at, size in self.placed.pop(r):
+            self._move(racked, at, -size, t)
+
+
+def repair(market: Market, pick: Ints, banned: int) -> Builder:
+    """A packable choice near `pick` (rows of the market) that gives nothing to the bidder `banned`."""
+    builder = Builder(market)
+    largest = np.where(market.gangs > 0, market.sizes, 0).max(1, initial=0)[pick]
+    anchored_first = np.isin(market.kind[pick], (ON_MACHINE, IN_RACK))
+    for r in pick[np.lexsort((-market.score[pick], -largest, ~anchored_first))].tolist():
+        builder.put(r)
+    improve(builder, banned)
+    return builder
+
+
+def improve(builder: Builder, banned: int) -> None:
+    """Change rows of single bidders for dearer ones while places are found, largest gain first."""
+    market = builder.market
+    held = np.full(int(market.who.max()) + 1, -1)
+    held[list(builder.row)] = list(builder.row.values())
+    hopeless = market.who == banned
+    types = market.rack_room.shape[1]
+    need = market.need[:, :types].sum(1)
+    for _ in range(MOVES):
+        now = held[market.who]
+        gain = market.score - np.where(now >= 0, market.score[now], 0)
+        extra = need - np.where(now >= 0, need[now], 0)
+        gain[hopeless | (extra > builder.left[:types].max())] = 0
+        r = int(gain.argmax())
+        if gain[r] <= 0:
+            return
+        old = builder.row[int(market.who[r])]
+        if old >= 0:
+            builder.drop(old)
+        if builder.put(r):
+            held[market.who[r]] = r
+        else:
+            hopeless[r] = True
+            if old >= 0 and not builder.put(old):
+                held[market.who[r]] = -1
