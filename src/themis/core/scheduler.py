@@ -42,7 +42,8 @@ class Scheduler:
         self.stopping: dict[int, Seconds] = {}
         """Jobs that were told to stop, since when."""
         self.solving: Snapshot | None = None
-        self.wake_at: Seconds = np.inf
+        self.wakes: set[Seconds] = set()
+        """Instants for which a ``Wake`` is already on its way."""
 
     def step(self, event: Event, now: Seconds) -> list[Command]:
         """Take one event in and return what is to be done about it."""
@@ -102,8 +103,8 @@ class Scheduler:
         self._wake(self.state.now)
 
     def _wake(self, time: Seconds) -> None:
-        if time < self.wake_at - EPS:
-            self.wake_at = time
+        if time not in self.wakes:
+            self.wakes.add(time)
             self.out.append(WakeAt(time=time))
 
     # ---- jobs and apps ----------------------------------------------------------------------------------------------
@@ -244,7 +245,7 @@ class Scheduler:
     def _settle(self) -> None:
         """The instant is over: if GPUs are free and somebody could use them, one decision on all of them."""
         s = self.state
-        self.wake_at = np.inf
+        self.wakes = {time for time in self.wakes if time > s.now}
         if self.solving is None:
             view = snapshots.take(s)
             if view.free.any() and (view.job_held < view.job_gpus_max).any():
