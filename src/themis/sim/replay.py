@@ -1,0 +1,147 @@
+"""Replay: a log's events through a fresh core must give the log's commands again, and with them the same state.
+
+Allocations are applied as logged, never solved again. What the log leaves out is the machinery: ``Wake`` comes from
+the core's own ``WakeAt`` commands. One is due before the next record when that record is later than it, or at its
+time and something that only it can have caused: a command, or the answer to a ``Solve``.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from themis.core.scheduler import Scheduler
+from themis.errors import InputError
+from themis.model.events import SCHEMA, Allocated, CollectBids, Command, Event, Header, Solve, Wake, WakeAt
+from themis.model.log import read_log
+from themis.model.settings import Settings
+from themis.model.units import Seconds
+from themis.policies.api import make_policy
+from themis.profiles.models import DEFAULT_BOOK
+from themis.profiles.speed import ProfileBook
+
+Record = Header | Event | Command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The first place where core and log part; None stands for "nothing more"."""
+
+    record: int
+    """Position in the log, counted from 1."""
+    time: Seconds
+    logged: Record | None
+    replayed: Command | None
+
+    def __str__(self) -> str:
+        core = f"the core commands {_short(self.replayed)}" if self.replayed else "the core commands nothing"
+        return f"record {self.record} at {self.time:.3f} s: {core}, but the log has {_short(self.logged)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """A finished replay: the core in its last state, and the first difference if there was one."""
+
+    header: Header
+    core: Scheduler
+    records: int
+    events: int
+    commands: int
+    difference: Difference | None
+
+
+def replay(path: Path, book: ProfileBook = DEFAULT_BOOK) -> Replayed:
+    """Replay a log file.
+
+    Raises
+    ------
+    InputError : the file cannot be read, is not a log, or is of another schema.
+    """
+    return replay_records(read_log(path), name=str(path), book=book)
+
+
+def replay_records(
+    records: Iterable[tuple[Seconds, Record]], *, name: str = "log", book: ProfileBook = DEFAULT_BOOK
+) -> Replayed:
+    """Replay records in order; the first is the header."""
+    rest = iter(records)
+    _, header = next(rest, (0.0, None))
+    if not isinstance(header, Header):
+        raise InputError(f"{name} does not begin with a header, expected a log written by themis simulate --out.")
+    if header.schema != SCHEMA:
+        raise InputError(
+            f"{name} has log schema {header.schema}, this version reads {SCHEMA}; use themis {header.version} for it."
+        )
+    return _Replay(header, book).run(rest)
+
+
+class _Replay:
+    def __init__(self, header: Header, book: ProfileBook) -> None:
+        policy = make_policy(header.policy.partition(":")[0], header.params)
+        self.header = header
+        self.core = Scheduler(book, Settings(**header.settings, seed=header.seed), policy.pace)
+        self.wakes: list[Seconds] = []
+        self.now: Seconds = 0.0
+        self.pending: deque[Command] = deque()
+        """Commands of the core that the log must show next."""
+        self.counts = {"records": 1, "events": 0, "commands": 0}
+
+    def run(self, records: Iterable[tuple[Seconds, Record]]) -> Replayed:
+        for time, record in records:
+            self.counts["records"] += 1
+            if isinstance(record, Header):
+                raise InputError(f"record {self.counts['records']} of the log is a second header; the file was joined.")
+            difference = self._command(time, record) if isinstance(record, Command) else self._event(time, record)
+            if difference:
+                return self._result(difference)
+        return self._result(self._difference(self.now, None, self.pending[0]) if self.pending else None)
+
+    def _result(self, difference: Difference | None) -> Replayed:
+        return Replayed(header=self.header, core=self.core, difference=difference, **self.counts)
+
+    def _command(self, time: Seconds, record: Command) -> Difference | None:
+        """A logged command must be the core's next one; if the core has none ready, a wake caused it."""
+        self.counts["commands"] += 1
+        while not self.pending and self.wakes and self.wakes[0] <= time:
+            self._wake()
+        replayed = self.pending.popleft() if self.pending else None
+        return None if replayed == record and self.now == time else self._difference(time, record, replayed)
+
+    def _event(self, time: Seconds, event: Event) -> Difference | None:
+        """An event goes in when the core has nothing left to say; an answer waits until the core has asked."""
+        self.counts["events"] += 1
+        while not self.pending and self._wake_is_due(time, event):
+            self._wake()
+        if self.pending:
+            return self._difference(time, event, self.pending[0])
+        self._step(event, time)
+        return None
+
+    def _wake_is_due(self, time: Seconds, event: Event) -> bool:
+        if not self.wakes or self.wakes[0] > time:
+            return False
+        return self.wakes[0] < time or (isinstance(event, Allocated) and self.core.solving is None)
+
+    def _wake(self) -> None:
+        self._step(Wake(), heapq.heappop(self.wakes))
+
+    def _step(self, event: Event, time: Seconds) -> None:
+        self.now = max(time, self.now)
+        for command in self.core.step(event, self.now):
+            if isinstance(command, WakeAt):
+                heapq.heappush(self.wakes, max(command.time, self.now))
+            elif not isinstance(command, Solve | CollectBids):
+                self.pending.append(command)
+
+    def _difference(self, time: Seconds, logged: Record | None, replayed: Command | None) -> Difference:
+        return Difference(record=self.counts["records"], time=time, logged=logged, replayed=replayed)
+
+
+def _short(record: object) -> str:
+    if record is None:
+        return "nothing"
+    text = repr(record)
+    return text if len(text) <= 160 else text[:157] + "..."
