@@ -34,7 +34,7 @@ class Limits:
 
     gap: float = 1e-6
     gap_huge: float = 0.01
-    huge: int = 20_000_000
+    huge: int = 5_000_000
     states: int = 3_000_000
     leaves: int = 300
     packing: int = 20_000

@@ -21,12 +21,22 @@ from themis.solvers import Program, solve
 MOVES = 60
 """Changes tried by one repair."""
 
+NOTHING = -(1 << 61)
+"""Below any worth."""
+
+FALLBACKS = 8
+"""Rows tried for a bidder whose own row finds no place."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priced:
-    """Worth of every row less the price of what it takes, shape [M], and the price of all priced capacity."""
+    """Worth of every row less the price of what it takes of priced capacity, shape [M], and the price of all that.
+
+    `net` is the worth less the price of everything that the row takes, exact capacities included.
+    """
 
     score: Ints
+    net: Ints
     constant: int
 
 
@@ -38,11 +48,18 @@ def price(market: Market, exact: list[Capacity]) -> Priced:
     every = [("have", k, 0) for k in range(market.have.size)]
     others = [c for c in every + anchored(market) if c not in exact]
     if not others:
-        return Priced(score=market.score, constant=0)
+        return unpriced(market)
     need, caps = needs(market, exact + others)
-    duals = _duals(market, need, caps)[len(exact) :] * (market.unit / market.quantum)
+    every_dual = _duals(market, need, caps) * (market.unit / market.quantum)
+    net = market.score - np.floor(need @ every_dual).astype(np.int64)
+    duals = every_dual[len(exact) :]
     paid = np.floor(need[:, len(exact) :] @ duals).astype(np.int64)
-    return Priced(score=market.score - paid, constant=int(np.ceil(duals @ caps[len(exact) :])))
+    return Priced(score=market.score - paid, net=net, constant=int(np.ceil(duals @ caps[len(exact) :])))
+
+
+def unpriced(market: Market) -> Priced:
+    """Everything at no price."""
+    return Priced(score=market.score, net=market.score, constant=0)
 
 
 def _duals(market: Market, need: Ints, caps: Ints) -> Floats:
@@ -140,13 +157,23 @@ class Builder:
             self._move(racked, at, -size, t)
 
 
-def repair(market: Market, pick: Ints, banned: int) -> Builder:
-    """A packable choice near `pick` (rows of the market) that gives nothing to the bidder `banned`."""
+def repair(market: Market, priced: Priced, pick: Ints, banned: int) -> Builder:
+    """A packable choice near `pick` (rows of the market) that gives nothing to the bidder `banned`.
+
+    A row that finds no place is replaced by the bidder's next best by priced worth. Large gangs choose first, and
+    among equals those who would lose most by taking a row that needs no slots.
+    """
     builder = Builder(market)
     largest = np.where(market.gangs > 0, market.sizes, 0).max(1, initial=0)[pick]
-    anchored_first = np.isin(market.kind[pick], (ON_MACHINE, IN_RACK))
-    for r in pick[np.lexsort((-market.score[pick], -largest, ~anchored_first))].tolist():
-        builder.put(r)
+    loose = ~np.isin(market.kind[pick], (ON_MACHINE, IN_RACK))
+    easy = np.where(market.need[:, market.rack_room.shape[1] :].any(1), NOTHING, priced.net)
+    start = np.searchsorted(market.who, market.who[pick])
+    stop = np.searchsorted(market.who, market.who[pick], side="right")
+    regret = priced.net[pick] - np.array([easy[a:b].max() for a, b in zip(start, stop)], np.int64)
+    for i in np.lexsort((-regret, -largest, loose)).tolist():
+        if not builder.put(int(pick[i])):
+            rest = start[i] + np.argsort(-priced.net[start[i] : stop[i]], kind="stable")[:FALLBACKS]
+            any(builder.put(r) for r in rest.tolist() if r != pick[i])
     improve(builder, banned)
     return builder
 

@@ -41,6 +41,8 @@ class Tables:
         Shape [P, U]: integer worth (or NEVER) and the market's row (or -1).
     ahead, behind
         Shape [P + 1, S + 1]; the last column is NEVER.
+    cell
+        Shape [M], where each row of the market stands in `value`, flat.
     constant
         Price of capacities that the options pay for instead of counting them; see `prices`.
     """
@@ -54,6 +56,7 @@ class Tables:
     owner: Ints
     ahead: Ints
     behind: Ints
+    cell: Ints
     constant: int
 
     @property
@@ -76,7 +79,16 @@ class Tables:
         early = _sliced(self.value[:i], self.coef, self.caps, self.ahead[i + 1])[::-1]
         rest = [np.delete(part, i, 0) for part in (self.who, self.value, self.owner)]
         ahead = np.concatenate([early[:-1], self.ahead[i + 1 :]])
-        return replace(self, who=rest[0], value=rest[1], owner=rest[2], ahead=ahead, behind=ahead[:0])
+        return replace(self, who=rest[0], value=rest[1], owner=rest[2], ahead=ahead, behind=ahead[:0], cell=ahead[:0])
+
+    def forced(self, score: Ints) -> Ints:
+        """Shape [M], the most that all bidders gain together when each row wins; `score` is its priced worth."""
+        around = np.full(self.value.shape, NEVER)
+        for i, u in zip(*(self.value > NEVER).nonzero()):
+            rest = self.full - int(self.offset[u])
+            around[i, u] = (self.behind[i, : rest + 1] + self.ahead[i + 1, rest::-1]).max()
+        bounds: Ints = around.reshape(-1)[self.cell] + score + self.constant
+        return bounds
 
     def trace(self) -> Ints:
         """Rows of a best choice, shape [P], -1 for nothing; among equals earlier bidders get more GPUs."""
@@ -154,7 +166,8 @@ def build(market: Market, need: Ints, caps: Ints, priced: Priced) -> Tables:
         ahead, behind = _sliced(value, coef, caps, empty)[::-1], _sliced(value[::-1], coef, caps, empty)
     return Tables(
         who=who, caps=caps, stride=stride, coef=coef, offset=offset, value=value, owner=owner,
-        ahead=ahead, behind=behind, constant=priced.constant,
+        ahead=ahead, behind=behind, cell=position * offset.size + index,
+        constant=priced.constant,
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from themis.auction.capacities import Capacity, broken, needs, totals
 from themis.auction.market import Market
 from themis.auction.outcome import Limits
 from themis.auction.packing import Packer
-from themis.auction.prices import Priced, price, repair
+from themis.auction.prices import Priced, price, repair, unpriced
 from themis.auction.tables import Tables
 
 
@@ -75,7 +75,7 @@ class Solver:
             known = found.rows if found is not None else []
             if not self._price():
                 break
-        return self._hard(np.arange(self.market.row.size), self.table, known)
+        return self._hard(self._promising(known), self.table, known)
 
     def without(self, winners: Sequence[int], main: Found) -> list[Found]:
         """Best choice without each of `winners`, in their order."""
@@ -91,7 +91,7 @@ class Solver:
             waiting = [a for a in waiting if not self._settled(found[a])]
             if not waiting or not ((self._cut(sorted(broke)) or self._price()) and self._tabulate()):
                 break
-        for a in waiting:
+        for a in waiting if not self.huge else ():
             rows = (self.market.who != a).nonzero()[0]
             stay = max(found.get(a, main), self._left(main, a), key=lambda f: f.low if f is not main else -1)
             found[a] = self._hard(rows, self._table_without(a), stay.rows)
@@ -110,7 +110,7 @@ class Solver:
         """A packable choice near `pick`, where the tables are too coarse to do better."""
         if not self.priced:
             return None
-        builder = repair(self.market, pick, banned)
+        builder = repair(self.market, self.priced, pick, banned)
         rows = builder.rows()
         low = int(self.market.score[rows].sum())
         places = builder.places(self.packer.gangs(rows))
@@ -164,7 +164,7 @@ class Solver:
         need, caps = needs(self.market, self.cuts)
         if caps.size > 1 and tables.entries(need, caps) > self.limits.states:
             return False
-        priced = self.priced or Priced(score=self.market.score, constant=0)
+        priced = self.priced or unpriced(self.market)
         self.table = tables.build(self.market, need, caps, priced)
         return True
 
@@ -192,6 +192,14 @@ class Solver:
             else:
                 near = self._repaired(rows, worth, a) or replace(self._left(main, a), high=worth)
                 yield a, near, cuts
+
+    def _promising(self, known: list[int]) -> Ints:
+        """Rows that some choice as good as `known` may hold, by the tables' bound with the row forced."""
+        if self.table is None:
+            return np.arange(self.market.row.size)
+        worth = int(self.market.score[known].sum())
+        score = self.priced.score if self.priced else self.market.score
+        return np.flatnonzero(self.table.forced(score) >= worth)
 
     def _hard(self, rows: Ints, table: Tables | None, known: list[int]) -> Found:
         """Search among `rows` for better than the packable rows `known`, then the integer program."""
