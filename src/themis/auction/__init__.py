@@ -3,5 +3,6 @@
 from themis.auction.bids import ANYWHERE, MACHINE, RACK, Bids, Offer
 from themis.auction.clear import clear
 from themis.auction.outcome import Limits, Outcome
+from themis.auction.payment import FORMS, Grant, pay
 
-__all__ = ["ANYWHERE", "MACHINE", "RACK", "Bids", "Limits", "Offer", "Outcome", "clear"]
+__all__ = ["ANYWHERE", "FORMS", "MACHINE", "RACK", "Bids", "Grant", "Limits", "Offer", "Outcome", "clear", "pay"]

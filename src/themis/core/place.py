@@ -6,6 +6,7 @@ GPUs stay free and the next decision has them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -41,10 +42,11 @@ class _Placer:
         for g in np.flatnonzero(snapshot.gpu_free).tolist():
             self.free[snapshot.gpu_machine[g]].add(g)
         self.expiring: dict[int, tuple[int, ...]] = {}
-        rows = np.flatnonzero(snapshot.job_expiring > 0)
-        if len(rows):
-            for j in snapshot.job_id[rows].tolist():
-                self.expiring[j] = tuple(np.flatnonzero((snapshot.gpu_job == j).any(axis=1)).tolist())
+        self.app_expiring: dict[int, list[int]] = {}
+        for row in np.flatnonzero(snapshot.job_expiring > 0).tolist():
+            j, app = int(snapshot.job_id[row]), int(snapshot.app_id[snapshot.job_app[row]])
+            self.expiring[j] = snapshot.gangs[j]
+            self.app_expiring.setdefault(app, []).append(j)
         self.taken: set[int] = set()
         self.out: list[Placed] = []
 
@@ -58,26 +60,20 @@ class _Placer:
         """Leave the gang where one of its app's expiring jobs already is."""
         if gang.extend:
             return False
-        for j in [gang.job] if gang.job != NONE else self._app_expiring(gang.app):
+        for j in [gang.job] if gang.job != NONE else self.app_expiring.get(gang.app, ()):
             gpus = self.expiring.get(j, ())
             if j not in self.taken and len(gpus) == gang.gpus and self._stands(gang, gpus):
                 self._put(gang, j, gpus)
                 return True
         return False
 
-    def _app_expiring(self, app: int) -> list[int]:
-        return [j for j in self.expiring if int(self.s.app_id[self.s.job_app[self.row_of[j]]]) == app]
-
     def _stands(self, gang: Gang, gpus: tuple[int, ...]) -> bool:
-        machines = self.s.gpu_machine[list(gpus)]
-        if not all(g in self.free[n] for g, n in zip(gpus, machines.tolist())):
+        machines = self.s.gpu_machine[list(gpus)].tolist()
+        if not all(g in self.free[n] for g, n in zip(gpus, machines)):
             return False
         if gang.gpu_type != NONE and self.s.machine_type[machines[0]] != gang.gpu_type:
             return False
-        if gang.counts is None:
-            return True
-        have = dict(zip(*(x.tolist() for x in np.unique(machines, return_counts=True))))
-        return have == dict(gang.counts)
+        return gang.counts is None or Counter(machines) == dict(gang.counts)
 
     def _fresh(self, gang: Gang) -> None:
         counts = gang.counts if gang.counts is not None else self._choose(gang)
@@ -90,7 +86,7 @@ class _Placer:
             return
         gpus = [g for n, c in counts for g in pick_gpus(sorted(self.free[n]), self.s.gpu_slot, c)]
         if gang.extend:
-            held = np.flatnonzero((self.s.gpu_job == job).any(axis=1)).tolist()
+            held = list(self.s.gangs[job])
             until = min(gang.until, float(self.s.job_until[self.row_of[job]]))
             self._take(gpus)
             self.taken.add(job)
@@ -114,7 +110,7 @@ class _Placer:
         fits = (s.job_held[at] == 0) & (s.job_gpus_min[at] <= gang.gpus) & (gang.gpus <= s.job_gpus_max[at])
         fits &= s.job_allowed[at, gpu_type]
         if self.taken:
-            fits &= np.array([j not in self.taken for j in s.job_id[at].tolist()])
+            fits &= [j not in self.taken for j in s.job_id[at].tolist()]
         return choose_job(s.job_id[at], s.job_left[at], s.job_expiring[at] > 0, fits)
 
     def _put(self, gang: Gang, job: int, gpus: tuple[int, ...]) -> None:

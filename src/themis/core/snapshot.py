@@ -54,7 +54,8 @@ def take(state: State) -> Snapshot:
         job_gpus_min=i["gpus_min"], job_gpus_max=i["gpus_max"], job_allowed=state.allowed(job_id),
         job_left=_left(state, f), job_attained=f["attained"] + i["gpus"] * (state.now - f["since"]),
         job_held=job_held, job_expiring=np.where(running & ~held_on, i["gpus"], 0), job_until=f["until"],
-        job_locality=i["locality"], received=state.received_now(job_id), entitled=state.entitled[job_id],
+        job_locality=i["locality"], job_gpu_type=i["gpu_type"],
+        received=state.received_now(job_id), entitled=state.entitled[job_id],
     )  # fmt: skip
     return dataclasses.replace(snapshot, app_left_held=_left_held(state, snapshot, i))
 

@@ -10,8 +10,10 @@ A GPU whose lease ends at this instant counts as free (it is in ``free``), and i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,7 +34,7 @@ class Kind(IntEnum):
     HALVING = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Snapshot:
     """Columns over apps A, jobs J, GPU types K, machines N, GPUs G and sweep phases P.
 
@@ -56,6 +58,7 @@ class Snapshot:
     job_left : reference GPU-seconds to the end of the job's current target (rung, or all its work).
     job_config : row of ``speeds``. ``job_allowed`` : [J, K].
     job_held, job_until, job_locality : GPUs held beyond this instant (0 if none), until when, at which locality.
+    job_gpu_type : type of the GPUs that it has or had last.
     job_expiring : GPUs whose lease ends at this instant.
     gpu_machine, gpu_slot : [G]. ``gpu_free`` : [G], in the offer. ``gpu_job`` : [G, seats], job id that has the seat or -1.
     free : [N] GPUs in the offer. ``machine_gpus`` : [N] in service, 0 while failed.
@@ -120,6 +123,7 @@ class Snapshot:
     job_expiring: Int
     job_until: Float
     job_locality: Int
+    job_gpu_type: Int
     received: Float
     entitled: Float
 
@@ -139,6 +143,15 @@ class Snapshot:
     def app_elapsed(self) -> Float:
         """Seconds since each app arrived."""
         return self.now - self.app_arrival
+
+    @cached_property
+    def gangs(self) -> Mapping[int, tuple[int, ...]]:
+        """GPUs of every job that has some now, expiring leases included, by job id (why this class has no slots)."""
+        g, seat = np.nonzero(self.gpu_job >= 0)
+        job = self.gpu_job[g, seat]
+        order = np.argsort(job, kind="stable")
+        jobs, first = np.unique(job[order], return_index=True)
+        return dict(zip(jobs.tolist(), map(tuple, (x.tolist() for x in np.split(g[order], first[1:])))))
 
     def need(self, column: str) -> object:
         """The optional column, or MissingColumn saying how to turn it on."""

@@ -7,7 +7,7 @@ that it could have left alone.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -143,13 +143,9 @@ class Hand:
 def _standing(s: Snapshot) -> dict[int, list[tuple[int, Counts]]]:
     """Where each app's expiring gangs stand, by app row."""
     out: dict[int, list[tuple[int, Counts]]] = defaultdict(list)
-    if not (s.job_expiring > 0).any():
-        return out
-    g = np.flatnonzero(s.gpu_free & (s.gpu_job[:, 0] >= 0))
-    row = np.searchsorted(s.job_id, s.gpu_job[g, 0])
-    for j in np.unique(row).tolist():
-        machine, count = np.unique(s.gpu_machine[g[row == j]], return_counts=True)
-        if count.sum() == s.job_expiring[j]:
-            counts = tuple(zip(machine.tolist(), count.tolist()))
-            out[int(s.job_app[j])].append((int(count.sum()), counts))
+    for row in np.flatnonzero(s.job_expiring > 0).tolist():
+        gpus = list(s.gangs[int(s.job_id[row])])
+        if s.gpu_free[gpus].all():
+            counts = tuple(sorted(Counter(s.gpu_machine[gpus].tolist()).items()))
+            out[int(s.job_app[row])].append((len(gpus), counts))
     return out

@@ -20,8 +20,8 @@ import numpy as np
 from themis.auction.bids import Bids, Offer
 from themis.auction.clear import clear
 from themis.auction.outcome import Limits, Outcome
-from themis.auction.payment import Payment, pay
-from themis.errors import InputError
+from themis.auction.payment import FORMS, pay
+from themis.errors import InputError, UnknownName
 from themis.fairness.finish_time import FinishTime, Form
 from themis.model.answers import Ask, Proof, Solved
 from themis.model.snapshot import Snapshot
@@ -29,7 +29,7 @@ from themis.model.units import NONE, Int
 from themis.placement.grants import Hand, lease_end
 from themis.placement.packing import Counts, narrowest
 from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
-from themis.tuning.agent import growing_job, useful_gangs
+from themis.tuning.agent import Agents, growing_job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +40,12 @@ class Themis:
     ----------
     f : fairness knob in [0, 1]; the worst 1 - f of the apps bid, at least one (§6.4: 0.8).
     rho : the form of finish-time fairness that is bid and sorted by.
-    payment : how the hidden payment is made.
+    payment : how the hidden payment is made: time, floor, randomised or lottery.
     """
 
     f: float = 0.8
     rho: Form = Form.PAPER
-    payment: Payment = Payment.TIME
+    payment: str = "time"
 
     claims: ClassVar[frozenset[str]] = frozenset({"work_conserving"})
     needs: ClassVar[frozenset[str]] = frozenset({"bids"})
@@ -54,6 +54,8 @@ class Themis:
     def __post_init__(self) -> None:
         if not 0 <= self.f <= 1:
             raise InputError(f"policy themis: f is {self.f}, expected 0 (all apps bid) to 1 (only the worst one bids).")
+        if self.payment not in FORMS:
+            raise UnknownName("payment of policy themis", self.payment, FORMS)
 
     @property
     def pace(self) -> Pace:
@@ -81,7 +83,7 @@ class Themis:
 class _Round:
     """One auction, from bids to grants."""
 
-    def __init__(self, s: Snapshot, finish: FinishTime, queue: Int, bidders: Int, payment: Payment) -> None:
+    def __init__(self, s: Snapshot, finish: FinishTime, queue: Int, bidders: Int, payment: str) -> None:
         self.s, self.finish, self.queue, self.bidders, self.payment = s, finish, queue, bidders, payment
         self.rng = np.random.default_rng((s.seed, s.round))
         self.hand = Hand(s)
@@ -105,21 +107,21 @@ class _Round:
         won = np.zeros_like(self.s.free)
         mine = outcome.win_bidder == b
         won[outcome.win_machine[mine]] = outcome.win_gpus[mine]
-        sizes = [size for size, count in bids.gangs(row).items() for _ in range(count)]
-        gangs = []
-        for size in sizes:
-            found = narrowest(won, self.s.machine_rack, size, won > 0)
-            assert found is not None
-            gangs.append(found[0])
-            for n, c in found[0]:
-                won[n] -= c
-        kept, lease = pay(self.payment, float(outcome.kept[b]), len(gangs), self.until - self.s.now, self.rng)
+        wanted = bids.gangs(row)
+        counts = np.array(list(wanted.values()), dtype=np.int64)
+        paid = pay(self.payment, float(outcome.kept[b]), counts, self.until - self.s.now, self.rng)
         extend = NONE if self._has_waiting(a) else growing_job(self.s, a)
-        for i, counts in enumerate(gangs):
-            if i < kept:
-                self.hand.give(a, counts, self.s.now + lease, extend)
-            else:
-                self.returned.append((a, counts))
+        for size, count, kept in zip(wanted, counts.tolist(), paid.gangs.tolist()):
+            for i in range(count):
+                # The seats are the app's own now: its gangs are cut from them as narrowly as they allow.
+                found = narrowest(won, self.s.machine_rack, size, won > 0)
+                assert found is not None
+                for n, c in found[0]:
+                    won[n] -= c
+                if i < kept:
+                    self.hand.give(a, found[0], self.s.now + paid.lease, extend)
+                else:
+                    self.returned.append((a, found[0]))
 
     def _has_waiting(self, a: int) -> bool:
         return bool((self.s.job_held[self.s.job_ptr[a] : self.s.job_ptr[a + 1]] == 0).any())
@@ -129,13 +131,14 @@ class _Round:
         outside = np.setdiff1d(self.queue, self.bidders)
         waiting: dict[int, list[int]] = {}
         order = self.rng.permutation(outside).tolist()
-        while self.hand.left and order:
+        agents = Agents(self.s, self.finish) if self.hand.left and order else None
+        while self.hand.left and order and agents:
             again = []
             for a in order:
                 if not self.hand.left:
                     break
                 if a not in waiting:
-                    waiting[a] = useful_gangs(self.s, self.finish, self.hand.free, a)
+                    waiting[a] = agents.useful_gangs(a, self.hand.free)
                 if waiting[a] and self._one(a, waiting[a].pop(0)):
                     again.append(a)
             order = again
@@ -155,7 +158,7 @@ class _Round:
 
     def _extend(self, a: int, gang: int) -> bool:
         s, job = self.s, growing_job(self.s, a)
-        at = s.gpu_machine[(s.gpu_job == job).any(axis=1)]
+        at = s.gpu_machine[list(s.gangs[job])]
         found = narrowest(self.hand.free, s.machine_rack, gang, np.isin(np.arange(len(s.free)), at))
         if found is None:
             return False

@@ -6,13 +6,16 @@ for ever. Rows that do not strictly lower rho are not bid.
 
 Apps with waiting jobs bid for gangs for these; an app whose jobs all run bids to enlarge the one with most left, if it
 is elastic. All gangs of a row are priced at the row's span.
+
+The agents of one process answer together: single jobs, of which there may be thousands, as arrays, the others one by
+one over plain lists (bags need a schedule per row; on the real trace this is faster than arrays of a few entries).
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,25 +30,32 @@ ROWS = 64
 """Most rows of one bid."""
 
 SPANS = (Locality.MACHINE, Locality.RACK, Locality.CROSS_RACK)
+BETTER = 1 - 1e-9
+"""A row must leave less than this share of the seconds left without it."""
+
+Split = tuple[tuple[int, int], ...]
+"""((gang size, count), ...)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One exclusive row of a bid: these gangs, each within the span, of this type, would leave ``left`` seconds."""
 
-    gangs: tuple[tuple[int, int], ...]
-    """(size, count), ..."""
+    gangs: Split
     span: int
     gpu_type: int
     left: float
     anchor: int = NONE
 
+    @property
+    def gpus(self) -> int:
+        """GPUs in all."""
+        return sum(size * count for size, count in self.gangs)
+
 
 def answer_ask(snapshot: Snapshot, ask: Ask) -> Bids:
     """The bids of all apps asked, as their agents would make them."""
-    finish = FinishTime(snapshot, Form(ask.form))
-    tables = [_Agent(snapshot, finish, ask.offer, a).rows() for a in ask.apps.tolist()]
-    return _pack(snapshot, finish, ask.apps, tables)
+    return Agents(snapshot, FinishTime(snapshot, Form(ask.form))).bid(ask.apps, ask.offer)
 
 
 def growing_job(s: Snapshot, a: int) -> int:
@@ -56,50 +66,111 @@ def growing_job(s: Snapshot, a: int) -> int:
     return int(s.job_id[at][rows[np.argmax(s.job_left[at][rows])]]) if len(rows) else NONE
 
 
-def useful_gangs(s: Snapshot, finish: FinishTime, offer: Int, a: int) -> list[int]:
-    """Gang sizes that app row ``a`` would take of an offer one after another; it declines what does not lower its rho."""
-    rows = _Agent(s, finish, offer, a).rows()
-    if not rows:
-        return []
-    best = min(rows, key=lambda row: (row.left, sum(size * count for size, count in row.gangs)))
-    return [size for size, count in best.gangs for _ in range(count)]
+class Agents:
+    """The agents of a snapshot's apps."""
+
+    def __init__(self, snapshot: Snapshot, finish: FinishTime) -> None:
+        s = self.s = snapshot
+        self.finish = finish
+        held = np.flatnonzero(s.job_held > 0)
+        worth = np.zeros(s.jobs)
+        worth[held] = s.speeds.effective(
+            s.job_config[held], s.job_gpu_type[held], s.job_held[held], s.job_locality[held]
+        )
+        self.worth: list[float] = worth.tolist()
+        self.left: list[float] = s.job_left.tolist()
+        self.held: list[int] = s.job_held.tolist()
+        self.cold: list[bool] = (s.job_expiring == 0).tolist()
+        self.low: list[int] = s.job_gpus_min.tolist()
+        self.high: list[int] = s.job_gpus_max.tolist()
+        self.ptr: list[int] = s.job_ptr.tolist()
+        #: Seconds left if the app wins nothing.
+        self.without: Float = np.where(np.isfinite(s.app_left_held), s.app_left_held, finish.left_waiting)
+
+    def bid(self, apps: Int, offer: Int) -> Bids:
+        """Bids of these app rows (rising) on the offer, Int[N]."""
+        single = (self.s.app_kind[apps] == Kind.SINGLE) & (self.s.job_held[self.s.job_ptr[apps]] == 0)
+        offered = self._offered(offer)
+        table = _Table()
+        for b in np.flatnonzero(~single).tolist():
+            for row in self.rows(int(apps[b]), offer, offered):
+                table.add(b, row)
+        return table.pack(self, apps, *self._singles(apps, np.flatnonzero(single), offered))
+
+    def useful_gangs(self, a: int, offer: Int) -> list[int]:
+        """Gang sizes that an app would take of an offer one after another; what does not lower its rho it declines."""
+        rows = self.rows(a, offer, self._offered(offer))
+        best = min(rows, key=lambda row: (row.left, row.gpus), default=None)
+        return [size for size, count in best.gangs for _ in range(count)] if best else []
+
+    def rows(self, a: int, offer: Int, offered: list[int]) -> list[Row]:
+        """All rows of one app that strictly lower its rho; ``offered`` is the offer per GPU type."""
+        found = _Agent(self, a, offered).rows(offer)
+        limit = float(self.without[a]) * BETTER - 1e-9
+        return [row for row in found if row.left < limit]
+
+    def _offered(self, offer: Int) -> list[int]:
+        s = self.s
+        return np.bincount(s.machine_type, weights=offer, minlength=len(s.gpu_types)).astype(np.int64).tolist()
+
+    def _singles(self, apps: Int, bidders: Int, offered: list[int]) -> tuple[Int, Int, Int, Int, Float]:
+        """Rows of waiting single jobs: (bidder, size, span, type, seconds left), one per useful size, span and type."""
+        s = self.s
+        parts: list[tuple[Int, Int, Int, Int, Float]] = []
+        rows = apps[bidders]
+        job = s.job_ptr[rows]
+        low, high, config = s.job_gpus_min[job], s.job_gpus_max[job], s.job_config[job]
+        limit = self.without[rows] * BETTER - 1e-9
+        slowdown = s.speeds.slowdown[config]
+        for k, count in enumerate(offered):
+            for size in range(int(low.min(initial=1)), min(int(high.max(initial=0)), count) + 1):
+                fits = (low <= size) & (size <= high) & s.job_allowed[job, k]
+                for span in SPANS:
+                    # Of spans with equal slowdown only the widest is bid; one GPU has no span to choose.
+                    if size == 1:
+                        told = fits if span == Locality.MACHINE else np.zeros_like(fits)
+                    elif span == Locality.CROSS_RACK:
+                        told = fits
+                    else:
+                        told = fits & (slowdown[:, span + 1] > slowdown[:, span])
+                    at = np.flatnonzero(told)
+                    left = s.job_left[job[at]] / (s.speeds.scale[config[at], k, size] / slowdown[at, span])
+                    good = left < limit[at]
+                    at = at[good]
+                    one = np.ones(len(at), dtype=np.int64)
+                    parts.append((bidders[at], one * size, one * int(span), one * k, left[good]))
+        if not parts:
+            none = np.zeros(0, dtype=np.int64)
+            return none, none, none, none, np.zeros(0)
+        b, size_, span_, type_, left_ = (np.concatenate(column) for column in zip(*parts))
+        return b, size_, span_, type_, left_
 
 
 class _Agent:
-    def __init__(self, snapshot: Snapshot, finish: FinishTime, offer: Int, a: int) -> None:
-        s = self.s = snapshot
-        self.finish, self.offer, self.a = finish, offer, a
-        self.at = slice(int(s.job_ptr[a]), int(s.job_ptr[a + 1]))
-        held = s.job_held[self.at]
-        self.running = np.flatnonzero(held > 0)
-        waiting = np.flatnonzero(held == 0)
-        left = s.job_left[self.at]
-        # The order in which the app's scheduler will start them: warm ones, then the longest.
-        order = np.lexsort((-left[waiting], s.job_expiring[self.at][waiting] == 0))
-        self.waiting = waiting[order]
-        config = int(s.job_config[self.at.start])
-        self.scale: Float = s.speeds.scale[config]
-        self.slowdown: list[float] = s.speeds.slowdown[config].tolist()
-        self.worth: Float = _worth(s, self.at, self.running)
-        self.held = float(self.worth.sum())
-        offered = np.bincount(s.machine_type, weights=offer, minlength=len(s.gpu_types))
-        allowed = s.job_allowed[self.at].any(axis=0)
-        self.types = [(k, int(offered[k])) for k in range(len(s.gpu_types)) if offered[k] > 0 and allowed[k]]
+    """One app's agent."""
 
-    def rows(self) -> list[Row]:
-        """All rows that strictly lower rho, at most ``ROWS``."""
-        s, a = self.s, self.a
-        if not len(self.waiting):
-            found = self._extensions()
-        elif s.app_rigid[a] and s.app_kind[a] == Kind.BAG:
-            found = self._bag()
-        else:
-            found = self._shared()
-        old = float(s.app_left_held[a])
-        if not math.isfinite(old):
-            old = float(self.finish.left_waiting[a])
-        better = [row for row in found if row.left < old * (1 - 1e-9) - 1e-9]
-        return sorted(better, key=lambda row: row.left)[:ROWS] if len(better) > ROWS else better
+    def __init__(self, agents: Agents, a: int, offered: list[int]) -> None:
+        s = self.s = agents.s
+        self.agents, self.a = agents, a
+        first, end = agents.ptr[a], agents.ptr[a + 1]
+        self.running = [j for j in range(first, end) if agents.held[j]]
+        # The order in which the app's scheduler will start them: warm ones, then the longest.
+        waiting = [j for j in range(first, end) if not agents.held[j]]
+        self.waiting = sorted(waiting, key=lambda j: (agents.cold[j], -agents.left[j], j))
+        config = int(s.job_config[first])
+        self.scale: list[list[float]] = s.speeds.scale[config].tolist()
+        self.slowdown: list[float] = s.speeds.slowdown[config].tolist()
+        self.held = sum(agents.worth[j] for j in self.running)
+        allowed = s.job_allowed[first:end].any(axis=0) if len(offered) > 1 else [True]
+        self.types = [(k, count) for k, count in enumerate(offered) if count and allowed[k]]
+
+    def rows(self, offer: Int) -> Iterable[Row]:
+        """Rows, not all of them improvements."""
+        if not self.waiting:
+            return self._extensions(offer)
+        if self.s.app_rigid[self.a] and self.s.app_kind[self.a] == Kind.BAG:
+            return self._bag()
+        return self._shared()
 
     def _spans(self, gang: int) -> list[Locality]:
         """Spans worth telling apart: of spans with equal slowdown only the widest is bid."""
@@ -110,135 +181,157 @@ class _Agent:
 
     def _bag(self) -> Iterator[Row]:
         """Rigid bags: list scheduling, longest first, on the gangs held and the new ones."""
-        s, gang = self.s, int(self.s.app_gang_min[self.a])
-        left = s.job_left[self.at]
-        works = np.sort(left[self.waiting])[::-1].tolist()
-        held = list(zip((left[self.running] / self.worth).tolist(), self.worth.tolist()))
+        agents, gang = self.agents, self.agents.low[self.waiting[0]]
+        works = sorted((agents.left[j] for j in self.waiting), reverse=True)
+        held = [(agents.left[j] / agents.worth[j], agents.worth[j]) for j in self.running]
+        busy = max((t for t, _ in held), default=0.0)
+        spans = self._spans(gang)
         for k, offered in self.types:
-            for span in self._spans(gang):
-                speed = float(self.scale[k, gang]) / self.slowdown[span]
-                floor = max(works[0] / speed, max((t for t, _ in held), default=0.0))
+            for span in spans:
+                speed = self.scale[k][gang] / self.slowdown[span]
+                floor = max(works[0] / speed, busy) * (1 + 1e-12)
                 best = math.inf
-                for count in _ladder(min(len(works), offered // gang)):
+                for count in _ladder(min(len(works), offered // gang), ROWS // (len(spans) * len(self.types))):
                     seconds = list_schedule(held + [(0.0, speed)] * count, works)
                     if seconds < best:
-                        yield Row(((gang, count),), span, k, seconds)
+                        yield Row(((gang, count),), int(span), k, seconds)
                         best = seconds
-                    if seconds <= floor * (1 + 1e-12):
+                    if seconds <= floor:
                         break
 
     def _shared(self) -> Iterator[Row]:
         """Single jobs, sweeps and elastic bags: their phases share the GPUs as well as they can (fluid)."""
+        finish, most = self.agents.finish, int(self.s.app_gang_max[self.a])
         for k, offered in self.types:
-            splits = [gangs for gangs in self._splits(offered) if gangs]
-            largest = max((size for gangs in splits for size, _ in gangs), default=0)
-            for span in self._spans(largest):
-                if not splits:
-                    continue
-                speed = self.scale[k] / self.slowdown[span]
-                new = np.array([sum(speed[size] * count for size, count in gangs) for gangs in splits])
-                gang = float(speed[self.s.app_gang_max[self.a]])
-                left = self.finish.left_on(self.held + new, np.full(len(new), gang), self.a)
-                for gangs, seconds in zip(splits, left.tolist()):
-                    if span == Locality.MACHINE or max(size for size, _ in gangs) > 1:
-                        yield Row(gangs, int(span), k, seconds)
+            splits = self._splits(offered, ROWS // (3 * len(self.types)))
+            if not splits:
+                continue
+            for span in self._spans(max(size for split in splits for size, _ in split)):
+                speed = [x / self.slowdown[span] for x in self.scale[k]]
+                here = splits if span == Locality.MACHINE else [x for x in splits if max(x)[0] > 1]
+                new = np.array([sum(speed[size] * count for size, count in split) for split in here])
+                left = finish.left_on(self.held + new, np.full(len(new), speed[most]), self.a)
+                for split, seconds in zip(here, left.tolist()):
+                    yield Row(split, int(span), k, seconds)
+            if max(size for split in splits for size, _ in split) > 1 and self._spans(2)[0] != Locality.MACHINE:
+                yield from self._unspanned(splits, k)
 
-    def _splits(self, offered: int) -> list[tuple[tuple[int, int], ...]]:
+    def _unspanned(self, splits: list[Split], k: int) -> Iterator[Row]:
+        """Rows of one-GPU gangs, which have no span, where the larger gangs' spans begin beyond the machine."""
+        speed = self.scale[k][1] / self.slowdown[Locality.MACHINE]
+        most = self.scale[k][int(self.s.app_gang_max[self.a])] / self.slowdown[Locality.MACHINE]
+        for split in splits:
+            if max(split)[0] == 1:
+                seconds = self.agents.finish.left_on(
+                    np.array(self.held + speed * sum(c for _, c in split)), np.array(most), self.a
+                )
+                yield Row(split, int(Locality.MACHINE), k, float(seconds))
+
+    def _splits(self, offered: int, rows: int) -> list[Split]:
         """Gangs for the waiting jobs, from the fewest GPUs to the most that are offered and useful."""
-        low = self.s.job_gpus_min[self.at][self.waiting]
-        high = self.s.job_gpus_max[self.at][self.waiting]
-        if (low != low[0]).any() or (high != high[0]).any():
-            return self._mixed_splits(low, offered)
-        small, large, jobs = int(low[0]), int(high[0]), len(low)
+        low = [self.agents.low[j] for j in self.waiting]
+        high = [self.agents.high[j] for j in self.waiting]
+        if min(low) != max(low) or min(high) != max(high):
+            return self._mixed_splits(low, offered, rows)
+        small, large, jobs = low[0], high[0], len(low)
         most = min(offered // small, jobs)
-        splits: list[tuple[tuple[int, int], ...]] = [((small, count),) for count in _ladder(most)]
+        splits: list[Split] = [((small, count),) for count in _ladder(most, rows // (3 if large > small else 1))]
         if large > small and most == jobs:
-            for gpus in _ladder(min(offered, jobs * large) - jobs * small):
+            for gpus in _ladder(min(offered, jobs * large) - jobs * small, rows // 3):
                 size, larger = divmod(jobs * small + gpus, jobs)
-                even = Counter({size: jobs - larger, size + 1: larger})
-                splits.append(tuple((n, c) for n, c in even.items() if c))
+                splits.append(tuple(x for x in ((size, jobs - larger), (size + 1, larger)) if x[1]))
         if large > small and jobs > 1:
-            splits += [((large, count),) for count in _ladder(min(offered // large, jobs))]
-        return splits
+            splits += [((large, count),) for count in _ladder(min(offered // large, jobs), rows // 3)]
+        return list(dict.fromkeys(splits))
 
-    def _mixed_splits(self, low: Int, offered: int) -> list[tuple[tuple[int, int], ...]]:
+    def _mixed_splits(self, low: list[int], offered: int, rows: int) -> list[Split]:
         """Jobs that differ: the first so many in the order of start, each at its fewest GPUs."""
-        fit = np.cumsum(low) <= offered
-        return [tuple(sorted(Counter(low[:count].tolist()).items())) for count in _ladder(int(fit.sum()))]
+        fit = int((np.cumsum(low) <= offered).sum())
+        return [tuple(sorted(Counter(low[:count]).items())) for count in _ladder(fit, rows)]
 
-    def _extensions(self) -> Iterator[Row]:
+    def _extensions(self, offer: Int) -> Iterator[Row]:
         """All jobs run: enlarge the one with the most left, which costs it a restart."""
         s = self.s
-        room = s.job_gpus_max[self.at] - s.job_held[self.at]
         grower = growing_job(s, self.a)
         if grower == NONE:
             return
         j = int(np.searchsorted(s.job_id, grower))
-        job = j - self.at.start
-        gpus = np.flatnonzero((s.gpu_job == s.job_id[j]).any(axis=1))
-        machine = int(s.gpu_machine[gpus[0]])
-        k, now_at = int(s.machine_type[machine]), int(s.job_locality[j])
         restart = s.restart_s + float(s.speeds.checkpoint_s[s.job_config[j]])
         if s.job_until[j] - s.now < 2 * restart:
             return
+        machine, k = int(s.gpu_machine[s.gangs[grower][0]]), int(s.job_gpu_type[j])
+        rest = self.held - self.agents.worth[j]
         for span in SPANS:
-            if span < now_at:
+            if span < s.job_locality[j]:
                 continue
             anchor = (machine, int(s.machine_rack[machine]), NONE)[span - 1]
-            within = (np.arange(len(self.offer)) == anchor, s.machine_rack == anchor, np.ones(len(self.offer), bool))[span - 1]
-            offered = int(self.offer[within & (s.machine_type == k)].sum())
-            for more in range(1, min(int(room[job]), offered) + 1):
-                speed = float(self.scale[k, s.job_held[j] + more]) / self.slowdown[span]
-                gang = float(self.scale[k, s.app_gang_max[self.a]]) / self.slowdown[span]
-                total = self.held - float(self.worth[self.running == job].sum()) + speed
-                yield Row(((more, 1),), int(span), k, restart + float(self.finish.left_on(total, gang, self.a)), anchor)
+            within = (s.machine_rack >= 0, s.machine_rack == anchor, s.machine_rack >= 0)[span - 1] & (s.machine_type == k)
+            offered = int(offer[machine]) if span == Locality.MACHINE else int(offer[within].sum())
+            most = self.scale[k][int(s.app_gang_max[self.a])] / self.slowdown[span]
+            for more in range(1, min(self.agents.high[j] - self.agents.held[j], offered) + 1):
+                speed = self.scale[k][self.agents.held[j] + more] / self.slowdown[span]
+                left = self.agents.finish.left_on(np.array(rest + speed), np.array(most), self.a)
+                yield Row(((more, 1),), int(span), k, restart + float(left), anchor)
 
 
-def _worth(s: Snapshot, at: slice, running: Int) -> Float:
-    """Reference GPUs that each held gang is worth."""
-    if not len(running):
-        return np.zeros(0)
-    rows = running + at.start
-    first = np.array([np.flatnonzero((s.gpu_job == j).any(axis=1))[0] for j in s.job_id[rows].tolist()])
-    types = s.machine_type[s.gpu_machine[first]]
-    return s.speeds.effective(s.job_config[rows], types, s.job_held[rows], s.job_locality[rows])
-
-
-def _ladder(most: int) -> list[int]:
-    """1, 2, ..., most, thinned geometrically beyond what a bid's rows can tell."""
-    fine = ROWS // 4
-    if most <= fine:
+def _ladder(most: int, rungs: int) -> list[int]:
+    """1, 2, ..., most, thinned geometrically to about so many."""
+    fine = max(rungs // 2, 2)
+    if most <= max(rungs, 2):
         return list(range(1, most + 1))
-    steps = np.unique(np.round(np.geomspace(fine, most, fine)).astype(int))
-    return [*range(1, fine), *steps.tolist()]
+    steps = np.unique(np.round(np.geomspace(fine, most, fine)).astype(int)).tolist()
+    return [*range(1, fine), *steps]
 
 
-def _pack(s: Snapshot, finish: FinishTime, apps: Int, tables: Sequence[Sequence[Row]]) -> Bids:
-    rows = [row for table in tables for row in table]
-    bidder = np.repeat(np.arange(len(tables)), [len(t) for t in tables])
-    left = np.array([row.left for row in rows])
-    base = -np.log(finish.rho[apps])
-    rho = finish.rho_of(left, apps[bidder]) if len(rows) else np.zeros(0)
-    gangs = [gang for row in rows for gang in row.gangs]
-    expiring = _expiring(s, apps)
-    return Bids(
-        base=base,
-        expiring_bidder=expiring[0], expiring_machine=expiring[1], expiring_gpus=expiring[2],
-        row_bidder=bidder, row_span=np.array([row.span for row in rows], dtype=np.int64),
-        row_type=np.array([row.gpu_type for row in rows], dtype=np.int64),
-        row_anchor=np.array([row.anchor for row in rows], dtype=np.int64), row_value=-np.log(rho),
-        gang_ptr=np.concatenate([[0], np.cumsum([len(row.gangs) for row in rows])]).astype(np.int64),
-        gang_size=np.array([size for size, _ in gangs], dtype=np.int64),
-        gang_count=np.array([count for _, count in gangs], dtype=np.int64),
-    )  # fmt: skip
+class _Table:
+    """Rows of many bidders, gathered and then turned into ``Bids``."""
+
+    def __init__(self) -> None:
+        self.bidder: list[int] = []
+        self.rows: list[Row] = []
+
+    def add(self, bidder: int, row: Row) -> None:
+        self.bidder.append(bidder)
+        self.rows.append(row)
+
+    def pack(self, agents: Agents, apps: Int, single: Int, size: Int, span: Int, kind: Int, left: Float) -> Bids:
+        """``Bids`` of the gathered rows and of the single jobs' rows, given as columns."""
+        rows, n = self.rows, len(self.rows)
+        bidder = np.concatenate([np.array(self.bidder, dtype=np.int64), single])
+        order = np.argsort(bidder, kind="stable")
+        gangs = [gang for row in rows for gang in row.gangs]
+        counts = np.concatenate([np.array([len(row.gangs) for row in rows], dtype=np.int64), np.ones_like(single)])
+        first = np.cumsum(counts) - counts
+        length = counts[order]
+        ptr = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
+        flat = np.repeat(first[order] - ptr[:-1], length) + np.arange(ptr[-1])
+        gang_size = np.concatenate([np.array([g for g, _ in gangs], dtype=np.int64), size])
+        gang_count = np.concatenate([np.array([c for _, c in gangs], dtype=np.int64), np.ones_like(size)])
+        seconds = np.concatenate([np.array([row.left for row in rows]), left])[order]
+        s, finish = agents.s, agents.finish
+        held_bidder, held_machine, held_gpus = _expiring(s, apps)
+
+        def column(of_rows: Iterable[int], of_singles: Int) -> Int:
+            out: Int = np.concatenate([np.fromiter(of_rows, dtype=np.int64, count=n), of_singles])[order]
+            return out
+
+        return Bids(
+            base=-np.log(finish.rho_of(agents.without[apps], apps)),
+            expiring_bidder=held_bidder, expiring_machine=held_machine, expiring_gpus=held_gpus,
+            row_bidder=bidder[order], row_span=column((r.span for r in rows), span),
+            row_type=column((r.gpu_type for r in rows), kind),
+            row_anchor=column((r.anchor for r in rows), np.full(len(single), NONE)),
+            row_value=-np.log(finish.rho_of(seconds, apps[bidder[order]])),
+            gang_ptr=ptr, gang_size=gang_size[flat], gang_count=gang_count[flat],
+        )  # fmt: skip
 
 
 def _expiring(s: Snapshot, apps: Int) -> tuple[Int, Int, Int]:
     """(bidder, machine, GPUs) of what the bidders hold until this instant."""
     g = np.flatnonzero(s.gpu_free & (s.gpu_job[:, 0] >= 0))
-    row = np.searchsorted(s.job_id, s.gpu_job[g, 0])
-    bidder = np.searchsorted(apps, s.job_app[np.minimum(row, s.jobs - 1)])
-    mine = (bidder < len(apps)) & (apps[np.minimum(bidder, len(apps) - 1)] == s.job_app[np.minimum(row, s.jobs - 1)])
+    app = s.job_app[np.searchsorted(s.job_id, s.gpu_job[g, 0])]
+    bidder = np.minimum(np.searchsorted(apps, app), len(apps) - 1)
+    mine = apps[bidder] == app
     key = bidder[mine] * len(s.free) + s.gpu_machine[g[mine]]
     pairs, count = np.unique(key, return_counts=True)
     return pairs // len(s.free), pairs % len(s.free), count

@@ -1,0 +1,250 @@
+"""The ``themis`` command: one function a verb, each a thin layer over what can be imported.
+
+Wrong input ends with one sentence and exit code 2, a run that failed or a replay that differs with 1, our own mistake
+with 70, an interrupt with 130. ``THEMIS_DEBUG=1`` shows tracebacks. Heavy imports stand inside the functions, so that
+``themis --help`` is quick.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Never
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from themis import __version__
+from themis.errors import InvariantBroken, ThemisError
+
+if TYPE_CHECKING:
+    from themis.report.metrics import RunMetrics
+    from themis.sim.many import Done, Progress, Run, Watch
+
+out, err = Console(), Console(stderr=True)
+app = typer.Typer(
+    name="themis", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command; every expected error is one sentence on stderr."""
+    try:
+        app(args=None if argv is None else list(argv))
+    except InvariantBroken as error:
+        _fail(error, f"This is a bug in Themis, please report it: {error}", 70)
+    except (ThemisError, OSError) as error:
+        _fail(error, _sentence(error), 2)
+    except KeyboardInterrupt:
+        err.print("[red]Interrupted.[/red]")
+        raise SystemExit(130) from None
+    except Exception as error:  # the last resort: a person never sees a traceback that they did not ask for
+        _fail(error, f"This is a bug in Themis, please report it: {type(error).__name__}: {error}", 70)
+
+
+def _fail(error: Exception, sentence: str, code: int) -> Never:
+    if _debugging():
+        raise error
+    _say_red(sentence)
+    raise SystemExit(code) from None
+
+
+def _debugging() -> bool:
+    return os.environ.get("THEMIS_DEBUG", "") not in ("", "0")
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}."
+    return str(error)
+
+
+def _say_red(sentence: str) -> None:
+    err.print(f"[bold red]Error:[/bold red] [red]{escape(sentence)}[/red]", soft_wrap=True, highlight=False)
+
+
+def _print_json(value: object) -> None:
+    print(json.dumps(value, indent=2))
+
+
+@app.callback(invoke_without_command=True)
+def themis(
+    version: Annotated[bool, typer.Option("--version", "-V", help="Print the version and end.", is_eager=True)] = False,
+) -> None:
+    """Fair scheduling for shared GPU clusters.
+
+    Compare policies on a workload: [bold]themis simulate --workload demo --policy themis,drf --out out/demo[/bold]
+    """
+    if version:
+        print(f"themis {__version__}")
+        raise typer.Exit
+
+
+# ---- simulate ------------------------------------------------------------------------------------------------------
+
+SIMULATE = """Run policies on a workload and compare them.
+
+[bold]Examples[/bold]
+
+[cyan]themis simulate[/cyan]
+
+[cyan]themis simulate -w demo -p themis,drf,gandiva --seeds 0-4 -o out/demo[/cyan]
+
+[cyan]themis simulate -w themis1:apps=100,load=1.4 -c sim-256 -p themis:f=0.7,payment=floor,drf[/cyan]
+
+[cyan]themis simulate -w my-trace.csv -c my-cluster.yaml -p themis,fifo --set lease_s=300[/cyan]
+
+Parameters follow a name after a colon, joined by commas: [cyan]NAME:KEY=VALUE,KEY=VALUE[/cyan]. In a list of policies, a
+part with "=" belongs to the policy before it: [cyan]themis:f=0.7,payment=floor,drf[/cyan] is two policies.
+"""
+POLICIES = ["themis,drf,tiresias,gandiva"]
+
+
+@app.command(help=SIMULATE)
+def simulate(
+    workload: Annotated[str, typer.Option("--workload", "-w", help="A generator, or a trace file.")] = "demo",
+    cluster: Annotated[str, typer.Option("--cluster", "-c", help="A preset, 8x4, or a YAML file.")] = "demo-32",
+    policy: Annotated[list[str], typer.Option("--policy", "-p", help="Policies; repeatable.")] = POLICIES,
+    seeds: Annotated[str, typer.Option("--seeds", "-s", help="0, 0-4 or 0,2,7: each is a run.")] = "0",
+    settings: Annotated[
+        list[str], typer.Option("--set", metavar="KEY=VALUE", help="A setting, as lease_s=300; repeatable.")
+    ] = [],  # noqa: B006 - typer copies it
+    trace_format: Annotated[str, typer.Option("--format", "-f", help="The trace file's format.")] = "",
+    single_jobs: Annotated[bool, typer.Option("--single-jobs", help="Each job of a trace is an app.")] = False,
+    mtbf: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Mean time between failures of one machine; 0: none.")
+    ] = 0.0,
+    repair: Annotated[float, typer.Option(metavar="SECONDS", help="How long a failed machine is away.")] = 1800.0,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Runs at once; 0: one a core.")] = 0,
+    folder: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Keep logs, results and report there.")
+    ] = None,
+    report: Annotated[bool, typer.Option("--report/--no-report", help="Write report.html into --out.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Results as JSON in place of the table.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no table.")] = False,
+) -> None:
+    from themis.report.metrics import Fold
+    from themis.sim.many import run_many
+    from themis.sim.plan import Plan, key_value, parse_seeds, split_policies
+
+    plan = Plan(
+        workload=workload, cluster=cluster, policies=split_policies(policy), seeds=parse_seeds(seeds),
+        settings=dict(map(key_value, settings)), format=trace_format,
+        options={"single_jobs": "true"} if single_jobs else {}, mtbf=mtbf, repair=repair,
+    )  # fmt: skip
+    runs = plan.runs(folder)
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
+    with _bars(runs) if not quiet else nullcontext(lambda progress: None) as watch:
+        done = run_many(runs, Fold, processes=jobs or None, watch=watch)
+    good = [d.result for d in done if d.result is not None]
+    if folder and good:
+        _write_results(folder, good)
+    if as_json:
+        _print_results(good)
+    elif good and not quiet:
+        _print_table(good)
+    if folder and good and report:
+        path = _write_report(folder, [d.run for d in done if d.result is not None])
+        if not quiet:
+            err.print(f"Report: [bold]{escape(str(path))}[/bold]", soft_wrap=True)
+    _end_with_failures(done)
+
+
+@contextmanager
+def _bars(runs: Sequence[Run]) -> Iterator[Watch]:
+    """A bar for each run, of apps finished; with many runs, only those under way are shown."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("apps"),
+        TextColumn("{task.fields[hours]:8.1f} h"), TimeElapsedColumn(),
+    )  # fmt: skip
+    with Bars(*columns, console=err, transient=True) as bars:
+        names = [f"{escape(r.simulation.policy_name)}, seed {r.simulation.settings.seed}" for r in runs]
+        tasks = [
+            bars.add_task(name, start=False, visible=False, total=len(run.simulation.workload.apps), hours=0.0)
+            for name, run in zip(names, runs)
+        ]
+
+        def watch(at: Progress) -> None:
+            task = tasks[at.index]
+            if at.ended:
+                bars.stop_task(task)
+                bars.update(task, visible=len(runs) <= 12)
+            elif at.finished:
+                bars.update(task, completed=at.finished, hours=at.now / 3600)
+            else:
+                bars.start_task(task)
+                bars.update(task, visible=True)
+
+        yield watch
+
+
+def _end_with_failures(done: Sequence[Done[Any]]) -> None:
+    """One sentence for each run that failed, then the exit code of the worst."""
+    code = 0
+    for d in done:
+        if d.failure is None:
+            continue
+        who = f"{d.run.simulation.policy_name}, seed {d.run.simulation.settings.seed}"
+        ask = " This is a bug in Themis, please report it." if d.failure.bug else ""
+        _say_red(f"{who}: {d.failure.message}{ask}")
+        if _debugging():
+            err.print(d.failure.story, markup=False, highlight=False)
+        code = max(code, 70 if d.failure.bug else 2 if d.failure.input else 1)
+    if code:
+        raise typer.Exit(code)
+
+
+# ---- logs ----------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def replay(
+    log: Annotated[Path, typer.Argument(help="A log written by [cyan]themis simulate --out[/cyan].")],
+    as_json: Annotated[bool, typer.Option("--json", help="The outcome as JSON.")] = False,
+) -> None:
+    """Feed a log's events through a fresh scheduler and compare its commands with the logged ones.
+
+    Exit code 1 and the first difference if they are not equal.
+
+    Example: [cyan]themis replay out/demo/themis-seed0.jsonl.gz[/cyan]
+    """
+    from themis.sim.replay import replay as replay_log
+
+    done = replay_log(log)
+    header, state = done.header, done.core.state
+    if as_json:
+        _print_json(
+            {
+                "log": str(log), "policy": header.policy, "seed": header.seed, "workload": header.workload,
+                "cluster": header.cluster, "records": done.records, "events": done.events, "commands": done.commands,
+                "apps": state.apps.size, "jobs": state.jobs.size, "seconds": state.now,
+                "equal": done.difference is None, "difference": str(done.difference) if done.difference else None,
+            }
+        )  # fmt: skip
+    elif done.difference is None:
+        out.print(
+            f"{header.policy}, seed {header.seed}, {header.workload} on {header.cluster}: {state.apps.size} apps of "
+            f"{state.jobs.size} jobs in {state.now / 3600:.1f} h. {done.events} events gave the same {done.commands} "
+            "commands.", markup=False, soft_wrap=True,
+        )  # fmt: skip
+    if done.difference is not None:
+        _say_red(f"{log} does not replay; {done.difference}.")
+        raise typer.Exit(1)
+
+
+# ---- what there is -------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def policies(as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
+    """List the policies with their parameters and what is proven of them."""
+    from themis.policies.catalogue import describe_policies

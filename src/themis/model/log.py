@@ -1,0 +1,407 @@
+"""The event log on disk: one JSON object a line, ``{"t": time, "kind": "Grant", ...fields}``, plain or gzipped.
+
+The codec is exact: ``decode(encode(t, r)) == (t, r)`` for every kind of record, with three savings that keep long traces
+small: fields of workloads and proofs that have their default are left out, constant columns of a grant are written
+once, and proofs of very many rows keep only those that bid or got leftovers (``rows`` then says how many there were and
+``at`` which ones are left). JSON has no infinity: such numbers are written ``{"~": "inf"}``.
+
+Leaves out: what the records mean (``themis.model.events``) and any interpretation (``themis.report``).
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, fields
+from operator import attrgetter
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import IO, Any, TypeAlias, cast
+
+import numpy as np
+import orjson
+
+from themis.errors import InputError, ThemisError
+from themis.model.answers import Answer, Ask, GpuGrant, Proof, RoundPlan, Solved, TimeShare
+from themis.model.cluster import Machine
+from themis.model.events import (
+    SCHEMA, Allocated, AppCancelled, AppFinished, AppSubmitted, Command, Event, Grant, Header, JobEnded, JobProgress,
+    JobReached, JobStarted, JobStopped, MachineFailed, MachineJoined, MachineReturned, Renew, Revoke,
+)  # fmt: skip
+from themis.model.units import Bool, Seconds
+from themis.model.workload import App, Bag, Halving, Job, LossCurve, Regime, Rung, Tuner
+
+Record: TypeAlias = Header | Event | Command
+Fields: TypeAlias = dict[str, Any]
+
+PROOF_ROWS = 256
+"""Proofs of more rows than this are cut."""
+
+_FLAT = (
+    MachineFailed, MachineReturned, AppCancelled, JobStarted, JobProgress, JobStopped, JobReached, Grant, Renew, Revoke,
+    JobEnded, AppFinished, Header,
+)  # fmt: skip
+
+
+def is_record(record: Record) -> bool:
+    """Whether it belongs into the log: no machinery, and no answer that only asks for bids."""
+    return type(record) in _ENCODERS and not (type(record) is Allocated and isinstance(record.solved.answer, Ask))
+
+
+def encode(time: Seconds, record: Record, rows: int = PROOF_ROWS) -> bytes:
+    """One line of the log, without its line break.
+
+    Parameters
+    ----------
+    rows : proofs with more rows keep only those that bid or got leftovers.
+
+    Raises
+    ------
+    InputError : the log does not hold records of this kind.
+    """
+    try:
+        kind, write = _ENCODERS[type(record)]
+    except KeyError:
+        raise InputError(f"a log holds no {type(record).__name__}; ask is_record first.") from None
+    out: Fields = {"t": time, "kind": kind}
+    write(out, record, rows)
+    line = orjson.dumps(out, option=orjson.OPT_SERIALIZE_NUMPY)
+    if b"null" in line:
+        # Either a true None or a number that JSON cannot say; only then is the slow walk worth it.
+        line = orjson.dumps(_spell(out))
+    return line
+
+
+def decode(line: bytes | str) -> tuple[Seconds, Record]:
+    """The time and record of one line.
+
+    Raises
+    ------
+    InputError : the line is no record; says why.
+    """
+    return to_record(parse(line))
+
+
+def parse(line: bytes | str) -> Fields:
+    """The fields of one line as JSON has them, ``t`` and ``kind`` included."""
+    try:
+        out = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise InputError(f"this is not JSON ({error}); the log was cut off or edited there.") from None
+    if not isinstance(out, dict) or not isinstance(out.get("kind"), str) or "t" not in out:
+        raise InputError('expected an object with "t" and "kind"; this is not a line of an event log.')
+    if (b'{"~":' if isinstance(line, bytes) else '{"~":') in line:  # type: ignore[operator]
+        out = _unspell(out)
+    return cast(Fields, out)
+
+
+def to_record(line: Fields) -> tuple[Seconds, Record]:
+    """The time and record of a parsed line; raises InputError as ``decode`` does."""
+    out = dict(line)
+    time, kind = out.pop("t"), out.pop("kind")
+    if kind not in _DECODERS:
+        raise InputError(f"unknown kind of record {kind!r}; the log is of another version of Themis.")
+    try:
+        return float(time), _DECODERS[kind](out)
+    except ThemisError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise InputError(f"this is no {kind}: {reason}.") from None
+
+
+# ---- files ----------------------------------------------------------------------------------------------------------
+
+
+class LogWriter:
+    """Writes records to a file as they come; a name that ends in ``.gz`` is compressed. Equal runs give equal bytes.
+
+    Use it as a context manager; it is also a sink: ``simulation.run(writer)``.
+    """
+
+    def __init__(self, path: str | Path, *, rows: int = PROOF_ROWS) -> None:
+        self.path, self.rows = Path(path), rows
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._raw: IO[bytes] = open(self.path, "wb", buffering=1 << 20)  # noqa: SIM115 - closed in close()
+        except OSError as error:
+            raise InputError(f"cannot write the log {self.path}: {error.strerror}.") from None
+        self._file = self._raw
+        if self.path.suffix == ".gz":
+            # No name and no time in the gzip header: they would make equal runs differ.
+            packed = gzip.GzipFile(filename="", mode="wb", fileobj=self._raw, mtime=0, compresslevel=6)
+            self._file = cast(IO[bytes], io.BufferedWriter(cast(io.RawIOBase, packed), 1 << 20))
+
+    def __call__(self, time: Seconds, record: Record) -> None:
+        """Append a record; what is no record is passed over."""
+        if is_record(record):
+            self._file.write(encode(time, record, self.rows) + b"\n")
+
+    def close(self) -> None:
+        """Everything is on disk."""
+        self._file.close()
+        self._raw.close()
+
+    def __enter__(self) -> LogWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def read_log(path: str | Path) -> Iterator[tuple[Seconds, Record]]:
+    """Every (time, record) of a log, first its header.
+
+    Raises
+    ------
+    InputError : no such file, another schema, or a broken line; names file and line.
+    """
+    for number, line in read_lines(path):
+        try:
+            record = to_record(line)
+        except ThemisError as error:
+            raise InputError(f"{path}, line {number}: {error}") from None
+        yield record
+
+
+def read_lines(path: str | Path) -> Iterator[tuple[int, Fields]]:
+    """Every line of a log as (line number, parsed fields), for readers that want few kinds; raises as ``read_log``."""
+    number = 0
+    try:
+        with gzip.open(path, "rb") if Path(path).suffix == ".gz" else open(path, "rb") as file:
+            for number, raw in enumerate(file, start=1):
+                line = parse(raw)
+                if number == 1:
+                    _check_header(line)
+                yield number, line
+    except ThemisError as error:
+        raise InputError(f"{path}, line {number}: {error}") from None
+    except EOFError:
+        raise InputError(f"{path}, line {number + 1}: the compressed file ends too early; it was cut off there.") from None
+    except OSError as error:
+        raise InputError(f"cannot read the log {path}: {error.strerror or error}.") from None
+    if number == 0:
+        raise InputError(f"{path} is empty, expected an event log that begins with a Header.")
+
+
+def _check_header(line: Fields) -> None:
+    if line["kind"] != "Header":
+        raise InputError(f"the first record is a {line['kind']}, expected a Header; this is no event log of Themis.")
+    if line.get("schema") != SCHEMA:
+        raise InputError(f"the log has schema {line.get('schema')}, this Themis reads {SCHEMA}; use the version that wrote it.")
+
+
+# ---- numbers that JSON lacks ----------------------------------------------------------------------------------------
+
+
+def _spell(value: Any) -> Any:
+    """Infinities and NaN as objects, wherever they are."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"~": str(float(value))}
+    if isinstance(value, Mapping):
+        return {name: _spell(v) for name, v in value.items()}
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    return [_spell(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+def _unspell(value: Any) -> Any:
+    if isinstance(value, dict):
+        return float(value["~"]) if value.keys() == {"~"} else {name: _unspell(v) for name, v in value.items()}
+    return [_unspell(v) for v in value] if isinstance(value, list) else value
+
+
+# ---- flat records ---------------------------------------------------------------------------------------------------
+
+
+def _flat_encoder(kind: type[Any]) -> Callable[[Fields, Any, int], None]:
+    names = tuple(f.name for f in fields(kind))
+    if len(names) == 1:
+        name = names[0]
+        return lambda out, record, rows: out.__setitem__(name, getattr(record, name))
+    values = attrgetter(*names)
+    return lambda out, record, rows: out.update(zip(names, values(record)))
+
+
+def _grant(d: Fields) -> Grant:
+    d["gpus"] = tuple(d["gpus"])
+    return Grant(**d)
+
+
+# ---- machines and apps: defaults left out ---------------------------------------------------------------------------
+
+
+def _defaults(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
+    return tuple((f.name, f.default) for f in fields(kind) if f.init)
+
+
+_SHORT: Mapping[type[Any], tuple[tuple[str, Any], ...]] = MappingProxyType(
+    {kind: _defaults(kind) for kind in (Machine, App, Job, Regime, LossCurve, Bag, Halving, Rung)}
+)
+
+
+def _short(value: Any) -> Any:
+    """A workload's dataclass as a dict of what differs from the defaults; a tuner says its kind."""
+    if isinstance(value, tuple):
+        return [_short(v) for v in value]
+    names = _SHORT.get(type(value))
+    if names is None:
+        return value
+    out: Fields = {"kind": "halving"} if isinstance(value, Halving) else {}
+    for name, default in names:
+        if default is MISSING or (v := getattr(value, name)) != default:
+            out[name] = _short(getattr(value, name))
+    return out
+
+
+def _write_machine(out: Fields, record: MachineJoined, rows: int) -> None:
+    out["machine"] = _short(record.machine)
+
+
+def _read_machine(d: Fields) -> MachineJoined:
+    return MachineJoined(machine=Machine(**d["machine"]))
+
+
+def _write_app(out: Fields, record: AppSubmitted, rows: int) -> None:
+    out["app"] = _short(record.app)
+    if record.weight != 1.0:
+        out["weight"] = record.weight
+
+
+def _read_app(d: Fields) -> AppSubmitted:
+    app = dict(d["app"])
+    app["jobs"] = tuple(_job(job) for job in app["jobs"])
+    if "tuner" in app:
+        app["tuner"] = _tuner(app["tuner"])
+    return AppSubmitted(app=App(**app), weight=d.get("weight", 1.0))
+
+
+def _job(d: Fields) -> Job:
+    job = dict(d)
+    job["regimes"] = tuple(Regime(**r) for r in job["regimes"])
+    if "gpu_types" in job:
+        job["gpu_types"] = tuple(job["gpu_types"])
+    if "loss" in job:
+        job["loss"] = LossCurve(**job["loss"])
+    return Job(**job)
+
+
+def _tuner(d: Fields) -> Tuner:
+    if d.get("kind") != "halving":
+        raise ValueError(f"unknown tuner {d.get('kind')!r}")
+    return Halving(rungs=tuple(Rung(**r) for r in d["rungs"]))
+
+
+# ---- answers and proofs: columns ------------------------------------------------------------------------------------
+
+_PROOF_SCALARS: Mapping[str, Any] = MappingProxyType({"objective": 0.0, "bound": 0.0, "method": "", "offered": 0})
+_PROOF_COLUMNS: Mapping[str, type[Any]] = MappingProxyType(
+    {
+        "app": np.int64, "rho": np.float64, "bid": np.bool_, "won": np.int64, "kept": np.float64,
+        "kept_low": np.float64, "kept_high": np.float64, "leftover": np.int64,
+    }
+)  # fmt: skip
+
+
+def _write_allocated(out: Fields, record: Allocated, rows: int) -> None:
+    out["version"] = record.version
+    out["answer"] = _write_answer(record.solved.answer)
+    proof = _write_proof(record.solved.proof, rows)
+    if proof:
+        out["proof"] = proof
+
+
+def _read_allocated(d: Fields) -> Allocated:
+    answer, proof = _read_answer(d["answer"]), _read_proof(d.get("proof", {}))
+    return Allocated(version=d["version"], solved=Solved(answer=answer, proof=proof))
+
+
+def _write_proof(proof: Proof, rows: int) -> Fields:
+    out: Fields = {n: v for n, default in _PROOF_SCALARS.items() if (v := getattr(proof, n)) != default}
+    count = len(proof.app)
+    keep = _rows_kept(proof) if count > rows else None
+    if keep is not None:
+        out["rows"], out["at"] = count, np.flatnonzero(keep)
+    for name in _PROOF_COLUMNS:
+        column = getattr(proof, name)
+        if keep is not None and len(column) == count:
+            column = column[keep]
+        if len(column):
+            out[name] = column.astype(np.int8) if name == "bid" else np.ascontiguousarray(column)
+    return out
+
+
+def _rows_kept(proof: Proof) -> Bool:
+    keep = np.zeros(len(proof.app), dtype=bool)
+    for column in (proof.bid, proof.leftover):
+        if len(column) == len(keep):
+            keep |= column > 0
+    return keep
+
+
+def _read_proof(d: Fields) -> Proof:
+    values = {name: d[name] for name in _PROOF_SCALARS if name in d}
+    columns = {name: np.array(d[name], dtype=dtype) for name, dtype in _PROOF_COLUMNS.items() if name in d}
+    return Proof(**values, **columns)
+
+
+def _write_answer(answer: Answer) -> Fields:
+    match answer:
+        case GpuGrant():
+            return {
+                "kind": "gpus", "app": answer.app, "gang": answer.gang, "machine": answer.machine, "gpus": answer.gpus,
+                "until": _once(answer.until), "extend": _once(answer.extend),
+            }  # fmt: skip
+        case TimeShare():
+            return {
+                "kind": "share", "combos": answer.combos.tolist(), "gpus": answer.gpus, "x": answer.x.tolist(),
+                "types": answer.x.shape[1], "round_s": answer.round_s,
+            }  # fmt: skip
+        case RoundPlan():
+            digits = ["".join("1" if cell else "0" for cell in row) for row in answer.run.tolist()]
+            rounds = answer.run.shape[1]
+            return {"kind": "plan", "job": answer.job, "gpus": answer.gpus, "run": digits, "rounds": rounds, "round_s": answer.round_s}
+        case Ask():
+            raise InputError("a log holds no answer that asks for bids; ask is_record first.")
+
+
+def _once(column: Any) -> Any:
+    """A column whose rows are all alike, as one number."""
+    return column[0].item() if len(column) and (column == column[0]).all() else column
+
+
+def _read_answer(d: Fields) -> Answer:
+    def column(name: str, dtype: type[Any] = np.int64) -> Any:
+        value = d[name]
+        return np.array(value, dtype=dtype) if isinstance(value, list) else np.full(len(d["app"]), value, dtype=dtype)
+
+    match d["kind"]:
+        case "gpus":
+            return GpuGrant(
+                app=column("app"), gang=column("gang"), machine=column("machine"), gpus=column("gpus"),
+                until=column("until", np.float64), extend=column("extend"),
+            )  # fmt: skip
+        case "share":
+            x = column("x", np.float64).reshape(-1, d["types"])
+            return TimeShare(combos=column("combos").reshape(-1, 2), gpus=column("gpus"), x=x, round_s=d["round_s"])
+        case "plan":
+            cells = [c == "1" for row in d["run"] for c in row]
+            run = np.array(cells, dtype=bool).reshape(len(d["run"]), d["rounds"])
+            return RoundPlan(job=column("job"), gpus=column("gpus"), run=run, round_s=d["round_s"])
+    raise ValueError(f"unknown kind of answer {d['kind']!r}")
+
+
+_ENCODERS: Mapping[type[Any], tuple[str, Callable[[Fields, Any, int], None]]] = MappingProxyType(
+    {kind: (kind.__name__, _flat_encoder(kind)) for kind in _FLAT}
+    | {
+        MachineJoined: ("MachineJoined", _write_machine),
+        AppSubmitted: ("AppSubmitted", _write_app),
+        Allocated: ("Allocated", _write_allocated),
+    }
+)
+_DECODERS: Mapping[str, Callable[[Fields], Record]] = MappingProxyType(
+    {kind.__name__: (lambda d, kind=kind: kind(**d)) for kind in _FLAT}
+    | {"Grant": _grant, "MachineJoined": _read_machine, "AppSubmitted": _read_app, "Allocated": _read_allocated}
+)
