@@ -75,7 +75,8 @@ def packs(sale: Offer, table: Bids, chosen: list[int]) -> bool:
         mine = [n for n in range(len(free)) if sale.machine_type[n] == table.row_type[r]]
         span, anchor = table.row_span[r], table.row_anchor[r]
         if anchor >= 0:
-            tasks.append((int(table.gpus[r]), [[n for n in mine if anchor == (n if span == MACHINE else sale.machine_rack[n])]]))
+            here = [n for n in mine if anchor == (n if span == MACHINE else sale.machine_rack[n])]
+            tasks.append((int(table.gpus[r]), [here]))
             continue
         for size, count in table.gangs(r).items():
             if span == MACHINE:
@@ -152,7 +153,7 @@ def check_outcome(sale: Offer, table: Bids, out: Outcome) -> None:
         got = np.bincount(out.win_machine[mine], out.win_gpus[mine], sale.free.size).astype(int)
         own = Offer(free=got, machine_rack=sale.machine_rack, machine_type=sale.machine_type)
         assert packs(own, table, [row])
-        assert 0 < out.kept_low[b] <= out.kept[b] <= out.kept_high[b] <= 1
+        assert 0 <= out.kept_low[b] <= out.kept[b] <= out.kept_high[b] <= 1
     worth = sum(table.base[b] if r < 0 else table.row_value[r] for b, r in enumerate(out.row.tolist()))
     assert abs(out.objective - worth) < 1e-9
     assert out.gap >= 0

@@ -91,7 +91,9 @@ class Solver:
             waiting = [a for a in waiting if not self._settled(found[a])]
             if not waiting or not ((self._cut(sorted(broke)) or self._price()) and self._tabulate()):
                 break
-        for a in waiting if not self.huge else ():
+        for a in waiting:
+            if self.huge and a in found:
+                continue  # its interval is what a huge auction is asked for
             rows = (self.market.who != a).nonzero()[0]
             stay = max(found.get(a, main), self._left(main, a), key=lambda f: f.low if f is not main else -1)
             found[a] = self._hard(rows, self._table_without(a), stay.rows)
