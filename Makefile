@@ -1,0 +1,55 @@
+# Every target sets up what it needs by itself: a virtual environment in .venv, with Python 3.11 or newer.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test quick lint bench clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PYTEST := $(BIN)/python -m pytest -n 2
+SOURCES := src tests benchmarks examples
+
+help: ## Print this help
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.installed ## Compare four policies on the demo workload: a table, and out/demo/report.html
+	$(BIN)/themis simulate --workload demo --cluster demo-32 --policy themis,drf,tiresias,gandiva --out out/demo
+
+test: lint ## Style, types, directions of imports, then all tests
+	$(PYTEST)
+
+quick: $(VENV)/.dev ## The tests that take less than a second each
+	$(PYTEST) -m "not slow and not bench"
+
+lint: $(VENV)/.dev ## Style, types and directions of imports
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check --quiet $(SOURCES)
+	$(BIN)/mypy --strict
+	$(BIN)/lint-imports --no-logo
+
+bench: $(VENV)/.bench ## Measurements, as ratios against references in the same run (long)
+	@set -e; for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python "$$file"; done
+
+clean: ## Remove the virtual environment, caches and results
+	rm -rf $(VENV) out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@for candidate in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	  if $$candidate -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+	    echo "Setting up $(VENV) with $$($$candidate --version)"; exec $$candidate -m venv $(VENV); fi; done; \
+	echo "No Python 3.11 or newer with the venv module was found; install one (Debian: apt install python3-venv)." >&2; exit 1
+
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	$(PIP) -e '.[dev]'
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.bench: pyproject.toml | $(BIN)/python
+	$(PIP) -e '.[dev,bench]'
+	@touch $@ $(VENV)/.dev $(VENV)/.installed
