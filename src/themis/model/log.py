@@ -1,9 +1,9 @@
 """The event log on disk: one JSON object a line, ``{"t": time, "kind": "Grant", ...fields}``, plain or gzipped.
 
-The codec is exact: ``decode(encode(t, r)) == (t, r)`` for every kind of record, with three savings that keep long traces
-small: fields of workloads and proofs that have their default are left out, constant columns of a grant are written
-once, and proofs of very many rows keep only those that bid or got leftovers (``rows`` then says how many there were and
-``at`` which ones are left). JSON has no infinity: such numbers are written ``{"~": "inf"}``.
+The codec is exact: ``decode(encode(t, r)) == (t, r)`` for every kind of record. Three savings keep long traces small:
+fields of workloads and proofs that have their default are left out, constant columns of a grant are written once, and
+proofs of very many rows keep only those that bid or got leftovers (``rows`` then says how many there were and ``at``
+which of them are left). JSON has no infinity: such numbers are written ``{"~": "inf"}``.
 
 Leaves out: what the records mean (``themis.model.events``) and any interpretation (``themis.report``).
 """
@@ -24,12 +24,10 @@ import numpy as np
 import orjson
 
 from themis.errors import InputError, ThemisError
+from themis.model import events
 from themis.model.answers import Answer, Ask, GpuGrant, Proof, RoundPlan, Solved, TimeShare
 from themis.model.cluster import Machine
-from themis.model.events import (
-    SCHEMA, Allocated, AppCancelled, AppFinished, AppSubmitted, Command, Event, Grant, Header, JobEnded, JobProgress,
-    JobReached, JobStarted, JobStopped, MachineFailed, MachineJoined, MachineReturned, Renew, Revoke,
-)  # fmt: skip
+from themis.model.events import SCHEMA, Allocated, AppSubmitted, Command, Event, Grant, Header, MachineJoined
 from themis.model.units import Bool, Seconds
 from themis.model.workload import App, Bag, Halving, Job, LossCurve, Regime, Rung, Tuner
 
@@ -40,8 +38,9 @@ PROOF_ROWS = 256
 """Proofs of more rows than this are cut."""
 
 _FLAT = (
-    MachineFailed, MachineReturned, AppCancelled, JobStarted, JobProgress, JobStopped, JobReached, Grant, Renew, Revoke,
-    JobEnded, AppFinished, Header,
+    Header, Grant, events.Renew, events.Revoke, events.JobStarted, events.JobProgress, events.JobStopped,
+    events.JobReached, events.JobEnded, events.AppCancelled, events.AppFinished, events.MachineFailed,
+    events.MachineReturned,
 )  # fmt: skip
 
 
@@ -92,9 +91,8 @@ def parse(line: bytes | str) -> Fields:
         raise InputError(f"this is not JSON ({error}); the log was cut off or edited there.") from None
     if not isinstance(out, dict) or not isinstance(out.get("kind"), str) or "t" not in out:
         raise InputError('expected an object with "t" and "kind"; this is not a line of an event log.')
-    if (b'{"~":' if isinstance(line, bytes) else '{"~":') in line:  # type: ignore[operator]
-        out = _unspell(out)
-    return cast(Fields, out)
+    raw = line if isinstance(line, bytes) else line.encode()
+    return cast(Fields, _unspell(out) if b'{"~":' in raw else out)
 
 
 def to_record(line: Fields) -> tuple[Seconds, Record]:
@@ -125,10 +123,10 @@ class LogWriter:
         self.path, self.rows = Path(path), rows
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._raw: IO[bytes] = open(self.path, "wb", buffering=1 << 20)  # noqa: SIM115 - closed in close()
+            self._raw = open(self.path, "wb", buffering=1 << 20)  # noqa: SIM115 - closed in close()
         except OSError as error:
             raise InputError(f"cannot write the log {self.path}: {error.strerror}.") from None
-        self._file = self._raw
+        self._file: IO[bytes] = self._raw
         if self.path.suffix == ".gz":
             # No name and no time in the gzip header: they would make equal runs differ.
             packed = gzip.GzipFile(filename="", mode="wb", fileobj=self._raw, mtime=0, compresslevel=6)
@@ -179,7 +177,7 @@ def read_lines(path: str | Path) -> Iterator[tuple[int, Fields]]:
     except ThemisError as error:
         raise InputError(f"{path}, line {number}: {error}") from None
     except EOFError:
-        raise InputError(f"{path}, line {number + 1}: the compressed file ends too early; it was cut off there.") from None
+        raise InputError(f"{path}, line {number + 1}: the compressed file ends too early; it was cut off.") from None
     except OSError as error:
         raise InputError(f"cannot read the log {path}: {error.strerror or error}.") from None
     if number == 0:
@@ -190,7 +188,8 @@ def _check_header(line: Fields) -> None:
     if line["kind"] != "Header":
         raise InputError(f"the first record is a {line['kind']}, expected a Header; this is no event log of Themis.")
     if line.get("schema") != SCHEMA:
-        raise InputError(f"the log has schema {line.get('schema')}, this Themis reads {SCHEMA}; use the version that wrote it.")
+        schema = line.get("schema")
+        raise InputError(f"the log has schema {schema}, this Themis reads {SCHEMA}; use the version that wrote it.")
 
 
 # ---- numbers that JSON lacks ----------------------------------------------------------------------------------------
@@ -226,8 +225,7 @@ def _flat_encoder(kind: type[Any]) -> Callable[[Fields, Any, int], None]:
 
 
 def _grant(d: Fields) -> Grant:
-    d["gpus"] = tuple(d["gpus"])
-    return Grant(**d)
+    return Grant(**{**d, "gpus": tuple(d["gpus"])})
 
 
 # ---- machines and apps: defaults left out ---------------------------------------------------------------------------
@@ -237,9 +235,7 @@ def _defaults(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
     return tuple((f.name, f.default) for f in fields(kind) if f.init)
 
 
-_SHORT: Mapping[type[Any], tuple[tuple[str, Any], ...]] = MappingProxyType(
-    {kind: _defaults(kind) for kind in (Machine, App, Job, Regime, LossCurve, Bag, Halving, Rung)}
-)
+_SHORT = {kind: _defaults(kind) for kind in (Machine, App, Job, Regime, LossCurve, Bag, Halving, Rung)}
 
 
 def _short(value: Any) -> Any:
@@ -251,8 +247,9 @@ def _short(value: Any) -> Any:
         return value
     out: Fields = {"kind": "halving"} if isinstance(value, Halving) else {}
     for name, default in names:
-        if default is MISSING or (v := getattr(value, name)) != default:
-            out[name] = _short(getattr(value, name))
+        v = getattr(value, name)
+        if default is MISSING or v != default:
+            out[name] = _short(v)
     return out
 
 
@@ -342,9 +339,9 @@ def _rows_kept(proof: Proof) -> Bool:
 
 
 def _read_proof(d: Fields) -> Proof:
-    values = {name: d[name] for name in _PROOF_SCALARS if name in d}
+    values: Fields = {name: d[name] for name in _PROOF_SCALARS if name in d}
     columns = {name: np.array(d[name], dtype=dtype) for name, dtype in _PROOF_COLUMNS.items() if name in d}
-    return Proof(**values, **columns)
+    return Proof(**(values | columns))
 
 
 def _write_answer(answer: Answer) -> Fields:
@@ -361,8 +358,10 @@ def _write_answer(answer: Answer) -> Fields:
             }  # fmt: skip
         case RoundPlan():
             digits = ["".join("1" if cell else "0" for cell in row) for row in answer.run.tolist()]
-            rounds = answer.run.shape[1]
-            return {"kind": "plan", "job": answer.job, "gpus": answer.gpus, "run": digits, "rounds": rounds, "round_s": answer.round_s}
+            return {
+                "kind": "plan", "job": answer.job, "gpus": answer.gpus, "run": digits, "rounds": answer.run.shape[1],
+                "round_s": answer.round_s,
+            }  # fmt: skip
         case Ask():
             raise InputError("a log holds no answer that asks for bids; ask is_record first.")
 

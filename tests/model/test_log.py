@@ -1,0 +1,237 @@
+"""The log's codec: exact, compact, and clear about what is broken."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from themis.errors import InputError
+from themis.model import events as e
+from themis.model.answers import Ask, GpuGrant, Proof, RoundPlan, Solved, TimeShare
+from themis.model.cluster import Machine
+from themis.model.log import LogWriter, Record, decode, encode, is_record, read_log
+from themis.model.workload import App, Halving, Job, LossCurve, Regime, Rung
+
+HEADER = e.Header(
+    schema=e.SCHEMA, version="1", simulated=True, policy="themis", params={"f": 0.8, "rho": "paper", "none": None},
+    seed=3, workload="demo", source="demo, seed 3", cluster="demo-32", settings={"lease_s": 600.0},
+)  # fmt: skip
+SWEEP = App(
+    name="sweep", user="ann", arrival=1.5, weight=2.0, deadline=9e4,
+    jobs=tuple(
+        Job(name=f"j{i}", model="VGG16", regimes=(Regime(steps=10.0), Regime(steps=7.5, batch=64)), gpus_min=2,
+            gpus_max=4, step_scale=1.1, gpu_types=("V100", "K80"), loss=LossCurve(a=2.0, b=0.1, c=0.3))
+        for i in range(4)
+    ),
+    tuner=Halving(rungs=(Rung(jobs=4, steps=5.0), Rung(jobs=2, steps=12.5))),
+)  # fmt: skip
+PLAIN = App(name="plain", user="bob", arrival=0.0, jobs=(Job(name="j", model="LSTM", regimes=(Regime(steps=1.0),)),))
+GRANT = e.Grant(
+    app=1, job=2, attempt=3, gpus=(4, 5, 6), seat=0, until=600.0, locality=1, target=1e5 / 3, score=1 / 1.3
+)  # fmt: skip
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, dtype=np.int64)
+
+
+PROOF = Proof(
+    objective=-0.25, bound=-0.2, method="exact", offered=7, app=ints(3, 1), rho=np.array([2.5, np.inf]),
+    bid=np.array([True, False]), won=ints(4, 0), kept=np.array([0.7, 1.0]), kept_low=np.array([0.6, 1.0]),
+    kept_high=np.array([0.8, 1.0]), leftover=ints(0, 3),
+)  # fmt: skip
+GPUS = GpuGrant(
+    app=ints(3, 1), gang=ints(0, 1), machine=ints(2, 2), gpus=ints(4, 3), until=np.array([600.0, 540.0]),
+    extend=ints(-1, -1),
+)  # fmt: skip
+SHARE = TimeShare(
+    combos=ints(0, -1, 1, 2).reshape(2, 2), gpus=ints(2, 1), x=np.array([[0.1, 0.2], [1 / 3, 0]]), round_s=360.0
+)
+PLAN = RoundPlan(
+    job=ints(5, 9), gpus=ints(1, 2), run=np.array([[True, False, True], [False, False, True]]), round_s=120.0
+)
+NO_PROOF = Proof()
+
+
+def allocated(answer: Any, proof: Proof = NO_PROOF) -> e.Allocated:
+    return e.Allocated(version=4, solved=Solved(answer=answer, proof=proof))
+
+
+RECORDS: list[Record] = [
+    HEADER,
+    e.MachineJoined(machine=Machine(name="m0", gpus=8, gpu_type="V100", rack="r", gpus_per_slot=2)),
+    e.MachineJoined(machine=Machine(name="m1", gpus=1)),
+    e.MachineFailed(machine=1),
+    e.MachineReturned(machine=1),
+    e.AppSubmitted(app=SWEEP, weight=2.0),
+    e.AppSubmitted(app=PLAIN),
+    e.AppCancelled(app=0),
+    e.JobStarted(job=2, attempt=1),
+    e.JobProgress(job=2, attempt=1, steps=0.1),
+    e.JobStopped(job=2, attempt=1, steps=1 / 3),
+    e.JobReached(job=2, attempt=1, steps=1e9, loss=0.3),
+    allocated(GPUS, PROOF),
+    allocated(dataclasses.replace(GPUS, until=np.array([600.0, 600.0]))),
+    allocated(GpuGrant(app=ints(), gang=ints(), machine=ints(), gpus=ints(), until=np.zeros(0), extend=ints())),
+    allocated(SHARE),
+    allocated(TimeShare(combos=np.zeros((0, 2), dtype=np.int64), gpus=ints(), x=np.zeros((0, 3)), round_s=1.0)),
+    allocated(PLAN),
+    allocated(RoundPlan(job=ints(), gpus=ints(), run=np.zeros((0, 4), dtype=bool), round_s=1.0)),
+    GRANT,
+    dataclasses.replace(GRANT, until=np.inf),
+    e.Renew(app=1, job=2, until=660.0, target=5.0),
+    e.Revoke(app=1, job=2, attempt=3, cause="expired"),
+    e.JobEnded(app=1, job=2, outcome="stopped", steps=3.25),
+    e.AppFinished(
+        app=1, outcome="completed", jct=10.0, rho_paper=0.9, rho_exact=1.1, t_id_paper=11.1, t_id_exact=9.1,
+        contention=2.0, capacity=32.0, gpu_seconds=55.5,
+    ),
+]  # fmt: skip
+
+
+def assert_same(a: Any, b: Any) -> None:
+    """Equal down to the types of arrays."""
+    assert type(a) is type(b)
+    if isinstance(a, np.ndarray):
+        assert a.dtype == b.dtype
+        assert a.shape == b.shape
+        assert (a == b).all()
+    elif dataclasses.is_dataclass(a):
+        for f in dataclasses.fields(a):
+            assert_same(getattr(a, f.name), getattr(b, f.name))
+    else:
+        assert a == b
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda r: type(r).__name__)
+def test_every_kind_of_record_comes_back_as_it_was(record: Record) -> None:
+    time, back = decode(encode(123.456, record))
+    assert time == 123.456
+    assert_same(back, record)
+
+
+def test_every_event_and_command_is_a_record_but_the_machinery() -> None:
+    machinery = {"Wake", "WakeAt", "Solve", "CollectBids", "BidsCollected"}
+    kinds = {kind.__name__ for union in (e.Event, e.Command) for kind in union.__args__}  # type: ignore[attr-defined]
+    assert {type(r).__name__ for r in RECORDS} == kinds - machinery | {"Header"}
+    assert all(is_record(r) for r in RECORDS)
+    assert not is_record(e.Wake())
+    assert not is_record(e.WakeAt(time=1.0))
+
+
+def test_an_answer_that_asks_for_bids_is_no_record() -> None:
+    ask = allocated(Ask(column="bids", apps=ints(1), offer=ints(2)))
+    assert not is_record(ask)
+    with pytest.raises(InputError, match="asks for bids"):
+        encode(0.0, ask)
+
+
+@given(
+    time=st.floats(min_value=0, allow_nan=False),
+    target=st.floats(allow_nan=False),
+    score=st.floats(0, 1),
+    gpus=st.lists(st.integers(0, 10**6), min_size=1, max_size=9),
+)
+def test_numbers_come_back_bit_for_bit(time: float, target: float, score: float, gpus: list[int]) -> None:
+    grant = dataclasses.replace(GRANT, target=target, score=score, gpus=tuple(gpus))
+    assert decode(encode(time, grant)) == (time, grant)
+
+
+@given(name=st.text(min_size=1), weight=st.floats(min_value=1e-9, max_value=1e9))
+def test_any_name_survives(name: str, weight: float) -> None:
+    record = e.AppSubmitted(app=dataclasses.replace(PLAIN, name=name, user=name), weight=weight)
+    assert decode(encode(0.0, record))[1] == record
+
+
+def test_a_long_proof_keeps_the_rows_that_bid_or_got_leftovers() -> None:
+    n = 10
+    proof = Proof(
+        app=np.arange(n), rho=np.arange(n) / 2, bid=np.arange(n) < 2, won=np.zeros(n, dtype=np.int64), kept=np.ones(n),
+        leftover=np.where(np.arange(n) == 7, 3, 0),
+    )  # fmt: skip
+    line = encode(0.0, allocated(GPUS, proof), rows=5)
+    assert orjson.loads(line)["proof"]["rows"] == n
+    assert orjson.loads(line)["proof"]["at"] == [0, 1, 7]
+    _, back = decode(line)
+    assert isinstance(back, e.Allocated)
+    assert back.solved.proof.app.tolist() == [0, 1, 7]
+    assert back.solved.proof.leftover.tolist() == [0, 0, 3]
+
+
+def test_defaults_of_a_workload_are_left_out() -> None:
+    app = orjson.loads(encode(0.0, e.AppSubmitted(app=PLAIN)))["app"]
+    assert app == {
+        "name": "plain", "user": "bob", "arrival": 0.0,
+        "jobs": [{"name": "j", "model": "LSTM", "regimes": [{"steps": 1.0}]}],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz"])
+def test_a_file_gives_back_what_was_written_and_equal_runs_equal_bytes(tmp_path: Path, suffix: str) -> None:
+    paths = [tmp_path / f"{i}.{suffix}" for i in range(2)]
+    for path in paths:
+        with LogWriter(path) as log:
+            for time, record in enumerate(RECORDS):
+                log(float(time), record)
+            log(99.0, e.Wake())
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    back = list(read_log(paths[0]))
+    assert [time for time, _ in back] == [float(t) for t in range(len(RECORDS))]
+    for (_, got), wrote in zip(back, RECORDS):
+        assert_same(got, wrote)
+
+
+def write(path: Path, *lines: bytes) -> Path:
+    path.write_bytes(b"\n".join(lines))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (b'{"t":1.0,"kind":"Gra', "not JSON"),
+        (b"[]", "not a line of an event log"),
+        (b'{"t":1.0,"kind":"Gift"}', "unknown kind of record 'Gift'"),
+        (b'{"t":1.0,"kind":"JobStarted","job":1}', "this is no JobStarted: .*attempt"),
+        (b'{"t":1.0,"kind":"Grant","job":1}', "this is no Grant: it lacks 'gpus'"),
+        (b'{"t":1.0,"kind":"AppSubmitted","app":{"name":"a","user":"u","arrival":-1,"jobs":[]}}', "app 'a'"),
+        (b'{"t":1.0,"kind":"Allocated","version":1,"answer":{"kind":"wish"}}', "unknown kind of answer 'wish'"),
+    ],
+)
+def test_a_broken_line_is_named(tmp_path: Path, line: bytes, says: str) -> None:
+    path = write(tmp_path / "x.jsonl", encode(0.0, HEADER), encode(0.5, GRANT), line)
+    with pytest.raises(InputError, match=rf"x\.jsonl, line 3: .*{says}"):
+        list(read_log(path))
+
+
+@pytest.mark.parametrize(
+    ("first", "says"),
+    [
+        (encode(0.0, GRANT), "expected a Header"),
+        (encode(0.0, dataclasses.replace(HEADER, schema=99)), "has schema 99, this Themis reads 1"),
+    ],
+)
+def test_a_log_of_another_kind_is_refused(tmp_path: Path, first: bytes, says: str) -> None:
+    with pytest.raises(InputError, match=rf"line 1: .*{says}"):
+        list(read_log(write(tmp_path / "x.jsonl", first)))
+
+
+def test_missing_empty_and_truncated_files_are_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot read the log"):
+        list(read_log(tmp_path / "none.jsonl"))
+    with pytest.raises(InputError, match="is empty"):
+        list(read_log(write(tmp_path / "empty.jsonl", b"")))
+    short = tmp_path / "short.jsonl.gz"
+    short.write_bytes(gzip.compress(b"\n".join([encode(0.0, HEADER)] + [encode(0.0, GRANT)] * 500))[:-30])
+    with pytest.raises(InputError, match="ends too early"):
+        list(read_log(short))
+    with pytest.raises(InputError, match="cannot read the log"):
+        list(read_log(write(tmp_path / "plain.jsonl.gz", encode(0.0, HEADER))))
