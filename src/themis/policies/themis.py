@@ -11,7 +11,6 @@ no gang is broken and nothing is rounded.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,6 +21,7 @@ from themis.auction.clear import clear
 from themis.auction.outcome import Limits, Outcome
 from themis.auction.payment import FORMS, pay
 from themis.errors import InputError, UnknownName
+from themis.fairness.filtering import bidder_count, worst_first
 from themis.fairness.finish_time import FinishTime, Form
 from themis.model.answers import Ask, Proof, Solved
 from themis.model.snapshot import Snapshot
@@ -66,8 +66,7 @@ class Themis:
         """First ask for bids, then clear."""
         finish = FinishTime(snapshot, self.rho)
         queue = self._queue(snapshot, finish)
-        count = max(1, math.ceil((1 - self.f) * len(queue) - 1e-9))
-        bidders = np.sort(queue[:count])
+        bidders = np.sort(queue[: bidder_count(len(queue), self.f)])
         if snapshot.bids is None:
             return Solved(answer=Ask(column="bids", apps=bidders, offer=snapshot.free, form=self.rho.value))
         return _Round(snapshot, finish, queue, bidders, self.payment).solve(snapshot.bids)
@@ -75,8 +74,7 @@ class Themis:
     def _queue(self, s: Snapshot, finish: FinishTime) -> Int:
         """Apps with unmet demand, worst rho first, ties by arrival and id."""
         unmet = np.unique(s.job_app[s.job_held < s.job_gpus_max])
-        order = np.lexsort((s.app_id[unmet], s.app_arrival[unmet], -finish.rho[unmet]))
-        out: Int = unmet[order]
+        out: Int = unmet[worst_first(finish.rho[unmet], s.app_arrival[unmet], s.app_id[unmet])]
         return out
 
 

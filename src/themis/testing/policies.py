@@ -1,0 +1,231 @@
+"""The conformance kit for policies: ``check_policy`` puts one through everything that the core relies on.
+
+Plug-in authors call it from a test of their own::
+
+    from themis.testing.policies import check_policy
+
+    def test_my_policy_conforms() -> None:
+        check_policy(lambda: MyPolicy())
+
+Optima are compared by objective, never by solution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from themis.fairness.finish_time import FinishTime
+from themis.model.answers import Answer, Ask, GpuGrant, RoundPlan, Solved, TimeShare
+from themis.model.events import AppFinished, JobEnded
+from themis.model.snapshot import Snapshot
+from themis.model.units import NONE, Float, Seconds
+from themis.policies.api import Level, Pace, Policy, Workbench
+from themis.sim.runner import Record
+from themis.testing.builders import leased_twice, random_simulation
+from themis.tuning.agent import Agents, answer_ask
+
+MakePolicy = Callable[[], Policy]
+
+
+def check_policy(make: MakePolicy, seeds: Sequence[int] = (0, 1, 2)) -> None:
+    """All checks, on the states that random runs go through.
+
+    Raises
+    ------
+    AssertionError : with what was expected and what the policy did.
+    """
+    for seed in seeds:
+        log = check_run(make, seed)
+        assert log == check_run(make, seed, drop=True), "dropping the workbench changed the log; keep no state in it"
+    for snapshot in sample_snapshots(make, seeds[0]):
+        check_pure(make(), snapshot)
+        check_relabelling(make(), snapshot)
+        if make().pace.round_s is None:
+            check_time_scale(make(), snapshot)
+        if "work_conserving" in make().claims:
+            check_work_conserving(make(), snapshot)
+
+
+def check_run(make: MakePolicy, seed: int, *, drop: bool = False) -> list[tuple[Seconds, str]]:
+    """A run with failures ends, every answer is valid, no app is lost, no GPU leased twice; returns its log as text."""
+    rng = np.random.default_rng(seed)
+    simulation = random_simulation(_Checked(make()), seed)
+    log: list[tuple[Seconds, Record]] = []
+    simulation.run(lambda time, record: log.append((time, record)), drop_bench=lambda: drop and bool(rng.random() < 0.3))
+    finished = [r.app for _, r in log if isinstance(r, AppFinished)]
+    assert sorted(finished) == list(range(len(simulation.workload.apps))), f"finished apps are {sorted(finished)}"
+    ended = [r.job for _, r in log if isinstance(r, JobEnded)]
+    assert sorted(ended) == list(range(simulation.workload.jobs)), "each job must end exactly once"
+    assert not leased_twice(log), f"GPUs {leased_twice(log)} were leased twice"
+    return [(time, repr(record)) for time, record in log if type(record).__name__ not in ("Header", "Allocated")]
+
+
+def sample_snapshots(make: MakePolicy, seed: int, every: int = 7) -> Iterator[Snapshot]:
+    """Snapshots on which the policy decided in a random run."""
+    checked = _Checked(make())
+    random_simulation(checked, seed).run()
+    yield from checked.seen[::every]
+
+
+def check_pure(policy: Policy, snapshot: Snapshot) -> None:
+    """The same snapshot gives the same answer, with a warm or a cold workbench, and stays untouched."""
+    bench = Workbench()
+    first, again, cold = (decide(policy, snapshot, b) for b in (bench, bench, Workbench()))
+    assert _text(first.answer) == _text(again.answer) == _text(cold.answer), "the same snapshot got different answers"
+
+
+def check_relabelling(policy: Policy, snapshot: Snapshot) -> None:
+    """Renumbering apps of equal standing changes neither the objective nor, by more than a gang, the GPUs in use."""
+    before, after = (decide(policy, s, Workbench()) for s in (snapshot, relabelled(snapshot)))
+    assert np.isclose(before.proof.objective, after.proof.objective, atol=1e-6), (
+        f"the objective went from {before.proof.objective} to {after.proof.objective} when apps were renumbered"
+    )
+    slack = float(snapshot.job_gpus_max.max(initial=0))
+    assert abs(used(before.answer) - used(after.answer)) <= slack, "renumbering apps changed how many GPUs are used"
+
+
+def check_time_scale(policy: Policy, snapshot: Snapshot, factor: float = 3.0) -> None:
+    """Measuring time in another unit changes nothing."""
+    before, after = (decide(policy, s, Workbench()) for s in (snapshot, rescaled(snapshot, factor)))
+    assert np.isclose(before.proof.objective, after.proof.objective, atol=1e-6), "the objective depends on the unit of time"
+    assert used(before.answer) == used(after.answer), "the GPUs in use depend on the unit of time"
+
+
+def check_work_conserving(policy: Policy, snapshot: Snapshot) -> None:
+    """After the decision no app has a gang that fits the idle GPUs and would strictly lower its rho."""
+    answer = decide(policy, snapshot, Workbench()).answer
+    assert isinstance(answer, GpuGrant)
+    idle = snapshot.free - np.bincount(answer.machine, weights=answer.gpus, minlength=len(snapshot.free)).astype(np.int64)
+    served = np.unique(answer.app)
+    agents = Agents(snapshot, FinishTime(snapshot))
+    for a in np.flatnonzero(~np.isin(snapshot.app_id, served)).tolist():
+        waiting = (snapshot.job_held[snapshot.job_ptr[a] : snapshot.job_ptr[a + 1]] == 0).any()
+        if waiting:
+            gangs = agents.useful_gangs(a, idle)
+            assert not gangs, f"{idle.sum()} GPUs idle although app {snapshot.app_id[a]} could use gangs of {gangs}"
+
+
+def check_answer(snapshot: Snapshot, answer: Answer) -> None:
+    """The answer can be carried out as it stands."""
+    if isinstance(answer, GpuGrant):
+        _check_grant(snapshot, answer)
+    elif isinstance(answer, TimeShare):
+        _check_share(snapshot, answer)
+    elif isinstance(answer, RoundPlan):
+        total = int(snapshot.machine_gpus.sum())
+        assert (answer.gpus @ answer.run <= total).all(), f"a round uses more than {total} GPUs"
+        first = int(answer.gpus @ answer.run[:, 0])
+        assert first <= snapshot.free.sum(), f"the first round uses {first} GPUs, {snapshot.free.sum()} are on offer"
+
+
+def _check_grant(s: Snapshot, grant: GpuGrant) -> None:
+    given = np.bincount(grant.machine, weights=grant.gpus, minlength=len(s.free))
+    assert (given <= s.free).all(), f"machine {int(np.argmax(given - s.free))} gave more GPUs than it had free"
+    assert (grant.gpus > 0).all(), "a row of the grant has no GPUs"
+    assert (grant.until > s.now).all(), "a lease ends before it begins"
+    assert (grant.until <= s.now + s.lease_s + 1e-6).all(), "a lease is longer than allowed"
+    assert np.isin(grant.app, s.app_id).all(), "a grant goes to an app that is not active"
+    for gang in np.unique(grant.gang).tolist():
+        rows = np.flatnonzero(grant.gang == gang)
+        size, a = int(grant.gpus[rows].sum()), int(np.searchsorted(s.app_id, grant.app[rows[0]]))
+        at = slice(s.job_ptr[a], s.job_ptr[a + 1])
+        types = s.machine_type[grant.machine[rows]]
+        assert (types == types[0]).all(), f"gang {gang} mixes GPU types"
+        if grant.extend[rows[0]] == NONE:
+            fits = (s.job_held[at] == 0) & (s.job_gpus_min[at] <= size) & (size <= s.job_gpus_max[at])
+            assert fits.any(), f"no job of app {s.app_id[a]} can use a gang of {size}"
+
+
+def _check_share(s: Snapshot, share: TimeShare) -> None:
+    assert ((share.x >= 0) & (share.x <= 1)).all(), "a time share is outside [0, 1]"
+    for j in s.job_id.tolist():
+        total = float(share.x[(share.combos == j).any(axis=1)].sum())
+        assert total <= 1 + 1e-9, f"job {j} gets {total} of the time"
+    capacity = np.bincount(s.machine_type, weights=s.machine_gpus, minlength=len(s.gpu_types))
+    demand: Float = share.gpus @ share.x
+    assert (demand <= capacity + 1e-6).all(), f"shares use {demand} GPUs of {capacity}"
+
+
+def used(answer: Answer) -> float:
+    """GPUs that an answer uses, over its rounds."""
+    if isinstance(answer, GpuGrant):
+        return float(answer.gpus.sum())
+    if isinstance(answer, TimeShare):
+        return float((answer.gpus[:, None] * answer.x).sum())
+    return float((answer.gpus[:, None] * answer.run).sum()) if isinstance(answer, RoundPlan) else 0.0
+
+
+def decide(policy: Policy, snapshot: Snapshot, bench: Workbench) -> Solved:
+    """Ask until there is an answer, filling the columns that the policy asks for."""
+    solved = policy(snapshot, bench)
+    while isinstance(solved.answer, Ask):
+        snapshot = replace(snapshot, bids=answer_ask(snapshot, solved.answer))
+        solved = policy(snapshot, bench)
+    return solved
+
+
+def relabelled(s: Snapshot) -> Snapshot:
+    """The same state with apps, and each app's jobs, numbered the other way round."""
+    apps = np.arange(s.apps)[::-1]
+    jobs = np.concatenate([np.arange(s.job_ptr[a], s.job_ptr[a + 1])[::-1] for a in apps])
+    counts = np.diff(s.job_ptr)[apps]
+    new_id = dict(zip(s.job_id[jobs].tolist(), s.job_id.tolist()))
+    columns: dict[str, Any] = {
+        f.name: getattr(s, f.name)[apps if f.name.startswith(("app_", "phase_", "future_")) else jobs]
+        for f in fields(s)
+        if f.name.startswith(("app_", "phase_", "future_", "job_")) and f.name not in ("app_id", "job_id", "job_ptr", "job_app")
+    }
+    columns |= {"received": s.received[jobs], "entitled": s.entitled[jobs]}
+    gpu_job = np.vectorize(lambda j: new_id.get(int(j), NONE), otypes=[np.int64])(s.gpu_job)
+    ptr = np.concatenate([[0], np.cumsum(counts)])
+    return replace(s, **columns, job_ptr=ptr, job_app=np.repeat(np.arange(s.apps), counts), gpu_job=gpu_job, bids=None)
+
+
+def rescaled(s: Snapshot, factor: float) -> Snapshot:
+    """The same state with time measured in a unit that is ``factor`` times smaller."""
+    times = (
+        "now", "lease_s", "tick_s", "restart_s", "app_arrival", "app_attained", "app_budget", "app_longest",
+        "app_left_held", "app_deadline", "phase_work", "phase_longest", "future_work", "future_longest", "job_left",
+        "job_attained", "job_until", "received", "entitled",
+    )  # fmt: skip
+    speeds = replace(s.speeds, serial=s.speeds.serial * factor, checkpoint_s=s.speeds.checkpoint_s * factor)
+    return replace(s, **{name: getattr(s, name) * factor for name in times}, speeds=speeds, bids=None)
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """A policy that has each of its answers checked, on columns that cannot be written to."""
+
+    policy: Policy
+
+    claims: ClassVar[frozenset[str]] = frozenset()
+    needs: ClassVar[frozenset[str]] = frozenset()
+    level: ClassVar[Level] = Level.APP
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seen", [])
+
+    seen: ClassVar[list[Snapshot]]
+
+    @property
+    def pace(self) -> Pace:
+        return self.policy.pace
+
+    def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
+        own = {f.name: v.copy() for f in fields(snapshot) if isinstance(v := getattr(snapshot, f.name), np.ndarray)}
+        for column in own.values():
+            column.setflags(write=False)
+        frozen = replace(snapshot, **own)
+        solved = self.policy(frozen, bench)
+        check_answer(frozen, solved.answer)
+        if snapshot.bids is None:
+            self.seen.append(frozen)
+        return solved
+
+
+def _text(answer: Answer) -> str:
+    return "; ".join(f"{f.name}={np.asarray(getattr(answer, f.name)).tolist()}" for f in fields(answer))

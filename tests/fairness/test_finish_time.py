@@ -1,0 +1,146 @@
+"""Golden numbers of Themis §3 and §4.3, and the arithmetic behind rho."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from themis.core import snapshot as snapshots
+from themis.fairness.finish_time import (
+    FinishTime, Form, even_split, list_schedule, phase_seconds, t_id_exact, t_id_paper,
+)  # fmt: skip
+from themis.model.answers import Ask
+from themis.model.snapshot import Snapshot
+from themis.model.workload import App, Halving, Rung
+from themis.testing.builders import app, job, machines, snapshot_of, state_at
+from themis.tuning.agent import Agents, answer_ask
+
+SERIAL = (80.0, 100.0, 100.0, 120.0)
+
+
+def paper_sweep() -> App:
+    """§4.3.3: four jobs, phases of 4/2/1 jobs and 8/16/36 iterations, gpus_max 8."""
+    rungs = tuple(Rung(jobs=n, steps=s) for n, s in ((4, 8.0), (2, 16.0), (1, 36.0)))
+    return app("sweep", [job(60, (1, 8), name=f"j{s}{i}", step_scale=s) for i, s in enumerate(SERIAL)], tuner=Halving(rungs=rungs))
+
+
+def sweep_among_four() -> Snapshot:
+    others = [app(f"other{i}", [job(1000.0)]) for i in range(3)]
+    return snapshot_of(machines(8, 8), [paper_sweep(), *others])
+
+
+@pytest.mark.parametrize("form", list(Form))
+def test_section_4_3_3_independent_finish_time_is_2500_s_in_both_forms(form: Form) -> None:
+    assert FinishTime(sweep_among_four(), form).t_id[0] == pytest.approx(2500.0)
+
+
+@pytest.mark.parametrize(("gpus", "rho"), [(1, 4.0), (2, 2.0), (4, 1.0), (8, 0.5), (16, 0.34)])
+def test_section_4_3_3_table_3_with_the_optimal_split(gpus: int, rho: float) -> None:
+    finish = FinishTime(sweep_among_four())
+    left = finish.left_on(np.array([float(gpus)]), np.array([8.0]), 0)
+    assert finish.rho_of(left, np.array([0])) == pytest.approx(rho)
+
+
+@pytest.mark.parametrize(("gpus", "rho"), [(1, 4.0), (2, 2.0), (4, 1.064), (8, 0.532), (16, 0.356)])
+def test_section_4_3_3_with_an_even_static_split(gpus: int, rho: float) -> None:
+    phases = [[s * 8 for s in SERIAL], [100.0 * 16] * 2, [100.0 * 36]]
+    assert sum(even_split(works, gpus, 8) for works in phases) / 2500 == pytest.approx(rho)
+
+
+def test_section_4_3_3_erratum_the_second_phase_on_two_gpus_takes_1920_s_not_3200() -> None:
+    assert even_split([120.0 * 16, 100.0 * 16], 2, 8) == 1920.0
+
+
+def test_bids_of_section_4_3_3_are_table_3() -> None:
+    snapshot = sweep_among_four()
+    bids = answer_ask(snapshot, Ask(column="bids", apps=np.array([0]), offer=snapshot.free))
+    best = {g: float(np.exp(-bids.row_value[bids.gpus == g]).min()) for g in set(bids.gpus.tolist())}
+    assert {g: best[g] for g in (1, 2, 4, 8, 16)} == pytest.approx({1: 4.0, 2: 2.0, 4: 1.0, 8: 0.5, 16: 0.34})
+
+
+def test_table_2_two_gpus_halve_the_rho_of_one() -> None:
+    snapshot = snapshot_of(machines(1, 1), [app("a", [job(200.0, (1, 2))]), *(app(f"o{i}", [job(9.0)]) for i in range(3))])
+    finish = FinishTime(snapshot)
+    assert finish.t_id[0] == 400.0
+    left = finish.left_on(np.array([1.0, 2.0]), np.array([2.0, 2.0]), 0)
+    np.testing.assert_allclose(finish.rho_of(left, np.array([0, 0])), [200 / 400, 100 / 400])
+
+
+def test_paper_form_overstates_t_id_when_a_job_cannot_use_its_share() -> None:
+    finish = {form: FinishTime(snapshot_of(machines(8), [app("a", [job(800.0)]), app("b", [job(1.0)])]), form) for form in Form}
+    assert finish[Form.PAPER].t_id[0] == 1600.0
+    assert finish[Form.EXACT].t_id[0] == 800.0
+
+
+def test_one_app_alone_on_its_best_gang_has_rho_one() -> None:
+    state = state_at(machines(4), [app("a", [job(400.0, 4)])], held=[(0, (0, 1, 2, 3), 1e9)], now=40.0)
+    finish = FinishTime(snapshots.take(state))
+    assert finish.rho[0] == pytest.approx(1.0)
+
+
+def test_slowdown_of_table_1_multiplies_the_time_left() -> None:
+    state = state_at(machines(2, 2), [app("a", [job(400.0, 4, model="chatty")])], held=[(0, (0, 1, 2, 3), 1e9)])
+    assert FinishTime(snapshots.take(state)).rho[0] == pytest.approx(1.3)
+
+
+def test_waiting_app_is_finite_and_worse_than_its_worst_useful_grant() -> None:
+    snapshot = snapshot_of(machines(4, 4), [app(f"a{i}", [job(600.0, (1, 4), model="chatty")]) for i in range(6)], now=50.0)
+    finish = FinishTime(snapshot)
+    assert np.isfinite(finish.rho).all()
+    assert (finish.left_waiting >= finish.left_worst + snapshot.lease_s).all()
+
+
+def test_contention_is_the_time_weighted_mean_number_of_apps_from_arrival() -> None:
+    apps = [app("a", [job(1e6)]), app("b", [job(1e6)], arrival=100.0), app("c", [job(1e6)], arrival=300.0)]
+    snapshot = snapshots.take(state_at(machines(4), apps, now=400.0))
+    np.testing.assert_allclose(snapshot.app_contention, [(1 * 100 + 2 * 200 + 3 * 100) / 400, (2 * 200 + 3 * 100) / 300, 3.0])
+
+
+def test_contention_of_an_app_that_just_arrived_is_the_count_of_that_instant() -> None:
+    apps = [app("a", [job(1e6)]), app("b", [job(1e6)], arrival=100.0)]
+    assert snapshots.take(state_at(machines(4), apps, now=100.0)).app_contention[1] == 2.0
+
+
+def test_weights_count_as_so_many_apps() -> None:
+    snapshot = snapshot_of(machines(6), [app("a", [job(60.0)], weight=2.0), app("b", [job(60.0)], weight=1.0)])
+    np.testing.assert_allclose(snapshot.app_contention, [1.5, 3.0])
+
+
+def test_bag_runs_longest_first_on_the_gangs_it_has() -> None:
+    bag = app("bag", [job(float(w), name=f"j{w}") for w in (30, 20, 20, 10)])
+    snapshot = snapshot_of(machines(4), [bag, app("other", [job(1.0)])])
+    rows = Agents(snapshot, FinishTime(snapshot)).rows(0, snapshot.free, [4])
+    assert [(row.gpus, row.left) for row in rows] == [(1, 80.0), (2, 40.0), (3, 30.0)]
+
+
+def test_bag_does_not_bid_for_gpus_that_cannot_end_it_sooner() -> None:
+    bag = app("bag", [job(100.0, name="long"), *(job(10.0, name=f"s{i}") for i in range(8))])
+    snapshot = snapshot_of(machines(8), [bag])
+    assert max(row.gpus for row in Agents(snapshot, FinishTime(snapshot)).rows(0, snapshot.free, [8])) == 2
+
+
+@given(st.lists(st.floats(1, 1e4), min_size=1, max_size=20), st.integers(1, 8))
+def test_list_schedule_lies_between_the_fluid_bound_and_twice_it(works: list[float], gangs: int) -> None:
+    seconds = list_schedule([(0.0, 1.0)] * gangs, sorted(works, reverse=True))
+    fluid = max(sum(works) / gangs, max(works))
+    assert fluid * (1 - 1e-9) <= seconds <= fluid * (2 - 1 / gangs) * (1 + 1e-9)
+
+
+@given(st.floats(1, 1e6), st.floats(1, 64), st.floats(1, 64), st.floats(1, 50))
+def test_exact_t_id_never_exceeds_the_papers_form(work: float, gang: float, capacity: float, contention: float) -> None:
+    def one(x: float) -> np.ndarray:
+        return np.array([x])
+
+    exact = t_id_exact(one(work)[:, None], one(work)[:, None], one(gang), one(capacity), one(contention))
+    paper = t_id_paper(one(work), one(0.0), one(gang), one(capacity), one(contention))
+    assert exact[0] <= paper[0] * (1 + 1e-9)
+
+
+@given(st.floats(1, 1e6), st.floats(0.01, 1), st.floats(0.1, 64), st.floats(1, 64))
+def test_more_gpus_never_make_a_phase_longer(work: float, share: float, gpus: float, gang: float) -> None:
+    def seconds(g: float) -> float:
+        return float(phase_seconds(np.array(work), np.array(work * share), np.array(g), np.array(gang)))
+
+    assert seconds(2 * gpus) <= seconds(gpus)
