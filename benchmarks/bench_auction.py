@@ -198,7 +198,8 @@ def against_reference(quick: bool) -> None:
         pairs.append((ours, theirs))
         print(
             f"{seed:>4} {bids.rows:>5} {len(table):>6}{'*' if capped else ' '} {out.method:<8} {ours:>8.4f} "
-            f"{theirs:>8.2f} {theirs / ours:>6.0f}x {out.objective - bids.base.sum() - gain:>12.1e} {max(difference):>9.1e}"
+            f"{theirs:>8.2f} {theirs / ours:>6.0f}x {out.objective - bids.base.sum() - gain:>12.1e} "
+            f"{max(difference):>9.1e}"
             f"   (tables built in {built:.2f} s, not counted)", flush=True,
         )  # fmt: skip
     times = [median(side) for side in zip(*pairs)]

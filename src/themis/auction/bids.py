@@ -21,7 +21,7 @@ MACHINE, RACK, ANYWHERE = 1, 2, 3
 """How far one gang may reach: the values of `Bids.row_span`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Offer:
     """The GPUs on sale.
 
@@ -51,7 +51,7 @@ class Offer:
             raise InputError("Offer: free, machine_rack and machine_type must be >= 0; one is negative.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Bids:
     """Bids of B bidders, sorted by (arrival, id), with R exclusive rows, sorted by bidder; a bidder wins at most one.
 

@@ -16,7 +16,7 @@ from themis.auction.bids import Floats
 from themis.errors import InputError, NotSolved
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DivisibleOutcome:
     """Proportionally fair amounts and what each app keeps of them.
 

@@ -21,7 +21,7 @@ WIDE, ON_MACHINE, IN_RACK, LOCAL, RACKED = range(5)
 """Kinds of row: any GPUs; all on one given machine; all in one given rack; gangs each on a machine; each in a rack."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Market:
     """M rows that may win, sorted by bidder, and K capacities that any winning set keeps.
 

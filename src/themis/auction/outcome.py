@@ -46,7 +46,7 @@ class Limits:
             raise InputError("Limits: 0 < gap <= gap_huge, and every limit of work must be at least 1.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Outcome:
     """Winners, where they sit, and what they keep (Themis pseudocode 1, lines 6-9).
 

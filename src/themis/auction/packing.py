@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from themis.auction.market import IN_RACK, ON_MACHINE, RACKED, Market
 
 
@@ -58,10 +60,10 @@ class Packer:
             [n for n, k in enumerate(kinds) if k == t and self._free[n]] for t in range(len(self._room))
         ]
         sizes = market.sizes.tolist()[::-1]
-        self._sizes = [[(s, c) for s, c in zip(sizes, row[::-1]) if c] for row in market.gangs.tolist()]
-        alike: dict[tuple[object, ...], int] = {}
-        looks = zip(self.kind, self.place, self.type, self.gpus, map(tuple, self._sizes))
-        self._alike = [alike.setdefault(look, len(alike)) for look in looks]
+        self._sizes: list[list[tuple[int, int]]] = [[] for _ in self.kind]
+        for r in np.unique(market.gangs.nonzero()[0]).tolist():
+            self._sizes[r] = [(s, c) for s, c in zip(sizes, market.gangs[r, ::-1].tolist()) if c]
+        self._alike: list[int] = []
         self._known: dict[tuple[int, ...], bool | None] = {}
 
     def floor(self, rows: Sequence[int], kind: int) -> Floor | None:
@@ -94,6 +96,10 @@ class Packer:
 
         Rows must keep `Market.have` in sum; then only places remain to be found.
         """
+        if not self._alike:
+            number: dict[tuple[object, ...], int] = {}
+            looks = zip(self.kind, self.place, self.type, self.gpus, map(tuple, self._sizes))
+            self._alike = [number.setdefault(look, len(number)) for look in looks]
         key = tuple(sorted(self._alike[r] for r in rows))
         if key not in self._known:
             self._known[key] = self._fits(rows)

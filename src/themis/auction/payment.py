@@ -17,7 +17,7 @@ from themis.auction.bids import Ints
 from themis.errors import InputError, UnknownName
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Grant:
     """What an app holds after paying.
 

@@ -28,7 +28,7 @@ FALLBACKS = 8
 """Rows tried for a bidder whose own row finds no place."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Priced:
     """Worth of every row less the price of what it takes of priced capacity, shape [M], and the price of all that.
 

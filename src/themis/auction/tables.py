@@ -25,7 +25,7 @@ GATHER = 40_000
 """Largest table (states times options) built by gathering; above it, slices are faster."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tables:
     """Tables of P bidders over S states with U options each; the last option is to win nothing.
 
@@ -43,6 +43,8 @@ class Tables:
         Shape [P + 1, S + 1]; the last column is NEVER.
     cell
         Shape [M], where each row of the market stands in `value`, flat.
+    source
+        Shape [S, U], the state after each option, when the tables are small; else empty.
     constant
         Price of capacities that the options pay for instead of counting them; see `prices`.
     """
@@ -57,6 +59,7 @@ class Tables:
     ahead: Ints
     behind: Ints
     cell: Ints
+    source: Ints
     constant: int
 
     @property
@@ -104,6 +107,9 @@ class Tables:
 
     def sources(self, states: Ints) -> Ints:
         """State after each option, shape [W, U]; the last column of the tables where it does not fit."""
+        if self.source.size:
+            kept: Ints = self.source[states]
+            return kept
         if self.caps.size == 1:
             left = states[:, None] - self.offset
             return np.where(left >= 0, left, self.full + 1)
@@ -115,10 +121,11 @@ class Tables:
         picks = np.full((states.size, self.who.size), -1)
         start = int(after.min()) + 1
         lanes = np.arange(states.size)
+        last = int(after.max())
         for i in range(start, self.who.size):
-            live = after < i
             choice = (self.value[i] + self.ahead[i + 1][self.sources(states)]).argmax(1)
-            choice = np.where(live, choice, self.offset.size - 1)
+            if i <= last:
+                choice = np.where(after < i, choice, self.offset.size - 1)
             picks[lanes, i] = self.owner[i, choice]
             states = states - self.offset[choice]
         return picks
@@ -148,7 +155,9 @@ def build(market: Market, need: Ints, caps: Ints, priced: Priced) -> Tables:
     numbers = need @ stride
     offset, index = np.unique(-np.append(numbers, 0), return_inverse=True)
     offset, index = -offset, index[:-1]
-    who, position = np.unique(market.who, return_inverse=True)
+    first = np.ones(market.who.size, np.bool_)
+    first[1:] = market.who[1:] != market.who[:-1]
+    who, position = market.who[first], first.cumsum() - 1
     value = np.full((who.size, offset.size), NEVER)
     owner = np.full((who.size, offset.size), -1)
     order = np.lexsort((-rows, score))  # the last of equal cells stays: the dearest, then the earliest row
@@ -159,30 +168,35 @@ def build(market: Market, need: Ints, caps: Ints, priced: Priced) -> Tables:
     coef = offset[:, None] // stride % (caps + 1)
     states = int(np.prod(caps + 1))
     if states * offset.size <= GATHER:
-        ahead, behind = _gathered(value, coef, offset, caps, stride, states)
+        source = _sources(coef, offset, caps, stride, states)
+        ahead, behind = _gathered(value, source)
+        source = source.T
     else:
+        source = np.zeros((0, 0), np.int64)
         empty = np.zeros(states + 1, np.int64)
         empty[states] = NEVER
         ahead, behind = _sliced(value, coef, caps, empty)[::-1], _sliced(value[::-1], coef, caps, empty)
     return Tables(
         who=who, caps=caps, stride=stride, coef=coef, offset=offset, value=value, owner=owner,
-        ahead=ahead, behind=behind, cell=position * offset.size + index,
+        ahead=ahead, behind=behind, cell=position * offset.size + index, source=source,
         constant=priced.constant,
     )  # fmt: skip
 
 
-def _gathered(
-    value: Ints, coef: Ints, offset: Ints, caps: Ints, stride: Ints, states: int
-) -> tuple[Ints, Ints]:
-    """Both tables side by side, one gather per bidder: few calls, for small tables."""
-    bidders = value.shape[0]
+def _sources(coef: Ints, offset: Ints, caps: Ints, stride: Ints, states: int) -> Ints:
+    """State after each option from each state, shape [U, S]; S where the option does not fit."""
     every = np.arange(states)
     fits: Bools
     if caps.size == 1:
         fits = np.asarray(every >= offset[:, None])
     else:
         fits = np.asarray(((every[:, None] // stride % (caps + 1)) >= coef[:, None, :]).all(2))
-    source = np.where(fits, every - offset[:, None], states)
+    return np.where(fits, every - offset[:, None], states)
+
+
+def _gathered(value: Ints, source: Ints) -> tuple[Ints, Ints]:
+    """Both tables side by side, one gather per bidder: few calls, for small tables."""
+    bidders, states = value.shape[0], source.shape[1]
     both = np.zeros((bidders + 1, 2, states + 1), np.int64)
     both[:, :, states] = NEVER
     pairs = np.stack([value[::-1], value], 1)[:, :, :, None]

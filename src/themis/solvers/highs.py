@@ -19,7 +19,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Program:
     """Maximise ``gain @ x`` subject to ``row_low <= A x <= row_high`` and ``low <= x <= high``.
 
@@ -46,7 +46,7 @@ class Program:
     value: Floats
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Solution:
     """The best point found.
 
