@@ -36,7 +36,7 @@ app = typer.Typer(
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command; every expected error is one sentence on stderr."""
     try:
-        app(args=None if argv is None else list(argv))
+        app(args=None if argv is None else list(argv), prog_name="themis")
     except InvariantBroken as error:
         _fail(error, f"This is a bug in Themis, please report it: {error}", 70)
     except (ThemisError, OSError) as error:
@@ -138,7 +138,6 @@ def simulate(
     as_json: Annotated[bool, typer.Option("--json", help="Results as JSON in place of the table.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no table.")] = False,
 ) -> None:
-    from themis.report.metrics import Fold
     from themis.sim.many import run_many
     from themis.sim.plan import Plan, key_value, parse_seeds, split_policies
 
@@ -150,6 +149,8 @@ def simulate(
     runs = plan.runs(folder)
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
+    from themis.report.metrics import Fold
+
     with _bars(runs) if not quiet else nullcontext(lambda progress: None) as watch:
         done = run_many(runs, Fold, processes=jobs or None, watch=watch)
     good = [d.result for d in done if d.result is not None]
@@ -331,7 +332,9 @@ def _about(kind: type) -> str:
     import sys
 
     module = sys.modules[kind.__module__]
-    public = [v for n, v in vars(module).items() if isinstance(v, type) and v.__module__ == module.__name__ and n[0] != "_"]
+    public = [
+        v for n, v in vars(module).items() if isinstance(v, type) and v.__module__ == module.__name__ and n[0] != "_"
+    ]
     text = (inspect.getdoc(module) if len(public) == 1 else inspect.getdoc(kind)) or ""
     sentence, *_ = text.split("\n\n")[0].replace("\n", " ").split(". ")
     return sentence.rstrip(".").replace("``", "")

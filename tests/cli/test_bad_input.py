@@ -1,0 +1,114 @@
+"""Wrong input of every kind: exit code 2, one sentence on stderr that says what to do, no traceback, nothing on stdout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command import Command
+
+HEADER = "app,user,submit_s,gpus,duration_s\n"
+
+FILES = {
+    "broken-row.csv": HEADER + "a,u,0,2,60\nb,u,5,many,60\n",
+    "negative.csv": HEADER + "a,u,-5,2,60\n",
+    "empty.csv": "",
+    "short-row.csv": HEADER + "a,u,0\n",
+    "columns.csv": "x,y,z\n1,2,3\n",
+    "too-large.csv": HEADER + "a,u,0,64,60\n",
+    "no-machines.yaml": "machines: []\n",
+    "no-gpus.yaml": "machines:\n  - {count: 2, gpus: 0}\n",
+    "typo.yaml": "machines:\n  - {cuont: 2, gpus: 4}\n",
+    "not-yaml.yaml": "machines: [\n",
+    "log.jsonl": '{"t": 0, "kind": "Grant"}\n',
+    "notes.jsonl": "these are notes\n",
+}
+
+CASES = {
+    "a broken row of a trace": (["-w", "broken-row.csv"], "broken-row.csv, line 3, column 'gpus': got 'many'"),
+    "a negative time in a trace": (["-w", "negative.csv"], "line 2, column 'submit_s': got '-5'"),
+    "an empty trace": (["-w", "empty.csv"], "is empty"),
+    "a row with too few cells": (["-w", "short-row.csv"], "line 2, column 'gpus'"),
+    "a trace of no known format": (["-w", "columns.csv"], "no format has the columns x, y, z"),
+    "a trace that is not there": (["-w", "nowhere.csv"], "cannot read trace 'nowhere.csv'"),
+    "a trace that is a folder": (["-w", "."], "cannot read trace '.'"),
+    "a job that can never fit": (["-w", "too-large.csv", "-c", "8x4"], "needs 64 GPUs; cluster '8x4' has 32"),
+    "an unknown workload": (["-w", "demoo"], "Did you mean 'demo'?"),
+    "an unknown workload option": (["-w", "themis1:aps=3"], "Did you mean 'apps'?"),
+    "a wrong workload option": (["-w", "themis1:apps=few"], "option 'apps' got 'few'"),
+    "a workload option out of range": (["-w", "themis1:load=-1"], "load is -1.0, expected more than 0"),
+    "a seed among workload options": (["-w", "demo:seed=3"], "seed is not one of its options"),
+    "an unknown trace format": (["-w", "too-large.csv", "-f", "philly_app"], "Did you mean 'philly_apps'?"),
+    "an unknown cluster": (["-c", "sim-265"], "Did you mean 'sim-256'?"),
+    "a cluster shorthand gone wrong": (["-c", "8x4x2"], "is not COUNTxGPUS"),
+    "a cluster without machines": (["-c", "no-machines.yaml"], "no-machines.yaml"),
+    "a machine without GPUs": (["-c", "no-gpus.yaml"], "key 'gpus' in machines[0]: got 0"),
+    "a misspelt key of a cluster": (["-c", "typo.yaml"], "Did you mean 'count'?"),
+    "a cluster that is not YAML": (["-c", "not-yaml.yaml"], "not valid YAML"),
+    "a cluster that is not there": (["-c", "nowhere.yaml"], "cannot read cluster file 'nowhere.yaml'"),
+    "an unknown policy": (["-p", "tiresas"], "Did you mean 'tiresias'?"),
+    "no policy": (["-p", ","], "no policy is named"),
+    "an unknown parameter": (["-p", "themis:pament=floor"], "Did you mean 'payment'?"),
+    "a wrong parameter": (["-p", "themis:payment=flor"], "Did you mean 'floor'?"),
+    "a parameter that is no number": (["-p", "themis:f=most"], "f is 'most', expected a float"),
+    "a parameter out of range": (["-p", "themis:f=2"], "f is 2.0, expected 0"),
+    "a parameter without a colon": (["-p", "themis,f=0.7"], "write themis:f=0.7"),
+    "an unknown setting": (["--set", "lease=300"], "Did you mean 'lease_s'?"),
+    "a wrong setting": (["--set", "lease_s=long"], "setting lease_s is 'long', expected a number"),
+    "a setting out of range": (["--set", "lease_s=-1"], "lease_s is -1.0, expected more than 0"),
+    "an infinite setting": (["--set", "lease_s=inf"], "setting lease_s is 'inf'"),
+    "a setting without a value": (["--set", "lease_s"], "expected KEY=VALUE"),
+    "a seed that is no number": (["--seeds", "one"], "seeds are 'one'"),
+    "a falling range of seeds": (["--seeds", "4-0"], "seeds are '4-0'"),
+    "far too many seeds": (["--seeds", "0-999999999"], "at most 10,000"),
+    "a negative time between failures": (["--mtbf", "-1"], "mtbf is -1.0"),
+    "an output folder that is a file": (["-o", "empty.csv"], "empty.csv"),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_simulate_ends_in_one_sentence_on(case: str, themis: Command) -> None:
+    args, expected = CASES[case]
+    ended = themis("simulate", *(["-p", "fifo"] if "-p" not in args else []), *args, "-q", "-j1")
+    assert ended.code == 2, ended
+    assert expected in ended.err
+    assert "Traceback" not in ended.err
+    assert len(ended.err.strip().splitlines()) == 1
+    assert ended.out == ""
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["replay", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["replay", "log.jsonl"], "expected a Header"),
+        (["replay", "notes.jsonl"], "notes.jsonl, line 1"),
+        (["explain", "a", "--log", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["explain", "a", "--log", "notes.jsonl"], "notes.jsonl, line 1"),
+    ],
+)
+def test_a_log_that_cannot_be_read_ends_in_one_sentence(args: list[str], expected: str, themis: Command) -> None:
+    ended = themis(*args)
+    assert ended.code == 2, ended
+    assert expected in ended.err
+    assert len(ended.err.strip().splitlines()) == 1
+
+
+def test_an_unknown_option_or_verb_is_a_usage_error(themis: Command) -> None:
+    assert themis("simulate", "--polcy", "drf").code == 2
+    assert themis("simulat").code == 2
+
+
+def test_debugging_shows_the_traceback(themis: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THEMIS_DEBUG", "1")
+    from themis.errors import UnknownName
+
+    with pytest.raises(UnknownName):
+        themis("simulate", "-p", "nobody")
