@@ -26,8 +26,8 @@ def clear(offer: Offer, bids: Bids, limits: Limits = DEFAULT_LIMITS, payments: b
     """Hold one auction.
 
     Equal optima (in steps of about 1e-12 nats) are decided by fewest GPU moves, counting for each row the GPUs that
-    it could renew on its own, then by arrival: earlier bidders get more GPUs. Only the integer program, which few
-    auctions need, does not look at ties.
+    it could renew on its own, then by arrival: earlier bidders get more GPUs. The few auctions that need the search
+    stop at its first optimum with fewest moves; the integer program, and repair in huge ones, do not look at ties.
 
     Parameters
     ----------

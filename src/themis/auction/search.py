@@ -39,6 +39,8 @@ class _Walk:
         self.rows = known
         self.worth = int(market.score[known].sum())
         self.score = market.score.tolist()
+        ends = [np.searchsorted(market.who, table.who, side).tolist() for side in ("left", "right")]
+        self.span = list(zip(*ends))
 
     def descend(self, i: int, state: int, rows: list[int], bound: int) -> bool:
         """Try all options of bidder i on; False when the limit or an unsure packing left something open.
@@ -51,25 +53,29 @@ class _Walk:
             if worth > self.worth:
                 self.rows, self.worth = rows, worth
             return True
-        after = table.value[i] + table.ahead[i + 1][table.sources(np.array([state]))[0]]
-        for u in np.argsort(-after, kind="stable").tolist():
-            if after[u] <= NEVER // 2 or bound + after[u] <= self.worth:
+        first, stop = self.span[i]
+        states = table.sources(np.array([state]))[0]
+        ahead = table.ahead[i + 1]
+        after = np.append(table.score[first:stop] + ahead[states[table.column[first:stop]]], ahead[state])
+        for k in np.argsort(-after, kind="stable").tolist():
+            if after[k] <= NEVER // 2 or bound + after[k] <= self.worth:
                 break
-            row = int(table.owner[i, u])
-            taken = rows
-            if row >= 0:
-                self.left -= 1
-                if self.left < 0:
-                    return False
+            row = first + k
+            if row == stop:
+                settled = self.descend(i + 1, state, rows, bound)
+            else:
                 taken = [*rows, row]
-                if broken(self.market, np.array(taken)):
+                self.left -= 1
+                packed = None if self.left < 0 else self._packs(taken)
+                if packed is False:
                     continue
-                packed = True if self.market.certain else self.packer.fits(taken)
-                if packed is None:
-                    return False
-                if not packed:
-                    continue
-            gained = int(table.value[i, u])
-            if not self.descend(i + 1, state - int(table.offset[u]), taken, bound + gained):
+                after_row = int(states[table.column[row]])
+                settled = packed is True and self.descend(i + 1, after_row, taken, bound + int(table.score[row]))
+            if not settled:
                 return False
         return True
+
+    def _packs(self, rows: list[int]) -> bool | None:
+        if broken(self.market, np.array(rows)):
+            return False
+        return True if self.market.certain else self.packer.fits(rows)

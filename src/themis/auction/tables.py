@@ -41,8 +41,9 @@ class Tables:
         Shape [P, U]: integer worth (or NEVER) and the market's row (or -1).
     ahead, behind
         Shape [P + 1, S + 1]; the last column is NEVER.
-    cell
-        Shape [M], where each row of the market stands in `value`, flat.
+    score, column
+        Shape [M], priced worth and option of each row of the market. Rows of one bidder that take the same of these
+        capacities share an option and only the dearest owns it, though others may pack where it does not.
     source
         Shape [S, U], the state after each option, when the tables are small; else empty.
     constant
@@ -58,7 +59,8 @@ class Tables:
     owner: Ints
     ahead: Ints
     behind: Ints
-    cell: Ints
+    score: Ints
+    column: Ints
     source: Ints
     constant: int
 
@@ -82,15 +84,15 @@ class Tables:
         early = _sliced(self.value[:i], self.coef, self.caps, self.ahead[i + 1])[::-1]
         rest = [np.delete(part, i, 0) for part in (self.who, self.value, self.owner)]
         ahead = np.concatenate([early[:-1], self.ahead[i + 1 :]])
-        return replace(self, who=rest[0], value=rest[1], owner=rest[2], ahead=ahead, behind=ahead[:0], cell=ahead[:0])
+        return replace(self, who=rest[0], value=rest[1], owner=rest[2], ahead=ahead, behind=ahead[:0])
 
-    def forced(self, score: Ints) -> Ints:
-        """Shape [M], the most that all bidders gain together when each row wins; `score` is its priced worth."""
+    def forced(self, who: Ints) -> Ints:
+        """Shape [M], the most that all bidders gain together when each row wins; `who` are the rows' bidders."""
         around = np.full(self.value.shape, NEVER)
         for i, u in zip(*(self.value > NEVER).nonzero()):
             rest = self.full - int(self.offset[u])
             around[i, u] = (self.behind[i, : rest + 1] + self.ahead[i + 1, rest::-1]).max()
-        bounds: Ints = around.reshape(-1)[self.cell] + score + self.constant
+        bounds: Ints = around[np.searchsorted(self.who, who), self.column] + self.score + self.constant
         return bounds
 
     def trace(self) -> Ints:
@@ -178,7 +180,7 @@ def build(market: Market, need: Ints, caps: Ints, priced: Priced) -> Tables:
         ahead, behind = _sliced(value, coef, caps, empty)[::-1], _sliced(value[::-1], coef, caps, empty)
     return Tables(
         who=who, caps=caps, stride=stride, coef=coef, offset=offset, value=value, owner=owner,
-        ahead=ahead, behind=behind, cell=position * offset.size + index, source=source,
+        ahead=ahead, behind=behind, score=score, column=index, source=source,
         constant=priced.constant,
     )  # fmt: skip
 

@@ -200,8 +200,7 @@ class Solver:
         if self.table is None:
             return np.arange(self.market.row.size)
         worth = int(self.market.score[known].sum())
-        score = self.priced.score if self.priced else self.market.score
-        return np.flatnonzero(self.table.forced(score) >= worth)
+        return np.flatnonzero(self.table.forced(self.market.who) >= worth)
 
     def _hard(self, rows: Ints, table: Tables | None, known: list[int]) -> Found:
         """Search among `rows` for better than the packable rows `known`, then the integer program."""
