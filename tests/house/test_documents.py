@@ -1,0 +1,93 @@
+"""What the documents say holds: links lead somewhere, commands run, targets exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from themis.cli import main
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def _names(paths: list[Path]) -> list[str]:
+    return [str(path.relative_to(ROOT)) for path in paths]
+
+
+def _anchors(document: Path) -> set[str]:
+    heads = re.findall(r"^#+ (.+)$", document.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def _commands(document: Path) -> list[str]:
+    """Lines of the shell blocks, continued lines joined, comments dropped."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    return [line for line in (" ".join(shlex.split(line, comments=True)) for line in lines) if line]
+
+
+README_COMMANDS = _commands(ROOT / "README.md")
+
+
+@pytest.mark.parametrize("name", _names(DOCUMENTS))
+def test_every_link_leads_somewhere(name: str) -> None:
+    document = ROOT / name
+    for link in LINK.findall(document.read_text(encoding="utf-8")):
+        if link.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = document.parent / path if path else document
+        assert target.exists(), f"{name} links to {link}, which is not there"
+        assert not anchor or anchor in _anchors(target), f"{name} links to {link}; there is no such heading"
+
+
+def test_the_readme_shows_commands() -> None:
+    assert any(command.startswith("themis simulate") for command in README_COMMANDS)
+    assert "make demo" in README_COMMANDS
+
+
+@pytest.mark.slow
+def test_every_themis_command_of_the_readme_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """In order, in one folder: later commands read what earlier ones wrote."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    for command in README_COMMANDS:
+        if command.startswith("themis "):
+            assert _exit_code(command) == 0, f"{command}\n{capfd.readouterr()}"
+
+
+def _exit_code(command: str) -> object:
+    try:
+        main(shlex.split(command)[1:])
+    except SystemExit as end:
+        return end.code or 0
+    return 0
+
+
+@pytest.mark.parametrize("document", _names(DOCUMENTS))
+def test_every_make_target_exists(document: str) -> None:
+    for command in _commands(ROOT / document):
+        if command.startswith("make"):
+            subprocess.run(
+                [*shlex.split(command), "--dry-run"],
+                cwd=ROOT,
+                check=True,
+                capture_output=True,
+                env={"PATH": "/usr/bin:/bin"},
+            )
+
+
+def test_python_blocks_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for block in re.findall(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL):
+        exec(compile(block, "README.md", "exec"), {})
