@@ -1,0 +1,86 @@
+"""What every number of a report means: the one table that the HTML report, the tables and ``docs/metrics.md`` show.
+
+Keys are the fields of ``RunMetrics`` and ``AppRow``; units are part of each definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+RHO_DEFINITIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "rho_paper":
+            "Finish-time fairness of an app over its whole life: its JCT divided by T_id, the time it would "
+            "have taken on its own 1/N of the cluster, in the form of the Themis paper: T_id = work / min(GPUs "
+            "of the cluster, most GPUs the app can use) x N_avg. Up to 1 the app was treated fairly. The form "
+            "overstates T_id of apps that cannot use the whole cluster. Statistics are over completed apps.",
+        "rho_exact":
+            "The same with the exact T_id: the time on 1/N of the cluster's GPUs (fractional, best locality), "
+            "phase by phase max(work / s, longest job / min(s, its most GPUs)), s = GPUs / N_avg. Mostly higher "
+            "than rho_paper. Statistics are over completed apps.",
+        "rho_max": "The worst app's rho.",
+        "rho_mean": "Mean rho.",
+        "rho_median": "Median rho.",
+        "rho_p99": "99th percentile of rho, interpolated between ranks.",
+        "rho_above_1": "Fraction of apps with rho above 1: those that would have been better off on their own 1/N.",
+        "rho_jain":
+            "Jain's index over rho, (sum rho)^2 / (n x sum rho^2), from 1/n to 1: 1 when all apps have the same "
+            "rho. It says how even, not how good, the rhos are.",
+    }
+)  # fmt: skip
+APP_DEFINITIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "weight": "The app's weight times its user's and its group's.",
+        "arrival": "When the app arrived, seconds from the start.",
+        "finish": "When its last job ended, seconds from the start.",
+        "jct": "Job (here: app) completion time: finish - arrival, seconds.",
+        "wait": "From arrival to the first grant, seconds.",
+        "t_id_paper": "Isolated finish time in the paper's form, seconds.",
+        "t_id_exact": "Isolated finish time in the exact form, seconds.",
+        "contention":
+            "N_avg: time-weighted mean over the app's life of the apps in the system, itself included, by "
+            "weight.",
+        "gpu_seconds": "GPUs x seconds leased to the app, from each grant to its revocation, restarts included.",
+        "lost_seconds":
+            "GPU-seconds of the app's leases that did no lasting work: restarts and work lost in crashes.",
+        "outcome": "completed, cancelled, or active if the log ends before.",
+    }
+)  # fmt: skip
+DEFINITIONS: Mapping[str, str] = MappingProxyType(
+    {
+        **RHO_DEFINITIONS,
+        "makespan": "First arrival to last finish, seconds. If apps are still active, to the end of the log.",
+        "jct_mean": "Mean JCT (finish - arrival) of completed apps, seconds.",
+        "jct_median": "Median JCT of completed apps, seconds.",
+        "jct_p99": "99th percentile of JCT of completed apps, seconds, interpolated between ranks.",
+        "wait_mean": "Mean time from an app's arrival to its first grant, seconds; apps never granted are left out.",
+        "wait_max": "Longest time from an app's arrival to its first grant, seconds.",
+        "gpu_seconds":
+            "GPU time: GPUs x seconds under lease, from each grant to its revocation. A GPU that two jobs share "
+            "counts once.",
+        "utilisation":
+            "GPU time divided by in-service GPU time over the makespan. Failed machines are not in service.",
+        "useful":
+            "Share of leased time that did lasting work: 1 - (restart_seconds + crash_seconds) / leased GPU- "
+            "seconds.",
+        "placement":
+            "Mean placement score of the leases, 1 / slowdown of the locality, weighted by GPU time; 1 is best.",
+        "restarts": "Grants beyond a job's first: each pays for a checkpoint and a new container. Renewals are none.",
+        "restart_seconds":
+            "GPU-seconds from each grant until its gang trains (container, checkpoint), or until it is revoked.",
+        "crash_seconds":
+            "GPU-seconds of training lost when leases failed: time since the last checkpoint, taken every "
+            "checkpoint_every_s of training.",
+        "failures": "Leases that ended because their machine or gang failed.",
+        "decisions": "Answers of the policy that were carried out.",
+        "auctions": "Decisions made by an auction.",
+        "bidders": "Mean number of apps that bid in an auction.",
+        "offered": "Mean number of GPUs offered in an auction.",
+        "payment": "Mean hidden payment of an auction's winners: the share 1 - c of what they won that they give up.",
+        "leftover": "Mean number of GPUs an auction gave away as leftovers.",
+        "gap": "Largest proven gap of a winner determination, nats of Nash welfare.",
+        **{f"app_{name}": text for name, text in APP_DEFINITIONS.items()},
+    }
+)  # fmt: skip
+"""Definition by name; what is about one app begins with ``app_``."""

@@ -1,0 +1,64 @@
+"""Metrics as JSON and CSV, for other programs. What is not a number (NaN) is null in JSON and empty in CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+import orjson
+
+from themis.report.definitions import DEFINITIONS
+from themis.report.result import RHO_STATS, SCALARS, AppRow, RunMetrics, scalar
+
+WHO = ("policy", "seed", "workload", "cluster", "gpus", "simulated", "version")
+RHOS = tuple(f"{form}_{stat}" for form in ("rho_paper", "rho_exact") for stat in RHO_STATS)
+
+
+def to_dict(run: RunMetrics) -> dict[str, Any]:
+    """One run as plain data: conditions, numbers, and a row for each app; no series."""
+    return {
+        **{name: getattr(run, name) for name in WHO},
+        "machines": run.machines, "source": run.source, "params": dict(run.params), "settings": dict(run.settings),
+        "rho_paper": asdict(run.rho_paper), "rho_exact": asdict(run.rho_exact),
+        **{name: getattr(run, name) for name in SCALARS},
+        "apps": [asdict(app) for app in run.apps],
+    }  # fmt: skip
+
+
+def to_json(runs: Sequence[RunMetrics]) -> str:
+    """All runs with the definitions of their numbers."""
+    out = {"runs": [to_dict(run) for run in runs], "definitions": dict(DEFINITIONS)}
+    return orjson.dumps(out, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY).decode()
+
+
+def to_csv(runs: Sequence[RunMetrics]) -> str:
+    """One row a run."""
+    numbers = (*RHOS, *SCALARS)
+    rows = [
+        [*(getattr(run, name) for name in WHO), len(run.apps), *(scalar(run, name) for name in numbers)] for run in runs
+    ]
+    return _csv((*WHO, "apps", *numbers), rows)
+
+
+def apps_to_csv(runs: Sequence[RunMetrics]) -> str:
+    """One row an app and run."""
+    names = [f.name for f in fields(AppRow)]
+    rows = [[run.policy, run.seed, *(getattr(app, n) for n in names)] for run in runs for app in run.apps]
+    return _csv(("policy", "seed", *names), rows)
+
+
+def _csv(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows([["" if isinstance(v, float) and math.isnan(v) else _plain(v) for v in row] for row in rows])
+    return out.getvalue()
+
+
+def _plain(value: object) -> object:
+    """Counts without a decimal point."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,0 +1,136 @@
+"""What one run comes to: frozen numbers, ready to be compared, drawn, or written out. Definitions: ``definitions``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from themis.model.units import GpuSeconds, Seconds
+from themis.report.series import Gantt, Series
+
+FAIR = 1.0 + 1e-9
+"""Above this, an app was worse off than on its own 1/N; rounding is no unfairness."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppRow:
+    """One app; NaN where it did not get so far. ``gpu_seconds`` counts each lease from grant to revocation."""
+
+    app: int
+    name: str
+    user: str
+    jobs: int
+    weight: float
+    arrival: Seconds
+    finish: Seconds
+    jct: Seconds
+    wait: Seconds
+    rho_paper: float
+    rho_exact: float
+    t_id_paper: Seconds
+    t_id_exact: Seconds
+    contention: float
+    gpu_seconds: GpuSeconds
+    lost_seconds: GpuSeconds
+    restarts: int
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RhoStats:
+    """Distribution of finish-time fairness over completed apps; NaN when there are none."""
+
+    max: float
+    mean: float
+    median: float
+    p99: float
+    above_1: float
+    jain: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunMetrics:
+    """Everything a report says about one run. Times are seconds; every field is defined in ``DEFINITIONS``."""
+
+    policy: str
+    params: Mapping[str, Any]
+    seed: int
+    workload: str
+    source: str
+    cluster: str
+    version: str
+    simulated: bool
+    settings: Mapping[str, Any]
+    gpus: int
+    machines: int
+
+    apps: tuple[AppRow, ...]
+    rho_paper: RhoStats
+    rho_exact: RhoStats
+    makespan: Seconds
+    jct_mean: Seconds
+    jct_median: Seconds
+    jct_p99: Seconds
+    wait_mean: Seconds
+    wait_max: Seconds
+
+    gpu_seconds: GpuSeconds
+    utilisation: float
+    useful: float
+    placement: float
+    restarts: int
+    restart_seconds: GpuSeconds
+    crash_seconds: GpuSeconds
+    failures: int
+
+    decisions: int
+    auctions: int
+    bidders: float
+    offered: float
+    payment: float
+    leftover: float
+    gap: float
+
+    gpus_in_use: Series
+    gpus_in_service: Series
+    gpus_starting: Series
+    active_apps: Series
+    gantt: Gantt
+
+    @property
+    def completed(self) -> tuple[AppRow, ...]:
+        """The apps that statistics are over."""
+        return tuple(app for app in self.apps if app.outcome == "completed")
+
+
+SCALARS = (
+    "makespan", "jct_mean", "jct_median", "jct_p99", "wait_mean", "wait_max", "gpu_seconds", "utilisation", "useful",
+    "placement", "restarts", "restart_seconds", "crash_seconds", "failures", "decisions", "auctions", "bidders",
+    "offered", "payment", "leftover", "gap",
+)  # fmt: skip
+"""Fields of ``RunMetrics`` that are one number."""
+RHO_STATS = ("max", "mean", "median", "p99", "above_1", "jain")
+
+
+def scalar(run: RunMetrics, name: str) -> float:
+    """A run's number by name; ``rho_paper_max`` and its like reach into the distribution."""
+    for form in ("rho_paper", "rho_exact"):
+        if name.startswith(f"{form}_"):
+            return float(getattr(getattr(run, form), name.removeprefix(f"{form}_")))
+    return float(getattr(run, name))
+
+
+def rho_stats(rho: Iterable[float]) -> RhoStats:
+    """Statistics of finish-time fairness; Jain's index is (sum rho)^2 / (n sum rho^2)."""
+    x = np.fromiter(rho, dtype=np.float64)
+    if not len(x):
+        return RhoStats(max=math.nan, mean=math.nan, median=math.nan, p99=math.nan, above_1=math.nan, jain=math.nan)
+    square = float((x**2).sum())
+    return RhoStats(
+        max=float(x.max()), mean=float(x.mean()), median=float(np.median(x)), p99=float(np.percentile(x, 99)),
+        above_1=float((x > FAIR).mean()), jain=float(x.sum()) ** 2 / (len(x) * square) if square > 0 else 1.0,
+    )  # fmt: skip
