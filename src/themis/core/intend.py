@@ -67,9 +67,13 @@ def _granted(grant: GpuGrant) -> list[Gang]:
         extend = int(grant.extend[first])
         out.append(
             Gang(
-                app=int(grant.app[first]), job=extend, gpus=sum(c for _, c in counts), until=float(grant.until[first]),
-                counts=counts, extend=extend != NONE,
-            )  # fmt: skip
+                app=int(grant.app[first]),
+                job=extend,
+                gpus=sum(c for _, c in counts),
+                until=float(grant.until[first]),
+                counts=counts,
+                extend=extend != NONE,
+            )
         )
     return out
 
@@ -125,4 +129,3 @@ def _large_first(gangs: list[Gang]) -> list[Gang]:
 def plan_from(plan: RoundPlan, column: int) -> RoundPlan:
     """The rest of a plan, its column 0 being the round that starts now."""
     return RoundPlan(job=plan.job, gpus=plan.gpus, run=plan.run[:, column:], round_s=plan.round_s)
-

@@ -96,8 +96,10 @@ class _Placer:
 
     def _choose(self, gang: Gang) -> Counts | None:
         free = np.array([len(f) for f in self.free], dtype=np.int64)
-        allowed = np.flatnonzero(self.s.job_allowed[self.row_of[gang.job]]) if gang.job in self.row_of else []
-        types = [gang.gpu_type] if gang.gpu_type != NONE else list(allowed)
+        if gang.job not in self.row_of:
+            return None
+        allowed: list[int] = np.flatnonzero(self.s.job_allowed[self.row_of[gang.job]]).tolist()
+        types = [gang.gpu_type] if gang.gpu_type != NONE else allowed
         found = narrowest_of_types(free, self.s.machine_rack, self.s.machine_type, gang.gpus, types)
         return found[0] if found else None
 

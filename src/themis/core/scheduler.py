@@ -17,8 +17,27 @@ from themis.core.validate import validate
 from themis.errors import InvariantBroken
 from themis.model.answers import Answer, Ask, GpuGrant, RoundPlan, Solved, TimeShare
 from themis.model.events import (
-    Allocated, AppCancelled, AppSubmitted, BidsCollected, CollectBids, Command, Event, Grant, JobEnded, JobProgress,
-    JobReached, JobStarted, JobStopped, MachineFailed, MachineJoined, MachineReturned, Renew, Revoke, Solve, Wake, WakeAt,
+    Allocated,
+    AppCancelled,
+    AppSubmitted,
+    BidsCollected,
+    CollectBids,
+    Command,
+    Event,
+    Grant,
+    JobEnded,
+    JobProgress,
+    JobReached,
+    JobStarted,
+    JobStopped,
+    MachineFailed,
+    MachineJoined,
+    MachineReturned,
+    Renew,
+    Revoke,
+    Solve,
+    Wake,
+    WakeAt,
 )  # fmt: skip
 from themis.model.settings import Settings
 from themis.model.snapshot import Snapshot
@@ -312,7 +331,9 @@ class Scheduler:
         s, t = self.state, self.state.jobs
         wanted = {p.job: p for p in placed}
         expiring = np.flatnonzero((t.status[: t.size] == Status.RUNNING) & (t.until[: t.size] <= s.now + EPS))
-        renewals = [p for p in placed if p.job in s.job_gpus and s.job_gpus[p.job] == p.gpus and s.job_seat[p.job] == p.seat]
+        renewals = [
+            p for p in placed if p.job in s.job_gpus and s.job_gpus[p.job] == p.gpus and s.job_seat[p.job] == p.seat
+        ]
         renewed = {p.job for p in renewals}
         for j in sorted({*expiring.tolist(), *(p.job for p in placed if p.job in s.job_gpus)} - renewed):
             self._revoke(j, "moved" if j in wanted else "expired", Status.WAITING)

@@ -89,7 +89,7 @@ def _left_held(state: State, s: Snapshot, i: dict[str, Int]) -> Float:
     rows = np.flatnonzero(held)
     worth = np.zeros(s.jobs)
     worth[rows] = s.speeds.effective(s.job_config[rows], i["gpu_type"][rows], s.job_held[rows], s.job_locality[rows])
-    effective = np.bincount(s.job_app, weights=worth, minlength=s.apps)
+    effective = np.bincount(s.job_app, weights=worth, minlength=s.apps).astype(np.float64)
     # A job may grow to its most GPUs where it is: that is the most of the app's GPUs that one job can use.
     gang = np.zeros(s.apps)
     np.maximum.at(gang, s.job_app, worth * np.where(held, s.job_gpus_max / np.maximum(s.job_held, 1), 0.0))

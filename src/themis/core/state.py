@@ -156,7 +156,7 @@ class State:
         self._learn(app)
         self.restricted |= any(job.gpu_types for job in app.jobs)
         rungs = app.tuner.rungs if isinstance(app.tuner, Halving) else ()
-        a = self.apps.extend(1).start
+        a = int(self.apps.extend(1).start)
         rows = self.jobs.extend(len(app.jobs))
         self.app_specs.append(app)
         self.job_specs.extend(app.jobs)
@@ -255,9 +255,15 @@ class State:
         contention, capacity = (float(x[0]) for x in self.averages(np.array([a])))
         speed = float(self.config_speed[t.config[a]])
         one = np.array([a])
-        paper = t_id_paper(t.budget[one], t.longest_s[one], t.demand[one].astype(float), np.array([capacity]), np.array([contention]))
+        paper = t_id_paper(
+            t.budget[one], t.longest_s[one], t.demand[one].astype(float), np.array([capacity]), np.array([contention])
+        )
         exact = t_id_exact(
-            self.phase[0, one], self.phase[1, one], t.gang_max[one].astype(float), np.array([capacity]), np.array([contention])
+            self.phase[0, one],
+            self.phase[1, one],
+            t.gang_max[one].astype(float),
+            np.array([capacity]),
+            np.array([contention]),
         )
         t_paper, t_exact = float(paper[0]) / speed, float(exact[0]) / speed
         return AppFinished(
@@ -286,7 +292,9 @@ class State:
         t, job = self.jobs, self.job_specs[j]
         ends = np.cumsum([r.steps for r in job.regimes])
         r = min(int(np.searchsorted(ends, t.done[j] + 1e-9, side="right")), len(ends) - 1)
-        serials = [float(self.speeds.serial[self.speeds.index[job.model, g.batch]]) * job.step_scale for g in job.regimes]
+        serials = [
+            float(self.speeds.serial[self.speeds.index[job.model, g.batch]]) * job.step_scale for g in job.regimes
+        ]
         begins = np.concatenate([[0.0], ends[:-1]])
         beyond = np.clip(np.minimum(ends, t.target[j]) - begins, 0, None)
         t.regime[j], t.regime_end[j] = r, min(float(ends[r]), float(t.target[j]))

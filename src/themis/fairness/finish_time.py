@@ -118,14 +118,16 @@ class FinishTime:
         """Seconds on the app's own 1/N_avg of the cluster, [A]."""
         s = self.snapshot
         if self.form is Form.PAPER:
-            ideal = t_id_paper(s.app_budget, s.app_longest, s.app_demand, s.app_capacity, s.app_contention)
+            ideal = t_id_paper(
+                s.app_budget, s.app_longest, s.app_demand.astype(float), s.app_capacity, s.app_contention
+            )
         else:
             ideal = t_id_exact(
                 s.phase_work, s.phase_longest, s.app_gang_max.astype(float), s.app_capacity, s.app_contention
             )
         return ideal / s.app_speed
 
-    def left_on(self, effective: Float, gang: Float, rows: Int | slice = slice(None)) -> Float:
+    def left_on(self, effective: Float, gang: Float, rows: Int | int | slice = slice(None)) -> Float:
         """Seconds left when the app's jobs share ``effective`` reference GPUs, at most ``gang`` to one job.
 
         Parameters
@@ -149,7 +151,8 @@ class FinishTime:
         scale = s.speeds.scale[config, :, s.app_gang_min]
         slowest = np.where(scale > 0, scale, np.inf).min(axis=1)
         gang = slowest / s.speeds.slowdown[config, spread]
-        return (self.current_work + s.future_work.sum(axis=1)) / gang
+        out: Float = (self.current_work + s.future_work.sum(axis=1)) / gang
+        return out
 
     @cached_property
     def left_waiting(self) -> Float:

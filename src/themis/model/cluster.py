@@ -31,7 +31,9 @@ class Machine:
         if not self.name:
             raise ClusterError("a machine has an empty name; give every machine a name.")
         if self.gpus < 1:
-            raise ClusterError(f"machine {self.name!r} has {self.gpus} GPUs, expected at least 1. Leave it out instead.")
+            raise ClusterError(
+                f"machine {self.name!r} has {self.gpus} GPUs, expected at least 1. Leave it out instead."
+            )
         if self.gpus_per_slot < 0 or self.gpus_per_slot > self.gpus:
             raise ClusterError(
                 f"machine {self.name!r} has {self.gpus_per_slot} GPUs per slot, expected 0 (one slot) to {self.gpus}."

@@ -34,4 +34,6 @@ class Settings:
         if self.container_s < 0:
             raise InputError(f"container_s is {self.container_s}, expected 0 seconds or more.")
         if self.lease_s < self.tick_s:
-            raise InputError(f"lease_s is {self.lease_s}, shorter than tick_s {self.tick_s}; make the lease at least one tick.")
+            raise InputError(
+                f"lease_s is {self.lease_s}, shorter than tick_s {self.tick_s}; make the lease at least one tick."
+            )

@@ -157,7 +157,9 @@ class Snapshot:
         """The optional column, or MissingColumn saying how to turn it on."""
         value = getattr(self, column, None)
         if value is None:
-            raise MissingColumn(f"the snapshot has no column {column!r}; answer Ask(column={column!r}, ...) first to have it filled.")
+            raise MissingColumn(
+                f"the snapshot has no column {column!r}; answer Ask(column={column!r}, ...) first to have it filled."
+            )
         return value
 
     def nbytes(self) -> int:

@@ -92,7 +92,9 @@ class Halving:
             raise InputError("successive halving has no rungs, expected at least one.")
         for before, after in zip(self.rungs, self.rungs[1:], strict=False):
             if after.jobs > before.jobs:
-                raise InputError(f"a rung of {after.jobs} jobs follows one of {before.jobs}, expected no more jobs than before.")
+                raise InputError(
+                    f"a rung of {after.jobs} jobs follows one of {before.jobs}, expected no more jobs than before."
+                )
         if any(r.jobs < 1 or r.steps <= 0 for r in self.rungs):
             raise InputError("each rung of successive halving needs at least 1 job and more than 0 steps.")
 

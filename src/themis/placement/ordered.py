@@ -18,7 +18,8 @@ def in_order(snapshot: Snapshot, order: Int) -> Solved:
     hand = Hand(snapshot)
     left = hand.left
     waiting = set(waiting_apps(snapshot).tolist())
-    wants, starving = [], False
+    wants: list[tuple[int, list[int]]] = []
+    starving = False
     for a in order.tolist():
         if a not in waiting:
             continue

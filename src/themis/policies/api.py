@@ -127,7 +127,7 @@ def _example(policy: type[Policy]) -> str:
 
 def _convert(policy: str, key: str, value: Any, default: Any) -> Any:
     """A parameter given as text takes the kind of its default."""
-    if not isinstance(value, str) or isinstance(default, str) and not isinstance(default, StrEnum):
+    if not isinstance(value, str) or (isinstance(default, str) and not isinstance(default, StrEnum)):
         return value
     kind = type(default)
     if kind is bool:
@@ -139,4 +139,6 @@ def _convert(policy: str, key: str, value: Any, default: Any) -> Any:
     except ValueError:
         if isinstance(default, StrEnum):
             raise UnknownName(f"{key} of policy {policy}", value, [str(v) for v in kind]) from None
-        raise InputError(f"policy {policy}: {key} is {value!r}, expected a {kind.__name__} such as {default}.") from None
+        raise InputError(
+            f"policy {policy}: {key} is {value!r}, expected a {kind.__name__} such as {default}."
+        ) from None

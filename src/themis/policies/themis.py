@@ -175,4 +175,3 @@ class _Round:
             kept=np.where(bid, outcome.kept[at], 1.0), kept_low=np.where(bid, outcome.kept_low[at], 1.0),
             kept_high=np.where(bid, outcome.kept_high[at], 1.0), leftover=self.leftover[rows],
         )  # fmt: skip
-

@@ -17,8 +17,24 @@ from themis.errors import InvariantBroken, ThemisError
 from themis.executors.simulated import SimulatedExecutor
 from themis.model.cluster import Cluster
 from themis.model.events import (
-    SCHEMA, Allocated, AppFinished, AppSubmitted, BidsCollected, CollectBids, Command, Event, Grant, Header,
-    MachineFailed, MachineJoined, MachineReturned, Renew, Revoke, Solve, Wake, WakeAt,
+    SCHEMA,
+    Allocated,
+    AppFinished,
+    AppSubmitted,
+    BidsCollected,
+    CollectBids,
+    Command,
+    Event,
+    Grant,
+    Header,
+    MachineFailed,
+    MachineJoined,
+    MachineReturned,
+    Renew,
+    Revoke,
+    Solve,
+    Wake,
+    WakeAt,
 )  # fmt: skip
 from themis.model.settings import Settings
 from themis.model.units import Seconds
@@ -150,7 +166,9 @@ class _Run:
         try:
             commands = self.core.step(event, now)
         except ThemisError as error:
-            error.add_note(f"at {now:.3f} s, on {type(event).__name__}, policy {self.sim.policy_name}, seed {self.sim.settings.seed}")
+            error.add_note(
+                f"at {now:.3f} s, on {type(event).__name__}, policy {self.sim.policy_name}, seed {self.sim.settings.seed}"
+            )
             raise
         for command in commands:
             self._carry_out(command)

@@ -55,7 +55,9 @@ def check_run(make: MakePolicy, seed: int, *, drop: bool = False) -> list[tuple[
     rng = np.random.default_rng(seed)
     simulation = random_simulation(_Checked(make()), seed)
     log: list[tuple[Seconds, Record]] = []
-    simulation.run(lambda time, record: log.append((time, record)), drop_bench=lambda: drop and bool(rng.random() < 0.3))
+    simulation.run(
+        lambda time, record: log.append((time, record)), drop_bench=lambda: drop and bool(rng.random() < 0.3)
+    )
     finished = [r.app for _, r in log if isinstance(r, AppFinished)]
     assert sorted(finished) == list(range(len(simulation.workload.apps))), f"finished apps are {sorted(finished)}"
     ended = [r.job for _, r in log if isinstance(r, JobEnded)]
@@ -91,7 +93,9 @@ def check_relabelling(policy: Policy, snapshot: Snapshot) -> None:
 def check_time_scale(policy: Policy, snapshot: Snapshot, factor: float = 3.0) -> None:
     """Measuring time in another unit changes nothing."""
     before, after = (decide(policy, s, Workbench()) for s in (snapshot, rescaled(snapshot, factor)))
-    assert np.isclose(before.proof.objective, after.proof.objective, atol=1e-6), "the objective depends on the unit of time"
+    assert np.isclose(before.proof.objective, after.proof.objective, atol=1e-6), (
+        "the objective depends on the unit of time"
+    )
     assert used(before.answer) == used(after.answer), "the GPUs in use depend on the unit of time"
 
 
@@ -99,7 +103,9 @@ def check_work_conserving(policy: Policy, snapshot: Snapshot) -> None:
     """After the decision no app has a gang that fits the idle GPUs and would strictly lower its rho."""
     answer = decide(policy, snapshot, Workbench()).answer
     assert isinstance(answer, GpuGrant)
-    idle = snapshot.free - np.bincount(answer.machine, weights=answer.gpus, minlength=len(snapshot.free)).astype(np.int64)
+    idle = snapshot.free - np.bincount(answer.machine, weights=answer.gpus, minlength=len(snapshot.free)).astype(
+        np.int64
+    )
     served = np.unique(answer.app)
     agents = Agents(snapshot, FinishTime(snapshot))
     for a in np.flatnonzero(~np.isin(snapshot.app_id, served)).tolist():
@@ -177,7 +183,8 @@ def relabelled(s: Snapshot) -> Snapshot:
     columns: dict[str, Any] = {
         f.name: getattr(s, f.name)[apps if f.name.startswith(("app_", "phase_", "future_")) else jobs]
         for f in fields(s)
-        if f.name.startswith(("app_", "phase_", "future_", "job_")) and f.name not in ("app_id", "job_id", "job_ptr", "job_app")
+        if f.name.startswith(("app_", "phase_", "future_", "job_"))
+        and f.name not in ("app_id", "job_id", "job_ptr", "job_app")
     }
     columns |= {"received": s.received[jobs], "entitled": s.entitled[jobs]}
     gpu_job = np.vectorize(lambda j: new_id.get(int(j), NONE), otypes=[np.int64])(s.gpu_job)
@@ -193,7 +200,8 @@ def rescaled(s: Snapshot, factor: float) -> Snapshot:
         "job_attained", "job_until", "received", "entitled",
     )  # fmt: skip
     speeds = replace(s.speeds, serial=s.speeds.serial * factor, checkpoint_s=s.speeds.checkpoint_s * factor)
-    return replace(s, **{name: getattr(s, name) * factor for name in times}, speeds=speeds, bids=None)
+    scaled: dict[str, Any] = {name: getattr(s, name) * factor for name in times}
+    return replace(s, **scaled, speeds=speeds, bids=None)
 
 
 @dataclass(frozen=True)
@@ -216,7 +224,9 @@ class _Checked:
         return self.policy.pace
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
-        own = {f.name: v.copy() for f in fields(snapshot) if isinstance(v := getattr(snapshot, f.name), np.ndarray)}
+        own: dict[str, Any] = {
+            f.name: v.copy() for f in fields(snapshot) if isinstance(v := getattr(snapshot, f.name), np.ndarray)
+        }
         for column in own.values():
             column.setflags(write=False)
         frozen = replace(snapshot, **own)

@@ -24,7 +24,7 @@ from themis.auction.bids import Bids
 from themis.fairness.finish_time import FinishTime, Form, list_schedule
 from themis.model.answers import Ask
 from themis.model.snapshot import Kind, Snapshot
-from themis.model.units import NONE, Float, Int, Locality
+from themis.model.units import NONE, Bool, Float, Int, Locality
 
 ROWS = 64
 """Most rows of one bid."""
@@ -111,7 +111,8 @@ class Agents:
 
     def _offered(self, offer: Int) -> list[int]:
         s = self.s
-        return np.bincount(s.machine_type, weights=offer, minlength=len(s.gpu_types)).astype(np.int64).tolist()
+        out: list[int] = np.bincount(s.machine_type, offer, len(s.gpu_types)).astype(np.int64).tolist()
+        return out
 
     def _singles(self, apps: Int, bidders: Int, offered: list[int]) -> tuple[Int, Int, Int, Int, Float]:
         """Rows of waiting single jobs: (bidder, size, span, type, seconds left), one per useful size, span and type."""
@@ -161,7 +162,7 @@ class _Agent:
         self.scale: list[list[float]] = s.speeds.scale[config].tolist()
         self.slowdown: list[float] = s.speeds.slowdown[config].tolist()
         self.held = sum(agents.worth[j] for j in self.running)
-        allowed = s.job_allowed[first:end].any(axis=0) if len(offered) > 1 else [True]
+        allowed: Bool = np.atleast_1d(s.job_allowed[first:end].any(axis=0))
         self.types = [(k, count) for k, count in enumerate(offered) if count and allowed[k]]
 
     def rows(self, offer: Int) -> Iterable[Row]:
@@ -265,7 +266,9 @@ class _Agent:
             if span < s.job_locality[j]:
                 continue
             anchor = (machine, int(s.machine_rack[machine]), NONE)[span - 1]
-            within = (s.machine_rack >= 0, s.machine_rack == anchor, s.machine_rack >= 0)[span - 1] & (s.machine_type == k)
+            within = (s.machine_rack >= 0, s.machine_rack == anchor, s.machine_rack >= 0)[span - 1] & (
+                s.machine_type == k
+            )
             offered = int(offer[machine]) if span == Locality.MACHINE else int(offer[within].sum())
             most = self.scale[k][int(s.app_gang_max[self.a])] / self.slowdown[span]
             for more in range(1, min(self.agents.high[j] - self.agents.held[j], offered) + 1):
