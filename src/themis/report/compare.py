@@ -1,0 +1,171 @@
+"""Runs side by side: grouped by policy over seeds, mean and 95 % confidence interval, the best of each column.
+
+Both the terminal's table and the HTML report show ``COLUMNS``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy.special import stdtrit
+
+from themis.report.definitions import DEFINITIONS
+from themis.report.result import RunMetrics, scalar
+
+HOUR = 3600.0
+Better = Literal["low", "high", ""]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One number of a comparison.
+
+    Attributes
+    ----------
+    name : as ``result.scalar`` knows it. ``title`` : short, with its unit. ``scale`` : the number is divided by it.
+    short : whether the terminal's table has room for it.
+    """
+
+    name: str
+    title: str
+    scale: float = 1.0
+    digits: int = 2
+    better: Better = "low"
+    short: bool = True
+
+    def text(self, value: float) -> str:
+        """The number as shown; a dash where there is none."""
+        return "–" if math.isnan(value) else f"{value / self.scale:,.{self.digits}f}"
+
+    @property
+    def definition(self) -> str:
+        """What it means."""
+        for form in ("rho_paper", "rho_exact"):
+            if self.name.startswith(form):
+                return f"{DEFINITIONS['rho' + self.name.removeprefix(form)]} {DEFINITIONS[form]}"
+        return DEFINITIONS[self.name]
+
+
+COLUMNS = (
+    Column(name="rho_paper_max", title="max ρ\npaper"),
+    Column(name="rho_paper_median", title="med ρ\npaper"),
+    Column(name="rho_paper_mean", title="mean ρ\npaper", short=False),
+    Column(name="rho_paper_p99", title="p99 ρ\npaper", short=False),
+    Column(name="rho_paper_above_1", title="ρ > 1\npaper %", scale=0.01, digits=0),
+    Column(name="rho_exact_max", title="max ρ\nexact"),
+    Column(name="rho_exact_median", title="med ρ\nexact", short=False),
+    Column(name="rho_exact_mean", title="mean ρ\nexact", short=False),
+    Column(name="rho_exact_p99", title="p99 ρ\nexact", short=False),
+    Column(name="rho_exact_above_1", title="ρ > 1\nexact %", scale=0.01, digits=0),
+    Column(name="rho_paper_jain", title="Jain\npaper", better="high", short=False),
+    Column(name="rho_exact_jain", title="Jain\nexact", better="high"),
+    Column(name="jct_mean", title="JCT\nmean h", scale=HOUR, digits=1),
+    Column(name="jct_median", title="JCT\nmed h", scale=HOUR, digits=1, short=False),
+    Column(name="jct_p99", title="JCT\np99 h", scale=HOUR, digits=1),
+    Column(name="makespan", title="make-\nspan h", scale=HOUR, digits=1),
+    Column(name="gpu_seconds", title="GPU\ntime h", scale=HOUR, digits=0),
+    Column(name="utilisation", title="util.\n%", scale=0.01, digits=1, better="high"),
+    Column(name="useful", title="useful\n%", scale=0.01, digits=1, better="high"),
+    Column(name="placement", title="place-\nment", digits=3, better="high"),
+    Column(name="restarts", title="restarts\n", digits=0, short=False),
+    Column(name="restart_seconds", title="restart\nGPU h", scale=HOUR, digits=1, short=False),
+    Column(name="crash_seconds", title="crash\nGPU h", scale=HOUR, digits=1, short=False),
+    Column(name="failures", title="failed\nleases", digits=0, short=False),
+    Column(name="wait_mean", title="wait\nmean min", scale=60.0, digits=1, short=False),
+    Column(name="wait_max", title="wait\nmax h", scale=HOUR, digits=1, short=False),
+    Column(name="decisions", title="deci-\nsions", digits=0, better="", short=False),
+    Column(name="auctions", title="auc-\ntions", digits=0, better="", short=False),
+    Column(name="bidders", title="mean\nbidders", digits=1, better="", short=False),
+    Column(name="offered", title="GPUs\noffered", digits=1, better="", short=False),
+    Column(name="payment", title="hidden\npayment %", scale=0.01, digits=1, better="", short=False),
+    Column(name="leftover", title="GPUs\nleft over", digits=1, better="", short=False),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """Mean over seeds, half width of its 95 % confidence interval (NaN with one seed), and whether it is the best."""
+
+    mean: float
+    half: float
+    best: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One policy (under one set of conditions) over its seeds."""
+
+    label: str
+    runs: tuple[RunMetrics, ...]
+    cells: tuple[Cell, ...]
+
+
+def compare(runs: Sequence[RunMetrics], columns: Sequence[Column] = COLUMNS) -> tuple[Row, ...]:
+    """A row for each policy, in order of first appearance."""
+    groups: dict[str, list[RunMetrics]] = {}
+    for label, run in zip(labels(runs), runs):
+        groups.setdefault(label, []).append(run)
+    table = [[_cell([scalar(run, c.name) for run in group]) for c in columns] for group in groups.values()]
+    for i, column in enumerate(columns):
+        _mark_best([row[i] for row in table], column, table, i)
+    return tuple(
+        Row(label=label, runs=tuple(group), cells=tuple(cells))
+        for (label, group), cells in zip(groups.items(), table)
+    )
+
+
+def labels(runs: Sequence[RunMetrics]) -> list[str]:
+    """The policy's name, and of the other conditions those that differ between the runs."""
+    conditions = [{"workload": r.workload, "cluster": r.cluster, **dict(r.settings)} for r in runs]
+    names = dict.fromkeys(name for c in conditions for name in c)
+    vary = [name for name in names if len({str(c.get(name)) for c in conditions}) > 1]
+    return [
+        ", ".join([r.policy, *(f"{name}={c[name]}" if name in r.settings else str(c[name]) for name in vary if name in c)])
+        for r, c in zip(runs, conditions)
+    ]
+
+
+def _cell(values: Sequence[float]) -> Cell:
+    x = np.array([v for v in values if not math.isnan(v)])
+    if not len(x):
+        return Cell(mean=math.nan, half=math.nan)
+    half = math.nan
+    if len(x) > 1:
+        half = float(stdtrit(len(x) - 1, 0.975) * x.std(ddof=1) / math.sqrt(len(x)))
+    return Cell(mean=float(x.mean()), half=half)
+
+
+def _mark_best(cells: Sequence[Cell], column: Column, table: list[list[Cell]], i: int) -> None:
+    """Mark what reads as the best number, unless all read alike."""
+    shown = [math.nan if math.isnan(c.mean) else float(column.text(c.mean).replace(",", "")) for c in cells]
+    numbers = [v for v in shown if not math.isnan(v)]
+    if not column.better or len(set(numbers)) < 2:
+        return
+    best = min(numbers) if column.better == "low" else max(numbers)
+    for row, cell, value in zip(table, cells, shown):
+        if value == best:
+            row[i] = Cell(mean=cell.mean, half=cell.half, best=True)
+
+
+def caption(runs: Sequence[RunMetrics]) -> str:
+    """The conditions in one sentence."""
+    simulated = {run.simulated for run in runs}
+    kind = "Simulated" if simulated == {True} else "Measured" if simulated == {False} else "Simulated and measured"
+    workloads = ", ".join(dict.fromkeys(run.workload for run in runs))
+    clusters = ", ".join(dict.fromkeys(f"{run.cluster} ({run.gpus} GPUs)" for run in runs))
+    seeds = sorted({run.seed for run in runs})
+    apps = sorted({len(run.apps) for run in runs})
+    count = f"{apps[0]}" if len(apps) == 1 else f"{apps[0]} to {apps[-1]}"
+    return f"{kind}: workload {workloads}, {count} apps, on {clusters}; {_seeds(seeds)}."
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    if len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1)):
+        return f"seeds {seeds[0]} to {seeds[-1]}"
+    return f"seeds {', '.join(map(str, seeds))}"

@@ -1,0 +1,42 @@
+"""The terminal's table: one line a policy, within 120 columns; which rho, which runs, is said below it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from themis.report.compare import COLUMNS, Cell, Column, caption, compare
+from themis.report.result import RunMetrics
+
+NOTE = (
+    "ρ = JCT / JCT on one's own 1/N of the cluster, lower is better, at most 1 is fair; "
+    "'paper' is the Themis paper's T_id, 'exact' the exact one. Best in green."
+)
+
+
+def comparison_table(runs: Sequence[RunMetrics]) -> Table:
+    """Policies side by side; with several seeds the mean and, below it, the half width of its 95 % interval."""
+    columns = [c for c in COLUMNS if c.short]
+    rows = compare(runs, columns)
+    many = any(len(row.runs) > 1 for row in rows)
+    spread = " Mean over seeds ± half width of its 95 % confidence interval." if many else ""
+    table = Table(
+        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=f"{caption(runs)}\n{NOTE}{spread}", caption_justify="left",
+        caption_style="dim", show_lines=False,
+    )  # fmt: skip
+    table.add_column("policy", overflow="fold", vertical="top", max_width=24)
+    for column in columns:
+        table.add_column(column.title, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(Text(row.label, style="bold"), *(_text(c, cell) for c, cell in zip(columns, row.cells)))
+    return table
+
+
+def _text(column: Column, cell: Cell) -> Text:
+    text = Text(column.text(cell.mean), style="bold green" if cell.best else "")
+    if cell.half == cell.half:
+        text.append(f"\n±{column.text(cell.half)}", style="dim")
+    return text
