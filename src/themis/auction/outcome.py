@@ -22,6 +22,8 @@ class Limits:
         An auction is huge when rows times GPUs exceed this.
     states
         Most entries of one exact table (states of free capacity times rows); beyond it capacities are priced.
+    wide
+        Most states of free capacity in one exact table of several capacities; above it prices are quicker.
     leaves
         Nodes of the search over rows before the integer program takes over.
     packing
@@ -36,8 +38,9 @@ class Limits:
     gap_huge: float = 0.01
     huge: int = 5_000_000
     states: int = 3_000_000
+    wide: int = 12_000
     leaves: int = 300
-    packing: int = 20_000
+    packing: int = 1_000
     nodes: int = 100_000
     allow_gap: bool = False
 

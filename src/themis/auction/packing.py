@@ -167,7 +167,7 @@ def place(floor: Floor, gangs: Sequence[Gang], steps: int) -> list[int] | bool |
         left -= 1
         if left < 0:
             return None
-        g, tried, unsure = gangs[i], set(), False
+        g, tried = gangs[i], set()
         for spot in racks if g.racked else floor.machines:
             x = spot if g.racked else rack[spot]
             alike = looks[x] if g.racked else (looks[x], free[spot])
@@ -183,9 +183,8 @@ def place(floor: Floor, gangs: Sequence[Gang], steps: int) -> list[int] | bool |
                 free[spot] += g.size
             if isinstance(rest, list):
                 return [spot, *rest]
-            unsure = unsure or rest is None
-        if unsure:
-            return None
+            if rest is None:
+                return None
         failed.add(state)
         return False
 

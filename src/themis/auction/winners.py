@@ -150,7 +150,8 @@ class Solver:
             if cut in self.cuts:
                 continue
             need, caps = needs(self.market, [*self.cuts, cut])
-            if tables.entries(need, caps) <= self.limits.states:
+            entries = tables.entries(need, caps)
+            if entries <= self.limits.states and entries <= self.limits.wide * need.shape[0]:
                 self.cuts = [*self.cuts, cut]
                 added = True
         return added
