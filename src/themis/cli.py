@@ -23,7 +23,9 @@ from themis import __version__
 from themis.errors import InvariantBroken, ThemisError
 
 if TYPE_CHECKING:
-    from themis.report.metrics import RunMetrics
+    from rich.table import Table
+
+    from themis.report.result import RunMetrics
     from themis.sim.many import Done, Progress, Run, Watch
 
 out, err = Console(), Console(stderr=True)
@@ -153,18 +155,42 @@ def simulate(
 
     with _bars(runs) if not quiet else nullcontext(lambda progress: None) as watch:
         done = run_many(runs, Fold, processes=jobs or None, watch=watch)
-    good = [d.result for d in done if d.result is not None]
-    if folder and good:
-        _write_results(folder, good)
-    if as_json:
-        _print_results(good)
-    elif good and not quiet:
-        _print_table(good)
-    if folder and good and report:
-        path = _write_report(folder, [d.run for d in done if d.result is not None])
-        if not quiet:
-            err.print(f"Report: [bold]{escape(str(path))}[/bold]", soft_wrap=True)
+    _present([d.result for d in done if d.result is not None], folder, report=report, as_json=as_json, quiet=quiet)
     _end_with_failures(done)
+
+
+def _present(good: Sequence[RunMetrics], folder: Path | None, *, report: bool, as_json: bool, quiet: bool) -> None:
+    """The results on the screen, and in the folder."""
+    from themis.report import export
+
+    if as_json:
+        print(export.to_json(good))
+    if not good:
+        return
+    if not (as_json or quiet):
+        from themis.report.table import comparison_table
+
+        _print_whole(comparison_table(good))
+    if folder is None:
+        return
+    for name, text in (
+        ("results.json", export.to_json(good)), ("results.csv", export.to_csv(good)), ("apps.csv", export.apps_to_csv(good)),
+    ):  # fmt: skip
+        (folder / name).write_text(text, encoding="utf-8")
+    if report:
+        from themis.report.html import write_report
+
+        write_report(good, folder / "report.html")
+    if not quiet:
+        err.print(f"{'Report: ' if report else 'Results: '}{folder / ('report.html' if report else 'results.json')}")
+
+
+def _print_whole(table: Table) -> None:
+    """Print at the table's own width: a narrow terminal wraps its lines, which beats numbers cut short."""
+    from rich.measure import Measurement
+
+    width = Measurement.get(out, out.options.update(width=400), table).maximum
+    Console(width=max(out.width, width)).print(table)
 
 
 @contextmanager
@@ -177,7 +203,7 @@ def _bars(runs: Sequence[Run]) -> Iterator[Watch]:
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("apps"),
         TextColumn("{task.fields[hours]:8.1f} h"), TimeElapsedColumn(),
     )  # fmt: skip
-    with Bars(*columns, console=err, transient=True) as bars:
+    with Bars(*columns, console=err, transient=True, disable=not err.is_terminal) as bars:
         names = [f"{escape(r.simulation.policy_name)}, seed {r.simulation.settings.seed}" for r in runs]
         tasks = [
             bars.add_task(name, start=False, visible=False, total=len(run.simulation.workload.apps), hours=0.0)

@@ -1,0 +1,184 @@
+"""What ``themis simulate`` leaves behind, and that it does not depend on how many runs go together."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from command import Command
+
+from themis.model.events import AppFinished
+from themis.model.log import read_log
+
+SMALL = ("-w", "demo:hours=1", "-c", "demo-32", "-p", "themis:f=0.6,drf", "--seeds", "0-1")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The output of one small comparison."""
+    from themis.cli import main
+
+    path = tmp_path_factory.mktemp("small") / "results"
+    with pytest.raises(SystemExit) as end:
+        main(["simulate", *SMALL, "-o", str(path), "-q", "-j2"])
+    assert not end.value.code
+    return path
+
+
+@pytest.mark.slow
+def test_all_files_are_there(folder: Path) -> None:
+    logs = {f"{policy}-seed{seed}.jsonl.gz" for policy in ("themis-f=0.6", "drf") for seed in (0, 1)}
+    assert {p.name for p in folder.iterdir()} == logs | {"results.json", "results.csv", "apps.csv", "report.html"}
+    report = (folder / "report.html").read_text(encoding="utf-8")
+    assert "themis:f=0.6" in report
+    assert "<script src=" not in report
+
+
+@pytest.mark.slow
+def test_results_say_what_was_run(folder: Path) -> None:
+    runs = json.loads((folder / "results.json").read_text(encoding="utf-8"))["runs"]
+    who = [("themis:f=0.6", 0), ("themis:f=0.6", 1), ("drf", 0), ("drf", 1)]
+    assert [(run["policy"], run["seed"]) for run in runs] == who
+    assert runs[0]["params"]["f"] == 0.6
+    with (folder / "results.csv").open(encoding="utf-8") as file:
+        assert [(row["policy"], int(row["seed"])) for row in csv.DictReader(file)] == who
+    with (folder / "apps.csv").open(encoding="utf-8") as file:
+        apps = list(csv.DictReader(file))
+    assert len(apps) == sum(len(run["apps"]) for run in runs) == 4 * 16
+
+
+@pytest.mark.slow
+def test_logs_are_equal_byte_for_byte_whatever_runs_beside_them(folder: Path, tmp_path: Path, themis: Command) -> None:
+    assert themis("simulate", *SMALL, "-o", tmp_path, "-q", "-j1", "--no-report").code == 0
+    for log in folder.glob("*.jsonl.gz"):
+        assert log.read_bytes() == (tmp_path / log.name).read_bytes(), log.name
+    for name in ("results.json", "results.csv", "apps.csv"):
+        assert (folder / name).read_bytes() == (tmp_path / name).read_bytes()
+    assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_every_log_replays(folder: Path, themis: Command) -> None:
+    for log in sorted(folder.glob("*.jsonl.gz")):
+        ended = themis("replay", log, "--json")
+        assert ended.code == 0, ended.err
+        said = json.loads(ended.out)
+        assert (said["equal"], said["difference"], said["apps"]) == (True, None, 16)
+    assert "gave the same" in themis("replay", log).out
+
+
+@pytest.mark.slow
+def test_an_edited_log_does_not_replay(folder: Path, tmp_path: Path, themis: Command) -> None:
+    lines = gzip.decompress((folder / "drf-seed0.jsonl.gz").read_bytes()).decode().splitlines()
+    at = next(i for i, line in enumerate(lines) if '"kind":"Renew"' in line)
+    edited = tmp_path / "edited.jsonl"
+    edited.write_text("\n".join([*lines[:at], *lines[at + 1 :]]) + "\n", encoding="utf-8")
+    ended = themis("replay", edited)
+    assert ended.code == 1
+    assert f"does not replay; record {at + 1} at" in ended.err
+    assert len(ended.err.strip().splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_why_an_app_got_what_it_got(folder: Path, themis: Command) -> None:
+    log = folder / "themis-f=0.6-seed0.jsonl.gz"
+    finished = next(record for _, record in read_log(log) if isinstance(record, AppFinished))
+    assert finished.outcome == "completed"
+    ended = themis("explain", "langmodel-sweep", "--log", log)
+    assert ended.code == 0, ended.err
+    assert "langmodel-sweep" in ended.out
+    assert json.loads(themis("explain", "langmodel-sweep", "--log", log, "--json").out)
+    wrong = themis("explain", "langmodel-swep", "--log", log)
+    assert wrong.code == 2
+    assert "langmodel-sweep" in wrong.err
+
+
+@pytest.mark.slow
+def test_results_on_stdout_are_json_alone(themis: Command) -> None:
+    ended = themis("simulate", "-w", "demo:hours=0.5", "-p", "fifo", "--json")
+    assert ended.code == 0
+    [run] = json.loads(ended.out)["runs"]
+    assert (run["policy"], len(run["apps"])) == ("fifo", 16)
+
+
+@pytest.mark.slow
+def test_the_table_has_a_row_for_each_policy_and_the_report_is_named(tmp_path: Path, themis: Command) -> None:
+    ended = themis("simulate", "-w", "demo:hours=0.5", "-p", "fifo,drf", "-o", tmp_path / "deep" / "out")
+    assert ended.code == 0
+    assert "fifo" in ended.out
+    assert "drf" in ended.out
+    assert "report.html" in ended.err.replace("\n", "")
+
+
+@pytest.mark.slow
+def test_machines_fail_and_everything_still_ends(themis: Command) -> None:
+    args = ("-w", "demo:hours=2", "-p", "themis,drf", "--mtbf", "20000", "--repair", "900", "--set", "validate=true")
+    ended = themis("simulate", *args, "--json", "-q")
+    assert ended.code == 0, ended.err
+    assert all(run["failures"] > 0 for run in json.loads(ended.out)["runs"])
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_with_130_and_leaves_no_process() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "themis.cli",
+        "simulate",
+        "-w",
+        "themis1",
+        "-c",
+        "sim-256",
+        "-p",
+        "drf,themis",
+        "-j2",
+    ]
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, text=True
+    )
+    time.sleep(4)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert _gone(process.pid)
+
+
+def _gone(group: int) -> bool:
+    """Whether a process group ends within some seconds."""
+    for _ in range(100):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.parametrize("verb", ["policies", "workloads", "clusters"])
+def test_every_listing_is_text_and_json(verb: str, themis: Command) -> None:
+    rows = json.loads(themis(verb, "--json").out)
+    text = themis(verb).out
+    assert rows
+    assert all(row["name"] in text for row in rows)
+
+
+@pytest.mark.parametrize("verb", ["simulate", "replay", "explain", "policies", "workloads", "clusters"])
+def test_every_verb_has_help_with_an_example(verb: str, themis: Command) -> None:
+    ended = themis(verb, "--help")
+    assert ended.code == 0
+    assert "xample" in ended.out or verb == "clusters"
+
+
+def test_the_version_is_told(themis: Command) -> None:
+    from themis import __version__
+
+    assert themis("--version").out == f"themis {__version__}\n"
