@@ -11,7 +11,9 @@ no gang is broken and nothing is rounded.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import ClassVar
 
 import numpy as np
@@ -26,10 +28,21 @@ from themis.fairness.finish_time import FinishTime, Form
 from themis.model.answers import Ask, Proof, Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Int
-from themis.placement.grants import Hand, lease_end
+from themis.placement.grants import Hand, demand_of, lease_end
 from themis.placement.packing import Counts, narrowest
 from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
 from themis.tuning.agent import Agents, growing_job
+
+
+class Waiting(StrEnum):
+    """What an app without GPUs is worth to itself (open point of the specification)."""
+
+    SHARE = "share"
+    UNBOUNDED = "unbounded"
+
+
+UNSERVED = 40.0
+"""Nats below every other worth that make serving one app more outweigh any product, with ``Waiting.UNBOUNDED``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +54,16 @@ class Themis:
     f : fairness knob in [0, 1]; the worst 1 - f of the apps bid, at least one (§6.4: 0.8).
     rho : the form of finish-time fairness that is bid and sorted by.
     payment : how the hidden payment is made: time, floor, randomised or lottery.
+    waiting : rho of an app that holds and wins nothing: ``share``, finite (one lease of waiting, then its 1/N), or
+        ``unbounded``, where first the number of served apps counts and then the product over them.
+    decline : apps decline leftovers that do not strictly lower their rho; otherwise any waiting job takes them.
     """
 
     f: float = 0.8
     rho: Form = Form.PAPER
     payment: str = "time"
+    waiting: Waiting = Waiting.SHARE
+    decline: bool = True
 
     claims: ClassVar[frozenset[str]] = frozenset({"work_conserving"})
     needs: ClassVar[frozenset[str]] = frozenset({"bids"})
@@ -69,30 +87,36 @@ class Themis:
         bidders = np.sort(queue[: bidder_count(len(queue), self.f)])
         if snapshot.bids is None:
             return Solved(answer=Ask(column="bids", apps=bidders, offer=snapshot.free, form=self.rho.value))
-        return _Round(snapshot, finish, queue, bidders, self.payment).solve(snapshot.bids)
+        return _Round(self, snapshot, finish, queue, bidders).solve(snapshot.bids)
 
     def _queue(self, s: Snapshot, finish: FinishTime) -> Int:
         """Apps with unmet demand, worst rho first, ties by arrival and id."""
         unmet = np.unique(s.job_app[s.job_held < s.job_gpus_max])
-        out: Int = unmet[worst_first(finish.rho[unmet], s.app_arrival[unmet], s.app_id[unmet])]
+        rho = finish.rho[unmet]
+        if self.waiting is Waiting.UNBOUNDED:
+            rho = np.where(s.app_held[unmet] == 0, np.inf, rho)
+        out: Int = unmet[worst_first(rho, s.app_arrival[unmet], s.app_id[unmet])]
         return out
 
 
 class _Round:
     """One auction, from bids to grants."""
 
-    def __init__(self, s: Snapshot, finish: FinishTime, queue: Int, bidders: Int, payment: str) -> None:
-        self.s, self.finish, self.queue, self.bidders, self.payment = s, finish, queue, bidders, payment
+    def __init__(self, policy: Themis, s: Snapshot, finish: FinishTime, queue: Int, bidders: Int) -> None:
+        self.policy, self.s, self.finish, self.queue, self.bidders = policy, s, finish, queue, bidders
         self.rng = np.random.default_rng((s.seed, s.round))
         self.hand = Hand(s)
         self.until = lease_end(s, starving=bool((s.app_gang_min[bidders] > s.free.sum()).any()))
-        self.returned: list[tuple[int, Counts]] = []
-        """Gangs that payments took away."""
+        self.returned: list[tuple[int, Counts, int]] = []
+        """Gangs that payments took away: (app row, counts, job to extend)."""
         self.leftover = np.zeros(s.apps, dtype=np.int64)
 
     def solve(self, bids: Bids) -> Solved:
         s = self.s
         offer = Offer(free=s.free, machine_rack=s.machine_rack, machine_type=s.machine_type)
+        if self.policy.waiting is Waiting.UNBOUNDED:
+            floor = float(min(bids.base.min(), bids.row_value.min(initial=np.inf))) - UNSERVED
+            bids = replace(bids, base=np.where(s.app_held[self.bidders] == 0, floor, bids.base))
         outcome = clear(offer, bids, Limits())
         for b in np.flatnonzero(outcome.row >= 0).tolist():
             self._pay_out(b, bids, outcome)
@@ -107,7 +131,7 @@ class _Round:
         won[outcome.win_machine[mine]] = outcome.win_gpus[mine]
         wanted = bids.gangs(row)
         counts = np.array(list(wanted.values()), dtype=np.int64)
-        paid = pay(self.payment, float(outcome.kept[b]), counts, self.until - self.s.now, self.rng)
+        paid = pay(self.policy.payment, self._kept(outcome, b), counts, self.until - self.s.now, self.rng)
         extend = NONE if self._has_waiting(a) else growing_job(self.s, a)
         for size, count, kept in zip(wanted, counts.tolist(), paid.gangs.tolist()):
             for i in range(count):
@@ -119,7 +143,14 @@ class _Round:
                 if i < kept:
                     self.hand.give(a, found[0], self.s.now + paid.lease, extend)
                 else:
-                    self.returned.append((a, found[0]))
+                    self.returned.append((a, found[0], extend))
+
+    def _kept(self, outcome: Outcome, b: int) -> float:
+        """c_a; where unserved apps count first, over the apps that are served: whoever shuts others out pays nothing."""
+        if self.policy.waiting is Waiting.SHARE:
+            return float(outcome.kept[b])
+        nats = -math.log(outcome.kept[b])
+        return min(math.exp(-(nats - UNSERVED * round(nats / UNSERVED))), 1.0)
 
     def _has_waiting(self, a: int) -> bool:
         return bool((self.s.job_held[self.s.job_ptr[a] : self.s.job_ptr[a + 1]] == 0).any())
@@ -136,14 +167,20 @@ class _Round:
                 if not self.hand.left:
                     break
                 if a not in waiting:
-                    waiting[a] = agents.useful_gangs(a, self.hand.free)
+                    waiting[a] = self._takes(agents, a)
                 if waiting[a] and self._one(a, waiting[a].pop(0)):
                     again.append(a)
             order = again
-        for a, counts in self.returned:
+        for a, counts, extend in self.returned:
             if all(self.hand.free[n] >= c for n, c in counts):
-                self.hand.give(a, counts, self.until)
+                self.hand.give(a, counts, self.until, extend)
                 self.leftover[a] += sum(c for _, c in counts)
+
+    def _takes(self, agents: Agents, a: int) -> list[int]:
+        """Gangs that the app accepts one after another."""
+        if self.policy.decline or not self._has_waiting(a):
+            return agents.useful_gangs(a, self.hand.free)
+        return demand_of(self.s, a).low
 
     def _one(self, a: int, gang: int) -> bool:
         if self._has_waiting(a):
