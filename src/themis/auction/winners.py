@@ -193,8 +193,12 @@ class Solver:
             if not cuts and self._packable(rows.tolist()):
                 yield a, self._found(rows.tolist(), worth), []
             else:
-                near = self._repaired(rows, worth, a) or replace(self._left(main, a), high=worth)
-                yield a, near, cuts
+                # Where repair was not good enough for everyone, what the program found for everyone is a better start.
+                stay = self._left(main, a)
+                start = np.array(stay.rows, np.int64) if main.method == "program" else rows
+                near = self._repaired(start, worth, a)
+                stay = replace(stay, high=worth)
+                yield a, near if near is not None and near.low > stay.low else stay, cuts
 
     def _promising(self, known: list[int]) -> Ints:
         """Rows that some choice as good as `known` may hold, by the tables' bound with the row forced."""
