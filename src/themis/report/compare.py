@@ -153,14 +153,18 @@ def _mark_best(cells: Sequence[Cell], column: Column, table: list[list[Cell]], i
 
 def caption(runs: Sequence[RunMetrics]) -> str:
     """The conditions in one sentence."""
-    simulated = {run.simulated for run in runs}
-    kind = "Simulated" if simulated == {True} else "Measured" if simulated == {False} else "Simulated and measured"
     workloads = ", ".join(dict.fromkeys(run.workload for run in runs))
     clusters = ", ".join(dict.fromkeys(f"{run.cluster} ({run.gpus} GPUs)" for run in runs))
     seeds = sorted({run.seed for run in runs})
     apps = sorted({len(run.apps) for run in runs})
     count = f"{apps[0]}" if len(apps) == 1 else f"{apps[0]} to {apps[-1]}"
-    return f"{kind}: workload {workloads}, {count} apps, on {clusters}; {_seeds(seeds)}."
+    return f"{kind_of(runs).capitalize()}: workload {workloads}, {count} apps, on {clusters}; {_seeds(seeds)}."
+
+
+def kind_of(runs: Sequence[RunMetrics]) -> str:
+    """Whether the numbers were simulated or measured on real machines."""
+    simulated = {run.simulated for run in runs}
+    return "simulated" if simulated == {True} else "measured" if simulated == {False} else "simulated and measured"
 
 
 def _seeds(seeds: Sequence[int]) -> str:
