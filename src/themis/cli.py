@@ -180,7 +180,7 @@ def _present(good: Sequence[RunMetrics], folder: Path | None, *, report: bool, a
     if report:
         from themis.report.html import write_report
 
-        write_report(good, folder / "report.html")
+        write_report(folder / "report.html", good)
     if not quiet:
         err.print(f"{'Report: ' if report else 'Results: '}{folder / ('report.html' if report else 'results.json')}")
 
