@@ -182,3 +182,12 @@ def test_the_version_is_told(themis: Command) -> None:
     from themis import __version__
 
     assert themis("--version").out == f"themis {__version__}\n"
+
+
+@pytest.mark.parametrize(("options", "apps"), [([], 1), (["--single-jobs"], 2)])
+def test_each_job_of_a_trace_can_be_an_app(options: list[str], apps: int, tmp_path: Path, themis: Command) -> None:
+    trace = tmp_path / "philly.csv"
+    trace.write_text("app_id,vc,submit_s,num_gpus,duration_s\na,v,0,1,60\na,v,5,2,60\n", encoding="utf-8")
+    ended = themis("simulate", "-w", trace, "-f", "philly_apps", "-c", "1x4", "-p", "fifo", "--json", "-q", *options)
+    assert ended.code == 0, ended.err
+    assert len(json.loads(ended.out)["runs"][0]["apps"]) == apps
