@@ -7,6 +7,7 @@ there (migration). Time slicing and packing of several jobs on a GPU are left ou
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -42,39 +43,60 @@ class Gandiva:
         return _Greedy(snapshot).solve()
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class _Bid:
+    key: tuple[float, int, float, float, int]
+    app: int
+    counts: Counts
+
+
 class _Greedy:
     def __init__(self, snapshot: Snapshot) -> None:
         self.s = snapshot
         self.hand = Hand(snapshot)
         self.demand: dict[int, Demand] = {int(a): demand_of(snapshot, int(a)) for a in waiting_apps(snapshot)}
         self.held = snapshot.app_held.astype(float)
+        self.places: dict[tuple[int, tuple[int, ...]], tuple[Counts, Locality] | None] = {}
+        """Best place of a gang size now; apps ask for few different ones."""
 
     def solve(self) -> Solved:
-        s, hand = self.s, self.hand
+        """Deal the best-placed gang again and again.
+
+        Scores of rigid gangs only fall as GPUs are dealt, so an app's old key is a bound: whoever is still first after
+        its key was brought up to date is first of all (lazy greedy), and few apps are looked at twice. An elastic gang
+        that shrinks with what is left may be placed better than its old key says; it is then dealt a little later.
+        """
+        hand = self.hand
         starving = any(d.next_step() > hand.left for d in self.demand.values())
-        until = lease_end(s, starving)
-        while hand.left:
-            best = None
-            places: dict[tuple[int, tuple[int, ...]], tuple[Counts, Locality] | None] = {}
-            for a, demand in self.demand.items():
-                gang = self._gang(demand, hand.left)
-                if not gang:
-                    continue
-                found = self._place(a, gang, places)
-                if found is None:
-                    continue
-                key = (-self._score(a, found[1]), -gang, self.held[a] / s.app_weight[a], s.app_arrival[a], a)
-                if best is None or key < best[0]:
-                    best = (key, a, gang, found[0])
-            if best is None:
-                break
-            _, a, gang, counts = best
-            hand.give(a, counts, until)
-            self.held[a] += gang
-            demand = self.demand[a]
+        until = lease_end(self.s, starving)
+        heap = [bid for a in self.demand if (bid := self._bid(a))]
+        heapq.heapify(heap)
+        while heap and hand.left:
+            old = heapq.heappop(heap)
+            fresh = self._bid(old.app)
+            if fresh is None:
+                continue
+            if heap and heap[0].key < fresh.key:
+                heapq.heappush(heap, fresh)
+                continue
+            hand.give(fresh.app, fresh.counts, until)
+            self.places.clear()
+            self.held[fresh.app] += sum(c for _, c in fresh.counts)
+            demand = self.demand[fresh.app]
             demand.low.pop(0)
             demand.high.pop(0)
+            if again := self._bid(fresh.app):
+                heapq.heappush(heap, again)
         return Solved(answer=hand.grant())
+
+    def _bid(self, a: int) -> _Bid | None:
+        """The app's next gang with its best place now."""
+        s, gang = self.s, self._gang(self.demand[a], self.hand.left)
+        found = self._place(a, gang) if gang else None
+        if found is None:
+            return None
+        share = float(self.held[a] / s.app_weight[a])
+        return _Bid((-self._score(a, found[1]), -gang, share, float(s.app_arrival[a]), a), a, found[0])
 
     def _gang(self, demand: Demand, left: int) -> int:
         """An elastic job asks for all it can use of what is left, once the app's other jobs have their smallest gang."""
@@ -83,14 +105,12 @@ class _Greedy:
         others = sum(demand.low[1:])
         return max(demand.low[0], min(demand.high[0], left - others))
 
-    def _place(
-        self, a: int, gang: int, places: dict[tuple[int, tuple[int, ...]], tuple[Counts, Locality] | None]
-    ) -> tuple[Counts, Locality] | None:
+    def _place(self, a: int, gang: int) -> tuple[Counts, Locality] | None:
         s = self.s
         types = tuple(np.flatnonzero(s.job_allowed[s.job_ptr[a] : s.job_ptr[a + 1]].any(axis=0)).tolist())
-        if (gang, types) not in places:
-            places[gang, types] = narrowest_of_types(self.hand.free, s.machine_rack, s.machine_type, gang, types)
-        return places[gang, types]
+        if (gang, types) not in self.places:
+            self.places[gang, types] = narrowest_of_types(self.hand.free, s.machine_rack, s.machine_type, gang, types)
+        return self.places[gang, types]
 
     def _score(self, a: int, locality: Locality) -> float:
         return 1.0 / float(self.s.speeds.slowdown[self.s.job_config[self.s.job_ptr[a]], locality])
