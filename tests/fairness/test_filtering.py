@@ -53,7 +53,9 @@ def test_filter_toy_of_shockwave_table_1(share: float, expected: tuple[int, int,
     assert max(finish[j] / T_ID[j] for j in "ABC") == pytest.approx(worst, abs=0.05)
 
 
-@pytest.mark.parametrize(("apps", "f", "bid"), [(10, 0.8, 2), (5, 0.8, 1), (11, 0.8, 3), (7, 1.0, 1), (7, 0.0, 7), (1, 0.5, 1)])
+@pytest.mark.parametrize(
+    ("apps", "f", "bid"), [(10, 0.8, 2), (5, 0.8, 1), (11, 0.8, 3), (7, 1.0, 1), (7, 0.0, 7), (1, 0.5, 1)]
+)
 def test_the_worst_one_minus_f_of_the_apps_bid(apps: int, f: float, bid: int) -> None:
     assert bidder_count(apps, f) == bid
 

@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 
 from themis.core import snapshot as snapshots
 from themis.fairness.finish_time import (
-    FinishTime, Form, even_split, list_schedule, phase_seconds, t_id_exact, t_id_paper,
+    FinishTime,
+    Form,
+    even_split,
+    list_schedule,
+    phase_seconds,
+    t_id_exact,
+    t_id_paper,
 )  # fmt: skip
 from themis.model.answers import Ask
 from themis.model.snapshot import Snapshot
@@ -23,7 +29,11 @@ SERIAL = (80.0, 100.0, 100.0, 120.0)
 def paper_sweep() -> App:
     """§4.3.3: four jobs, phases of 4/2/1 jobs and 8/16/36 iterations, gpus_max 8."""
     rungs = tuple(Rung(jobs=n, steps=s) for n, s in ((4, 8.0), (2, 16.0), (1, 36.0)))
-    return app("sweep", [job(60, (1, 8), name=f"j{s}{i}", step_scale=s) for i, s in enumerate(SERIAL)], tuner=Halving(rungs=rungs))
+    return app(
+        "sweep",
+        [job(60, (1, 8), name=f"j{s}{i}", step_scale=s) for i, s in enumerate(SERIAL)],
+        tuner=Halving(rungs=rungs),
+    )
 
 
 def sweep_among_four() -> Snapshot:
@@ -61,7 +71,9 @@ def test_bids_of_section_4_3_3_are_table_3() -> None:
 
 
 def test_table_2_two_gpus_halve_the_rho_of_one() -> None:
-    snapshot = snapshot_of(machines(1, 1), [app("a", [job(200.0, (1, 2))]), *(app(f"o{i}", [job(9.0)]) for i in range(3))])
+    snapshot = snapshot_of(
+        machines(1, 1), [app("a", [job(200.0, (1, 2))]), *(app(f"o{i}", [job(9.0)]) for i in range(3))]
+    )
     finish = FinishTime(snapshot)
     assert finish.t_id[0] == 400.0
     left = finish.left_on(np.array([1.0, 2.0]), np.array([2.0, 2.0]), 0)
@@ -69,7 +81,10 @@ def test_table_2_two_gpus_halve_the_rho_of_one() -> None:
 
 
 def test_paper_form_overstates_t_id_when_a_job_cannot_use_its_share() -> None:
-    finish = {form: FinishTime(snapshot_of(machines(8), [app("a", [job(800.0)]), app("b", [job(1.0)])]), form) for form in Form}
+    finish = {
+        form: FinishTime(snapshot_of(machines(8), [app("a", [job(800.0)]), app("b", [job(1.0)])]), form)
+        for form in Form
+    }
     assert finish[Form.PAPER].t_id[0] == 1600.0
     assert finish[Form.EXACT].t_id[0] == 800.0
 
@@ -86,7 +101,9 @@ def test_slowdown_of_table_1_multiplies_the_time_left() -> None:
 
 
 def test_waiting_app_is_finite_and_worse_than_its_worst_useful_grant() -> None:
-    snapshot = snapshot_of(machines(4, 4), [app(f"a{i}", [job(600.0, (1, 4), model="chatty")]) for i in range(6)], now=50.0)
+    snapshot = snapshot_of(
+        machines(4, 4), [app(f"a{i}", [job(600.0, (1, 4), model="chatty")]) for i in range(6)], now=50.0
+    )
     finish = FinishTime(snapshot)
     assert np.isfinite(finish.rho).all()
     assert (finish.left_waiting >= finish.left_worst + snapshot.lease_s).all()
@@ -95,7 +112,9 @@ def test_waiting_app_is_finite_and_worse_than_its_worst_useful_grant() -> None:
 def test_contention_is_the_time_weighted_mean_number_of_apps_from_arrival() -> None:
     apps = [app("a", [job(1e6)]), app("b", [job(1e6)], arrival=100.0), app("c", [job(1e6)], arrival=300.0)]
     snapshot = snapshots.take(state_at(machines(4), apps, now=400.0))
-    np.testing.assert_allclose(snapshot.app_contention, [(1 * 100 + 2 * 200 + 3 * 100) / 400, (2 * 200 + 3 * 100) / 300, 3.0])
+    np.testing.assert_allclose(
+        snapshot.app_contention, [(1 * 100 + 2 * 200 + 3 * 100) / 400, (2 * 200 + 3 * 100) / 300, 3.0]
+    )
 
 
 def test_contention_of_an_app_that_just_arrived_is_the_count_of_that_instant() -> None:

@@ -40,7 +40,9 @@ class Curve:
 
     def __post_init__(self) -> None:
         if not self.gpus or len(self.gpus) != len(self.rate):
-            raise InputError(f"a speed curve has {len(self.gpus)} GPU counts and {len(self.rate)} rates, expected equally many, at least 1.")
+            raise InputError(
+                f"a speed curve has {len(self.gpus)} GPU counts and {len(self.rate)} rates, expected equally many, at least 1."
+            )
         if any(b <= a for a, b in zip(self.gpus, self.gpus[1:], strict=False)) or self.gpus[0] < 1:
             raise InputError(f"a speed curve's GPU counts are {self.gpus}, expected rising whole numbers from 1.")
         if any(r <= 0 for r in self.rate):
@@ -78,7 +80,9 @@ class Profile:
         if not self.curves:
             raise InputError(f"profile {self.name!r} has no speed curve, expected at least one.")
         if any(b < a for a, b in zip(self.slowdown, self.slowdown[1:], strict=False)) or self.slowdown[0] < 1:
-            raise InputError(f"profile {self.name!r} has slowdowns {self.slowdown}, expected four numbers that rise from 1 or more.")
+            raise InputError(
+                f"profile {self.name!r} has slowdowns {self.slowdown}, expected four numbers that rise from 1 or more."
+            )
 
     def curve(self, gpu_type: str, batch: int) -> Curve | None:
         """The most specific curve, or None where the model cannot run on the type."""
@@ -189,7 +193,9 @@ def compile_speeds(
         curves = [book.get(model).curve(t, batch) for t in gpu_types]
         reference = next((c for c in curves if c is not None), None)
         if reference is None:
-            raise InputError(f"model {model!r} has no speed for any of the GPU types {', '.join(gpu_types)}; add a profile for one of them.")
+            raise InputError(
+                f"model {model!r} has no speed for any of the GPU types {', '.join(gpu_types)}; add a profile for one of them."
+            )
         serial[m] = 1.0 / float(reference.at(np.array(1)))
         for k, curve in enumerate(curves):
             if curve is not None:
