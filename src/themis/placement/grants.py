@@ -15,7 +15,7 @@ import numpy as np
 
 from themis.model.answers import GpuGrant
 from themis.model.snapshot import Snapshot
-from themis.model.units import NONE, Int, Seconds
+from themis.model.units import NONE, Int, Locality, Seconds
 from themis.placement.packing import Counts, narrowest_of_types
 
 
@@ -102,13 +102,38 @@ class Hand:
 
     def put(self, a: int, gpus: int, until: Seconds) -> bool:
         """Place one gang where it is best; False if there is no room."""
-        s = self.s
-        allowed = s.job_allowed[s.job_ptr[a] : s.job_ptr[a + 1]].any(axis=0)
-        found = narrowest_of_types(self.free, s.machine_rack, s.machine_type, gpus, np.flatnonzero(allowed).tolist())
+        found = self.best_place(a, gpus)
         if found is None:
             return False
         self.give(a, found[0], until)
         return True
+
+    def best_place(self, a: int, gpus: int) -> tuple[Counts, Locality] | None:
+        """Where a gang of up to ``gpus`` GPUs trains fastest now; None if there is no room for all of it.
+
+        An elastic gang that would have to spread takes fewer GPUs closer together when these are worth more: no app's
+        scheduler accepts GPUs that slow its job down, whatever the policy.
+        """
+        s = self.s
+        jobs = slice(int(s.job_ptr[a]), int(s.job_ptr[a + 1]))
+        types: list[int] = np.flatnonzero(s.job_allowed[jobs].any(axis=0)).tolist()
+        best = narrowest_of_types(self.free, s.machine_rack, s.machine_type, gpus, types)
+        if best is None or best[1] <= Locality.MACHINE or s.app_gang_min[a] == gpus:
+            return best
+        config = int(s.job_config[jobs.start])
+        worth = self._worth(config, gpus, best)
+        for k in types:
+            room = np.where(s.machine_type == k, self.free, 0)
+            for most in {int(room.max()), int(np.bincount(s.machine_rack, weights=room).max())}:
+                if s.app_gang_min[a] <= most < gpus:
+                    closer = narrowest_of_types(self.free, s.machine_rack, s.machine_type, most, [k])
+                    if closer is not None and self._worth(config, most, closer) > worth:
+                        best, worth = closer, self._worth(config, most, closer)
+        return best
+
+    def _worth(self, config: int, gpus: int, place: tuple[Counts, Locality]) -> float:
+        k = int(self.s.machine_type[place[0][0][0]])
+        return float(self.s.speeds.scale[config, k, gpus] / self.s.speeds.slowdown[config, place[1]])
 
     def give(self, a: int, counts: Counts, until: Seconds, extend: int = NONE) -> None:
         """Record one gang."""

@@ -11,13 +11,11 @@ import heapq
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Locality
 from themis.placement.grants import Demand, Hand, demand_of, lease_end, waiting_apps
-from themis.placement.packing import Counts, narrowest_of_types
+from themis.placement.packing import Counts
 from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
 
 
@@ -56,8 +54,8 @@ class _Greedy:
         self.hand = Hand(snapshot)
         self.demand: dict[int, Demand] = {int(a): demand_of(snapshot, int(a)) for a in waiting_apps(snapshot)}
         self.held = snapshot.app_held.astype(float)
-        self.places: dict[tuple[int, tuple[int, ...]], tuple[Counts, Locality] | None] = {}
-        """Best place of a gang size now; apps ask for few different ones."""
+        self.places: dict[tuple[int, int, int, bytes], tuple[Counts, Locality] | None] = {}
+        """Best place now by (gang, smallest gang, model, allowed types); apps differ in few of them."""
 
     def solve(self) -> Solved:
         """Deal the best-placed gang again and again.
@@ -96,7 +94,9 @@ class _Greedy:
         if found is None:
             return None
         share = float(self.held[a] / s.app_weight[a])
-        return _Bid((-self._score(a, found[1]), -gang, share, float(s.app_arrival[a]), a), a, found[0])
+        return _Bid(
+            (-self._score(a, found[1]), -sum(c for _, c in found[0]), share, float(s.app_arrival[a]), a), a, found[0]
+        )
 
     def _gang(self, demand: Demand, left: int) -> int:
         """An elastic job asks for all it can use of what is left, once the app's other jobs have their smallest gang."""
@@ -107,10 +107,12 @@ class _Greedy:
 
     def _place(self, a: int, gang: int) -> tuple[Counts, Locality] | None:
         s = self.s
-        types = tuple(np.flatnonzero(s.job_allowed[s.job_ptr[a] : s.job_ptr[a + 1]].any(axis=0)).tolist())
-        if (gang, types) not in self.places:
-            self.places[gang, types] = narrowest_of_types(self.hand.free, s.machine_rack, s.machine_type, gang, types)
-        return self.places[gang, types]
+        jobs = slice(int(s.job_ptr[a]), int(s.job_ptr[a + 1]))
+        allowed = s.job_allowed[jobs].any(axis=0).tobytes()
+        key = (gang, int(s.app_gang_min[a]), int(s.job_config[jobs.start]), allowed)
+        if key not in self.places:
+            self.places[key] = self.hand.best_place(a, gang)
+        return self.places[key]
 
     def _score(self, a: int, locality: Locality) -> float:
         return 1.0 / float(self.s.speeds.slowdown[self.s.job_config[self.s.job_ptr[a]], locality])
