@@ -25,7 +25,7 @@ from themis.report.series import Gantt, Series
 POLICY_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c8c8c")
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)))
 APP_COLOURS = (
-    "#332288", "#88ccee", "#44aa99", "#ddcc77", "#cc6677", "#117733", "#aa4499", "#999933", "#882255", "#6699cc",
+    "#4a3bb0", "#88ccee", "#44aa99", "#ddcc77", "#cc6677", "#117733", "#aa4499", "#999933", "#882255", "#6699cc",
     "#ee8866", "#bbcc33", "#77aadd", "#994455", "#aaaa00", "#ee99aa",
 )  # fmt: skip
 INK, FAINT, PAPER = "#010203", "#040506", "#070809"
@@ -88,13 +88,13 @@ def usage(groups: Sequence[tuple[str, RunMetrics]]) -> str:
         right.set_ylim(0, most_apps * 1.1)
         right.yaxis.set_major_locator(MaxNLocator(3, integer=True))
         axis.yaxis.set_major_locator(MaxNLocator(3, integer=True))
-        axis.set_title(label, loc="left", fontsize=9.5, fontweight="bold", pad=3)
+        axis.set_title(label, loc="left", fontsize=9.5, fontweight="bold", pad=3, color=INK)
         axis.margins(x=0)
         _tidy(axis)
         _tidy(right)
+        right.grid(False)
     rows[-1].set_xlabel(f"{name} since the first arrival")
     figure.supylabel("GPUs in use", fontsize=9, color=INK)
-    figure.text(1.0, 0.5, "active apps (line)", rotation=90, va="center", ha="left", fontsize=9, color=INK)
     return _svg(figure, "usage")
 
 
