@@ -278,6 +278,26 @@ def replay(
         raise typer.Exit(1)
 
 
+@app.command()
+def explain(
+    name: Annotated[str, typer.Argument(metavar="APP", help="The app's name in the workload.")],
+    log: Annotated[Path, typer.Option("--log", "-l", help="A log written by [cyan]themis simulate --out[/cyan].")],
+    every: Annotated[bool, typer.Option("--all", "-a", help="A line for every round, alike or not.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Every round as JSON.")] = False,
+) -> None:
+    """Tell from a log why an app got what it got: its auctions, bids, payments and leases.
+
+    Example: [cyan]themis explain langmodel-sweep --log out/demo/themis-seed0.jsonl.gz[/cyan]
+    """
+    from themis.report.explain import explain as explain_app
+
+    story = explain_app(log, name)
+    if as_json:
+        print(story.to_json())
+    else:
+        _print_whole(story.table(every=every))
+
+
 # ---- what there is -------------------------------------------------------------------------------------------------
 
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
