@@ -27,11 +27,11 @@ from themis.fairness.filtering import bidder_count, worst_first
 from themis.fairness.finish_time import FinishTime, Form
 from themis.model.answers import Ask, Proof, Solved
 from themis.model.snapshot import Snapshot
-from themis.model.units import NONE, Int
+from themis.model.units import NONE, Int, Locality
 from themis.placement.grants import Hand, demand_of, lease_end
 from themis.placement.packing import Counts, narrowest
 from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
-from themis.tuning.agent import Agents, growing_job
+from themis.tuning.agent import Agents, Row, growing_job
 
 
 class Waiting(StrEnum):
@@ -65,7 +65,7 @@ class Themis:
     waiting: Waiting = Waiting.SHARE
     decline: bool = True
 
-    claims: ClassVar[frozenset[str]] = frozenset({"work_conserving"})
+    claims: ClassVar[frozenset[str]] = frozenset({"work_conserving", "grows_elastic_jobs"})
     needs: ClassVar[frozenset[str]] = frozenset({"bids"})
     level: ClassVar[Level] = Level.APP
 
@@ -178,27 +178,30 @@ class _Round:
 
     def _takes(self, agents: Agents, a: int) -> list[int]:
         """Gangs that the app accepts one after another."""
-        if self.policy.decline or not self._has_waiting(a):
-            return agents.useful_gangs(a, self.hand.free)
-        return demand_of(self.s, a).low
+        if not self.policy.decline and self._has_waiting(a):
+            return demand_of(self.s, a).low
+        best = agents.best(a, self.hand.free)
+        if best is None or self._has_waiting(a):
+            return best.sizes if best else []
+        self._extend(a, best)
+        return []
 
     def _one(self, a: int, gang: int) -> bool:
-        if self._has_waiting(a):
-            dealt = self.hand.stay_or_put(a, gang, self.until)
-        else:
-            dealt = self._extend(a, gang)
+        dealt = self.hand.stay_or_put(a, gang, self.until)
         if dealt:
             self.leftover[a] += gang
         return dealt
 
-    def _extend(self, a: int, gang: int) -> bool:
-        s, job = self.s, growing_job(self.s, a)
-        at = s.gpu_machine[list(s.gangs[job])]
-        found = narrowest(self.hand.free, s.machine_rack, gang, np.isin(np.arange(len(s.free)), at))
-        if found is None:
-            return False
-        self.hand.give(a, found[0], self.until, job)
-        return True
+    def _extend(self, a: int, row: Row) -> None:
+        """Leftovers that enlarge a running job go where its agent priced them."""
+        s = self.s
+        near = (s.machine_rack >= 0, s.machine_rack == row.anchor, s.machine_rack >= 0)[row.span - 1]
+        if row.span == Locality.MACHINE:
+            near = np.arange(len(s.free)) == row.anchor
+        found = narrowest(self.hand.free, s.machine_rack, row.gpus, near & (s.machine_type == row.gpu_type))
+        if found is not None:
+            self.hand.give(a, found[0], self.until, growing_job(s, a))
+            self.leftover[a] += row.gpus
 
     def _proof(self, outcome: Outcome) -> Proof:
         s, rows = self.s, self.queue

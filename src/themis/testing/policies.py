@@ -22,11 +22,12 @@ from themis.fairness.finish_time import FinishTime
 from themis.model.answers import Answer, Ask, GpuGrant, RoundPlan, Solved, TimeShare
 from themis.model.events import AppFinished, JobEnded
 from themis.model.snapshot import Snapshot
-from themis.model.units import NONE, Float, Seconds
+from themis.model.units import NONE, Float, Int, Locality, Seconds
+from themis.placement.packing import narrowest
 from themis.policies.api import Level, Pace, Policy, Workbench
 from themis.sim.runner import Record
 from themis.testing.builders import leased_twice, random_simulation
-from themis.tuning.agent import Agents, answer_ask
+from themis.tuning.agent import Agents, Row, answer_ask
 
 MakePolicy = Callable[[], Policy]
 
@@ -100,7 +101,10 @@ def check_time_scale(policy: Policy, snapshot: Snapshot, factor: float = 3.0) ->
 
 
 def check_work_conserving(policy: Policy, snapshot: Snapshot) -> None:
-    """After the decision no app has a gang that fits the idle GPUs and would strictly lower its rho."""
+    """After the decision no unserved app has a gang that fits the idle GPUs and would strictly lower its rho.
+
+    Policies that claim ``grows_elastic_jobs`` are held to it for apps without waiting jobs too.
+    """
     answer = decide(policy, snapshot, Workbench()).answer
     assert isinstance(answer, GpuGrant)
     idle = snapshot.free - np.bincount(answer.machine, weights=answer.gpus, minlength=len(snapshot.free)).astype(
@@ -110,9 +114,20 @@ def check_work_conserving(policy: Policy, snapshot: Snapshot) -> None:
     agents = Agents(snapshot, FinishTime(snapshot))
     for a in np.flatnonzero(~np.isin(snapshot.app_id, served)).tolist():
         waiting = (snapshot.job_held[snapshot.job_ptr[a] : snapshot.job_ptr[a + 1]] == 0).any()
-        if waiting:
-            gangs = agents.useful_gangs(a, idle)
-            assert not gangs, f"{idle.sum()} GPUs idle although app {snapshot.app_id[a]} could use gangs of {gangs}"
+        if waiting or "grows_elastic_jobs" in policy.claims:
+            row = agents.best(a, idle)
+            assert row is None or not _fits(snapshot, idle, row), (
+                f"{idle.sum()} GPUs idle although app {snapshot.app_id[a]} could use gangs of {row.sizes}"
+            )
+
+
+def _fits(s: Snapshot, idle: Int, row: Row) -> bool:
+    """Whether a row can be had of the idle GPUs; one gang is enough to call them wasted."""
+    near = np.ones(len(idle), dtype=bool)
+    if row.anchor != NONE:
+        near = np.arange(len(idle)) == row.anchor if row.span == Locality.MACHINE else s.machine_rack == row.anchor
+    found = narrowest(idle, s.machine_rack, row.sizes[0], near & (s.machine_type == row.gpu_type))
+    return found is not None and found[1] <= row.span
 
 
 def check_answer(snapshot: Snapshot, answer: Answer) -> None:

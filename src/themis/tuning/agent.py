@@ -52,6 +52,11 @@ class Row:
         """GPUs in all."""
         return sum(size * count for size, count in self.gangs)
 
+    @property
+    def sizes(self) -> list[int]:
+        """The size of each gang."""
+        return [size for size, count in self.gangs for _ in range(count)]
+
 
 def answer_ask(snapshot: Snapshot, ask: Ask) -> Bids:
     """The bids of all apps asked, as their agents would make them."""
@@ -97,11 +102,10 @@ class Agents:
                 table.add(b, row)
         return table.pack(self, apps, *self._singles(apps, np.flatnonzero(single), offered))
 
-    def useful_gangs(self, a: int, offer: Int) -> list[int]:
-        """Gang sizes that an app would take of an offer one after another; what does not lower its rho it declines."""
+    def best(self, a: int, offer: Int) -> Row | None:
+        """What an app would take of an offer if it could have it all; None if nothing of it lowers its rho."""
         rows = self.rows(a, offer, self._offered(offer))
-        best = min(rows, key=lambda row: (row.left, row.gpus), default=None)
-        return [size for size, count in best.gangs for _ in range(count)] if best else []
+        return min(rows, key=lambda row: (row.left, row.gpus), default=None)
 
     def rows(self, a: int, offer: Int, offered: list[int]) -> list[Row]:
         """All rows of one app that strictly lower its rho; ``offered`` is the offer per GPU type."""
