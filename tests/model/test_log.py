@@ -82,6 +82,7 @@ RECORDS: list[Record] = [
     allocated(dataclasses.replace(GPUS, until=np.array([600.0, 600.0]))),
     allocated(GpuGrant(app=ints(), gang=ints(), machine=ints(), gpus=ints(), until=np.zeros(0), extend=ints())),
     allocated(SHARE),
+    allocated(TimeShare(combos=ints(4, -1, 2, -1).reshape(2, 2), gpus=ints(2, 1), x=np.ones((2, 1)), round_s=360.0)),
     allocated(TimeShare(combos=np.zeros((0, 2), dtype=np.int64), gpus=ints(), x=np.zeros((0, 3)), round_s=1.0)),
     allocated(PLAN),
     allocated(RoundPlan(job=ints(), gpus=ints(), run=np.zeros((0, 4), dtype=bool), round_s=1.0)),

@@ -28,7 +28,7 @@ from themis.model import events
 from themis.model.answers import Answer, Ask, GpuGrant, Proof, RoundPlan, Solved, TimeShare
 from themis.model.cluster import Machine
 from themis.model.events import SCHEMA, Allocated, AppSubmitted, Command, Event, Grant, Header, MachineJoined
-from themis.model.units import Bool, Seconds
+from themis.model.units import NONE, Bool, Seconds
 from themis.model.workload import App, Bag, Halving, Job, LossCurve, Regime, Rung, Tuner
 
 Record: TypeAlias = Header | Event | Command
@@ -192,11 +192,10 @@ def _check_header(line: Fields) -> None:
         raise InputError(f"the log has schema {schema}, this Themis reads {SCHEMA}; use the version that wrote it.")
 
 
-# ---- numbers that JSON lacks ----------------------------------------------------------------------------------------
+# ---- infinities and NaN, which JSON lacks, as objects ---------------------------------------------------------------
 
 
 def _spell(value: Any) -> Any:
-    """Infinities and NaN as objects, wherever they are."""
     if isinstance(value, float):
         return value if math.isfinite(value) else {"~": str(float(value))}
     if isinstance(value, Mapping):
@@ -231,11 +230,10 @@ def _grant(d: Fields) -> Grant:
 # ---- machines and apps: defaults left out ---------------------------------------------------------------------------
 
 
-def _defaults(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
-    return tuple((f.name, f.default) for f in fields(kind) if f.init)
-
-
-_SHORT = {kind: _defaults(kind) for kind in (Machine, App, Job, Regime, LossCurve, Bag, Halving, Rung)}
+_SHORT = {
+    kind: tuple((f.name, f.default) for f in fields(kind))
+    for kind in (Machine, App, Job, Regime, LossCurve, Bag, Halving, Rung)
+}
 
 
 def _short(value: Any) -> Any:
@@ -352,10 +350,11 @@ def _write_answer(answer: Answer) -> Fields:
                 "until": _once(answer.until), "extend": _once(answer.extend),
             }  # fmt: skip
         case TimeShare():
-            return {
-                "kind": "share", "combos": answer.combos.tolist(), "gpus": answer.gpus, "x": answer.x.tolist(),
-                "types": answer.x.shape[1], "round_s": answer.round_s,
-            }  # fmt: skip
+            pairs = bool((answer.combos[:, 1] >= 0).any())
+            who = {"combos": answer.combos.ravel()} if pairs else {"job": np.ascontiguousarray(answer.combos[:, 0])}
+            x = answer.x.ravel()
+            types = answer.x.shape[1]
+            return {"kind": "share", **who, "gpus": answer.gpus, "x": x, "types": types, "round_s": answer.round_s}
         case RoundPlan():
             digits = ["".join("1" if cell else "0" for cell in row) for row in answer.run.tolist()]
             return {
@@ -384,7 +383,9 @@ def _read_answer(d: Fields) -> Answer:
             )  # fmt: skip
         case "share":
             x = column("x", np.float64).reshape(-1, d["types"])
-            return TimeShare(combos=column("combos").reshape(-1, 2), gpus=column("gpus"), x=x, round_s=d["round_s"])
+            alone = "job" in d
+            combos = column("job")[:, None] * [1, 0] + [0, NONE] if alone else column("combos").reshape(-1, 2)
+            return TimeShare(combos=combos, gpus=column("gpus"), x=x, round_s=d["round_s"])
         case "plan":
             cells = [c == "1" for row in d["run"] for c in row]
             run = np.array(cells, dtype=bool).reshape(len(d["run"]), d["rounds"])
