@@ -89,6 +89,12 @@ class Hand:
         """GPUs not yet dealt."""
         return int(self.free.sum())
 
+    def served(self) -> Int:
+        """Rows of the apps that were dealt something."""
+        ids = np.unique(np.array([row[0] for row in self.rows], dtype=np.int64))
+        out: Int = np.searchsorted(self.s.app_id, ids)
+        return out
+
     def deal(self, wants: Sequence[tuple[int, Sequence[int]]], until: Seconds) -> None:
         """Place gangs: (app row, gang sizes) in order of precedence; what has no room is left out.
 

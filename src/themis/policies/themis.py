@@ -156,25 +156,31 @@ class _Round:
         return bool((self.s.job_held[self.s.job_ptr[a] : self.s.job_ptr[a + 1]] == 0).any())
 
     def _leftovers(self) -> None:
-        """One gang at a time, in random order, to apps outside the auction; then payments go back, which refunds them."""
-        outside = np.setdiff1d(self.queue, self.bidders)
-        waiting: dict[int, list[int]] = {}
-        order = self.rng.permutation(outside).tolist()
-        agents = Agents(self.s, self.finish) if self.hand.left and order else None
-        while self.hand.left and order and agents:
-            again = []
-            for a in order:
-                if not self.hand.left:
-                    break
-                if a not in waiting:
-                    waiting[a] = self._takes(agents, a)
-                if waiting[a] and self._one(a, waiting[a].pop(0)):
-                    again.append(a)
-            order = again
+        """To apps outside the auction; then payments go back, which refunds them; then to bidders that have nothing."""
+        self._deal(np.setdiff1d(self.queue, self.bidders))
         for a, counts, extend in self.returned:
             if all(self.hand.free[n] >= c for n, c in counts):
                 self.hand.give(a, counts, self.until, extend)
                 self.leftover[a] += sum(c for _, c in counts)
+        self._deal(np.setdiff1d(self.bidders, self.hand.served()))
+
+    def _deal(self, apps: Int) -> None:
+        """One gang at a time, apps in random order."""
+        if not self.hand.left or not len(apps):
+            return
+        agents = Agents(self.s, self.finish)
+        takes: dict[int, list[int]] = {}
+        order = self.rng.permutation(apps).tolist()
+        while self.hand.left and order:
+            again = []
+            for a in order:
+                if not self.hand.left:
+                    break
+                if a not in takes:
+                    takes[a] = self._takes(agents, a)
+                if takes[a] and self._one(a, takes[a].pop(0)):
+                    again.append(a)
+            order = again
 
     def _takes(self, agents: Agents, a: int) -> list[int]:
         """Gangs that the app accepts one after another."""
