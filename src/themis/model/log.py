@@ -192,7 +192,7 @@ def _check_header(line: Fields) -> None:
         raise InputError(f"the log has schema {schema}, this Themis reads {SCHEMA}; use the version that wrote it.")
 
 
-# ---- infinities and NaN, which JSON lacks, as objects ---------------------------------------------------------------
+# ---- infinities and NaN, which JSON lacks ---------------------------------------------------------------------------
 
 
 def _spell(value: Any) -> Any:
@@ -249,14 +249,6 @@ def _short(value: Any) -> Any:
         if default is MISSING or v != default:
             out[name] = _short(v)
     return out
-
-
-def _write_machine(out: Fields, record: MachineJoined, rows: int) -> None:
-    out["machine"] = _short(record.machine)
-
-
-def _read_machine(d: Fields) -> MachineJoined:
-    return MachineJoined(machine=Machine(**d["machine"]))
 
 
 def _write_app(out: Fields, record: AppSubmitted, rows: int) -> None:
@@ -396,12 +388,17 @@ def _read_answer(d: Fields) -> Answer:
 _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Fields, Any, int], None]]] = MappingProxyType(
     {kind: (kind.__name__, _flat_encoder(kind)) for kind in _FLAT}
     | {
-        MachineJoined: ("MachineJoined", _write_machine),
+        MachineJoined: ("MachineJoined", lambda out, record, rows: out.update(machine=_short(record.machine))),
         AppSubmitted: ("AppSubmitted", _write_app),
         Allocated: ("Allocated", _write_allocated),
     }
 )
 _DECODERS: Mapping[str, Callable[[Fields], Record]] = MappingProxyType(
     {kind.__name__: (lambda d, kind=kind: kind(**d)) for kind in _FLAT}
-    | {"Grant": _grant, "MachineJoined": _read_machine, "AppSubmitted": _read_app, "Allocated": _read_allocated}
+    | {
+        "Grant": _grant,
+        "MachineJoined": lambda d: MachineJoined(machine=Machine(**d["machine"])),
+        "AppSubmitted": _read_app,
+        "Allocated": _read_allocated,
+    }
 )

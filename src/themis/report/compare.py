@@ -113,8 +113,7 @@ def compare(runs: Sequence[RunMetrics], columns: Sequence[Column] = COLUMNS) -> 
     for i, column in enumerate(columns):
         _mark_best([row[i] for row in table], column, table, i)
     return tuple(
-        Row(label=label, runs=tuple(group), cells=tuple(cells))
-        for (label, group), cells in zip(groups.items(), table)
+        Row(label=label, runs=tuple(group), cells=tuple(cells)) for (label, group), cells in zip(groups.items(), table)
     )
 
 
@@ -124,7 +123,9 @@ def labels(runs: Sequence[RunMetrics]) -> list[str]:
     names = dict.fromkeys(name for c in conditions for name in c)
     vary = [name for name in names if len({str(c.get(name)) for c in conditions}) > 1]
     return [
-        ", ".join([r.policy, *(f"{name}={c[name]}" if name in r.settings else str(c[name]) for name in vary if name in c)])
+        ", ".join(
+            [r.policy, *(f"{name}={c[name]}" if name in r.settings else str(c[name]) for name in vary if name in c)]
+        )
         for r, c in zip(runs, conditions)
     ]
 

@@ -38,6 +38,7 @@ class Step:
     leftover : GPUs from leftovers.
     granted, renewed : GPUs. ``revoked`` : GPUs. ``causes`` : of the revocations.
     held : GPUs held after it all. ``note`` : arrived | completed | cancelled.
+    cut : the log keeps only part of this proof, without this app: it did not bid and got no leftovers.
     """
 
     time: Seconds
@@ -59,12 +60,22 @@ class Step:
     causes: tuple[str, ...] = ()
     held: int = 0
     note: str = ""
+    cut: bool = False
 
     @property
     def outcome(self) -> tuple[object, ...]:
         """What makes two steps alike for a reader."""
         if not self.auction:
-            return (self.round < 0, self.granted, self.renewed, self.revoked, self.causes, self.held, self.note)
+            return (
+                self.round < 0,
+                self.cut,
+                self.granted,
+                self.renewed,
+                self.revoked,
+                self.causes,
+                self.held,
+                self.note,
+            )
         return (self.bid, self.won, round(self.kept, 3), self.leftover, self.granted, self.renewed, self.revoked,
                 self.causes, self.held, self.note)  # fmt: skip
 
@@ -171,6 +182,7 @@ class _Reader:
         logged = line.get("proof", {})
         self.now["of"] = logged.get("rows", len(proof.app))
         at = np.flatnonzero(proof.app == self.app)
+        self.now["cut"] = "at" in logged and not len(at)
         if len(at):
             i = int(at[0])
             # A cut proof says which of its rows are left; rows are in order of rank.
@@ -240,8 +252,8 @@ def _table(story: Explanation, every: bool) -> Table:
     auctions = bool(story.form)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=_title(story), title_justify="left", title_style="bold",
                   caption=_caption(story), caption_justify="left", caption_style="dim")  # fmt: skip
-    table.add_column("time")
-    table.add_column("round", justify="right")
+    table.add_column("time", no_wrap=True)
+    table.add_column("round", justify="right", no_wrap=True)
     if auctions:
         for name in ("GPUs\noffered", f"ρ\n{story.form}", "rank", "part", "won", "kept\n%", "left-\nover"):
             table.add_column(name, justify="left" if name == "part" else "right", no_wrap=True)
@@ -264,7 +276,8 @@ def _cells(group: Sequence[Step], auctions: bool) -> list[Text | str]:
 def _auction_cells(group: Sequence[Step]) -> list[Text | str]:
     s = group[0]
     if not s.auction:
-        return [_span([x.offered for x in group]) if s.of else "", "", "", "content" if s.of else "", "", "", ""]
+        why = "" if not s.of else "no bid" if s.cut else "content"
+        return [_span([x.offered for x in group]) if s.of else "", "", "", why, "", "", ""]
     part = Text("bid", style="bold green") if s.bid else Text("filtered", style="yellow")
     kept = ""
     if s.won:
@@ -318,7 +331,8 @@ def _title(story: Explanation) -> str:
 def _caption(story: Explanation) -> str:
     if not story.form:
         return "Every grant, renewal and revocation; held: GPUs under lease afterwards."
+    cut = " no bid: filtered out or content, the log was cut." if any(s.cut for s in story.steps) else ""
     return (
         "rank: among apps with unmet demand, the worst ρ first; the first ones bid, others are filtered out and may get "
-        "leftovers; content: no unmet demand. kept: share of the GPUs won that is left after the hidden payment."
+        f"leftovers; content: no unmet demand.{cut} kept: share of the GPUs won that is left after the hidden payment."
     )

@@ -51,6 +51,7 @@ def render(runs: Sequence[RunMetrics], *, title: str = "") -> str:
         raise InputError("a report needs at least one run; none was given.")
     rows = compare(runs)
     first = [(row.label, row.runs[0]) for row in rows]
+    gantts = [(label, run.seed, Markup(figures.gantt(label, run)), run.gantt.dropped) for label, run in first]
     environment = Environment(
         loader=PackageLoader("themis.report", "templates"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
@@ -64,7 +65,7 @@ def render(runs: Sequence[RunMetrics], *, title: str = "") -> str:
         seeds=max(len(row.runs) for row in rows),
         distributions=Markup(figures.distributions([(row.label, row.runs) for row in rows])),
         usage=Markup(figures.usage(first)),
-        gantts=[(label, run.seed, Markup(figures.gantt(label, run)), run.gantt.dropped) for label, run in first],
+        gantts=gantts, hover=any("<title>" in svg for _, _, svg, _ in gantts),
         apps=[_apps(label, run) for label, run in first],
         app_columns=[(head, APP_DEFINITIONS.get(name, RHO_DEFINITIONS.get(name, ""))) for name, head, _ in APP_COLUMNS],
         definitions=_definitions(), conditions=_conditions(runs),

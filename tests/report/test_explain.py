@@ -1,0 +1,133 @@
+"""An app's story: every round, with rank, bid, payment and leases, told from the log."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from report_cases import HEADER, MINI, NOTHING, Log, app, auction, decision, finished, grant, revoke, write
+from rich.console import Console
+
+from themis.errors import InputError, UnknownName
+from themis.model import events as e
+from themis.model.cluster import Machine
+from themis.report.explain import Step, collapse, explain
+
+STORY: Log = [
+    (0.0, HEADER),
+    (0.0, e.MachineJoined(machine=Machine(name="m", gpus=8))),
+    (0.0, app("other", 0.0, 1)),
+    (0.0, auction(8, [0], [1.0], [True], [4], [1.0], [0])),
+    (5.0, app("mine", 5.0, 2)),
+    (60.0, auction(4, [0, 1], [2.0, 1.5], [True, False], [0, 0], [1.0, 1.0], [0, 0])),
+    (120.0, auction(4, [0, 1], [2.0, 1.6], [True, False], [0, 0], [1.0, 1.0], [0, 0])),
+    (180.0, auction(4, [1, 0], [3.0, 2.0], [True, False], [4, 0], [0.75, 1.0], [0, 0])),
+    (180.0, grant(1, 1, 1, (0, 1))),
+    (180.0, grant(1, 2, 1, (2, 3))),
+    (240.0, auction(2, [0], [2.0], [True], [0], [1.0], [0])),
+    (300.0, auction(6, [1, 0], [2.5, 2.0], [True, False], [2, 0], [1.0, 1.0], [0, 0])),
+    (300.0, revoke(1, 2, 1, "expired")),
+    (300.0, e.Renew(app=1, job=1, until=900.0, target=1.0)),
+    (360.0, auction(6, [0, 1], [2.6, 2.2], [True, False], [0, 0], [1.0, 1.0], [0, 2])),
+    (360.0, grant(1, 2, 2, (4, 5))),
+    (400.0, revoke(1, 1, 1, "finished")),
+    (400.0, revoke(1, 2, 2, "finished")),
+    (400.0, finished(1, 395.0, 1.5, 1.7, 1000.0)),
+    (420.0, auction(8, [0], [2.0], [True], [8], [1.0], [0])),
+]
+
+
+def test_each_round_is_told(tmp_path: Path) -> None:
+    story = explain(write(tmp_path / "x.jsonl.gz", STORY), "mine")
+    assert (story.app, story.policy, story.form, story.jct, story.rho_paper) == ("mine", "themis", "paper", 395.0, 1.5)
+    steps = {step.time: step for step in story.steps}
+    assert list(steps) == [5.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 400.0]
+    assert steps[5.0] == Step(time=5.0, note="arrived")
+    assert steps[60.0] == Step(time=60.0, round=1, auction=True, offered=4, rho=1.5, rank=2, of=2, kept_low=0.99)
+    assert steps[180.0] == Step(
+        time=180.0, round=3, auction=True, offered=4, rho=3.0, rank=1, of=2, bid=True, won=4, kept=0.75, kept_low=0.74,
+        kept_high=0.75, granted=4, held=4,
+    )  # fmt: skip
+    assert steps[240.0] == Step(time=240.0, round=4, offered=2, of=1, held=4)
+    assert (steps[300.0].renewed, steps[300.0].revoked, steps[300.0].causes, steps[300.0].held) == (
+        2,
+        2,
+        ("expired",),
+        2,
+    )
+    assert (steps[360.0].bid, steps[360.0].leftover, steps[360.0].granted, steps[360.0].held) == (False, 2, 2, 4)
+    assert (steps[400.0].round, steps[400.0].revoked, steps[400.0].held, steps[400.0].note) == (-1, 4, 0, "completed")
+
+
+def test_equal_rounds_are_one_line_unless_all_are_asked_for(tmp_path: Path) -> None:
+    story = explain(write(tmp_path / "x.jsonl", STORY), "mine")
+    assert [len(group) for group in collapse(story.steps)] == [1, 2, 1, 1, 1, 1, 1]
+    out = io.StringIO()
+    Console(file=out, width=130).print(story.table())
+    text = out.getvalue()
+    for words in ("00:01:00 – 00:02:00", "1–2", "filtered", "1.50–1.60", "75.0 [74.0, 75.0]", "content", "+4 granted",
+                  "2 renewed, −2 expired", "completed", "simulated", "ρ 1.50 paper"):  # fmt: skip
+        assert words in text, words
+    assert story.table(every=True).row_count == story.table().row_count + 1
+
+
+def test_the_json_form_has_every_step(tmp_path: Path) -> None:
+    story = json.loads(explain(write(tmp_path / "x.jsonl", STORY), "mine").to_json())
+    assert len(story["steps"]) == 8
+    assert story["steps"][3]["kept"] == 0.75
+
+
+def test_without_auctions_leases_are_told(tmp_path: Path) -> None:
+    log: Log = [(t, decision() if isinstance(r, e.Allocated) else r) for t, r in STORY]
+    story = explain(write(tmp_path / "x.jsonl", log), "mine")
+    assert story.form == ""
+    assert [s.time for s in story.steps] == [5.0, 180.0, 300.0, 360.0, 400.0]
+    assert story.steps[2].causes == ("expired",)
+    out = io.StringIO()
+    Console(file=out, width=120).print(story.table())
+    assert "filtered" not in out.getvalue()
+    assert "−2 expired" in out.getvalue()
+
+
+def test_an_app_that_a_cut_proof_left_out_is_still_ranked(tmp_path: Path) -> None:
+    apps = list(range(300))
+    many = auction(4, apps, [9.0] * 300, [a < 3 for a in apps], [0] * 300, [1.0] * 300, [int(a == 200) for a in apps])
+    log: Log = [
+        (0.0, HEADER),
+        *((0.0, app(f"a{i}", 0.0, 1)) for i in apps),
+        (60.0, many),
+        (60.0, grant(200, 200, 1, (0,))),
+    ]
+    path = write(tmp_path / "x.jsonl", log)
+    step = explain(path, "a200").steps[-1]
+    assert (step.rank, step.of, step.leftover, step.granted) == (201, 300, 1, 1)
+    left_out = explain(path, "a100").steps[-1]
+    assert (left_out.auction, left_out.of, left_out.cut) == (False, 300, True)
+
+
+def test_an_unknown_app_gets_a_suggestion(tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match=r"unknown app 'mein'\. Did you mean 'mine'\?"):
+        explain(write(tmp_path / "x.jsonl", STORY), "mein")
+    many: Log = [(0.0, HEADER), *((0.0, app(f"app-{i:03d}", 0.0, 1)) for i in range(500))]
+    with pytest.raises(UnknownName) as error:
+        explain(write(tmp_path / "y.jsonl", many), "app-12")
+    assert len(str(error.value)) < 300
+
+
+def test_an_active_app_has_an_open_end(tmp_path: Path) -> None:
+    story = explain(write(tmp_path / "x.jsonl", STORY[:11]), "mine")
+    assert story.jct != story.jct
+    assert story.steps[-1].held == 4
+    out = io.StringIO()
+    Console(file=out, width=120).print(story.table())
+    assert "still active" in out.getvalue()
+
+
+def test_a_broken_line_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", MINI)
+    path.write_bytes(path.read_bytes() + b'{"t":1,"kind":"AppSubmitted"}\n')
+    with pytest.raises(InputError, match=rf"x\.jsonl, line {len(MINI) + 1}: "):
+        explain(path, "A")
+    assert NOTHING.app.size == 0

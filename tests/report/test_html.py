@@ -1,0 +1,144 @@
+"""The report is one file that stands alone, says what it shows, and is the same for equal runs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from report_cases import MINI, app, fold, runs
+
+from themis.errors import InputError
+from themis.model import events as e
+from themis.report import figures
+from themis.report.definitions import DEFINITIONS
+from themis.report.html import render, write_report
+from themis.report.result import RunMetrics
+from themis.report.series import Gantt
+
+VOID = {"meta", "input", "br"}
+
+
+class Nesting(HTMLParser):
+    """Every element that opens closes, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return render(runs(("themis", "drf", "fifo"), seeds=2))
+
+
+def test_it_refers_to_nothing_outside(page: str) -> None:
+    assert not re.search(r"https?:|//\w+\.|@import|url\((?!#)", page)
+    nesting = Nesting()
+    nesting.feed(page)
+    assert nesting.open == []
+    for tag, attributes in nesting.tags:
+        assert tag not in ("link", "iframe", "object")
+        assert "src" not in attributes
+        assert (attributes.get("href") or attributes.get("xlink:href") or "#")[0] == "#", tag
+
+
+def test_it_says_what_it_shows(page: str) -> None:
+    for word in (
+        "simulated",
+        "themis",
+        "drf",
+        "fifo",
+        "mini",
+        "4+2",
+        "seeds 0, 1",
+        "checkpoint_every_s=30",
+        "f=0.8",
+        "1.2",
+    ):
+        assert word in page
+    for text in DEFINITIONS.values():
+        assert text.replace("'", "&#39;").replace(">", "&gt;") in page
+
+
+def test_equal_runs_give_equal_pages(page: str) -> None:
+    assert render(runs(("themis", "drf", "fifo"), seeds=2)) == page
+
+
+def test_ids_of_figures_do_not_clash(page: str) -> None:
+    clips = re.findall(r'<clipPath id="([^"]+)"', page)
+    assert clips
+    assert len(clips) == len(set(clips))
+
+
+def test_names_cannot_break_the_page() -> None:
+    evil = '<script>alert("x")</script>&amp;'
+    log = [(t, app(evil, t, 1, evil) if isinstance(r, e.AppSubmitted) and r.app.name == "A" else r) for t, r in MINI]
+    text = render([replace(fold(log), policy=evil, workload=evil)])
+    assert evil not in text
+    assert text.count("<script>") == 1
+    Nesting().feed(text)
+
+
+def test_unfinished_and_empty_runs_can_be_shown() -> None:
+    for length in (3, 5, 9):
+        assert "</html>" in render([fold(MINI[:length])])
+
+
+def test_a_report_of_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="at least one run"):
+        write_report(tmp_path / "x.html", [])
+    path = write_report(tmp_path / "new" / "x.html", runs())
+    assert path.read_text(encoding="utf-8").endswith("</html>")
+    with pytest.raises(InputError, match="cannot write"):
+        write_report(tmp_path, runs())
+
+
+def many(leases: int, gpus: int) -> RunMetrics:
+    """A run of so many leases, one after the other on each GPU."""
+    i = np.arange(leases)
+    start = 10.0 + (i // gpus) * 300.0 / (leases // gpus)
+    gantt = Gantt(gpu=i % gpus, app=i % 2, job=i, start=start, end=start + 300.0 / (leases // gpus))
+    return replace(fold(MINI), gantt=gantt, gpus=gpus)
+
+
+def test_a_gantt_of_many_leases_is_a_small_image() -> None:
+    svg = figures.gantt("x", many(100_000, 2000))
+    assert "data:image/png;base64" in svg
+    assert len(svg) < 1_000_000
+
+
+def test_the_image_of_a_gantt_has_the_colour_of_who_held_the_gpu() -> None:
+    image, span = figures._raster(many(12, 6), 10.0)
+    assert span == 300.0
+    assert image.shape == (6, figures.PIXELS[0], 4)
+    colours = [tuple(int(c[i : i + 2], 16) for i in (1, 3, 5)) for c in figures.APP_COLOURS[:2]]
+    for gpu in range(6):
+        assert {tuple(p) for p in image[gpu, :, :3].tolist()} == {colours[gpu % 2]}
+
+
+def test_neighbouring_gpus_of_a_lease_are_one_rectangle() -> None:
+    app, gpu, count, start, end = figures._blocks(fold(MINI).gantt)
+    at = np.flatnonzero(app == 0)
+    assert (gpu[at].tolist(), count[at].tolist()) == ([0], [4])
+    assert (end - start)[at].tolist() == [200.0]
+
+
+def test_hovering_a_lease_names_its_app() -> None:
+    svg = figures.gantt("x", fold(MINI))
+    assert "<title>B of bob: 2 jobs, 0.1 GPU hours, ρ 2.00 paper, 2.50 exact</title>" in svg

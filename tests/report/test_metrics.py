@@ -1,0 +1,271 @@
+"""Metrics are what the hand says, and what an independent count of the log says."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import pickle
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from report_cases import HEADER, MINI, Log, app, auction, finished, fold, grant, revoke, write
+
+from themis.errors import InputError
+from themis.model import events as e
+from themis.model.cluster import Machine
+from themis.model.log import LogWriter, Record
+from themis.model.settings import Settings
+from themis.policies.api import make_policy
+from themis.profiles.models import DEFAULT_BOOK
+from themis.profiles.presets import load_cluster
+from themis.report.metrics import (
+    DEFINITIONS,
+    AppRow,
+    Fold,
+    RunMetrics,
+    apps_to_csv,
+    metrics_of,
+    to_csv,
+    to_json,
+)  # fmt: skip
+from themis.report.result import SCALARS, rho_stats
+from themis.sim.runner import Outage, Simulation
+from themis.traces.api import load_workload
+
+
+@pytest.fixture(scope="module")
+def mini() -> RunMetrics:
+    return fold(MINI)
+
+
+def test_the_mini_log_has_the_metrics_computed_by_hand(mini: RunMetrics) -> None:
+    assert mini.makespan == 300.0
+    assert (mini.jct_mean, mini.jct_median, mini.jct_p99) == (200.0, 200.0, 200.0)
+    assert (mini.wait_mean, mini.wait_max) == (5.0, 10.0)
+    # 4 x 200 + 2 x 80 + 2 x 20 + 2 x 50: the two jobs that share two GPUs count once.
+    assert mini.gpu_seconds == 1100.0
+    # In service: 6 GPUs for 190 s, 4 for 50 s while one machine was down, 6 for 60 s.
+    assert mini.utilisation == pytest.approx(1100 / 1700)
+    # Grant to start: 4 x 35, 2 x 35, 2 x 20 (never started), 2 x 30, 2 x 10.
+    assert mini.restart_seconds == 330.0
+    # 45 s of training, checkpoints every 30 s, 2 GPUs.
+    assert mini.crash_seconds == pytest.approx(30.0)
+    assert mini.useful == pytest.approx(1 - 360 / 1200)
+    assert mini.placement == pytest.approx((800 + 80 + 40 + 100 + 100) / 1200)
+    assert (mini.restarts, mini.failures) == (2, 1)
+
+
+def test_rho_is_told_in_both_forms(mini: RunMetrics) -> None:
+    paper = mini.rho_paper
+    assert (paper.max, paper.mean, paper.median, paper.above_1) == (2.0, 1.25, 1.25, 0.5)
+    assert paper.p99 == pytest.approx(1.985)
+    assert paper.jain == pytest.approx(2.5**2 / (2 * 4.25))
+    assert (mini.rho_exact.max, mini.rho_exact.above_1) == (2.5, 0.5)
+
+
+def test_auctions_are_counted(mini: RunMetrics) -> None:
+    assert (mini.decisions, mini.auctions) == (4, 3)
+    assert mini.bidders == 1.0
+    assert mini.offered == pytest.approx(14 / 3)
+    assert mini.payment == pytest.approx(0.125)
+    assert mini.leftover == pytest.approx(4 / 3)
+    assert mini.gap == 0.25
+
+
+def test_each_app_has_its_row(mini: RunMetrics) -> None:
+    a, b = mini.apps
+    assert (a.name, a.user, a.jobs, a.arrival, a.finish, a.wait) == ("A", "ann", 1, 10.0, 210.0, 0.0)
+    assert (a.gpu_seconds, a.lost_seconds, a.restarts, a.outcome) == (800.0, 140.0, 0, "completed")
+    assert (b.user, b.gpu_seconds, b.lost_seconds, b.restarts) == ("bob", 400.0, 220.0, 2)
+    assert (b.t_id_paper, b.contention) == (100.0, 1.5)
+
+
+def test_series_and_intervals_hold_the_same_areas(mini: RunMetrics) -> None:
+    assert mini.gpus_in_use.area == pytest.approx(1100.0)
+    assert mini.gpus_in_service.area == pytest.approx(1700.0)
+    assert mini.gpus_starting.area == pytest.approx(330.0)
+    assert mini.active_apps.area == pytest.approx(400.0)
+    assert mini.gpus_in_use.start == 10.0
+    g = mini.gantt
+    assert (g.end - g.start).sum() == pytest.approx(1200.0)
+    assert (g.end - g.start)[g.app == 1].sum() == pytest.approx(400.0)
+
+
+def test_without_a_header_there_is_no_result() -> None:
+    with pytest.raises(InputError, match="no Header"):
+        fold(MINI[1:])
+
+
+def test_a_log_that_ends_early_counts_what_is_held_so_far() -> None:
+    made = Fold()
+    for time, record in MINI:
+        if time <= 155.0:
+            made.add(time, record)
+    for run in (made.result(), made.result()):  # asking changes nothing
+        assert run.gpu_seconds == 4 * 145 + 2 * 35
+        assert run.makespan == 145.0
+        assert [a.outcome for a in run.apps] == ["active", "active"]
+        assert [a.gpu_seconds for a in run.apps] == [580.0, 70.0]
+        assert math.isnan(run.jct_mean)
+        assert math.isnan(run.rho_paper.max)
+    for time, record in MINI:
+        if time > 155.0:
+            made.add(time, record)
+    assert to_json([made.result()]) == to_json([fold(MINI)])
+
+
+def test_a_run_without_apps_has_a_result() -> None:
+    run = fold(MINI[:3])
+    assert (run.makespan, run.gpu_seconds, run.apps) == (0.0, 0.0, ())
+    assert "null" in to_json([run])
+
+
+def test_what_happens_after_the_last_finish_does_not_dilute_the_utilisation() -> None:
+    later: Log = [*MINI, (9000.0, e.MachineFailed(machine=0))]
+    assert fold(later).utilisation == fold(MINI).utilisation
+    assert fold(later).makespan == 300.0
+
+
+def test_a_cancelled_app_has_a_row_but_no_part_in_the_statistics() -> None:
+    end = replace(finished(1, 200.0, 2.0, 2.5, 400.0), outcome="cancelled")
+    run = fold([*MINI[:-1], (310.0, end)])
+    assert [a.outcome for a in run.apps] == ["completed", "cancelled"]
+    assert run.rho_paper.max == 0.5
+
+
+@pytest.mark.parametrize("shift", [0.5, 1e6])
+def test_a_later_start_changes_no_metric(shift: float) -> None:
+    run, same = fold([(t + shift if t else t, r) for t, r in MINI]), fold(MINI)
+    for name in SCALARS:
+        assert getattr(run, name) == pytest.approx(getattr(same, name)), name
+    assert run.gpus_in_use.value == pytest.approx(same.gpus_in_use.value)
+
+
+def test_numbers_of_gpus_do_not_matter() -> None:
+    swap = {0: 3, 1: 2, 2: 1, 3: 0, 4: 5, 5: 4}
+    other: Log = [
+        (t, replace(r, gpus=tuple(swap[g] for g in r.gpus)) if isinstance(r, e.Grant) else r) for t, r in MINI
+    ]
+    assert to_json([fold(other)]) == to_json([fold(MINI)])
+
+
+@pytest.mark.parametrize(("rho", "jain"), [([1, 1, 1], 1.0), ([3, 0, 0], 1 / 3), ([1, 3], 0.8), ([0, 0], 1.0)])
+def test_jains_index(rho: list[float], jain: float) -> None:
+    assert rho_stats(rho).jain == pytest.approx(jain)
+
+
+def test_rounding_is_no_unfairness() -> None:
+    assert rho_stats([1.0 + 1e-12, 1.0]).above_1 == 0.0
+    assert rho_stats([1.001, 1.0]).above_1 == 0.5
+
+
+def test_every_number_is_defined_and_nothing_else() -> None:
+    rho = {f"rho_{name}" for name in ("paper", "exact", "max", "mean", "median", "p99", "above_1", "jain")}
+    of_app = {key.removeprefix("app_") for key in DEFINITIONS if key.startswith("app_")}
+    assert {key for key in DEFINITIONS if not key.startswith("app_")} == rho | set(SCALARS)
+    assert of_app | {"app", "name", "user", "jobs", "rho_paper", "rho_exact", "restarts"} == {
+        f.name for f in fields(AppRow)
+    }
+
+
+def test_json_and_csv_say_the_same(mini: RunMetrics) -> None:
+    run = json.loads(to_json([mini]))["runs"][0]
+    assert run["rho_paper"]["max"] == 2.0
+    assert run["apps"][1]["name"] == "B"
+    rows = list(csv.DictReader(io.StringIO(to_csv([mini, mini]))))
+    assert len(rows) == 2
+    assert float(rows[0]["rho_paper_max"]) == run["rho_paper"]["max"]
+    assert float(rows[0]["utilisation"]) == run["utilisation"]
+    apps = list(csv.DictReader(io.StringIO(apps_to_csv([mini]))))
+    assert [a["name"] for a in apps] == ["A", "B"]
+    assert float(apps[1]["jct"]) == 200.0
+
+
+def test_a_result_travels_between_processes(mini: RunMetrics) -> None:
+    back = pickle.loads(pickle.dumps(mini))
+    assert to_json([back]) == to_json([mini])
+    assert (back.gantt.gpu == mini.gantt.gpu).all()
+
+
+# ---- simulated runs -------------------------------------------------------------------------------------------------
+
+
+def simulate(policy: str, tmp_path: Path) -> tuple[RunMetrics, list[tuple[float, Record]], Path]:
+    workload = load_workload("demo", seed=1)
+    workload = replace(workload, apps=workload.apps[:6])
+    path, made, records = tmp_path / "log.jsonl.gz", Fold(), []
+    with LogWriter(path) as log:
+
+        def sink(time: float, record: Record) -> None:
+            made.add(time, record)
+            log(time, record)
+            records.append((time, record))
+
+        Simulation(
+            workload=workload, cluster=load_cluster("demo-32"), book=DEFAULT_BOOK, policy_name=policy,
+            policy=make_policy(policy), settings=Settings(),
+            outages=(Outage(time=5000.0, machine=0, lasts=3000.0), Outage(time=20000.0, machine=3, lasts=600.0)),
+        ).run(sink)  # fmt: skip
+    return made.result(), records, path
+
+
+@pytest.mark.parametrize("policy", ["fifo", "themis"])
+def test_a_simulated_run_comes_to_what_an_independent_count_says(policy: str, tmp_path: Path) -> None:
+    run, records, path = simulate(policy, tmp_path)
+    ends = {r.app: r for _, r in records if isinstance(r, e.AppFinished)}
+    held: dict[int, float] = dict.fromkeys(ends, 0.0)
+    since: dict[int, tuple[float, e.Grant]] = {}
+    for time, r in records:
+        if isinstance(r, e.Grant):
+            since[r.job] = time, r
+        elif isinstance(r, e.Revoke):
+            start, lease = since.pop(r.job)
+            held[r.app] += (time - start) * len(lease.gpus)
+    assert not since
+    for row in run.apps:
+        assert row.gpu_seconds == pytest.approx(ends[row.app].gpu_seconds, abs=1e-6, rel=1e-9)
+        assert row.gpu_seconds == pytest.approx(held[row.app])
+        assert row.jct == pytest.approx(row.finish - row.arrival)
+        assert row.rho_paper == ends[row.app].rho_paper
+    total = sum(held.values())
+    first, last = run.apps[0].arrival, max(row.finish for row in run.apps)
+    machines = load_cluster("demo-32").machine_gpus
+    in_service = 32 * (last - first) - machines[0] * 3000.0 - machines[3] * 600.0
+    assert run.makespan == pytest.approx(last - first)
+    assert run.gpu_seconds == pytest.approx(total)
+    assert run.utilisation == pytest.approx(total / in_service)
+    assert run.gpus_in_use.area == pytest.approx(total)
+    assert run.active_apps.area == pytest.approx(sum(row.jct for row in run.apps))
+    assert (run.gantt.end - run.gantt.start).sum() == pytest.approx(total)
+    assert run.restart_seconds + run.crash_seconds == pytest.approx(sum(row.lost_seconds for row in run.apps))
+    assert run.failures == sum(isinstance(r, e.Revoke) and r.cause == "failed" for _, r in records) > 0
+    assert run.crash_seconds > 0
+    assert to_json([metrics_of(path)]) == to_json([run])
+
+
+def test_a_crash_loses_what_the_simulated_gang_lost() -> None:
+    """The gang's own loss: steps at the failure, had it gone on, less the steps of its checkpoint."""
+    log: Log = [
+        (0.0, HEADER),
+        (0.0, e.MachineJoined(machine=Machine(name="m", gpus=2))),
+        (0.0, app("A", 0.0, 1)),
+        (0.0, grant(0, 0, 1, (0, 1))),
+        (35.0, e.JobStarted(job=0, attempt=1)),
+        (135.0, revoke(0, 0, 1, "failed")),
+    ]
+    assert fold(log).crash_seconds == pytest.approx(2 * 10.0)
+
+
+def test_an_auction_nobody_won_pays_nothing() -> None:
+    run = fold([(0.0, HEADER), (0.0, auction(1, [0], [1.0], [True], [0], [1.0], [0]))])
+    assert math.isnan(run.payment)
+    assert run.bidders == 1.0
+    assert np.isclose(run.gap, 0.25)
+
+
+def test_a_file_gives_the_same_metrics_as_the_records(tmp_path: Path) -> None:
+    assert to_json([metrics_of(write(tmp_path / "x.jsonl", MINI))]) == to_json([fold(MINI)])
