@@ -25,7 +25,7 @@ from themis.policies.api import make_policy
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.presets import load_cluster
 from themis.report.metrics import Fold
-from themis.sim.runner import Simulation
+from themis.sim.runner import Record, Simulation
 from themis.traces.api import load_workload
 
 TRACE = "philly/philly_themis_like_apps.csv.gz"
@@ -45,7 +45,12 @@ def one(path: str, policy: str, single_jobs: bool) -> tuple[str, str]:
         log = Path(folder) / "log.jsonl.gz"
         start = time.process_time()
         with LogWriter(log) as writer:
-            simulation.run(lambda t, r: (writer(t, r), fold.add(t, r)) and None)
+
+            def sink(at: float, record: Record) -> None:
+                writer(at, record)
+                fold.add(at, record)
+
+            simulation.run(sink)
         spent = time.process_time() - start
         size = log.stat().st_size / 1e6
     m = fold.result()

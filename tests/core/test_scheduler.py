@@ -19,7 +19,9 @@ from themis.testing.builders import BOOK, app, job, leased_twice, machines
 Log = list[tuple[float, Record]]
 
 
-def run(cluster: Cluster, apps: Sequence[App], policy: str = "fifo", outages: Sequence[Outage] = (), **settings: float) -> Log:
+def run(
+    cluster: Cluster, apps: Sequence[App], policy: str = "fifo", outages: Sequence[Outage] = (), **settings: float
+) -> Log:
     given = {"container_s": 0.0, "lease_s": 600.0, **settings}
     simulation = Simulation(
         workload=Workload(name="w", apps=tuple(apps)), cluster=cluster, book=BOOK, policy_name=policy,
@@ -61,13 +63,17 @@ def test_a_gang_across_machines_runs_slower_by_the_models_slowdown() -> None:
 
 
 def test_locality_is_slot_machine_rack_and_cross_rack() -> None:
-    cluster = Cluster(name="c", machines=tuple(replace(m, gpus_per_slot=2) for m in machines(4, 4, 4, per_rack=2).machines))
+    cluster = Cluster(
+        name="c", machines=tuple(replace(m, gpus_per_slot=2) for m in machines(4, 4, 4, per_rack=2).machines)
+    )
     log = run(cluster, [app(f"a{n}", [job(10.0, n)], arrival=20.0 * n) for n in (2, 4, 6, 12)])
     assert [r.locality for _, r in log if isinstance(r, Grant)] == [0, 1, 2, 3]
 
 
 def test_a_finished_jobs_gpus_go_to_its_apps_next_job_within_the_lease() -> None:
-    log = run(machines(1), [app("bag", [job(100.0, name="x"), job(200.0, name="y")]), app("late", [job(50.0)], arrival=1.0)])
+    log = run(
+        machines(1), [app("bag", [job(100.0, name="x"), job(200.0, name="y")]), app("late", [job(50.0)], arrival=1.0)]
+    )
     order = [(t, r.job) for t, r in log if isinstance(r, Grant)]
     assert order == [(0.0, 1), (200.0, 0), (300.0, 2)]
 
@@ -134,7 +140,9 @@ def test_weights_shift_shares() -> None:
 
 
 def test_a_job_that_can_never_fit_is_refused_in_one_sentence() -> None:
-    with pytest.raises(ClusterError, match=r"app 'a', job 'j' wants at least 9 GPUs; the cluster has 8\. Lower its gpus"):
+    with pytest.raises(
+        ClusterError, match=r"app 'a', job 'j' wants at least 9 GPUs; the cluster has 8\. Lower its gpus"
+    ):
         run(machines(8), [app("a", [job(1.0, 9)])])
 
 

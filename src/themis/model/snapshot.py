@@ -44,7 +44,7 @@ class Snapshot:
     round : decisions taken so far; with ``seed`` it seeds every random draw of a decision.
     lease_s, tick_s, restart_s : settings (seconds); ``restart_s`` is the container's share, models add their checkpoint's.
     app_weight : the product of the app's, its user's and its group's weights.
-    app_contention : N_avg, mean over the app's life of (sum of weights of apps in the system / its own), >= 1 when weights are equal.
+    app_contention : N_avg, mean over the app's life of (sum of weights of apps in the system / its own).
     app_capacity : R_C, in-service GPUs averaged over the app's life.
     app_speed : mean over in-service GPUs of the speed of the app's model, 1 = its reference GPU.
     app_attained : GPU-seconds leased so far. ``app_held`` : GPUs held beyond this instant.

@@ -137,6 +137,21 @@ class Hand:
                         best, worth = closer, self._worth(config, most, closer)
         return best
 
+    def _worth_moving(self, a: int, counts: Counts) -> bool:
+        """Whether a spread gang would do more work in a lease elsewhere, the restart included."""
+        s = self.s
+        if len(counts) == 1:
+            return False
+        gpus = sum(c for _, c in counts)
+        racks = {int(s.machine_rack[n]) for n, _ in counts}
+        best = self.best_place(a, gpus)
+        if best is None:
+            return False
+        config = int(s.job_config[s.job_ptr[a]])
+        here = self._worth(config, gpus, (counts, Locality.RACK if len(racks) == 1 else Locality.CROSS_RACK))
+        restart = s.restart_s + float(s.speeds.checkpoint_s[config])
+        return self._worth(config, sum(c for _, c in best[0]), best) * (s.lease_s - restart) > here * s.lease_s
+
     def _worth(self, config: int, gpus: int, place: tuple[Counts, Locality]) -> float:
         k = int(self.s.machine_type[place[0][0][0]])
         return float(self.s.speeds.scale[config, k, gpus] / self.s.speeds.slowdown[config, place[1]])
@@ -161,10 +176,10 @@ class Hand:
         return self.stay(a, gpus, until) or self.put(a, gpus, until)
 
     def stay(self, a: int, size: int, until: Seconds) -> bool:
-        """Leave a gang of the app where it stands, if one of this size does."""
+        """Leave a gang of the app where it stands, if one of this size does and a better place is not worth the move."""
         places = self.standing.get(a, [])
         for i, (gpus, counts) in enumerate(places):
-            if gpus == size and all(self.free[n] >= c for n, c in counts):
+            if gpus == size and all(self.free[n] >= c for n, c in counts) and not self._worth_moving(a, counts):
                 places.pop(i)
                 self.give(a, counts, until)
                 return True

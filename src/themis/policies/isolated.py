@@ -1,7 +1,8 @@
 """Isolated: every app has its weighted 1/N of the cluster for itself; the yardstick of finish-time fairness.
 
 A time share: an app's fraction of the GPUs goes to its jobs by work left, so that they would end together, each at
-most all of the time. Gangs that do not fit an app's share take turns over the rounds.
+most all of the time. Gangs that do not fit an app's share take turns over the rounds. Whole rounds and restarts keep it
+from giving everybody quite a 1/N, so it claims nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Isolated:
 
     round_s: Seconds = 360.0
 
-    claims: ClassVar[frozenset[str]] = frozenset({"sharing_incentive"})
+    claims: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
     level: ClassVar[Level] = Level.JOB
 

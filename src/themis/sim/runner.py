@@ -5,8 +5,9 @@ Solves and bids are answered inline and bounded by work, never by seconds, so th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,7 @@ class Simulation:
     book: ProfileBook
     policy_name: str
     policy: Policy
-    settings: Settings = Settings()
+    settings: Settings = field(default_factory=Settings)
     outages: Sequence[Outage] = ()
     believed: ProfileBook | None = None
     """What the scheduler believes about speeds, where it differs from the truth in ``book``."""
@@ -144,7 +145,8 @@ class _Run:
             event = kernel.pop()
             if event is None:
                 raise InvariantBroken(
-                    f"the simulation of {sim.policy_name} stopped at {kernel.now:.0f} s with {total - self.finished} of {total} apps unfinished."
+                    f"the simulation of {sim.policy_name} stopped at {kernel.now:.0f} s: {total - self.finished} of {total} apps "
+                    "are unfinished and nothing will happen any more."
                 )
             self._feed(event)
         return self.core
@@ -163,15 +165,20 @@ class _Run:
             self.sink(now, event)
         if isinstance(event, AppSubmitted):
             self.executor.admit(self.core.state.jobs.size, event.app)
-        try:
+        with self._story(type(event).__name__):
             commands = self.core.step(event, now)
-        except ThemisError as error:
-            error.add_note(
-                f"at {now:.3f} s, on {type(event).__name__}, policy {self.sim.policy_name}, seed {self.sim.settings.seed}"
-            )
-            raise
         for command in commands:
             self._carry_out(command)
+
+    @contextmanager
+    def _story(self, doing: str) -> Iterator[None]:
+        """Errors carry when and where they happened."""
+        try:
+            yield
+        except ThemisError as error:
+            seed = self.sim.settings.seed
+            error.add_note(f"at {self.kernel.now:.3f} s, on {doing}, policy {self.sim.policy_name}, seed {seed}")
+            raise
 
     def _carry_out(self, command: Command) -> None:
         match command:
@@ -181,11 +188,13 @@ class _Run:
             case Solve():
                 if self.drop_bench():
                     self.bench.clear()
-                solved = self.sim.policy(command.snapshot, self.bench)
+                with self._story("the policy's decision"):
+                    solved = self.sim.policy(command.snapshot, self.bench)
                 self._feed(Allocated(version=command.version, solved=solved))
                 return
             case CollectBids():
-                bids = answer_ask(command.snapshot, command.ask)
+                with self._story("the agents' bids"):
+                    bids = answer_ask(command.snapshot, command.ask)
                 self._feed(BidsCollected(version=command.version, bids=bids))
                 return
             case Grant() | Renew() | Revoke():
