@@ -37,6 +37,8 @@ class Header:
     source: str
     cluster: str
     settings: Mapping[str, Any]
+    profiles: str = ""
+    """Fingerprint of the speeds that the scheduler believed in; a replay needs the same."""
 
 
 # ---- events: facts from outside ------------------------------------------------------------------------------------
@@ -172,7 +174,7 @@ class Renew:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revoke:
-    """The job's lease is over; stop the gang. ``cause``: expired | resized | finished | rung | stopped | failed | cancelled."""
+    """The job's lease is over; stop the gang. ``cause``: expired | moved | finished | rung | failed | cancelled."""
 
     app: int
     job: int

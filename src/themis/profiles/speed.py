@@ -10,6 +10,7 @@ Linear scaling with a slowdown (Themis eq. 1) is a curve with one point; measure
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -131,6 +132,11 @@ class ProfileBook:
     def with_profiles(self, profiles: Iterable[Profile]) -> ProfileBook:
         """This book with more profiles, or replacements."""
         return ProfileBook({**self.profiles, **{p.name: p for p in profiles}})
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for books that say the same of the same models."""
+        return hashlib.blake2b(repr(sorted(self.profiles.items())).encode(), digest_size=8).hexdigest()
 
     def get(self, model: str) -> Profile:
         """The profile of a model, or UnknownName."""

@@ -75,6 +75,10 @@ def replay_records(
         raise InputError(
             f"{name} has log schema {header.schema}, this version reads {SCHEMA}; use themis {header.version} for it."
         )
+    if header.profiles and header.profiles != book.fingerprint:
+        raise InputError(
+            f"{name} was made with other model profiles than it is replayed with; pass the book that made it."
+        )
     return _Replay(header, book).run(rest)
 
 

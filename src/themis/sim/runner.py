@@ -92,7 +92,7 @@ class Simulation:
         return Header(
             schema=SCHEMA, version=__version__, simulated=True, policy=self.policy_name, params=params(self.policy),
             seed=self.settings.seed, workload=self.workload.name, source=self.workload.source, cluster=self.cluster.name,
-            settings=settings,
+            settings=settings, profiles=(self.believed or self.book).fingerprint,
         )  # fmt: skip
 
     def run(
