@@ -95,6 +95,14 @@ class Hand:
         out: Int = np.searchsorted(self.s.app_id, ids)
         return out
 
+    def grant(self) -> GpuGrant:
+        """Everything dealt so far."""
+        columns = list(zip(*self.rows)) or [()] * 6
+        app, gang, machine, gpus, until, extend = columns
+        whole = (np.array(c, dtype=np.int64) for c in (app, gang, machine, gpus, extend))
+        a, g, n, c, e = whole
+        return GpuGrant(app=a, gang=g, machine=n, gpus=c, until=np.array(until, dtype=np.float64), extend=e)
+
     def deal(self, wants: Sequence[tuple[int, Sequence[int]]], until: Seconds) -> None:
         """Place gangs: (app row, gang sizes) in order of precedence; what has no room is left out.
 
@@ -106,13 +114,42 @@ class Hand:
         for minus, _, a in sorted(rest):
             self.put(a, -minus, until)
 
+    def stay_or_put(self, a: int, gpus: int, until: Seconds) -> bool:
+        """Place one gang where it is best, the restart that a move costs included; False if there is no room."""
+        return self.stay(a, gpus, until) or self.put(a, gpus, until)
+
+    def stay(self, a: int, size: int, until: Seconds) -> bool:
+        """Leave a gang of the app where it stands, if one of this size does and a better place is not worth the move."""
+        counts = self.home(a, size, Locality.CROSS_RACK)
+        if counts is None or self._worth_moving(a, counts):
+            return False
+        self.give(a, counts, until)
+        return True
+
     def put(self, a: int, gpus: int, until: Seconds) -> bool:
         """Place one gang where it is best; False if there is no room."""
         found = self.best_place(a, gpus)
         if found is None:
             return False
-        self.give(a, found[0], until)
+        self.give(a, self.home(a, sum(c for _, c in found[0]), found[1]) or found[0], until)
         return True
+
+    def give(self, a: int, counts: Counts, until: Seconds, extend: int = NONE) -> None:
+        """Record one gang."""
+        stood = (sum(c for _, c in counts), counts)
+        if stood in self.standing.get(a, ()):
+            self.standing[a].remove(stood)
+        for n, c in counts:
+            self.free[n] -= c
+            self.rows.append((int(self.s.app_id[a]), self.gangs, n, c, until, extend))
+        self.gangs += 1
+
+    def home(self, a: int, size: int, locality: Locality) -> Counts | None:
+        """Where an expiring gang of the app stands that has this size and spans no more than ``locality``, if one does."""
+        for gpus, counts in self.standing.get(a, ()):
+            if gpus == size and self._span(counts) <= locality and all(self.free[n] >= c for n, c in counts):
+                return counts
+        return None
 
     def best_place(self, a: int, gpus: int) -> tuple[Counts, Locality] | None:
         """Where a gang of up to ``gpus`` GPUs trains fastest now; None if there is no room for all of it.
@@ -143,12 +180,11 @@ class Hand:
         if len(counts) == 1:
             return False
         gpus = sum(c for _, c in counts)
-        racks = {int(s.machine_rack[n]) for n, _ in counts}
         best = self.best_place(a, gpus)
         if best is None:
             return False
         config = int(s.job_config[s.job_ptr[a]])
-        here = self._worth(config, gpus, (counts, Locality.RACK if len(racks) == 1 else Locality.CROSS_RACK))
+        here = self._worth(config, gpus, (counts, self._span(counts)))
         restart = s.restart_s + float(s.speeds.checkpoint_s[config])
         return self._worth(config, sum(c for _, c in best[0]), best) * (s.lease_s - restart) > here * s.lease_s
 
@@ -156,34 +192,10 @@ class Hand:
         k = int(self.s.machine_type[place[0][0][0]])
         return float(self.s.speeds.scale[config, k, gpus] / self.s.speeds.slowdown[config, place[1]])
 
-    def give(self, a: int, counts: Counts, until: Seconds, extend: int = NONE) -> None:
-        """Record one gang."""
-        for n, c in counts:
-            self.free[n] -= c
-            self.rows.append((int(self.s.app_id[a]), self.gangs, n, c, until, extend))
-        self.gangs += 1
-
-    def grant(self) -> GpuGrant:
-        """Everything dealt so far."""
-        columns = list(zip(*self.rows)) or [()] * 6
-        app, gang, machine, gpus, until, extend = columns
-        whole = (np.array(c, dtype=np.int64) for c in (app, gang, machine, gpus, extend))
-        a, g, n, c, e = whole
-        return GpuGrant(app=a, gang=g, machine=n, gpus=c, until=np.array(until, dtype=np.float64), extend=e)
-
-    def stay_or_put(self, a: int, gpus: int, until: Seconds) -> bool:
-        """Place one gang where one of its app's stands until now, or else where it is best."""
-        return self.stay(a, gpus, until) or self.put(a, gpus, until)
-
-    def stay(self, a: int, size: int, until: Seconds) -> bool:
-        """Leave a gang of the app where it stands, if one of this size does and a better place is not worth the move."""
-        places = self.standing.get(a, [])
-        for i, (gpus, counts) in enumerate(places):
-            if gpus == size and all(self.free[n] >= c for n, c in counts) and not self._worth_moving(a, counts):
-                places.pop(i)
-                self.give(a, counts, until)
-                return True
-        return False
+    def _span(self, counts: Counts) -> Locality:
+        if len(counts) == 1:
+            return Locality.MACHINE
+        return Locality.RACK if len({int(self.s.machine_rack[n]) for n, _ in counts}) == 1 else Locality.CROSS_RACK
 
 
 def _standing(s: Snapshot) -> dict[int, list[tuple[int, Counts]]]:

@@ -93,10 +93,10 @@ class _Greedy:
         found = self._place(a, gang) if gang else None
         if found is None:
             return None
+        size = sum(c for _, c in found[0])
         share = float(self.held[a] / s.app_weight[a])
-        return _Bid(
-            (-self._score(a, found[1]), -sum(c for _, c in found[0]), share, float(s.app_arrival[a]), a), a, found[0]
-        )
+        counts = self.hand.home(a, size, found[1]) or found[0]
+        return _Bid((-self._score(a, found[1]), -size, share, float(s.app_arrival[a]), a), a, counts)
 
     def _gang(self, demand: Demand, left: int) -> int:
         """An elastic job asks for all it can use of what is left, once the app's other jobs have their smallest gang."""
