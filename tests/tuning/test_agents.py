@@ -1,0 +1,109 @@
+"""App schedulers and the bids that their agents make."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from themis.fairness.finish_time import FinishTime
+from themis.model.answers import Ask
+from themis.model.snapshot import Snapshot
+from themis.policies.themis import Themis
+from themis.testing.builders import app, job, machines, random_simulation, snapshot_of
+from themis.testing.policies import sample_snapshots
+from themis.tuning.agent import Agents, Row, answer_ask
+from themis.tuning.halving import survivors
+from themis.tuning.split import choose_job
+
+
+def rows_of(snapshot: Snapshot, a: int = 0) -> list[Row]:
+    agents = Agents(snapshot, FinishTime(snapshot))
+    return agents.rows(a, snapshot.free, [int(snapshot.free.sum())])
+
+
+def test_survivors_are_the_lowest_losses_ties_to_the_earlier_and_nan_never() -> None:
+    assert survivors(np.array([0.3, math.nan, 0.1, 0.3]), 2).tolist() == [True, False, True, False]
+
+
+def test_warm_jobs_come_first_then_the_most_work_left_then_the_lower_id() -> None:
+    ids, left = np.array([4, 5, 6, 7]), np.array([10.0, 30.0, 30.0, 99.0])
+    yes, no = np.ones(4, dtype=bool), np.zeros(4, dtype=bool)
+    assert choose_job(ids, left, np.array([True, False, False, False]), yes) == 4
+    assert choose_job(ids, left, no, np.array([True, True, True, False])) == 5
+    assert choose_job(ids, left, no, no) == -1
+
+
+def test_insensitive_models_bid_for_the_widest_span_only() -> None:
+    assert {row.span for row in rows_of(snapshot_of(machines(4, 4), [app("a", [job(100.0, 2)])]))} == {3}
+
+
+def test_sensitive_models_price_every_span_by_its_slowdown() -> None:
+    rows = rows_of(snapshot_of(machines(4, 4), [app("a", [job(120.0, 2, model="chatty")])]))
+    assert {row.span: row.left for row in rows} == pytest.approx({1: 60.0, 2: 78.0, 3: 96.0})
+
+
+def test_elastic_bag_bids_for_more_jobs_first_and_then_for_larger_gangs() -> None:
+    rows = rows_of(snapshot_of(machines(8), [app("a", [job(100.0, (1, 2)), job(100.0, (1, 2))])]))
+    # The gang of two alone leaves one job waiting: both GPUs are then one job's, which ends no sooner.
+    assert {row.gangs: row.left for row in rows} == pytest.approx(
+        {((1, 1),): 200.0, ((1, 2),): 100.0, ((1, 1), (2, 1)): 200 / 3, ((2, 2),): 50.0, ((2, 1),): 100.0}
+    )
+
+
+def test_running_elastic_job_bids_to_grow_where_it_is_and_pays_its_restart() -> None:
+    snapshot = snapshot_of(machines(4, 4), [app("a", [job(4000.0, (1, 4), model="chatty")])], held=[(0, (0, 1), 600.0)])
+    rows = rows_of(snapshot)
+    assert {row.anchor for row in rows if row.span == 1} == {0}
+    grown = next(row for row in rows if row.span == 1 and row.gpus == 2)
+    assert grown.left == pytest.approx(7.5 + 1000.0)
+
+
+def test_a_bid_has_at_most_64_rows_and_each_lowers_rho() -> None:
+    apps = [app("a", [job(float(100 + i), (1, 8), model="chatty") for i in range(90)]), app("b", [job(500.0)] * 90)]
+    snapshot = snapshot_of(machines(*[8] * 40), apps)
+    bids = answer_ask(snapshot, Ask(column="bids", apps=np.array([0, 1]), offer=snapshot.free))
+    assert np.bincount(bids.row_bidder).max() <= 64
+    assert (bids.row_value > bids.base[bids.row_bidder]).all()
+
+
+def test_more_gpus_of_one_span_never_leave_more_time() -> None:
+    for snapshot in sample_snapshots(lambda: Themis(), seed=5):
+        agents = Agents(snapshot, FinishTime(snapshot))
+        offered = [int(snapshot.free.sum())]
+        for a in range(snapshot.apps):
+            by_span: dict[int, list[Row]] = {}
+            for row in agents.rows(a, snapshot.free, offered):
+                by_span.setdefault(row.span, []).append(row)
+            for rows in by_span.values():
+                # One gang for each waiting job comes before larger gangs: compare splits of equal gang size.
+                for size in {row.gangs[0][0] for row in rows if len(row.gangs) == 1}:
+                    left = [
+                        r.left
+                        for r in sorted(rows, key=lambda r: r.gpus)
+                        if len(r.gangs) == 1 and r.gangs[0][0] == size
+                    ]
+                    assert left == sorted(left, reverse=True)
+
+
+def test_single_jobs_bid_the_same_in_arrays_as_one_by_one() -> None:
+    apps = [app(f"a{i}", [job(100.0 * (i + 1), (1, 1 + i % 3), model="chatty")]) for i in range(6)]
+    snapshot = snapshot_of(machines(4, 2), apps)
+    bids = answer_ask(snapshot, Ask(column="bids", apps=np.arange(6), offer=snapshot.free))
+    finish = FinishTime(snapshot)
+    for a in range(6):
+        mine = bids.row_bidder == a
+        in_arrays = sorted(
+            zip(bids.gpus[mine].tolist(), bids.row_span[mine].tolist(), np.exp(-bids.row_value[mine]).tolist())
+        )
+        alone = sorted(
+            (r.gpus, r.span, float(finish.rho_of(np.array([r.left]), np.array([a]))[0])) for r in rows_of(snapshot, a)
+        )
+        assert [x[:2] for x in in_arrays] == [x[:2] for x in alone]
+        np.testing.assert_allclose([x[2] for x in in_arrays], [x[2] for x in alone])
+
+
+def test_random_simulations_of_the_kit_contain_every_kind_of_app() -> None:
+    kinds = {type(a.tuner).__name__ for a in random_simulation(Themis(), 0).workload.apps}
+    assert kinds == {"Bag", "Halving"}
