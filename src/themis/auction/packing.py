@@ -1,4 +1,4 @@
-"""Can these rows sit together? An exact answer by search, for gangs within machines and within racks.
+"""Can these rows sit together? An exact answer, for gangs within machines and within racks.
 
 Per GPU type: gangs within a machine need that many free GPUs there; gangs within a rack, and rows anchored to a rack,
 need the rack's free GPUs in sum, since their GPUs may be split over its machines; wide rows need only the total.
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from themis.auction.market import IN_RACK, ON_MACHINE, RACKED, Market
+from themis.auction.racks import Rack, Racks, Shares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,15 +57,18 @@ class Packer:
         self._free, self._rack = market.offer.free.tolist(), market.offer.machine_rack.tolist()
         self._room: list[list[int]] = market.rack_room.T.tolist()
         kinds = market.offer.machine_type.tolist()
-        self._machines = [
-            [n for n, k in enumerate(kinds) if k == t and self._free[n]] for t in range(len(self._room))
-        ]
+        self._machines = [[n for n, k in enumerate(kinds) if k == t and self._free[n]] for t in range(len(self._room))]
         sizes = market.sizes.tolist()[::-1]
         self._sizes: list[list[tuple[int, int]]] = [[] for _ in self.kind]
         for r in np.unique(market.gangs.nonzero()[0]).tolist():
             self._sizes[r] = [(s, c) for s, c in zip(sizes, market.gangs[r, ::-1].tolist()) if c]
-        self._alike: list[int] = []
-        self._known: dict[tuple[int, ...], bool | None] = {}
+        self._chain = tuple(sizes) if not (market.sizes[1:] % market.sizes[:-1]).any() else None
+        self._wants: dict[int, tuple[bool, list[int]]] = {
+            r: (self.kind[r] == RACKED, k) for r, k in enumerate(market.gangs[:, ::-1].tolist()) if any(k)
+        }
+        self._none = [0] * len(sizes)
+        self._racks: dict[tuple[object, ...], Racks] = {}
+        self._known: dict[tuple[object, ...], bool | None] = {}
 
     def floor(self, rows: Sequence[int], kind: int) -> Floor | None:
         """Free GPUs of type `kind` once anchored rows have theirs; None when those overlap."""
@@ -96,28 +100,76 @@ class Packer:
 
         Rows must keep `Market.have` in sum; then only places remain to be found.
         """
-        if not self._alike:
-            number: dict[tuple[object, ...], int] = {}
-            looks = zip(self.kind, self.place, self.type, self.gpus, map(tuple, self._sizes))
-            self._alike = [number.setdefault(look, len(number)) for look in looks]
-        key = tuple(sorted(self._alike[r] for r in rows))
-        if key not in self._known:
-            self._known[key] = self._fits(rows)
-        return self._known[key]
-
-    def _fits(self, rows: Sequence[int]) -> bool | None:
         for kind in {self.type[r] for r in rows}:
             mine = [r for r in rows if self.type[r] == kind]
-            floor = self.floor(mine, kind)
-            if floor is None:
-                return False
-            gangs = self.gangs(mine)
-            if first_fit(floor, gangs) is not None:
-                continue
-            found = place(floor, gangs, self.steps)
-            if not isinstance(found, list):
-                return found
+            key = (kind, self._anchors(mine), *self._counts(mine))
+            if key not in self._known:
+                floor = self.floor(mine, kind)
+                found = False if floor is None else self.places(floor, mine, kind)
+                self._known[key] = True if isinstance(found, list) else found
+            if not self._known[key]:
+                return self._known[key]
         return True
+
+    def places(self, floor: Floor, rows: Sequence[int], kind: int) -> list[int] | bool | None:
+        """Machine (or rack, for rack gangs) of each of the `gangs` of `rows`, all of type `kind`.
+
+        False proves that there are none, None means out of steps.
+        """
+        local, racked = self._counts(rows)
+        if not any(local) and not any(racked):
+            return []
+        if self._chain is None:
+            gangs = self.gangs(rows)
+            found = first_fit(floor, gangs)
+            return place(floor, gangs, self.steps) if found is None else found
+        key = (kind, self._anchors(rows))
+        if key not in self._racks:
+            self._racks[key] = racks_of(floor, self._chain)
+        shares = self._racks[key].share(local, racked, self.steps)
+        return spots(floor, self.gangs(rows), self._chain, shares) if isinstance(shares, list) else shares
+
+    def _anchors(self, rows: Sequence[int]) -> tuple[tuple[int, int, int], ...]:
+        return tuple(sorted((self.kind[r], self.place[r], self.gpus[r]) for r in rows if self.place[r] >= 0))
+
+    def _counts(self, rows: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Machine gangs and rack gangs of `rows`, counted by falling size."""
+        sums = [self._none, self._none]
+        for r in rows:
+            if r in self._wants:
+                racked, counts = self._wants[r]
+                sums[racked] = [a + b for a, b in zip(sums[racked], counts)]
+        return tuple(sums[0]), tuple(sums[1])
+
+
+def racks_of(floor: Floor, sizes: tuple[int, ...]) -> Racks:
+    """The racks of `floor` as `Racks` asks for them."""
+    slots = {x: [0] * len(sizes) for x in range(len(floor.room))}
+    for n in floor.machines:
+        mine = slots[floor.rack[n]]
+        for j, s in enumerate(sizes):
+            mine[j] += floor.free[n] // s
+    racks = [Rack(name=x, slots=tuple(k), room=floor.room[x]) for x, k in slots.items() if floor.room[x] > 0]
+    return Racks(racks, sizes)
+
+
+def spots(floor: Floor, gangs: Sequence[Gang], sizes: tuple[int, ...], shares: Shares) -> list[int]:
+    """Place of each gang, given the machine gangs of each rack: any fit will do when largest gangs choose first."""
+    free, room = list(floor.free), list(floor.room)
+    left = {(x, s): k for x, share in shares for s, k in zip(sizes, share)}
+    found = [-1] * len(gangs)
+    for i, g in enumerate(gangs):
+        if not g.racked:
+            fitting = (n for n in floor.machines if free[n] >= g.size and left.get((floor.rack[n], g.size)))
+            n = found[i] = min(fitting, key=free.__getitem__)
+            free[n] -= g.size
+            room[floor.rack[n]] -= g.size
+            left[floor.rack[n], g.size] -= 1
+    for i, g in enumerate(gangs):
+        if g.racked:
+            x = found[i] = min((x for x in range(len(room)) if room[x] >= g.size), key=room.__getitem__)
+            room[x] -= g.size
+    return found
 
 
 def first_fit(floor: Floor, gangs: Sequence[Gang]) -> list[int] | None:

@@ -31,9 +31,7 @@ class Packed:
     nodes: int
 
 
-def solve_rows(
-    market: Market, packer: Packer, rows: Ints, *, gap: float, accept: float, limits: Limits
-) -> Packed:
+def solve_rows(market: Market, packer: Packer, rows: Ints, *, gap: float, accept: float, limits: Limits) -> Packed:
     """Best packable choice among `rows` of the market, at most one per bidder.
 
     Raises

@@ -36,9 +36,7 @@ class Grant:
 Form = Callable[[float, Ints, float, "np.random.Generator | None"], Grant]
 
 
-def pay(
-    form: str, kept: float, gangs: Ints, lease: float, rng: np.random.Generator | None = None
-) -> Grant:
+def pay(form: str, kept: float, gangs: Ints, lease: float, rng: np.random.Generator | None = None) -> Grant:
     """Apply c_a to a grant.
 
     Parameters

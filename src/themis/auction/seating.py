@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from themis.auction.market import IN_RACK, ON_MACHINE, Market, holdings
-from themis.auction.packing import Floor, Gang, Packer, first_fit, place
+from themis.auction.packing import Floor, Gang, Packer
 from themis.errors import NotSolved
 
 Grants = dict[tuple[int, int], int]
@@ -46,19 +46,15 @@ def seat(market: Market, packer: Packer, rows: Sequence[int], places: Sequence[i
         if known is None and places is not None:
             known = [p for g, p in zip(packer.gangs(rows), places) if market.type[g.row] == kind]
         elif known is None:
-            known = _packed(floor, gangs, packer.steps)
+            found = packer.places(floor, mine, kind)
+            if not isinstance(found, list):
+                raise NotSolved(
+                    f"no packing of the winning rows was found in {packer.steps} steps; raise Limits.packing"
+                )
+            known = found
         table.fill(gangs, known)
         grants.update(table.grants)
     return grants
-
-
-def _packed(floor: Floor, gangs: Sequence[Gang], steps: int) -> list[int]:
-    found: list[int] | bool | None = first_fit(floor, gangs)
-    if found is None:
-        found = place(floor, gangs, steps)
-    if not isinstance(found, list):
-        raise NotSolved(f"no packing of the winning rows was found in {steps} steps; raise Limits.packing")
-    return found
 
 
 def _claims(market: Market, rows: Sequence[int]) -> dict[int, dict[int, int]]:
@@ -185,5 +181,3 @@ def arrays(grants: Grants) -> tuple[list[int], list[int], list[int]]:
     """Bidders, machines and GPUs, sorted."""
     cells = sorted(grants.items())
     return [b for (b, _), _ in cells], [n for (_, n), _ in cells], [g for _, g in cells]
-
-
