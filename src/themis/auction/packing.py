@@ -48,7 +48,10 @@ class Floor:
 
 
 class Packer:
-    """Packing questions about one market; answers are kept, since searches ask alike ones again and again."""
+    """Packing questions about one market; answers are kept, since searches ask alike ones again and again.
+
+    `chain` tells that every gang size divides the next larger one; then answers are quick.
+    """
 
     def __init__(self, market: Market, steps: int) -> None:
         self.steps = steps
@@ -62,7 +65,8 @@ class Packer:
         self._sizes: list[list[tuple[int, int]]] = [[] for _ in self.kind]
         for r in np.unique(market.gangs.nonzero()[0]).tolist():
             self._sizes[r] = [(s, c) for s, c in zip(sizes, market.gangs[r, ::-1].tolist()) if c]
-        self._chain = tuple(sizes) if not (market.sizes[1:] % market.sizes[:-1]).any() else None
+        self.chain = not (market.sizes[1:] % market.sizes[:-1]).any()
+        self._sizes_down = tuple(sizes)
         self._wants: dict[int, tuple[bool, list[int]]] = {
             r: (self.kind[r] == RACKED, k) for r, k in enumerate(market.gangs[:, ::-1].tolist()) if any(k)
         }
@@ -105,7 +109,8 @@ class Packer:
             key = (kind, self._anchors(mine), *self._counts(mine))
             if key not in self._known:
                 floor = self.floor(mine, kind)
-                found = False if floor is None else self.places(floor, mine, kind)
+                ask = self._share if self.chain else self.places
+                found = False if floor is None else ask(floor, mine, kind)
                 self._known[key] = True if isinstance(found, list) else found
             if not self._known[key]:
                 return self._known[key]
@@ -116,18 +121,21 @@ class Packer:
 
         False proves that there are none, None means out of steps.
         """
+        if self.chain:
+            shares = self._share(floor, rows, kind)
+            return spots(floor, self.gangs(rows), self._sizes_down, shares) if isinstance(shares, list) else shares
+        gangs = self.gangs(rows)
+        found = first_fit(floor, gangs)
+        return place(floor, gangs, self.steps) if found is None else found
+
+    def _share(self, floor: Floor, rows: Sequence[int], kind: int) -> Shares | bool | None:
         local, racked = self._counts(rows)
         if not any(local) and not any(racked):
             return []
-        if self._chain is None:
-            gangs = self.gangs(rows)
-            found = first_fit(floor, gangs)
-            return place(floor, gangs, self.steps) if found is None else found
         key = (kind, self._anchors(rows))
         if key not in self._racks:
-            self._racks[key] = racks_of(floor, self._chain)
-        shares = self._racks[key].share(local, racked, self.steps)
-        return spots(floor, self.gangs(rows), self._chain, shares) if isinstance(shares, list) else shares
+            self._racks[key] = racks_of(floor, self._sizes_down)
+        return self._racks[key].share(local, racked, self.steps)
 
     def _anchors(self, rows: Sequence[int]) -> tuple[tuple[int, int, int], ...]:
         return tuple(sorted((self.kind[r], self.place[r], self.gpus[r]) for r in rows if self.place[r] >= 0))

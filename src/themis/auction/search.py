@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from themis.auction.capacities import broken
-from themis.auction.market import Market
+from themis.auction.market import WIDE, Market
 from themis.auction.packing import Packer
 from themis.auction.tables import NEVER, Tables
 
@@ -39,6 +39,7 @@ class _Walk:
         self.rows = known
         self.worth = int(market.score[known].sum())
         self.score = market.score.tolist()
+        self.wide = (market.kind == WIDE).tolist()
         ends = [np.searchsorted(market.who, table.who, side).tolist() for side in ("left", "right")]
         self.span = list(zip(*ends))
 
@@ -76,6 +77,9 @@ class _Walk:
         return True
 
     def _packs(self, rows: list[int]) -> bool | None:
-        if broken(self.market, np.array(rows)):
+        """Whether `rows` pack, when all but the last do and the GPUs in sum suffice, as the tables see to."""
+        if self.wide[rows[-1]]:
+            return True
+        if (self.market.certain or not self.packer.chain) and broken(self.market, np.array(rows)):
             return False
         return True if self.market.certain else self.packer.fits(rows)
