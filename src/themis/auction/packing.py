@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -62,15 +63,10 @@ class Packer:
         kinds = market.offer.machine_type.tolist()
         self._machines = [[n for n, k in enumerate(kinds) if k == t and self._free[n]] for t in range(len(self._room))]
         sizes = market.sizes.tolist()[::-1]
-        self._sizes: list[list[tuple[int, int]]] = [[] for _ in self.kind]
-        for r in np.unique(market.gangs.nonzero()[0]).tolist():
-            self._sizes[r] = [(s, c) for s, c in zip(sizes, market.gangs[r, ::-1].tolist()) if c]
-        self.chain = not (market.sizes[1:] % market.sizes[:-1]).any()
-        self._sizes_down = tuple(sizes)
-        self._wants: dict[int, tuple[bool, list[int]]] = {
-            r: (self.kind[r] == RACKED, k) for r, k in enumerate(market.gangs[:, ::-1].tolist()) if any(k)
-        }
-        self._none = [0] * len(sizes)
+        self.chain = not any(a % b for a, b in pairwise(sizes))
+        self._sizes, self._none = tuple(sizes), (0,) * len(sizes)
+        some = np.flatnonzero(market.gangs.any(1))
+        self._wants: dict[int, list[int]] = dict(zip(some.tolist(), market.gangs[some, ::-1].tolist()))
         self._racks: dict[tuple[object, ...], Racks] = {}
         self._known: dict[tuple[object, ...], bool | None] = {}
 
@@ -95,8 +91,9 @@ class Packer:
         found: list[Gang] = []
         for r in rows:
             racked = self.kind[r] == RACKED
-            for size, count in self._sizes[r]:
-                found += [Gang(row=r, size=size, racked=racked)] * count
+            for size, count in zip(self._sizes, self._wants.get(r, ())):
+                if count:
+                    found += [Gang(row=r, size=size, racked=racked)] * count
         return sorted(found, key=lambda g: (-g.size, g.racked))
 
     def fits(self, rows: Sequence[int]) -> bool | None:
@@ -109,8 +106,7 @@ class Packer:
             key = (kind, self._anchors(mine), *self._counts(mine))
             if key not in self._known:
                 floor = self.floor(mine, kind)
-                ask = self._share if self.chain else self.places
-                found = False if floor is None else ask(floor, mine, kind)
+                found = False if floor is None else self.places(floor, mine, kind)
                 self._known[key] = True if isinstance(found, list) else found
             if not self._known[key]:
                 return self._known[key]
@@ -121,32 +117,28 @@ class Packer:
 
         False proves that there are none, None means out of steps.
         """
-        if self.chain:
-            shares = self._share(floor, rows, kind)
-            return spots(floor, self.gangs(rows), self._sizes_down, shares) if isinstance(shares, list) else shares
         gangs = self.gangs(rows)
         found = first_fit(floor, gangs)
-        return place(floor, gangs, self.steps) if found is None else found
-
-    def _share(self, floor: Floor, rows: Sequence[int], kind: int) -> Shares | bool | None:
-        local, racked = self._counts(rows)
-        if not any(local) and not any(racked):
-            return []
+        if found is not None:
+            return found
+        if not self.chain:
+            return place(floor, gangs, self.steps)
         key = (kind, self._anchors(rows))
         if key not in self._racks:
-            self._racks[key] = racks_of(floor, self._sizes_down)
-        return self._racks[key].share(local, racked, self.steps)
+            self._racks[key] = racks_of(floor, self._sizes)
+        shares = self._racks[key].share(*self._counts(rows), self.steps)
+        return spots(floor, gangs, self._sizes, shares) if isinstance(shares, list) else shares
 
     def _anchors(self, rows: Sequence[int]) -> tuple[tuple[int, int, int], ...]:
         return tuple(sorted((self.kind[r], self.place[r], self.gpus[r]) for r in rows if self.place[r] >= 0))
 
     def _counts(self, rows: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Machine gangs and rack gangs of `rows`, counted by falling size."""
-        sums = [self._none, self._none]
+        sums: list[Sequence[int]] = [self._none, self._none]
         for r in rows:
             if r in self._wants:
-                racked, counts = self._wants[r]
-                sums[racked] = [a + b for a, b in zip(sums[racked], counts)]
+                racked = self.kind[r] == RACKED
+                sums[racked] = [a + b for a, b in zip(sums[racked], self._wants[r])]
         return tuple(sums[0]), tuple(sums[1])
 
 
