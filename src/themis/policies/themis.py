@@ -54,15 +54,15 @@ class Themis:
     f : fairness knob in [0, 1]; the worst 1 - f of the apps bid, at least one (§6.4: 0.8).
     rho : the form of finish-time fairness that is bid and sorted by.
     payment : how the hidden payment is made: time, floor, randomised or lottery.
-    waiting : rho of an app that holds and wins nothing: ``share``, finite (one lease of waiting, then its 1/N), or
-        ``unbounded``, where first the number of served apps counts and then the product over them.
+    waiting : rho of an app that holds and wins nothing: ``unbounded``, where first the number of served apps counts and
+        then the product over them, or ``share``, finite (one lease of waiting, then its 1/N).
     decline : apps decline leftovers that do not strictly lower their rho; otherwise any waiting job takes them.
     """
 
     f: float = 0.8
     rho: Form = Form.PAPER
     payment: str = "time"
-    waiting: Waiting = Waiting.SHARE
+    waiting: Waiting = Waiting.UNBOUNDED
     decline: bool = True
 
     claims: ClassVar[frozenset[str]] = frozenset({"work_conserving", "grows_elastic_jobs"})
@@ -146,11 +146,13 @@ class _Round:
                     self.returned.append((a, found[0], extend))
 
     def _kept(self, outcome: Outcome, b: int) -> float:
-        """c_a; where unserved apps count first, over the apps that are served: whoever shuts others out pays nothing."""
-        if self.policy.waiting is Waiting.SHARE:
-            return float(outcome.kept[b])
-        nats = -math.log(outcome.kept[b])
-        return min(math.exp(-(nats - UNSERVED * round(nats / UNSERVED))), 1.0)
+        """c_a. With ``Waiting.UNBOUNDED`` products over different sets of served apps do not compare.
+
+        So a winner without whom more apps would be served pays nothing, as in the usual extension of maximum Nash
+        welfare; otherwise the same ratio as ever, over the same set.
+        """
+        kept = float(outcome.kept[b])
+        return 1.0 if self.policy.waiting is Waiting.UNBOUNDED and kept < math.exp(-UNSERVED / 2) else kept
 
     def _has_waiting(self, a: int) -> bool:
         return bool((self.s.job_held[self.s.job_ptr[a] : self.s.job_ptr[a + 1]] == 0).any())
