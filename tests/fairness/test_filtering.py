@@ -63,3 +63,8 @@ def test_the_worst_one_minus_f_of_the_apps_bid(apps: int, f: float, bid: int) ->
 def test_equal_rho_goes_by_arrival_then_id() -> None:
     order = worst_first(np.array([1.0, 2.0, 1.0, 1.0]), np.array([5.0, 9.0, 3.0, 5.0]), np.array([7, 8, 9, 4]))
     assert order.tolist() == [1, 2, 3, 0]
+
+
+def test_apps_without_gpus_come_first_in_order_of_their_own_rho() -> None:
+    first = np.array([False, True, True, False])
+    assert worst_first(np.array([9.0, 1.0, 2.0, 3.0]), np.zeros(4), np.arange(4), first).tolist() == [2, 1, 0, 3]

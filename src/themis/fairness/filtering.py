@@ -6,12 +6,18 @@ import math
 
 import numpy as np
 
-from themis.model.units import Float, Int
+from themis.model.units import Bool, Float, Int
 
 
-def worst_first(rho: Float, arrival: Float, app_id: Int) -> Int:
-    """Positions in order of falling rho; ties go to the earlier arrival, then to the lower id."""
-    out: Int = np.lexsort((app_id, arrival, -rho))
+def worst_first(rho: Float, arrival: Float, app_id: Int, first: Bool | None = None) -> Int:
+    """Positions in order of falling rho; ties go to the earlier arrival, then to the lower id.
+
+    Parameters
+    ----------
+    first : apps that come before all others, whatever their rho (those without any GPU, where that counts as unbounded).
+    """
+    served = np.zeros(len(rho), dtype=bool) if first is None else ~first
+    out: Int = np.lexsort((app_id, arrival, -rho, served))
     return out
 
 

@@ -92,10 +92,8 @@ class Themis:
     def _queue(self, s: Snapshot, finish: FinishTime) -> Int:
         """Apps with unmet demand, worst rho first, ties by arrival and id."""
         unmet = np.unique(s.job_app[s.job_held < s.job_gpus_max])
-        rho = finish.rho[unmet]
-        if self.waiting is Waiting.UNBOUNDED:
-            rho = np.where(s.app_held[unmet] == 0, np.inf, rho)
-        out: Int = unmet[worst_first(rho, s.app_arrival[unmet], s.app_id[unmet])]
+        first = s.app_held[unmet] == 0 if self.waiting is Waiting.UNBOUNDED else None
+        out: Int = unmet[worst_first(finish.rho[unmet], s.app_arrival[unmet], s.app_id[unmet], first)]
         return out
 
 
