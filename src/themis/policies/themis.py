@@ -42,7 +42,7 @@ class Waiting(StrEnum):
 
 
 UNSERVED = 40.0
-"""Nats below every other worth that make serving one app more outweigh any product, with ``Waiting.UNBOUNDED``."""
+"""Nats that make serving one app more outweigh any product of gains, with ``Waiting.UNBOUNDED``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Themis:
     rho : the form of finish-time fairness that is bid and sorted by.
     payment : how the hidden payment is made: time, floor, randomised or lottery.
     waiting : rho of an app that holds and wins nothing: ``unbounded``, where first the number of served apps counts and
-        then the product over them, or ``share``, finite (one lease of waiting, then its 1/N).
+        then the product of gains over a 1/N share, or ``share``, finite (one lease of waiting, then its 1/N).
     decline : apps decline leftovers that do not strictly lower their rho; otherwise any waiting job takes them.
     """
 
@@ -113,8 +113,8 @@ class _Round:
         s = self.s
         offer = Offer(free=s.free, machine_rack=s.machine_rack, machine_type=s.machine_type)
         if self.policy.waiting is Waiting.UNBOUNDED:
-            floor = float(min(bids.base.min(), bids.row_value.min(initial=np.inf))) - UNSERVED
-            bids = replace(bids, base=np.where(s.app_held[self.bidders] == 0, floor, bids.base))
+            # Sets of as many served apps are compared by what each gains over its 1/N share: V has no scale of its own.
+            bids = replace(bids, base=bids.base - np.where(s.app_held[self.bidders] == 0, UNSERVED, 0.0))
         outcome = clear(offer, bids, Limits())
         for b in np.flatnonzero(outcome.row >= 0).tolist():
             self._pay_out(b, bids, outcome)
