@@ -30,6 +30,7 @@ def take(state: State) -> Snapshot:
     ai = dict(zip(apps.ints, np.take(apps.i, app_id, axis=1)))
     contention, capacity = state.averages(app_id)
     gpu_free = _free_gpus(state)
+    done = _done(state, f)
 
     snapshot = Snapshot(
         version=state.version, round=state.round, seed=state.settings.seed, now=state.now,
@@ -52,10 +53,13 @@ def take(state: State) -> Snapshot:
         future_jobs=state.future[2, app_id].astype(np.int64),
         job_ptr=np.concatenate([[0], np.cumsum(counts)]), job_id=job_id, job_app=job_app, job_config=i["config"],
         job_gpus_min=i["gpus_min"], job_gpus_max=i["gpus_max"], job_allowed=state.allowed(job_id),
-        job_left=_left(state, f), job_attained=f["attained"] + i["gpus"] * (state.now - f["since"]),
+        job_left=(f["regime_end"] - done) * f["serial"] + f["later"],
+        job_attained=f["attained"] + i["gpus"] * (state.now - f["since"]),
         job_held=job_held, job_expiring=np.where(running & ~held_on, i["gpus"], 0), job_until=f["until"],
-        job_locality=i["locality"], job_gpu_type=i["gpu_type"],
+        job_locality=i["locality"], job_gpu_type=i["gpu_type"], job_done=done, job_serial=f["serial"],
+        job_loss_a=f["loss_a"], job_loss_b=f["loss_b"],
         received=state.received_now(job_id), entitled=state.entitled[job_id],
+        finished_service=np.sort(apps.attained[: apps.size][apps.active[: apps.size] == 0]),
     )  # fmt: skip
     return dataclasses.replace(snapshot, app_left_held=_left_held(state, snapshot, i))
 
@@ -77,9 +81,9 @@ def _free_gpus(state: State) -> Bool:
     return free
 
 
-def _left(state: State, f: dict[str, Float]) -> Float:
-    done = np.minimum(f["done"] + f["rate"] * (state.now - f["synced"]), f["regime_end"])
-    out: Float = (f["regime_end"] - done) * f["serial"] + f["later"]
+def _done(state: State, f: dict[str, Float]) -> Float:
+    """Steps done by now, extrapolated up to the regime's end."""
+    out: Float = np.minimum(f["done"] + f["rate"] * (state.now - f["synced"]), f["regime_end"])
     return out
 
 

@@ -184,6 +184,7 @@ class State:
         t = self.jobs
         t.app[j], t.status[j] = a, Status.WAITING
         t.gpus_min[j], t.gpus_max[j], t.total[j] = job.gpus_min, job.gpus_max, job.steps
+        t.loss_a[j], t.loss_b[j] = job.loss.a, job.loss.b
         t.synced[j] = t.since[j] = self.now
         t.until[j], t.locality[j], t.gpu_type[j] = np.inf, Locality.SLOT, 0
         self.set_target(j, target)

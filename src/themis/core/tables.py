@@ -87,6 +87,7 @@ class Jobs(Table):
 
     floats = (
         "done", "rate", "synced", "target", "regime_end", "serial", "later", "until", "attained", "since", "total", "loss",
+        "loss_a", "loss_b",
     )  # fmt: skip
     ints = ("app", "config", "gpus_min", "gpus_max", "status", "attempt", "locality", "gpus", "regime", "gpu_type")
 
@@ -107,6 +108,9 @@ class Jobs(Table):
     since: Float
     total: Float
     loss: Float
+    loss_a: Float
+    loss_b: Float
+    """Of its loss curve; ``loss`` is what it reported last."""
     app: Int
     config: Int
     gpus_min: Int

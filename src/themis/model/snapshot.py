@@ -60,8 +60,11 @@ class Snapshot:
     job_held, job_until, job_locality : GPUs held beyond this instant (0 if none), until when, at which locality.
     job_gpu_type : type of the GPUs that it has or had last.
     job_expiring : GPUs whose lease ends at this instant.
+    job_done : steps done so far; ``job_serial`` : seconds per step on one reference GPU, now.
+    job_loss_a, job_loss_b : of the job's loss curve ``a / (b i + 1) + c``; its floor c matters to nobody.
     gpu_machine, gpu_slot : [G]. ``gpu_free`` : [G], in the offer. ``gpu_job`` : [G, seats], job id that has the seat or -1.
     free : [N] GPUs in the offer. ``machine_gpus`` : [N] in service, 0 while failed.
+    finished_service : GPU-seconds that each app of the past got until it ended, rising; any length.
     received, entitled : [J, K] seconds that the job ran on each type, and should have by its time shares so far (rounds).
     """
 
@@ -124,8 +127,13 @@ class Snapshot:
     job_until: Float
     job_locality: Int
     job_gpu_type: Int
+    job_done: Float
+    job_serial: Float
+    job_loss_a: Float
+    job_loss_b: Float
     received: Float
     entitled: Float
+    finished_service: Float
 
     bids: Bids | None = field(default=None)
 

@@ -11,26 +11,37 @@ from themis.placement.grants import Hand, demand_of, lease_end, waiting_apps
 def in_order(snapshot: Snapshot, order: Int) -> Solved:
     """Grants for app rows in ``order``; what does not fit is passed over.
 
+    Where an elastic gang declines GPUs that are too far away, the apps that had no turn are dealt what is left.
+
     Parameters
     ----------
     order : rows of the snapshot's apps, most deserving first; apps without waiting jobs are ignored.
     """
     hand = Hand(snapshot)
-    left = hand.left
     waiting = set(waiting_apps(snapshot).tolist())
+    queue = [a for a in order.tolist() if a in waiting]
+    wants, starving = _wants(snapshot, queue, hand.left)
+    until = lease_end(snapshot, starving)
+    while wants:
+        hand.deal(wants, until)
+        had_turn = {a for a, _ in wants}
+        queue = [a for a in queue if a not in had_turn]
+        wants, _ = _wants(snapshot, queue, hand.left)
+    return Solved(answer=hand.grant())
+
+
+def _wants(s: Snapshot, queue: list[int], left: int) -> tuple[list[tuple[int, list[int]]], bool]:
+    """Gangs for each app in turn while they fit ``left`` GPUs, and whether a gang larger than all of them is due first."""
     wants: list[tuple[int, list[int]]] = []
     starving = False
-    for a in order.tolist():
-        if a not in waiting:
-            continue
-        demand = demand_of(snapshot, a)
+    for a in queue:
+        if not left:
+            break
+        demand = demand_of(s, a)
         while (step := demand.next_step()) and step <= left:
             demand.take()
             left -= step
         starving |= not wants and bool(step) and not demand.gangs
         if demand.gangs:
             wants.append((a, demand.gangs))
-        if not left:
-            break
-    hand.deal(wants, lease_end(snapshot, starving))
-    return Solved(answer=hand.grant())
+    return wants, starving

@@ -1,0 +1,48 @@
+"""Optimus (EuroSys'18, §4.1) as the Themis paper ran it (§6.1): highest throughput scaling first.
+
+    throughput of the app with the next GPU / its throughput without
+
+An app that has nothing scales infinitely, so everybody gets a gang before anybody gets two. Throughput is in reference
+GPUs, at the span that the offer has for the gang: a GPU beyond the machine counts for what it brings. For steps of more
+than one GPU the ratio is taken per GPU (its root). Leaves out parameter servers, and fitting speeds while jobs run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from themis.model.answers import Solved
+from themis.model.snapshot import Snapshot
+from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
+from themis.policies.stepwise import by_gain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimus:
+    """Largest ratio of throughputs first, one GPU or smallest gang at a time."""
+
+    claims: ClassVar[frozenset[str]] = frozenset({"work_conserving"})
+    needs: ClassVar[frozenset[str]] = frozenset()
+    level: ClassVar[Level] = Level.APP
+
+    @property
+    def pace(self) -> Pace:
+        """On free GPUs."""
+        return ON_FREE_GPUS
+
+    def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
+        """Fill by gain in log throughput."""
+        s = snapshot
+        gang = s.speeds.effective(s.job_config, s.job_gpu_type, s.job_held, s.job_locality)
+        held = np.bincount(s.job_app, weights=gang, minlength=s.apps).tolist()
+
+        def log_throughput(a: int, gangs: Sequence[float]) -> float:
+            throughput = held[a] + sum(gangs)
+            return math.log(throughput) if throughput > 0 else -math.inf
+
+        return by_gain(s, log_throughput)

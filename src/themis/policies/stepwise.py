@@ -1,0 +1,105 @@
+"""Deal an offer step by step to whoever gains most from the next one: the skeleton of Optimus and SLAQ.
+
+A step is one GPU, or a job's smallest gang. What a gang is worth comes from the speed model at the narrowest span that
+the offer has for it, so that a GPU beyond the machine counts for what it brings.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from themis.model.answers import Solved
+from themis.model.snapshot import Snapshot
+from themis.model.units import Int, Locality
+from themis.placement.grants import Demand, Hand, demand_of, lease_end, waiting_apps
+from themis.placement.packing import narrowest
+
+Value = Callable[[int, Sequence[float]], float]
+"""What an app (row) makes of gangs of these worths, one for each of its waiting jobs in the order of start."""
+
+DECIMALS = 12
+"""Gains that differ less are ties: the order must not hang on the last bit of a logarithm."""
+
+
+def by_gain(s: Snapshot, value: Value) -> Solved:
+    """Step after step to the app whose value grows most per GPU, ties by arrival and id.
+
+    Steps that gain nothing come last, but are dealt: a GPU that nobody gains from costs nobody anything. Where an
+    elastic gang declines GPUs that are too far away, the apps that had no turn are dealt what is left.
+    """
+    hand, worths = Hand(s), _Worths(s)
+    apps = waiting_apps(s).tolist()
+    wants, starving = _fill(s, apps, hand.left, value, worths)
+    until = lease_end(s, starving)
+    while wants:
+        hand.deal(list(wants.items()), until)
+        apps = [a for a in apps if a not in wants]
+        wants, _ = _fill(s, apps, hand.left, value, worths)
+    return Solved(answer=hand.grant())
+
+
+def _fill(s: Snapshot, apps: list[int], left: int, value: Value, worths: _Worths) -> tuple[dict[int, list[int]], bool]:
+    """Gangs for each app, the one with the first step first, and whether a gang larger than the offer is due first."""
+    demands: dict[int, Demand] = {a: demand_of(s, a) for a in apps} if left else {}
+    values = {a: value(a, ()) for a in demands}
+    heap: list[tuple[float, float, int, int]] = []
+
+    def queue(a: int) -> None:
+        """The app's next step joins those to choose from."""
+        if step := demands[a].next_step():
+            demands[a].take()
+            before, values[a] = values[a], value(a, [worths.of(a, g) for g in demands[a].gangs])
+            gain = round((values[a] - before) / step, DECIMALS)
+            heapq.heappush(heap, (-gain, float(s.app_arrival[a]), a, step))
+
+    for a in demands:
+        queue(a)
+    wants: dict[int, list[int]] = {}
+    starving = False
+    while heap and left:
+        *_, a, step = heapq.heappop(heap)
+        if step > left:
+            starving |= not wants
+            continue
+        left -= step
+        wants[a] = demands[a].gangs.copy()
+        queue(a)
+    return wants, starving
+
+
+def start_order(s: Snapshot, a: int) -> Int:
+    """Rows of the app's waiting jobs in the order of start: warm ones, then the longest (as in ``demand_of``)."""
+    jobs = np.arange(s.job_ptr[a], s.job_ptr[a + 1])
+    waiting = jobs[s.job_held[jobs] == 0]
+    out: Int = waiting[np.lexsort((-s.job_left[waiting], s.job_expiring[waiting] == 0))]
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Worths:
+    """What gangs cut from the offer are worth, in reference GPUs."""
+
+    snapshot: Snapshot
+    known: dict[tuple[int, bytes, int, int], float] = field(default_factory=dict)
+
+    def of(self, a: int, gpus: int) -> float:
+        """A gang of up to ``gpus`` GPUs for app row ``a``; an elastic one declines those that would slow it down."""
+        s = self.snapshot
+        jobs = slice(int(s.job_ptr[a]), int(s.job_ptr[a + 1]))
+        config, least = int(s.job_config[jobs.start]), int(s.app_gang_min[a])
+        allowed = s.job_allowed[jobs].any(axis=0)
+        key = (config, allowed.tobytes(), least, gpus)
+        if key not in self.known:
+            here = max(self._on_type(config, k, gpus) for k in np.flatnonzero(allowed).tolist())
+            self.known[key] = max(here, self.of(a, gpus - 1)) if gpus > least else here
+        return self.known[key]
+
+    def _on_type(self, config: int, k: int, gpus: int) -> float:
+        s = self.snapshot
+        found = narrowest(s.free, s.machine_rack, gpus, s.machine_type == k)
+        span = found[1] if found else Locality.CROSS_RACK
+        return float(s.speeds.scale[config, k, gpus] / s.speeds.slowdown[config, span])
