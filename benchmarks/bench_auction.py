@@ -74,6 +74,9 @@ def make_bids(
                 value = -math.log((elapsed + left * slow / (k * gang)) / ideal)
                 if value > base[-1]:
                     table.append((b, span, anchor, value, gang, k))
+    if not table:
+        # An offer too small for every gang drawn: one single GPU keeps the auction an auction.
+        table.append((0, MACHINE, -1, base[0] + 0.1, 1, 1))
     b, span, anchor, value, gang, count = zip(*table)
     e = np.array(held, np.int64).reshape(-1, 3)
     return Bids(

@@ -27,7 +27,7 @@ VARIANTS = {
     "payment=floor": "themis:payment=floor",
     "payment=randomised": "themis:payment=randomised",
     "payment=lottery": "themis:payment=lottery",
-    "waiting=unbounded": "themis:waiting=unbounded",
+    "waiting=share": "themis:waiting=share",
     "decline=false": "themis:decline=false",
     "rho=exact": "themis:rho=exact",
     "drf": "drf",
