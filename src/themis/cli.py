@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from themis import __version__
+from themis import __version__, trace_cli
 from themis.errors import InvariantBroken, ThemisError
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ app = typer.Typer(
     name="themis", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
+app.add_typer(trace_cli.app, name="trace")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

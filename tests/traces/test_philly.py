@@ -56,7 +56,7 @@ def test_single_jobs_makes_each_job_an_app(tmp_path: Path) -> None:
 def test_an_app_keeps_its_model_whatever_is_cut_around_it(tmp_path: Path) -> None:
     path = write(tmp_path, JOBS)
     whole = {a.name: a.jobs[0].model for a in load_workload(path, seed=2).apps}
-    part = {a.name: a.jobs[0].model for a in load_workload(path, seed=2, start=31, vc="6214e9").apps}
+    part = {a.name: a.jobs[0].model for a in load_workload(path, seed=2, start=31, user="6214e9").apps}
     assert part == {name: whole[name] for name in ("p000002", "p000003")}
 
 
@@ -100,7 +100,7 @@ def test_a_faulty_row_is_located_to_the_column(tmp_path: Path, column: str) -> N
 def test_options_that_leave_nothing_or_contradict_themselves_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path, APPS)
     for options, complaint in (
-        ({"vc": "nobody"}, "no app is left"),
+        ({"user": "nobody"}, "no app is left"),
         ({"start": 5, "end": 5}, "expected 0 <= start < end"),
         ({"limit": -1}, "limit is -1"),
         ({"single_job": True}, "Did you mean 'single_jobs'"),

@@ -22,6 +22,7 @@ from themis.errors import InputError, UnknownName
 from themis.model.workload import Workload
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.speed import ProfileBook
+from themis.traces.bundle import Glimpse, glimpse
 from themis.traces.table import read_header
 
 GROUP = "themis.traces"
@@ -34,6 +35,14 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "csv": "themis.traces.csv_generic:GenericCsv",
         "philly_apps": "themis.traces.philly:PhillyApps",
         "philly_jobs": "themis.traces.philly:PhillyJobs",
+        "philly_log": "themis.traces.philly_log:PhillyLog",
+        "itp": "themis.traces.itp:Itp",
+        "pollux": "themis.traces.pollux:Pollux",
+        "openb": "themis.traces.openb:Openb",
+        "gavel": "themis.traces.gavel:Gavel",
+        "shockwave": "themis.traces.shockwave:Shockwave",
+        "helios": "themis.traces.helios:Helios",
+        "slurm": "themis.traces.slurm:Slurm",
     }
 )
 """Built-ins by name; they are entry points too, but work from a checkout whose metadata is older than the code."""
@@ -54,11 +63,21 @@ class Reader(Protocol):
 
     @classmethod
     def recognises(cls, header: tuple[str, ...]) -> bool:
-        """Whether a file with these columns is of this format."""
+        """Whether a CSV file with these columns is of this format."""
         ...
 
     def read(self, path: Path, *, seed: int, book: ProfileBook) -> Workload:
         """Read the workload."""
+        ...
+
+
+@runtime_checkable
+class ByLooks(Protocol):
+    """A reader that also knows files without a CSV header, folders or archives."""
+
+    @classmethod
+    def fits(cls, seen: Glimpse) -> bool:
+        """Whether a path that looks like this is of this format."""
         ...
 
 
@@ -86,6 +105,12 @@ def load_workload(
     if spec in known and hasattr(known[spec], "generate") and not format:
         generator = cast(Generator, build_options(spec, known[spec], options))
         return generator.generate(seed=seed, book=book)
+    return reader_of(spec, format, options).read(Path(spec), seed=seed, book=book)
+
+
+def reader_of(spec: str, format: str, options: Mapping[str, object]) -> Reader:
+    """The reader for a file, with its options; raises as ``load_workload`` does."""
+    known = registered()
     path = Path(spec)
     if not path.exists() and not format and not path.suffix and path.name == spec:
         raise UnknownName("workload", spec, [name for name, cls in known.items() if hasattr(cls, "generate")])
@@ -93,19 +118,22 @@ def load_workload(
     readers = readers_of(known)
     if name not in readers:
         raise UnknownName("trace format", name, readers)
-    reader = cast(Reader, build_options(name, readers[name], options))
-    return reader.read(path, seed=seed, book=book)
+    return cast(Reader, build_options(name, readers[name], options))
 
 
 def recognise(path: Path) -> str:
-    """The name of the format that a file's header belongs to.
+    """The name of the format that a file, folder or archive is of, by its looks or its header.
 
     Raises
     ------
     InputError : the file cannot be read, or no reader knows its columns.
     """
-    header = read_header(path)
     readers = readers_of(registered())
+    seen = glimpse(path)
+    for name, cls in readers.items():
+        if hasattr(cls, "fits") and cast(type[ByLooks], cls).fits(seen):
+            return name
+    header = read_header(path)
     for name, cls in readers.items():
         if cast(type[Reader], cls).recognises(header):
             return name

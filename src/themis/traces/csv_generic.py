@@ -11,16 +11,19 @@ import difflib
 import gzip
 import io
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from themis.errors import InputError
+from themis.errors import InputError, TraceError
+from themis.model.units import Seconds
 from themis.model.workload import App, Bag, Group, Halving, Job, LossCurve, Regime, Rung, Tuner, User, Workload
 from themis.profiles.models import DEFAULT_BOOK, GENERIC
 from themis.profiles.speed import ProfileBook
+from themis.traces.bundle import stem
 from themis.traces.mix import ReferenceRates
-from themis.traces.table import Row, read_rows
+from themis.traces.table import OnFault, Row, read_rows
 
 COLUMNS = (
     "app", "user", "submit_s", "gpus", "gpus_min", "gpus_max", "duration_s", "steps", "model", "job", "weight",
@@ -62,7 +65,24 @@ class GenericCsv:
         rates = ReferenceRates(book)
         apps = tuple(_app(name, rows, book, rates) for name, rows in by_app.items())
         users, groups = _tenants(row for rows in by_app.values() for row in rows)
-        return Workload(name=_stem(path), apps=apps, source=f"file: {path}", users=users, groups=groups)
+        return Workload(name=stem(path.name), apps=apps, source=f"file: {path}", users=users, groups=groups)
+
+    def scan(self, path: Path, book: ProfileBook, on_fault: OnFault) -> None:
+        """Report every faulty row; of an app without any, what its rows disagree on."""
+        by_app: dict[str, list[Row]] = {}
+        for row in read_rows(path, COLUMNS, ("app", "submit_s"), on_fault=on_fault):
+            with _noting(on_fault):
+                by_app.setdefault(row.need("app", "the app's name"), []).append(row)
+        rates = ReferenceRates(book)
+        good: list[Row] = []
+        for name, rows in by_app.items():
+            sound = [row for i, row in enumerate(rows) if _sound(row, name, i, book, rates, on_fault)]
+            if len(sound) == len(rows):
+                with _noting(on_fault):
+                    _app(name, rows, book, rates)
+                    good += rows
+        with _noting(on_fault):
+            _tenants(good)
 
 
 def write_csv(workload: Workload, path: Path) -> None:
@@ -88,6 +108,25 @@ def write_csv(workload: Workload, path: Path) -> None:
         raise InputError(f"cannot write trace {str(path)!r}: {error.strerror}.") from None
 
 
+@contextmanager
+def _noting(on_fault: OnFault) -> Iterator[None]:
+    try:
+        yield
+    except TraceError as error:
+        on_fault(error)
+
+
+def _sound(row: Row, app: str, position: int, book: ProfileBook, rates: ReferenceRates, on_fault: OnFault) -> bool:
+    """Whether a row is right by itself."""
+    try:
+        _arrival(row)
+        _job(row, app, position, book, rates)
+    except TraceError as error:
+        on_fault(error)
+        return False
+    return True
+
+
 def _app(name: str, rows: list[Row], book: ProfileBook, rates: ReferenceRates) -> App:
     first = rows[0]
     for row in rows[1:]:
@@ -106,7 +145,7 @@ def _app(name: str, rows: list[Row], book: ProfileBook, rates: ReferenceRates) -
     return App(
         name=name,
         user=first.text("user", name),
-        arrival=min(row.number("submit_s", "seconds from the trace's start, 0 or more", low=0.0) for row in rows),
+        arrival=min(map(_arrival, rows)),
         jobs=jobs,
         tuner=_tuner(first, len(jobs)),
         weight=first.number("weight", "a number above 0", low=0.0, above=True, default=1.0),
@@ -133,6 +172,10 @@ def _job(row: Row, app: str, position: int, book: ProfileBook, rates: ReferenceR
         gpu_types=tuple(t.strip() for t in row.text("gpu_types").split(_TYPES_SEPARATOR) if t.strip()),
         loss=_loss(row),
     )
+
+
+def _arrival(row: Row) -> Seconds:
+    return row.number("submit_s", "seconds from the trace's start, 0 or more", low=0.0)
 
 
 def _gpus(row: Row) -> tuple[int, int]:
@@ -275,7 +318,3 @@ def _abc(loss: LossCurve) -> Iterator[float]:
 
 def _unless_one(value: float) -> str:
     return "" if value == 1.0 else repr(float(value))
-
-
-def _stem(path: Path) -> str:
-    return path.name.removesuffix(".gz").removesuffix(".csv") or path.name

@@ -67,22 +67,25 @@ def model_mix(book: ProfileBook, models: str = "", network_intensive: float | No
 
 
 class ReferenceRates:
-    """Steps/s of gangs on reference GPUs with the best placement, at the profile's own batch size; remembered.
+    """Steps/s of gangs on reference GPUs with the best placement; remembered.
 
-    The reference is any GPU type for linear profiles, else the first type that the profile lists.
+    The reference is any GPU type for linear profiles, else the first type that the profile lists. Batch size 0 is the
+    profile's own; one that nobody measured on the reference counts as that.
     """
 
     def __init__(self, book: ProfileBook) -> None:
         self._book = book
-        self._known: dict[tuple[str, int], float] = {}
+        self._known: dict[tuple[str, int, int], float] = {}
 
-    def __call__(self, model: str, gpus: int = 1) -> float:
+    def __call__(self, model: str, gpus: int = 1, batch: int = 0) -> float:
         """Steps/s, or UnknownName for a model that is not in the book."""
-        if (model, gpus) not in self._known:
+        key = (model, gpus, batch)
+        if key not in self._known:
             profile = self._book.get(model)
-            curve = profile.curve(ANY_TYPE, 0) or next(iter(profile.curves.values()))
-            self._known[model, gpus] = float(curve.at(np.array(gpus))) / profile.slowdown[0]
-        return self._known[model, gpus]
+            first = next(iter(profile.curves))
+            curve = profile.curve(ANY_TYPE, batch) or profile.curve(first[0], batch) or profile.curves[first]
+            self._known[key] = float(curve.at(np.array(gpus))) / profile.slowdown[0]
+        return self._known[key]
 
 
 def _parse(models: str) -> dict[str, float]:

@@ -24,7 +24,7 @@ class WorkloadSummary:
     ----------
     span : seconds from the first arrival to the last.
     work : GPU-seconds on reference GPUs with the best placement, what the tuners will run of it.
-    offered_load : work / (span * GPUs); None where all apps arrive at once.
+    offered_load : work / (span * GPUs); None where all apps arrive at once, or no cluster is given.
     largest_gang : most GPUs that any job needs at least (``gpus_min``).
     widest_job : most GPUs that any job can use (``gpus_max``).
     longest_job : seconds of the longest job on its ``gpus_max`` reference GPUs, best placement.
@@ -53,8 +53,21 @@ class WorkloadSummary:
         return self.work / 3600.0
 
 
-def describe(workload: Workload, cluster: Cluster, book: ProfileBook = DEFAULT_BOOK) -> WorkloadSummary:
-    """Summarise a workload.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserSummary:
+    """What one user asks for; ``share`` is of all users' work, ``median_app_work`` in GPU-seconds."""
+
+    user: str
+    apps: int
+    jobs: int
+    work: GpuSeconds
+    share: float
+    median_app_work: GpuSeconds
+    largest_gang: int
+
+
+def describe(workload: Workload, cluster: Cluster | None = None, book: ProfileBook = DEFAULT_BOOK) -> WorkloadSummary:
+    """Summarise a workload; without a cluster, all but its offered load.
 
     Raises
     ------
@@ -74,10 +87,10 @@ def describe(workload: Workload, cluster: Cluster, book: ProfileBook = DEFAULT_B
         users=len({app.user for app in apps}),
         span=span,
         work=sum(work),
-        offered_load=sum(work) / (span * cluster.gpus) if span > 0 else None,
+        offered_load=sum(work) / (span * cluster.gpus) if cluster and span > 0 else None,
         largest_gang=max(job.gpus_min for job in jobs),
         widest_job=max(job.gpus_max for job in jobs),
-        longest_job=max(_duration(job, rates) for job in jobs),
+        longest_job=max(job_seconds(job, job.gpus_max, rates) for job in jobs),
         median_jobs_per_app=median(len(app.jobs) for app in apps),
         median_app_work=median(work),
         models=_counts(app.jobs[0].model for app in apps),
@@ -85,9 +98,32 @@ def describe(workload: Workload, cluster: Cluster, book: ProfileBook = DEFAULT_B
     )
 
 
+def by_user(workload: Workload, book: ProfileBook = DEFAULT_BOOK) -> list[UserSummary]:
+    """What each user asks for, most work first."""
+    rates = ReferenceRates(book)
+    owned: dict[str, list[App]] = {}
+    for app in workload.apps:
+        owned.setdefault(app.user, []).append(app)
+    work = {user: [_work(app, rates) for app in apps] for user, apps in owned.items()}
+    total = sum(map(sum, work.values()))
+    return [
+        UserSummary(
+            user=user, apps=len(owned[user]), jobs=sum(len(app.jobs) for app in owned[user]), work=sum(parts),
+            share=sum(parts) / total, median_app_work=median(parts),
+            largest_gang=max(job.gpus_min for app in owned[user] for job in app.jobs),
+        )
+        for user, parts in sorted(work.items(), key=lambda item: -sum(item[1]))
+    ]  # fmt: skip
+
+
 def app_work(app: App, book: ProfileBook = DEFAULT_BOOK) -> GpuSeconds:
     """GPU-seconds of an app on single reference GPUs: of a sweep, its rungs with jobs of average pace."""
     return _work(app, ReferenceRates(book))
+
+
+def job_seconds(job: Job, gpus: int, rates: ReferenceRates) -> Seconds:
+    """Seconds of a job on so many reference GPUs, placed best."""
+    return job.step_scale * sum(regime.steps / rates(job.model, gpus, regime.batch) for regime in job.regimes)
 
 
 def check_fits(workload: Workload, cluster: Cluster, book: ProfileBook = DEFAULT_BOOK) -> None:
@@ -133,15 +169,10 @@ def _usable(app: App, job: Job, profile: Profile, of_type: Mapping[str, int], cl
 
 
 def _work(app: App, rates: ReferenceRates) -> GpuSeconds:
-    serial = [job.step_scale / rates(job.model) for job in app.jobs]
     if isinstance(app.tuner, Halving):
-        mean = sum(serial) / len(serial)
+        mean = sum(job.step_scale / rates(job.model) for job in app.jobs) / len(app.jobs)
         return sum(rung.jobs * rung.steps for rung in app.tuner.rungs) * mean
-    return sum(job.steps * s for job, s in zip(app.jobs, serial, strict=True))
-
-
-def _duration(job: Job, rates: ReferenceRates) -> Seconds:
-    return job.steps * job.step_scale / rates(job.model, job.gpus_max)
+    return sum(job_seconds(job, 1, rates) for job in app.jobs)
 
 
 def _counts(names: Iterable[str]) -> dict[str, int]:

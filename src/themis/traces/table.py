@@ -1,4 +1,4 @@
-"""CSV files as rows that know their line: the ground of every reader, and of every complaint about a row.
+"""Delimited files as rows that know their line: the ground of every reader, and of every complaint about a row.
 
 Python's own csv module is used, not a data-frame library: line numbers must be exact for quoted cells that span
 lines and for blank lines, and traces of 100,000 rows still load in a second.
@@ -11,12 +11,25 @@ import difflib
 import gzip
 import math
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO, TypeAlias, cast
 
 from themis.errors import InputError, TraceError
+from themis.model.units import Seconds
+
+OnFault: TypeAlias = Callable[[TraceError], None]
+"""What becomes of a faulty row: raised, or noted while the rows after it are read."""
+
+_EPOCH = datetime(1970, 1, 1)
+
+
+def raise_fault(error: TraceError) -> None:
+    """The first fault ends the reading."""
+    raise error
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,44 +75,146 @@ class Row:
             self.fail(column, expected)
         return int(value)
 
+    def wall_clock(self, column: str) -> Seconds:
+        """A date and time as seconds since 1970 on the same clock; a time zone is not applied."""
+        try:
+            moment = datetime.fromisoformat(self.text(column))
+        except ValueError:
+            self.fail(column, "a date and time like 2017-10-07 01:12:09")
+        return (moment.replace(tzinfo=None) - _EPOCH).total_seconds()
+
     def fail(self, column: str, expected: str) -> NoReturn:
         """Complain about one cell."""
         value = self.cells.get(column, "")
         raise TraceError(file=self.file, line=self.line, column=column, value=value, expected=expected)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """How a file is laid out, where it is not plain CSV.
+
+    Attributes
+    ----------
+    delimiter : between cells.
+    quoted : whether quotation marks protect a delimiter; where not, they are text.
+    columns : the columns' names where the file has no header of its own.
+    """
+
+    delimiter: str = ","
+    quoted: bool = True
+    columns: tuple[str, ...] = ()
+
+
+CSV = Dialect()
+
+
 def read_header(path: Path) -> tuple[str, ...]:
     """The column names of a CSV file, gzipped where the name ends in ``.gz``."""
-    return next(_records(path))[1]
+    with opened(path) as file:
+        return next(_records(file, str(path), CSV))[1]
 
 
-def read_rows(path: Path, known: Sequence[str] = (), required: Sequence[str] = ()) -> Iterator[Row]:
-    """Yield the rows of a CSV file; blank lines are skipped.
-
-    Parameters
-    ----------
-    known : the columns allowed; empty allows any.
-    required : columns that must be there.
+def read_rows(
+    path: Path,
+    known: Sequence[str] = (),
+    required: Sequence[str] = (),
+    *,
+    dialect: Dialect = CSV,
+    on_fault: OnFault = raise_fault,
+) -> Iterator[Row]:
+    """Yield the rows of a file; see ``rows_of``.
 
     Raises
     ------
-    InputError : the file cannot be read, or a column is unknown (with "did you mean"), missing or named twice.
-    TraceError : a row has more or fewer cells than the header.
+    InputError : the file cannot be read.
     """
-    records = _records(path)
-    line, header = next(records)
-    _check_columns(f"{path}, line {line}", header, known, required)
-    file = str(path)
+    with opened(path) as file:
+        yield from rows_of(file, str(path), known, required, dialect=dialect, on_fault=on_fault)
+
+
+def rows_of(
+    file: Iterable[str],
+    name: str,
+    known: Sequence[str] = (),
+    required: Sequence[str] = (),
+    *,
+    dialect: Dialect = CSV,
+    on_fault: OnFault = raise_fault,
+) -> Iterator[Row]:
+    """Yield the rows of an open file; blank lines are skipped.
+
+    Parameters
+    ----------
+    name : of the file, for complaints.
+    known : the columns allowed; empty allows any.
+    required : columns that must be there.
+    on_fault : what becomes of rows with more or fewer cells than the header; they are not yielded.
+
+    Raises
+    ------
+    InputError : the file is empty, or a column is unknown (with "did you mean"), missing or named twice.
+    """
+    records = _records(file, name, dialect)
+    header = dialect.columns
+    if not header:
+        line, header = next(records)
+        _check_columns(f"{name}, line {line}", header, known, required)
     for line, cells in records:
-        if len(cells) != len(header):
-            row = Row(file, line, dict(zip(header, cells, strict=False)))
-            if len(cells) < len(header):
-                row.fail(header[len(cells)], f"{len(header)} cells as in the header, the row has {len(cells)}")
-            raise TraceError(
-                file=file, line=line, column=f"number {len(header) + 1}", value=cells[len(header)],
-                expected=f"{len(header)} cells as in the header",
-            )  # fmt: skip
-        yield Row(file, line, dict(zip(header, cells, strict=True)))
+        if len(cells) == len(header):
+            yield Row(name, line, dict(zip(header, cells)))
+        else:
+            on_fault(_wrong_length(name, line, cells, header))
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[TextIO]:
+    """A text file, unpacked where its name ends in ``.gz``; what cannot be read is an InputError."""
+    with legible(path):
+        # utf-8-sig: spreadsheets put a byte-order mark before the first column's name.
+        opener = gzip.open if path.suffix == ".gz" else open
+        with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
+            yield cast(TextIO, file)
+
+
+@contextmanager
+def legible(path: Path) -> Iterator[None]:
+    """Turn what goes wrong while reading a file into one sentence."""
+    try:
+        yield
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        why = getattr(error, "strerror", None) or "it is not text in UTF-8, or a damaged gzip file"
+        raise InputError(f"cannot read trace {str(path)!r}: {why}.") from None
+
+
+def _records(file: Iterable[str], name: str, dialect: Dialect) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield (first line, cells), the header first."""
+    if dialect.quoted:
+        reader = csv.reader(file, strict=True, delimiter=dialect.delimiter)
+    else:
+        reader = csv.reader(file, strict=True, delimiter=dialect.delimiter, quoting=csv.QUOTE_NONE)
+    start, seen = 1, False
+    try:
+        for cells in reader:
+            if any(cell.strip() for cell in cells):
+                yield start, tuple(cells) if seen else tuple(cell.strip() for cell in cells)
+                seen = True
+            start = reader.line_num + 1
+    except csv.Error as error:
+        raise InputError(f"{name}, line {reader.line_num}: not valid CSV ({error}).") from None
+    if not seen:
+        raise InputError(f"trace {name!r} is empty, expected a header with column names.")
+
+
+def _wrong_length(name: str, line: int, cells: Sequence[str], header: Sequence[str]) -> TraceError:
+    expected = f"{len(header)} cells as in the header"
+    if len(cells) < len(header):
+        return TraceError(
+            file=name, line=line, column=header[len(cells)], value="",
+            expected=f"{expected}, the row has {len(cells)}",
+        )  # fmt: skip
+    return TraceError(
+        file=name, line=line, column=f"number {len(header) + 1}", value=cells[len(header)], expected=expected
+    )
 
 
 def _check_columns(where: str, header: Sequence[str], known: Sequence[str], required: Sequence[str]) -> None:
@@ -113,25 +228,3 @@ def _check_columns(where: str, header: Sequence[str], known: Sequence[str], requ
     for column in required:
         if column not in header:
             raise InputError(f"{where}: column {column!r} is missing; the file has {', '.join(header)}.")
-
-
-def _records(path: Path) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield (first line, cells), the header first."""
-    try:
-        # utf-8-sig: spreadsheets put a byte-order mark before the first column's name.
-        opened = gzip.open if path.suffix == ".gz" else open
-        with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
-            start, seen = 1, False
-            for cells in reader:
-                if any(cell.strip() for cell in cells):
-                    yield start, tuple(cells) if seen else tuple(cell.strip() for cell in cells)
-                    seen = True
-                start = reader.line_num + 1
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        why = getattr(error, "strerror", None) or "it is not text in UTF-8, or a damaged gzip file"
-        raise InputError(f"cannot read trace {str(path)!r}: {why}.") from None
-    except csv.Error as error:
-        raise InputError(f"{path}, line {reader.line_num}: not valid CSV ({error}).") from None
-    if not seen:
-        raise InputError(f"trace {str(path)!r} is empty, expected a header with column names.")

@@ -1,0 +1,313 @@
+"""``themis trace``: look at a workload, check a file, convert it to the generic CSV, scale it.
+
+Wrong input is an ``InputError``, which ``themis.cli`` turns into one sentence and exit code 2. Heavy imports stand
+inside the functions, so that ``themis --help`` is quick.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from themis.errors import InputError, TraceError
+
+if TYPE_CHECKING:
+    from themis.model.cluster import Cluster
+    from themis.model.workload import Workload
+    from themis.traces.demand import Demand
+    from themis.traces.summary import UserSummary, WorkloadSummary
+
+out, err = Console(), Console(stderr=True)
+app = typer.Typer(
+    name="trace", no_args_is_help=True, rich_markup_mode="rich",
+    help="Describe, validate, convert and scale workloads and trace files.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
+
+Trace = Annotated[
+    str, typer.Argument(metavar="TRACE", help="A file, folder or generator, with options as NAME:KEY=VALUE,KEY=VALUE.")
+]
+Format = Annotated[str, typer.Option("--format", "-f", help="The file's format; else told by its looks.")]
+Seed = Annotated[int, typer.Option("--seed", "-s", min=0, help="Draws what the trace does not say.")]
+Target = Annotated[Path, typer.Argument(metavar="OUT", help="The CSV to write; .csv.gz packs it.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite OUT.")]
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
+
+DESCRIBE = """What a workload asks for: figures, users, and its demand over time.
+
+Demand is the GPUs held if nobody ever waited. With [cyan]--cluster[/cyan] it is compared with the GPUs there are.
+
+[bold]Examples[/bold]
+
+[cyan]themis trace describe demo --cluster demo-32[/cyan]
+
+[cyan]themis trace describe raw-traces.tar.gz:gap_s=30,user=cluster04 -c 32x8 --plot demand.svg[/cyan]
+"""
+
+
+@app.command(help=DESCRIBE)
+def describe(
+    trace: Trace,
+    cluster: Annotated[str, typer.Option("--cluster", "-c", help="A preset, 8x4, or a YAML file.")] = "",
+    trace_format: Format = "",
+    seed: Seed = 0,
+    users: Annotated[int, typer.Option("--users", "-u", min=0, help="Users to list, most work first.")] = 10,
+    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw demand, as .png or .svg.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    from themis.traces import demand, figure, summary
+
+    if plot:
+        figure.check_name(plot)
+    there = _cluster(cluster)
+    workload = _load(trace, trace_format, seed)
+    figures = summary.describe(workload, there)
+    wanted = demand.demand(workload)
+    tenants = summary.by_user(workload)
+    if as_json:
+        _print_json(_as_dict(workload, figures, wanted, tenants, there))
+    else:
+        _show(workload, figures, wanted, there)
+        _show_users(tenants, users)
+    if plot:
+        figure.write_demand(plot, wanted, title=workload.name, capacity=there.gpus if there else None)
+        err.print(f"Figure: {plot}", markup=False, soft_wrap=True)
+
+
+VALIDATE = """Check a trace file and list what is wrong with it: line, column, value, what was expected.
+
+Exit code 2 if there is any fault. With [cyan]--cluster[/cyan], also check that every job can run there.
+
+[bold]Examples[/bold]
+
+[cyan]themis trace validate jobs.csv[/cyan]
+
+[cyan]themis trace validate sacct.txt --format slurm --limit 100 --cluster lab.yaml[/cyan]
+"""
+
+
+@app.command(help=VALIDATE)
+def validate(
+    trace: Trace,
+    cluster: Annotated[str, typer.Option("--cluster", "-c", help="A preset, 8x4, or a YAML file.")] = "",
+    trace_format: Format = "",
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Most faults to list.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    from themis.traces.summary import check_fits
+
+    there = _cluster(cluster)
+    faults = _faults(trace, trace_format, limit)
+    workload = None if faults else _load(trace, trace_format, 0)
+    if there and workload:
+        try:
+            check_fits(workload, there)
+        except InputError as error:
+            faults = [error]
+    if as_json:
+        _print_json([_fault(fault) for fault in faults])
+    elif faults:
+        for fault in faults:
+            print(fault)
+        count = f"{len(faults)} or more faults" if len(faults) >= limit else f"{len(faults)} faults"
+        err.print(f"[red]{'1 fault' if count == '1 faults' else count}.[/red]", highlight=False)
+    elif workload:
+        print(f"{trace}: {_counts(workload)}, no faults.")
+    if faults:
+        raise typer.Exit(2)
+
+
+CONVERT = """Write a workload in the generic CSV, every job in full: what is read back is equal.
+
+[bold]Examples[/bold]
+
+[cyan]themis trace convert cluster_log.csv jobs.csv.gz[/cyan]
+
+[cyan]themis trace convert sacct.txt:partition=gpu,gap_s=60 jobs.csv[/cyan]
+"""
+
+
+@app.command(help=CONVERT)
+def convert(trace: Trace, target: Target, trace_format: Format = "", seed: Seed = 0, force: Force = False) -> None:
+    _check_target(target, force=force)
+    _write(_load(trace, trace_format, seed), target)
+
+
+SCALE = """Write a workload made larger or smaller in the generic CSV.
+
+[bold]Examples[/bold]
+
+[cyan]themis trace scale philly_jobs.csv.gz small.csv --apps 500 --time 0.1[/cyan]
+
+[cyan]themis trace scale demo busy.csv --load 1.5 --gpus 2[/cyan]
+"""
+
+
+@app.command("scale", help=SCALE)
+def scale_(
+    trace: Trace,
+    target: Target,
+    time: Annotated[float, typer.Option("--time", help="Factor on arrivals, work and deadlines.")] = 1.0,
+    load: Annotated[float, typer.Option("--load", help="Factor on load: arrivals come closer, work stays.")] = 1.0,
+    gpus: Annotated[float, typer.Option("--gpus", help="Factor on each job's GPUs; work stays.")] = 1.0,
+    apps: Annotated[int, typer.Option("--apps", help="Apps to draw, or to repeat to; 0: as they are.")] = 0,
+    trace_format: Format = "",
+    seed: Seed = 0,
+    force: Force = False,
+) -> None:
+    from themis.traces.scale import Scale, scale
+
+    _check_target(target, force=force)
+    by = Scale(time=time, load=load, gpus=gpus, apps=apps, seed=seed)
+    _write(scale(_load(trace, trace_format, seed), by), target)
+
+
+# ---- reading and writing -------------------------------------------------------------------------------------------
+
+
+def _load(trace: str, trace_format: str, seed: int) -> Workload:
+    from themis.traces.api import load_workload
+
+    name, options = _options(trace)
+    return load_workload(name, seed=seed, format=trace_format, **options)
+
+
+def _faults(trace: str, trace_format: str, limit: int) -> list[InputError]:
+    from themis.traces.api import reader_of, registered
+    from themis.traces.faults import find_faults
+
+    name, options = _options(trace)
+    if not trace_format and hasattr(registered().get(name), "generate"):
+        _load(trace, trace_format, 0)
+        return []
+    return find_faults(Path(name), reader_of(name, trace_format, options), limit=limit)
+
+
+def _options(trace: str) -> tuple[str, dict[str, Any]]:
+    from themis.sim.plan import split_parameters
+
+    name, options = split_parameters(trace)
+    for key in ("seed", "book", "format"):
+        if key in options:
+            raise InputError(f"trace {trace!r}: {key} is not one of its options; give it on its own.")
+    return name, options
+
+
+def _cluster(name: str) -> Cluster | None:
+    from themis.profiles.presets import load_cluster
+
+    return load_cluster(name) if name else None
+
+
+def _check_target(target: Path, *, force: bool) -> None:
+    if not target.name.endswith((".csv", ".csv.gz")):
+        raise InputError(f"OUT is {str(target)!r}, expected a name that ends in .csv or .csv.gz.")
+    if target.exists() and not force:
+        raise InputError(f"{target} exists; name another file or give --force.")
+
+
+def _write(workload: Workload, target: Path) -> None:
+    from themis.traces.csv_generic import write_csv
+
+    write_csv(workload, target)
+    err.print(f"{target}: {_counts(workload)}.", markup=False, highlight=False, soft_wrap=True)
+
+
+# ---- on the screen -------------------------------------------------------------------------------------------------
+
+
+def _show(workload: Workload, figures: WorkloadSummary, wanted: Demand, cluster: Cluster | None) -> None:
+    from rich.table import Table
+
+    from themis.traces.demand import sparkline
+
+    rows = [
+        ("apps, jobs, users", f"{figures.apps:,}, {figures.jobs:,}, {figures.users:,}"),
+        ("arrivals over", _time(figures.span)),
+        ("work", f"{figures.gpu_hours:,.1f} GPU-hours"),
+        ("median app", f"{figures.median_jobs_per_app:g} jobs, {figures.median_app_work / 3600:,.2f} GPU-hours"),
+        ("longest job", _time(figures.longest_job)),
+        ("largest gang, widest job", f"{figures.largest_gang}, {figures.widest_job} GPUs"),
+        ("models", ", ".join(f"{name} {count}" for name, count in list(figures.models.items())[:6])),
+        ("GPUs wanted", f"mean {wanted.mean:,.1f}, peak {wanted.peak:,.0f}"),
+    ]
+    if cluster:
+        load = "all arrive at once" if figures.offered_load is None else f"{figures.offered_load:.2f}"
+        rows.append((f"offered load on {cluster.name}", f"{load} ({cluster.gpus} GPUs)"))
+        rows.append(("more wanted than there are", f"{wanted.above(cluster.gpus):.0%} of the time"))
+    table = Table.grid(padding=(0, 2))
+    for name, value in rows:
+        table.add_row(f"[dim]{name}[/dim]", escape(value))
+    out.print(f"[bold]{escape(workload.name)}[/bold]", highlight=False)
+    out.print(table, highlight=False)
+    span = _time(float(wanted.edges[-1] - wanted.edges[0]))
+    out.print(f"{sparkline(wanted.gpus)} [dim]GPUs wanted over {span}[/dim]", highlight=False)
+    out.print(f"[dim]{escape(workload.source)}[/dim]", highlight=False, soft_wrap=True)
+
+
+def _show_users(tenants: Sequence[UserSummary], most: int) -> None:
+    from rich.table import Table
+
+    if not most:
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("user", style="bold")
+    for name in ("apps", "jobs", "GPU-hours", "share", "median app, GPU-hours", "largest gang"):
+        table.add_column(name, justify="right")
+    for tenant in tenants[:most]:
+        table.add_row(
+            escape(tenant.user), f"{tenant.apps:,}", f"{tenant.jobs:,}", f"{tenant.work / 3600:,.1f}",
+            f"{tenant.share:.1%}", f"{tenant.median_app_work / 3600:,.2f}", str(tenant.largest_gang),
+        )  # fmt: skip
+    out.print()
+    out.print(table, highlight=False)
+    if len(tenants) > most:
+        out.print(f"[dim]and {len(tenants) - most:,} more users[/dim]", highlight=False)
+
+
+def _counts(workload: Workload) -> str:
+    return f"{len(workload.apps):,} apps, {workload.jobs:,} jobs"
+
+
+def _time(seconds: float) -> str:
+    if seconds >= 2 * 86400:
+        return f"{seconds / 86400:,.1f} days"
+    return f"{seconds / 3600:,.1f} hours" if seconds >= 3600 else f"{seconds:,.0f} s"
+
+
+def _as_dict(
+    workload: Workload,
+    figures: WorkloadSummary,
+    wanted: Demand,
+    tenants: Sequence[UserSummary],
+    cluster: Cluster | None,
+) -> dict[str, object]:
+    return {
+        **{key: dict(value) if key in ("models", "apps_per_user") else value for key, value in asdict(figures).items()},
+        "gpu_hours": figures.gpu_hours, "source": workload.source, "cluster": cluster.name if cluster else None,
+        "capacity": cluster.gpus if cluster else None,
+        "demand": {
+            "start_s": float(wanted.edges[0]), "step_s": float(wanted.edges[1] - wanted.edges[0]),
+            "gpus": wanted.gpus.tolist(), "mean": wanted.mean, "peak": wanted.peak,
+            "above_capacity": wanted.above(cluster.gpus) if cluster else None,
+        },
+        "by_user": [asdict(tenant) for tenant in tenants],
+    }  # fmt: skip
+
+
+def _fault(error: InputError) -> dict[str, object]:
+    if isinstance(error, TraceError):
+        place = {"file": error.file, "line": error.line, "column": error.column, "value": error.value}
+        return {**place, "expected": error.expected, "message": str(error)}
+    return {"message": str(error)}
+
+
+def _print_json(value: object) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False))

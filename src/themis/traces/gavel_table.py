@@ -1,0 +1,110 @@
+"""Gavel's table of measured speeds, and the profiles that it makes (OSDI'20; also Shockwave's, NSDI'23).
+
+    {"v100": {"('ResNet-18 (batch size 64)', 1)": {"null": steps per second alone, other job: [mine, other's]}}}
+
+Types named ``*_unconsolidated`` hold the same jobs with their GPUs on different machines. Co-location is left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from themis.errors import InputError
+from themis.profiles.speed import Curve, Profile
+
+_APART = "_unconsolidated"
+_JOB_TYPE = re.compile(r"(.+?) \(batch size (\d+)\)")
+_SLOWDOWN_GPUS = 4
+_CROSS_RACK = 1.3 / 1.1
+
+
+@dataclass(frozen=True, slots=True)
+class Throughputs:
+    """Steps/s of jobs alone: by GPU type in capitals, then by (model, batch or 0, GPUs); those above 0 only."""
+
+    together: Mapping[str, Mapping[tuple[str, int, int], float]]
+    apart: Mapping[str, Mapping[tuple[str, int, int], float]]
+
+
+def split_job_type(job_type: str) -> tuple[str, int]:
+    """Model and batch size: ``ResNet-18 (batch size 64)`` is (ResNet-18, 64), ``A3C`` is (A3C, 0)."""
+    match = _JOB_TYPE.fullmatch(job_type)
+    return (match[1], int(match[2])) if match else (job_type, 0)
+
+
+def read_throughputs(path: Path) -> Throughputs:
+    """Read the table.
+
+    Raises
+    ------
+    InputError : the file cannot be read, or is no such table.
+    """
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+        rates = {kind: _rates(jobs) for kind, jobs in table.items()}
+    except OSError as error:
+        raise InputError(f"cannot read throughputs {str(path)!r}: {error.strerror}.") from None
+    except (ValueError, TypeError, AttributeError, KeyError, SyntaxError) as error:
+        raise InputError(
+            f"{path} is no table of throughputs ({type(error).__name__}: {error}); expected Gavel's JSON: "
+            """{"v100": {"('ResNet-18 (batch size 64)', 1)": {"null": 4.8}}}."""
+        ) from None
+    return Throughputs(
+        together={kind.upper(): jobs for kind, jobs in rates.items() if not kind.endswith(_APART)},
+        apart={kind.removesuffix(_APART).upper(): jobs for kind, jobs in rates.items() if kind.endswith(_APART)},
+    )
+
+
+def profiles_from_gavel(path: Path) -> tuple[Profile, ...]:
+    """Profiles of the table's models, one curve for each GPU type in capitals and batch size.
+
+    ``DEFAULT_BOOK.with_profiles(profiles_from_gavel(path))`` is the book to read and to simulate Gavel's and
+    Shockwave's traces with; it replaces Table 4's ``Transformer``, so keep it to those traces. Batch size 0, the
+    profile's own, is the smallest measured. Slowdown across machines is the ratio of four GPUs together to four apart,
+    the geometric mean over batch sizes and types, at least 1; across racks 1.3/1.1 more, an assumption. Differs from
+    what was measured: that ratio depends on type, batch size and gang.
+
+    Raises
+    ------
+    InputError : the file cannot be read, or is no such table.
+    """
+    rates = read_throughputs(path)
+    models = dict.fromkeys(model for jobs in rates.together.values() for model, _, _ in jobs)
+    return tuple(_profile(model, rates, path.name) for model in models)
+
+
+def _profile(model: str, rates: Throughputs, source: str) -> Profile:
+    curves: dict[tuple[str, int], Curve] = {}
+    ratios: list[float] = []
+    for kind in sorted(rates.together, reverse=True):  # V100 first, which makes it the reference
+        points: dict[int, dict[int, float]] = {}
+        for (name, batch, gpus), rate in rates.together[kind].items():
+            if name == model:
+                points.setdefault(batch, {})[gpus] = rate
+        for batch in sorted(points):
+            measured = sorted(points[batch].items())
+            curve = Curve(gpus=tuple(gpus for gpus, _ in measured), rate=tuple(rate for _, rate in measured))
+            curves[kind, batch] = curve
+            curves.setdefault((kind, 0), curve)
+            apart = rates.apart.get(kind, {}).get((model, batch, _SLOWDOWN_GPUS))
+            if apart and _SLOWDOWN_GPUS in points[batch]:
+                ratios.append(math.log(points[batch][_SLOWDOWN_GPUS] / apart))
+    rack = max(1.0, round(math.exp(sum(ratios) / len(ratios)), 3)) if ratios else 1.0
+    cross = round(rack * _CROSS_RACK, 3) if rack > 1.0 else rack
+    return Profile(name=model, curves=curves, slowdown=(1.0, 1.0, rack, cross), source=f"Gavel's table {source}")
+
+
+def _rates(jobs: Mapping[str, Mapping[str, float]]) -> dict[tuple[str, int, int], float]:
+    rates = {}
+    for key, row in jobs.items():
+        job_type, gpus = ast.literal_eval(key)
+        rate = float(row["null"])
+        if rate > 0:  # 0: it did not fit into memory
+            rates[(*split_job_type(job_type), int(gpus))] = rate
+    return rates

@@ -1,0 +1,87 @@
+"""Pollux' workloads: ``workload-N.csv``, 160 jobs each (OSDI'21; adaptdl, Apache-2.0 licence).
+
+Columns ``name, time, application, num_replicas, batch_size``. The file has no durations: they come from the
+measurements in the same archive (``themis.traces.pollux_speeds``). Every job is a user of its own. Jobs are rigid at
+``num_replicas``; Pollux' own policy would change GPUs and batch size together, which is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import ClassVar
+
+from themis.errors import InputError
+from themis.profiles.models import GENERIC
+from themis.profiles.speed import ProfileBook
+from themis.traces.bundle import Glimpse, is_bundle, member_text, members
+from themis.traces.pollux_speeds import applications
+from themis.traces.records import JobLog, Parse, Record
+from themis.traces.table import OnFault, Row, read_rows, rows_of
+
+MODELS: Mapping[str, str] = MappingProxyType({"deepspeech2": "DeepSpeech", "imagenet": "ResNet50"})
+"""Applications whose model the profile book knows; the others (cifar10, ncf, bert, yolov3) are ``generic``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pollux(JobLog):
+    """Pollux' workloads of 160 jobs, from the published archive or a CSV of it.
+
+    Attributes
+    ----------
+    member : which workload of an archive or folder: the end of its name.
+    profiles : the archive or folder with the measurements, where a single CSV is read.
+    """
+
+    member: str = "simulator/workloads/workload-1.csv"
+    profiles: str = ""
+
+    name: ClassVar[str] = "pollux"
+    columns: ClassVar[tuple[str, ...]] = ("name", "time", "application", "num_replicas", "batch_size")
+    id_column: ClassVar[str] = "name"
+
+    @classmethod
+    def fits(cls, seen: Glimpse) -> bool:
+        """Whether a folder or archive that looks like this is of this format."""
+        return seen.member("workload-[0-9]*.csv") is not None
+
+    def rows(self, path: Path, on_fault: OnFault) -> Iterator[Row]:
+        """The rows of one workload."""
+        if not is_bundle(path):
+            yield from read_rows(path, required=self.columns, on_fault=on_fault)
+            return
+        names = [name for name in members(path) if f"/{name}".endswith(f"/{self.member}")]
+        if len(names) != 1:
+            found = ", ".join(names or (n for n in members(path) if "workload-" in n)) or "none"
+            raise InputError(
+                f"{path}: {len(names)} files end in {self.member!r}, expected one; set member to: {found}."
+            )
+        for name, lines in member_text(path, names[0]):
+            yield from rows_of(lines, name, required=self.columns, on_fault=on_fault)
+
+    def parser(self, path: Path, book: ProfileBook) -> Parse:
+        """Each row a job, as long as was measured."""
+        if not self.profiles and not is_bundle(path):
+            raise InputError(
+                f"{path} has no durations: give profiles=FILE, the archive pollux-osdi21.tar.gz or its folder."
+            )
+        measured = applications(Path(self.profiles) if self.profiles else path)
+
+        def parse(row: Row) -> Record:
+            name = row.need("name", "the job's name")
+            kind = row.text("application")
+            if kind not in measured:
+                row.fail("application", f"one of those measured: {', '.join(sorted(measured))}")
+            gpus = row.whole("num_replicas", "a whole number of GPUs, 1 or more", low=1)
+            batch = row.whole("batch_size", "a batch size, 1 or more", low=1)
+            duration = measured[kind].seconds(gpus, batch)
+            if duration is None:
+                row.fail("num_replicas", f"GPUs and a batch size (here {batch}) at which {kind} was measured")
+            return Record(
+                name=name, user=name, gpus=gpus, duration=duration, model=MODELS.get(kind, GENERIC),
+                submit=row.number("time", "seconds from the trace's start, 0 or more", low=0.0),
+            )  # fmt: skip
+
+        return parse

@@ -1,0 +1,97 @@
+"""Pollux' workloads: durations from measured step times, and the figures of the real archive."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from logs import assert_fault, seconds, write
+
+from themis.errors import InputError
+from themis.traces.api import load_workload, recognise
+from themis.traces.pollux_speeds import Application
+from themis.traces.summary import describe
+
+JOBS = "name,time,application,num_replicas,batch_size\ncifar10-0,107,cifar10,6,128\nds-1,90,deepspeech2,1,64\n"
+
+
+def bundle(tmp_path: Path, jobs: str = JOBS) -> Path:
+    """Two applications: 100 iterations at batch 64, 60 at 128; steps of 1 s, of 2 s on six GPUs."""
+    folder = tmp_path / "pollux"
+    (folder / "simulator" / "workloads").mkdir(parents=True)
+    write(folder / "simulator" / "workloads", "workload-1.csv", jobs)
+    for app in ("cifar10", "deepspeech2"):
+        data = folder / "simulator" / "traces" / app
+        data.mkdir(parents=True)
+        write(data, "validation-64.csv", "progress,iteration\n50,49\n101,100\n")
+        write(data, "validation-128.csv", "progress,iteration\n60,60\n")
+        places = "placement,local_bsz,step_time,sync_time\n1,16,0.5,0.1\n1,64,1.0,0.2\n42,16,1.0,0.4\n42,64,3.0,0.4\n"
+        write(data, "placements.csv", places)
+        write(data, "scalability.csv", "num_nodes,num_replicas,local_bsz,step_time,sync_time\n8,32,64,4.0,2.0\n")
+    return folder
+
+
+def test_a_job_lasts_its_iterations_times_the_step_time_of_its_gpus_in_fours(tmp_path: Path) -> None:
+    folder = bundle(tmp_path)
+    assert recognise(folder) == "pollux"
+    workload = load_workload(str(folder))
+    assert [(a.name, a.user, a.arrival) for a in workload.apps] == [
+        ("ds-1", "ds-1", 90.0),
+        ("cifar10-0", "cifar10-0", 107.0),
+    ]
+    deepspeech, cifar = (a.jobs[0] for a in workload.apps)
+    assert (deepspeech.model, seconds(deepspeech)) == ("DeepSpeech", pytest.approx(100 * 1.0))
+    # local batch 128 / 6 = 22, on the line from (16, 1 s) to (64, 3 s)
+    assert (cifar.model, cifar.gpus_max, seconds(cifar)) == ("generic", 6, pytest.approx(60 * (1 + 2 * 6 / 48)))
+
+
+def test_beyond_the_largest_local_batch_gradients_are_accumulated() -> None:
+    app = Application(iterations={64: 100.0, 256: 40.0}, times={(1,): [(16, 0.5, 0.1), (64, 1.0, 0.2)]}, local_limit=64)
+    assert app.seconds(1, 256) == pytest.approx(40 * (1.0 + 3 * 0.8))
+    step, sync = 0.5 + 0.5 * 38 / 48, 0.1 + 0.1 * 38 / 48  # local batch 54, three times
+    assert app.seconds(1, 160) == pytest.approx(70 * (step + 2 * (step - sync)))
+    assert app.seconds(3, 64) is None
+    assert app.seconds(1, 512) is None
+
+
+def test_a_single_file_needs_the_measurements_named(tmp_path: Path) -> None:
+    folder = bundle(tmp_path)
+    path = str(folder / "simulator" / "workloads" / "workload-1.csv")
+    assert recognise(Path(path)) == "pollux"
+    with pytest.raises(InputError, match="give profiles=FILE"):
+        load_workload(path)
+    assert load_workload(path, profiles=str(folder)).apps == load_workload(str(folder)).apps
+    with pytest.raises(InputError, match="is neither a folder nor an archive"):
+        load_workload(path, profiles=path)
+
+
+def test_a_member_must_be_one(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"0 files end in 'workload-9\.csv', expected one; set member to: simulator"):
+        load_workload(str(bundle(tmp_path)), member="workload-9.csv")
+
+
+@pytest.mark.parametrize(
+    ("column", "row", "value"),
+    [
+        ("application", "x,1,gpt,1,64", "gpt"),
+        ("num_replicas", "x,1,cifar10,7,64", "7"),
+        ("batch_size", "x,1,cifar10,1,0", "0"),
+        ("time", "x,-1,cifar10,1,64", "-1"),
+        ("name", "ds-1,1,cifar10,1,64", "ds-1"),
+    ],
+)
+def test_a_faulty_row_is_located(tmp_path: Path, column: str, row: str, value: str) -> None:
+    folder = bundle(tmp_path, JOBS + row + "\n")
+    path = str(folder / "simulator" / "workloads" / "workload-1.csv")
+    assert_fault(path, line=4, column=column, value=value, profiles=str(folder))
+
+
+@pytest.mark.slow
+def test_the_real_archive_has_160_jobs_of_1200_gpu_hours(shared_data: Path) -> None:
+    path = str(shared_data / "pollux" / "pollux-osdi21.tar.gz")
+    summary = describe(load_workload(path))
+    assert (summary.jobs, summary.users) == (160, 160)
+    assert summary.gpu_hours == pytest.approx(1200.0, abs=0.1)
+    assert summary.span / 3600 == pytest.approx(7.66, abs=0.01)
+    realistic = load_workload(path, member="workloads-realistic/workload-1.csv")
+    assert describe(realistic).jobs == 160
