@@ -1,4 +1,4 @@
-"""Optimus (EuroSys'18, §4.1) as the Themis paper ran it (§6.1): highest throughput scaling first.
+"""Optimus (EuroSys'18) as the Themis paper ran it (§6.1): highest throughput scaling first.
 
     throughput of the app with the next GPU / its throughput without
 

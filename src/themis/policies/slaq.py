@@ -1,4 +1,4 @@
-"""SLAQ (SoCC'17, §4) as the Themis paper ran it (§6.1): highest loss decrease with the allocation first.
+"""SLAQ (SoCC'17) as the Themis paper ran it (§6.1): highest loss decrease with the allocation first.
 
 A job that takes i steps more within its lease lowers its loss by
 

@@ -1,8 +1,8 @@
-"""Tiresias (NSDI'19, §3.3), discretised: two queues by attained service, first in, first out within each.
+"""Tiresias (NSDI'19, §3.2.3), discretised: two queues by attained service, first in, first out within each.
 
 An app starts in the first queue and falls into the second when its GPU time passes a threshold; the first queue goes
 first. Against plain least attained service (``tiresias``, which the Themis paper ran) apps of like age no longer take
-GPUs from each other at every lease. Leaves out promotion of starved jobs (off by default in Tiresias, too).
+GPUs from each other at every lease. Leaves out promoting jobs that starve.
 """
 
 from __future__ import annotations

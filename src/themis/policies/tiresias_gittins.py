@@ -1,4 +1,4 @@
-"""Tiresias (NSDI'19, §3.3) with the Gittins index: the most likely to end soon for the service it would take first.
+"""Tiresias (NSDI'19, §3.2.2) with the Gittins index: the most likely to end soon for the service it would take first.
 
 With S the GPU-seconds that finished apps took, an app that has had a of them has the index
 
