@@ -14,7 +14,8 @@ import numpy as np
 
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
-from themis.placement.grants import Hand, demand_of, lease_end, waiting_apps
+from themis.model.units import Int
+from themis.placement.grants import Demand, Hand, demand_of, lease_end, waiting_apps
 from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
 
 
@@ -33,27 +34,36 @@ class Drf:
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """Fill progressively; ties go to the earlier arrival, then the lower id."""
-        s = snapshot
-        hand = Hand(s)
-        left = hand.left
-        apps = waiting_apps(s)
-        demands = {}
-        heap = [(float(s.app_held[a] / s.app_weight[a]), float(s.app_arrival[a]), int(a)) for a in apps]
-        heapq.heapify(heap)
-        starving = False
-        while heap and left:
-            share, arrival, a = heapq.heappop(heap)
-            if a not in demands:
-                demands[a] = demand_of(s, a)
-            step = demands[a].next_step()
-            if step > left:
-                starving |= not any(d.gangs for d in demands.values())
-                continue
-            if step:
-                demands[a].take()
-                left -= step
-                heapq.heappush(heap, (share + step / float(s.app_weight[a]), arrival, a))
-        wants = [(a, d.gangs) for a, d in demands.items() if d.gangs]
-        order = np.argsort([float(s.app_held[a] / s.app_weight[a]) for a, _ in wants], kind="stable")
-        hand.deal([wants[i] for i in order], lease_end(s, starving))
+        hand = Hand(snapshot)
+        queue = waiting_apps(snapshot)
+        wants, starving = _fill(snapshot, queue, hand.left)
+        until = lease_end(snapshot, starving)
+        while wants:
+            hand.deal(wants, until)
+            # What elastic gangs declined, because it is too far away, fills the others' shares.
+            queue = np.setdiff1d(queue, [a for a, _ in wants])
+            wants, _ = _fill(snapshot, queue, hand.left)
         return Solved(answer=hand.grant())
+
+
+def _fill(s: Snapshot, queue: Int, left: int) -> tuple[list[tuple[int, list[int]]], bool]:
+    """Gangs for each app, least share first, and whether a gang larger than all ``left`` GPUs is due first."""
+    demands: dict[int, Demand] = {}
+    heap = [(float(s.app_held[a] / s.app_weight[a]), float(s.app_arrival[a]), int(a)) for a in queue]
+    heapq.heapify(heap)
+    starving = False
+    while heap and left:
+        share, arrival, a = heapq.heappop(heap)
+        if a not in demands:
+            demands[a] = demand_of(s, a)
+        step = demands[a].next_step()
+        if step > left:
+            starving |= not any(d.gangs for d in demands.values())
+            continue
+        if step:
+            demands[a].take()
+            left -= step
+            heapq.heappush(heap, (share + step / float(s.app_weight[a]), arrival, a))
+    wants = [(a, d.gangs) for a, d in demands.items() if d.gangs]
+    order = np.argsort([float(s.app_held[a] / s.app_weight[a]) for a, _ in wants], kind="stable")
+    return [wants[i] for i in order], starving
