@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -16,7 +16,7 @@ from pathlib import Path
 from themis.errors import InputError
 from themis.traces.table import legible, opened
 
-_ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+_ARCHIVES = (".tar", ".tar.gz", ".tgz")
 _GLIMPSE = 4096
 
 
@@ -86,20 +86,31 @@ def texts(path: Path, pattern: str) -> Iterator[tuple[str, Iterable[str]]]:
     names = [name for name in members(path) if fnmatch(name.rpartition("/")[2], pattern)]
     if not names:
         raise InputError(f"{path} holds no file {pattern}; expected at least one. Name the file itself.")
-    for name in names:
-        yield from member_text(path, name)
+    yield from member_texts(path, names)
 
 
-def member_text(path: Path, name: str) -> Iterator[tuple[str, Iterable[str]]]:
-    """Yield (name, lines) of one member of a folder or an archive."""
+def member_texts(path: Path, names: Sequence[str]) -> Iterator[tuple[str, Iterable[str]]]:
+    """Yield (name, lines) of these members of a folder or an archive.
+
+    Raises
+    ------
+    InputError : one cannot be read.
+    """
     if path.is_dir():
-        with opened(path / name) as file:
-            yield str(path / name), file
+        for name in names:
+            with opened(path / name) as file:
+                yield str(path / name), file
         return
-    with legible(path), _archive(path) as archive:
-        binary = archive.extractfile(name)
-        if binary is not None:
-            yield f"{path}/{name}", io.TextIOWrapper(binary, encoding="utf-8-sig", newline="")
+    # A packed archive can only be read forwards: all members first, then in the order asked for.
+    content: dict[str, bytes] = {}
+    with legible(path), tarfile.open(path) as archive:
+        for member in archive:
+            binary = archive.extractfile(member) if member.name in names else None
+            if binary is not None:
+                content[member.name] = binary.read()
+    with legible(path):
+        for name in names:
+            yield f"{path}/{name}", io.TextIOWrapper(io.BytesIO(content[name]), encoding="utf-8-sig", newline="")
 
 
 def members(path: Path) -> list[str]:
@@ -107,12 +118,5 @@ def members(path: Path) -> list[str]:
     with legible(path):
         if path.is_dir():
             return sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
-        with _archive(path) as archive:
+        with tarfile.open(path) as archive:
             return sorted(member.name for member in archive if member.isfile())
-
-
-def _archive(path: Path) -> tarfile.TarFile:
-    try:
-        return tarfile.open(path)
-    except tarfile.TarError as error:
-        raise InputError(f"cannot read trace {str(path)!r}: {error}.") from None

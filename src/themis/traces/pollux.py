@@ -16,7 +16,7 @@ from typing import ClassVar
 from themis.errors import InputError
 from themis.profiles.models import GENERIC
 from themis.profiles.speed import ProfileBook
-from themis.traces.bundle import Glimpse, is_bundle, member_text, members
+from themis.traces.bundle import Glimpse, is_bundle, member_texts, members
 from themis.traces.pollux_speeds import applications
 from themis.traces.records import JobLog, Parse, Record
 from themis.traces.table import OnFault, Row, read_rows, rows_of
@@ -58,7 +58,7 @@ class Pollux(JobLog):
             raise InputError(
                 f"{path}: {len(names)} files end in {self.member!r}, expected one; set member to: {found}."
             )
-        for name, lines in member_text(path, names[0]):
+        for name, lines in member_texts(path, names):
             yield from rows_of(lines, name, required=self.columns, on_fault=on_fault)
 
     def parser(self, path: Path, book: ProfileBook) -> Parse:

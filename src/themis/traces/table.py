@@ -10,6 +10,7 @@ import csv
 import difflib
 import gzip
 import math
+import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -181,8 +182,8 @@ def legible(path: Path) -> Iterator[None]:
     """Turn what goes wrong while reading a file into one sentence."""
     try:
         yield
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        why = getattr(error, "strerror", None) or "it is not text in UTF-8, or a damaged gzip file"
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error, tarfile.TarError) as error:
+        why = getattr(error, "strerror", None) or "it is not text in UTF-8, or a damaged gzip or tar file"
         raise InputError(f"cannot read trace {str(path)!r}: {why}.") from None
 
 
