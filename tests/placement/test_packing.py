@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from themis.model.cluster import Cluster, Machine
 from themis.model.units import Locality
 from themis.placement.grants import Hand, demand_of, lease_end
 from themis.placement.packing import narrowest, pick_gpus
@@ -50,6 +51,24 @@ def test_exact_gpus_come_from_the_smallest_slot_that_holds_them() -> None:
     slot_of = np.array([0, 0, 0, 0, 1, 1, 2, 2])
     assert pick_gpus([0, 1, 2, 4, 5, 6, 7], slot_of, 2) == [4, 5]
     assert pick_gpus([0, 1, 2, 4, 5], slot_of, 4) == [0, 1, 2, 4]
+
+
+def test_elastic_gang_that_no_gpu_type_has_room_for_takes_what_one_type_has() -> None:
+    kinds = ("slow", "fast", "fast")
+    cluster = Cluster(
+        name="two", machines=tuple(Machine(name=t + str(i), gpus=2, gpu_type=t) for i, t in enumerate(kinds))
+    )
+    s = snapshot_of(cluster, [app("a", [job(100.0, (2, 6))]), app("b", [job(100.0, 6)])])
+    assert Hand(s).best_place(0, 6) == (((1, 2), (2, 2)), Locality.RACK)
+    assert Hand(s).best_place(1, 6) is None
+
+
+def test_gang_shrinks_only_to_a_size_that_one_of_its_apps_jobs_can_use() -> None:
+    s = snapshot_of(
+        machines(3, 1, per_rack=1), [app("a", [job(90.0, 1, model="chatty"), job(90.0, (4, 4), model="chatty")])]
+    )
+    # Three GPUs on one machine are worth more than four apart, but no job runs on three.
+    assert Hand(s).best_place(0, 4) == (((0, 3), (1, 1)), Locality.CROSS_RACK)
 
 
 def test_elastic_gang_declines_gpus_that_would_slow_it_down() -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from themis.model.answers import Solved, TimeShare
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Float, Int, Seconds
+from themis.placement.packing import most_gpus
 from themis.policies.api import Level, Pace, Workbench
 
 
@@ -38,16 +39,19 @@ class Isolated:
         s = snapshot
         in_service = np.bincount(s.machine_type, weights=s.machine_gpus, minlength=len(s.gpu_types))
         share = s.app_weight / s.app_weight.sum() * in_service.sum()
-        gpus = np.zeros(s.jobs, dtype=np.int64)
+        gpus, most = np.zeros(s.jobs, dtype=np.int64), most_gpus(s)
         x = np.zeros((s.jobs, len(s.gpu_types)))
         for a in range(s.apps):
             at = slice(int(s.job_ptr[a]), int(s.job_ptr[a + 1]))
             each = _water_fill(s.job_left[at], s.job_gpus_max[at].astype(float), float(share[a]))
-            gpus[at] = np.clip(np.ceil(each - 1e-9), s.job_gpus_min[at], s.job_gpus_max[at])
+            gpus[at] = np.clip(np.ceil(each - 1e-9), s.job_gpus_min[at], most[at])
             on = s.job_allowed[at] * in_service
             x[at] = (each / gpus[at])[:, None] * on / np.maximum(on.sum(axis=1, keepdims=True), 1e-9)
+        x = np.clip(x, 0.0, 1.0)
+        # Apps that may use some types only can ask more of these than there is: there they all get less, alike.
+        x *= np.minimum(in_service / np.maximum(gpus @ x, 1e-9), 1.0)
         combos: Int = np.stack([s.job_id, np.full(s.jobs, NONE)], axis=1)
-        return Solved(answer=TimeShare(combos=combos, gpus=gpus, x=np.clip(x, 0.0, 1.0), round_s=self.round_s))
+        return Solved(answer=TimeShare(combos=combos, gpus=gpus, x=x, round_s=self.round_s))
 
 
 def _water_fill(left: Float, most: Float, gpus: float) -> Float:

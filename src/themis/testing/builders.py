@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -113,14 +114,44 @@ def _random_app(rng: np.random.Generator, i: int, arrival: Seconds, largest: int
     return app(f"a{i}", jobs, arrival, user=f"u{i % 3}", tuner=Bag(), weight=float(rng.choice([1.0, 1.0, 2.0])))
 
 
-def random_simulation(policy: Policy, seed: int, *, name: str = "policy", failures: bool = True) -> Simulation:
-    """A simulation of a random workload on a small, uneven cluster, with failures, every invariant checked."""
-    cluster = machines(4, 4, 2, 2, 1, 1, per_rack=3)
+def random_simulation(
+    policy: Policy, seed: int, *, name: str = "policy", failures: bool = True, mixed: bool = False
+) -> Simulation:
+    """A simulation of a random workload on a small, uneven cluster, with failures, every invariant checked.
+
+    ``mixed``: machines of two types, with jobs that may use one of them only or could use more GPUs than either has.
+    """
+    cluster, workload = machines(4, 4, 2, 2, 1, 1, per_rack=3), random_workload(seed)
+    if mixed:
+        cluster, workload = _two_types(cluster), _choosy(workload)
     broken = (Outage(time=1500.0, machine=0, lasts=900.0), Outage(time=2222.0, machine=4, lasts=5000.0))
     return Simulation(
-        workload=random_workload(seed), cluster=cluster, book=BOOK, policy_name=name, policy=policy,
+        workload=workload, cluster=cluster, book=BOOK, policy_name=name, policy=policy,
         settings=Settings(lease_s=300.0, tick_s=30.0, seed=seed, validate=True), outages=broken if failures else (),
     )  # fmt: skip
+
+
+def _two_types(cluster: Cluster) -> Cluster:
+    types = ("slow", "fast")
+    return Cluster(
+        name=cluster.name, machines=tuple(replace(m, gpu_type=types[n % 2]) for n, m in enumerate(cluster.machines))
+    )
+
+
+def _choosy(workload: Workload) -> Workload:
+    """Every third app may use one type only, and elastic jobs could use three times the GPUs."""
+    apps = []
+    for i, spec in enumerate(workload.apps):
+        only = ("slow",) if i % 6 == 0 else ("fast",) if i % 3 == 0 else ()
+        jobs = (
+            replace(
+                j, gpu_types=only, gpus_max=j.gpus_max * (1 if j.gpus_max == j.gpus_min else 3),
+                model="two_speeds" if i % 4 == 1 else j.model,
+            )
+            for j in spec.jobs
+        )  # fmt: skip
+        apps.append(replace(spec, jobs=tuple(jobs)))
+    return replace(workload, apps=tuple(apps))
 
 
 def leased_twice(log: Sequence[tuple[Seconds, object]]) -> list[int]:

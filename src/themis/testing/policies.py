@@ -42,6 +42,7 @@ def check_policy(make: MakePolicy, seeds: Sequence[int] = (0, 1, 2)) -> None:
     for seed in seeds:
         log = check_run(make, seed)
         assert log == check_run(make, seed, drop=True), "dropping the workbench changed the log; keep no state in it"
+        check_run(make, seed, mixed=True)
     for snapshot in sample_snapshots(make, seeds[0]):
         check_pure(make(), snapshot)
         check_relabelling(make(), snapshot)
@@ -51,10 +52,13 @@ def check_policy(make: MakePolicy, seeds: Sequence[int] = (0, 1, 2)) -> None:
             check_work_conserving(make(), snapshot)
 
 
-def check_run(make: MakePolicy, seed: int, *, drop: bool = False) -> list[tuple[Seconds, str]]:
-    """A run with failures ends, every answer is valid, no app is lost, no GPU leased twice; returns its log as text."""
+def check_run(make: MakePolicy, seed: int, *, drop: bool = False, mixed: bool = False) -> list[tuple[Seconds, str]]:
+    """A run with failures ends, every answer is valid, no app is lost, no GPU leased twice; returns its log as text.
+
+    ``mixed`` : on GPUs of two types.
+    """
     rng = np.random.default_rng(seed)
-    simulation = random_simulation(_Checked(make()), seed)
+    simulation = random_simulation(_Checked(make()), seed, mixed=mixed)
     log: list[tuple[Seconds, Record]] = []
     simulation.run(
         lambda time, record: log.append((time, record)), drop_bench=lambda: drop and bool(rng.random() < 0.3)
