@@ -152,27 +152,34 @@ class Hand:
         return None
 
     def best_place(self, a: int, gpus: int) -> tuple[Counts, Locality] | None:
-        """Where a gang of up to ``gpus`` GPUs trains fastest now; None if there is no room for all of it.
+        """Where a gang of up to ``gpus`` GPUs trains fastest now; None if there is no room for it.
 
         An elastic gang that would have to spread takes fewer GPUs closer together when these are worth more: no app's
-        scheduler accepts GPUs that slow its job down, whatever the policy.
+        scheduler accepts GPUs that slow its job down, whatever the policy. So does one that no type has room for.
         """
-        s = self.s
-        jobs = slice(int(s.job_ptr[a]), int(s.job_ptr[a + 1]))
-        types: list[int] = np.flatnonzero(s.job_allowed[jobs].any(axis=0)).tolist()
+        s, least = self.s, self.least(a, gpus)
+        types: list[int] = np.flatnonzero(least <= gpus).tolist()
         best = narrowest_of_types(self.free, s.machine_rack, s.machine_type, gpus, types)
-        if best is None or best[1] <= Locality.MACHINE or s.app_gang_min[a] == gpus:
+        if (least >= gpus).all() or (best is not None and best[1] <= Locality.MACHINE):
             return best
-        config = int(s.job_config[jobs.start])
-        worth = self._worth(config, gpus, best)
+        config = int(s.job_config[s.job_ptr[a]])
+        worth = self._worth(config, gpus, best) if best else 0.0
         for k in types:
             room = np.where(s.machine_type == k, self.free, 0)
-            for most in {int(room.max()), int(np.bincount(s.machine_rack, weights=room).max())}:
-                if s.app_gang_min[a] <= most < gpus:
+            for most in {int(room.max()), int(np.bincount(s.machine_rack, weights=room).max()), int(room.sum())}:
+                if least[k] <= most < gpus:
                     closer = narrowest_of_types(self.free, s.machine_rack, s.machine_type, most, [k])
                     if closer is not None and self._worth(config, most, closer) > worth:
                         best, worth = closer, self._worth(config, most, closer)
         return best
+
+    def least(self, a: int, gpus: int) -> Int:
+        """Smallest gang on each GPU type that the app's waiting jobs take in place of ``gpus``; more where none does."""
+        s, at = self.s, slice(int(self.s.job_ptr[a]), int(self.s.job_ptr[a + 1]))
+        fits = (s.job_held[at] == 0) & (s.job_gpus_min[at] <= gpus) & (gpus <= s.job_gpus_max[at])
+        sizes = np.where(s.job_allowed[at] & fits[:, None], s.job_gpus_min[at][:, None], gpus + 1)
+        out: Int = sizes.min(axis=0)
+        return out
 
     def _worth_moving(self, a: int, counts: Counts) -> bool:
         """Whether a spread gang would do more work in a lease elsewhere, the restart included."""

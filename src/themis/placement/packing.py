@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from themis.model.snapshot import Snapshot
 from themis.model.units import Bool, Int, Locality
 
 Counts = tuple[tuple[int, int], ...]
@@ -52,6 +53,13 @@ def narrowest_of_types(
         if found is not None and (best is None or found[1] < best[1]):
             best = found
     return best
+
+
+def most_gpus(s: Snapshot) -> Int:
+    """The largest gang of each job that the machines in service can hold: it never mixes types."""
+    of_type = np.bincount(s.machine_type, weights=s.machine_gpus, minlength=len(s.gpu_types)).astype(np.int64)
+    out: Int = np.maximum(np.minimum(s.job_gpus_max, (s.job_allowed * of_type).max(axis=1)), s.job_gpus_min)
+    return out
 
 
 def _largest_first(room: Int, gpus: int) -> Counts:

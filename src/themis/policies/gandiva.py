@@ -54,8 +54,8 @@ class _Greedy:
         self.hand = Hand(snapshot)
         self.demand: dict[int, Demand] = {int(a): demand_of(snapshot, int(a)) for a in waiting_apps(snapshot)}
         self.held = snapshot.app_held.astype(float)
-        self.places: dict[tuple[int, int, int, bytes], tuple[Counts, Locality] | None] = {}
-        """Best place now by (gang, smallest gang, model, allowed types); apps differ in few of them."""
+        self.places: dict[tuple[int, int, bytes], tuple[Counts, Locality] | None] = {}
+        """Best place now by (gang, model, smallest gang on each type); apps differ in few of them."""
 
     def solve(self) -> Solved:
         """Deal the best-placed gang again and again.
@@ -106,10 +106,7 @@ class _Greedy:
         return max(demand.low[0], min(demand.high[0], left - others))
 
     def _place(self, a: int, gang: int) -> tuple[Counts, Locality] | None:
-        s = self.s
-        jobs = slice(int(s.job_ptr[a]), int(s.job_ptr[a + 1]))
-        allowed = s.job_allowed[jobs].any(axis=0).tobytes()
-        key = (gang, int(s.app_gang_min[a]), int(s.job_config[jobs.start]), allowed)
+        key = (gang, int(self.s.job_config[self.s.job_ptr[a]]), self.hand.least(a, gang).tobytes())
         if key not in self.places:
             self.places[key] = self.hand.best_place(a, gang)
         return self.places[key]

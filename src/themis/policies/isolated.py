@@ -15,6 +15,7 @@ import numpy as np
 from themis.model.answers import Solved, TimeShare
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Float, Int, Seconds
+from themis.placement.packing import most_gpus
 from themis.policies.api import Level, Pace, Workbench
 
 
@@ -38,12 +39,12 @@ class Isolated:
         s = snapshot
         in_service = np.bincount(s.machine_type, weights=s.machine_gpus, minlength=len(s.gpu_types))
         share = s.app_weight / s.app_weight.sum() * in_service.sum()
-        gpus = np.zeros(s.jobs, dtype=np.int64)
+        gpus, most = np.zeros(s.jobs, dtype=np.int64), most_gpus(s)
         x = np.zeros((s.jobs, len(s.gpu_types)))
         for a in range(s.apps):
             at = slice(int(s.job_ptr[a]), int(s.job_ptr[a + 1]))
             each = _water_fill(s.job_left[at], s.job_gpus_max[at].astype(float), float(share[a]))
-            gpus[at] = np.clip(np.ceil(each - 1e-9), s.job_gpus_min[at], s.job_gpus_max[at])
+            gpus[at] = np.clip(np.ceil(each - 1e-9), s.job_gpus_min[at], most[at])
             on = s.job_allowed[at] * in_service
             x[at] = (each / gpus[at])[:, None] * on / np.maximum(on.sum(axis=1, keepdims=True), 1e-9)
         combos: Int = np.stack([s.job_id, np.full(s.jobs, NONE)], axis=1)

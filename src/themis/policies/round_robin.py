@@ -14,6 +14,7 @@ import numpy as np
 from themis.model.answers import RoundPlan, Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
+from themis.placement.packing import most_gpus
 from themis.policies.api import Level, Pace, Workbench
 
 
@@ -38,7 +39,7 @@ class RoundRobin:
         """Plan the window: in each round, fewest turns first, ties to the lower id."""
         s = snapshot
         capacity = int(s.machine_gpus.sum())
-        gpus = np.minimum(s.job_gpus_max, max(capacity, 1))
+        gpus = most_gpus(s)
         turns = s.received.sum(axis=1) / self.round_s
         run = np.zeros((s.jobs, self.window), dtype=bool)
         for r in range(self.window):
