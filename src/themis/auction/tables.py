@@ -80,19 +80,26 @@ class Tables:
         return int(sums[state]) + self.constant, state
 
     def leaving_out(self, i: int) -> Tables:
-        """Tables of all but the i-th bidder, with `ahead` only; bidders behind i keep theirs."""
+        """Tables of all but the i-th bidder."""
         early = _sliced(self.value[:i], self.coef, self.caps, self.ahead[i + 1])[::-1]
+        late = _sliced(self.value[:i:-1], self.coef, self.caps, self.behind[i])
         rest = [np.delete(part, i, 0) for part in (self.who, self.value, self.owner)]
         ahead = np.concatenate([early[:-1], self.ahead[i + 1 :]])
-        return replace(self, who=rest[0], value=rest[1], owner=rest[2], ahead=ahead, behind=ahead[:0])
+        behind = np.concatenate([self.behind[:i], late])
+        return replace(self, who=rest[0], value=rest[1], owner=rest[2], ahead=ahead, behind=behind)
 
     def forced(self, who: Ints) -> Ints:
-        """Shape [M], the most that all bidders gain together when each row wins; `who` are the rows' bidders."""
-        around = np.full(self.value.shape, NEVER)
+        """Shape [M], the most that all bidders gain together when each row wins, NEVER for bidders that are left out.
+
+        `who` are the rows' bidders.
+        """
+        around = np.full((self.value.shape[0] + 1, self.value.shape[1]), NEVER)
         for i, u in zip(*(self.value > NEVER).nonzero()):
             rest = self.full - int(self.offset[u])
             around[i, u] = (self.behind[i, : rest + 1] + self.ahead[i + 1, rest::-1]).max()
-        bounds: Ints = around[np.searchsorted(self.who, who), self.column] + self.score + self.constant
+        spot = np.minimum(np.searchsorted(self.who, who), self.who.size - 1)
+        spot[self.who[spot] != who] = self.who.size
+        bounds: Ints = around[spot, self.column] + self.score + self.constant
         return bounds
 
     def trace(self) -> Ints:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from themis.auction import patterns, search, tables
-from themis.auction.bids import Ints
+from themis.auction.bids import Bools, Ints
 from themis.auction.capacities import Capacity, broken, needs, totals
 from themis.auction.market import Market
 from themis.auction.outcome import Limits
@@ -47,6 +47,8 @@ class Solver:
     huge: bool
     nodes: int = 0
     programs: int = 0
+    searching: bool = True
+    """False once a search ran out of nodes: the auction's other problems are as hard, so the program takes them."""
     cuts: list[Capacity] = field(default_factory=list)
     table: Tables | None = None
     priced: Priced | None = None
@@ -75,7 +77,7 @@ class Solver:
             known = found.rows if found is not None else []
             if not self._price():
                 break
-        return self._hard(self._promising(known), self.table, known)
+        return self._hard(self.table, known)
 
     def without(self, winners: Sequence[int], main: Found) -> list[Found]:
         """Best choice without each of `winners`, in their order."""
@@ -94,9 +96,8 @@ class Solver:
         for a in waiting:
             if self.huge and a in found:
                 continue  # its interval is what a huge auction is asked for
-            rows = (self.market.who != a).nonzero()[0]
             stay = max(found.get(a, main), self._left(main, a), key=lambda f: f.low if f is not main else -1)
-            found[a] = self._hard(rows, self._table_without(a), stay.rows)
+            found[a] = self._hard(self._table_without(a), stay.rows, a)
         return [found[a] for a in winners]
 
     def _settled(self, found: Found) -> bool:
@@ -200,23 +201,26 @@ class Solver:
                 stay = replace(stay, high=worth)
                 yield a, near if near is not None and near.low > stay.low else stay, cuts
 
-    def _promising(self, known: list[int]) -> Ints:
-        """Rows that some choice as good as `known` may hold, by the tables' bound with the row forced."""
-        if self.table is None:
-            return np.arange(self.market.row.size)
-        worth = int(self.market.score[known].sum())
-        return np.flatnonzero(self.table.forced(self.market.who) >= worth)
+    def _promising(self, table: Tables | None, known: list[int], without: int) -> Ints:
+        """Rows of all bidders but one that some choice as good as `known` may hold, by the tables' bound."""
+        others: Bools = self.market.who != without
+        if table is not None:
+            others = others & (table.forced(self.market.who) >= int(self.market.score[known].sum()))
+        return np.flatnonzero(others)
 
-    def _hard(self, rows: Ints, table: Tables | None, known: list[int]) -> Found:
-        """Search among `rows` for better than the packable rows `known`, then the integer program."""
+    def _hard(self, table: Tables | None, known: list[int], without: int = -1) -> Found:
+        """Search for better than the packable rows `known`, then the integer program."""
         market = self.market
-        if not rows.size:
+        if not (market.who != without).any():
             return Found(rows=[], low=0, high=0, method="search")
-        if table is not None and not self.huge:
+        if table is not None and self.searching and not self.huge:
             seen = search.search(market, self.packer, table, leaves=self.limits.leaves, known=known)
             self.nodes += seen.nodes
             if seen.done:
                 return Found(rows=seen.rows, low=seen.worth, high=seen.worth, method="search")
+            self.searching = False
+            known = seen.rows
+        rows = self._promising(table, known, without)
         self.programs += 1
         accept = np.inf if self.limits.allow_gap else self.gap
         packed = patterns.solve_rows(market, self.packer, rows, gap=self.gap / 2, accept=accept, limits=self.limits)

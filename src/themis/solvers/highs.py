@@ -94,6 +94,7 @@ def solve(program: Program, *, gap: float, nodes: int, accept: float, start: Flo
     for name, value in (
         ("output_flag", False), ("threads", 1), ("parallel", "off"), ("random_seed", 0),
         ("mip_rel_gap", 0.0), ("mip_abs_gap", gap), ("mip_max_nodes", nodes),
+        ("mip_heuristic_run_feasibility_jump", False),  # a quarter of the time of small programs, and no gain there
     ):  # fmt: skip
         highs.setOptionValue(name, value)
     highs.passModel(_model(program))
