@@ -33,6 +33,7 @@ from themis.report.metrics import (
     to_json,
 )  # fmt: skip
 from themis.report.result import SCALARS, rho_stats
+from themis.report.users import UserRow, by_user
 from themis.sim.runner import Outage, Simulation
 from themis.traces.api import load_workload
 
@@ -45,7 +46,8 @@ def mini() -> RunMetrics:
 def test_the_mini_log_has_the_metrics_computed_by_hand(mini: RunMetrics) -> None:
     assert mini.makespan == 300.0
     assert (mini.jct_mean, mini.jct_median, mini.jct_p99) == (200.0, 200.0, 200.0)
-    assert (mini.wait_mean, mini.wait_max) == (5.0, 10.0)
+    assert (mini.wait_mean, mini.wait_median, mini.wait_max) == (5.0, 5.0, 10.0)
+    assert mini.wait_p99 == pytest.approx(9.9)
     # 4 x 200 + 2 x 80 + 2 x 20 + 2 x 50: the two jobs that share two GPUs count once.
     assert mini.gpu_seconds == 1100.0
     # In service: 6 GPUs for 190 s, 4 for 50 s while one machine was down, 6 for 60 s.
@@ -56,7 +58,73 @@ def test_the_mini_log_has_the_metrics_computed_by_hand(mini: RunMetrics) -> None
     assert mini.crash_seconds == pytest.approx(30.0)
     assert mini.useful == pytest.approx(1 - 360 / 1200)
     assert mini.placement == pytest.approx((800 + 80 + 40 + 100 + 100) / 1200)
+    assert mini.lost_seconds == pytest.approx(360.0)
     assert (mini.restarts, mini.failures) == (2, 1)
+
+
+def test_contention_is_demand_over_capacity(mini: RunMetrics) -> None:
+    # A's job could use one GPU for 200 s, B's two jobs two for 200 s; 1700 GPU-seconds were in service.
+    assert mini.gpus_wanted.area == pytest.approx(600.0)
+    assert mini.contention == pytest.approx(600 / 1700)
+    # All three jobs were there while a machine was down, from 200 to 210 s.
+    assert mini.contention_max == pytest.approx(3 / 4)
+    assert (mini.apps_mean, mini.apps_max) == (pytest.approx(400 / 300), 2)
+
+
+def test_a_job_that_waits_for_its_rung_wants_nothing() -> None:
+    """Four jobs of 2 GPUs; the rung is over when the last one is there, and the tuner ends two of them."""
+
+    def reached(job: int) -> e.JobReached:
+        return e.JobReached(job=job, attempt=1, steps=1.0, loss=0.1)
+
+    def ended(job: int, outcome: str) -> e.JobEnded:
+        return e.JobEnded(app=0, job=job, outcome=outcome, steps=1.0)
+
+    sweep = app("S", 0.0, 4)
+    sweep = replace(sweep, app=replace(sweep.app, jobs=tuple(replace(job, gpus_max=2) for job in sweep.app.jobs)))
+    log: Log = [
+        (0.0, HEADER),
+        (0.0, e.MachineJoined(machine=Machine(name="m", gpus=8))),
+        (0.0, sweep),
+        (10.0, reached(0)),
+        (20.0, reached(1)),
+        (30.0, reached(2)),
+        (40.0, reached(3)),
+        (40.0, ended(1, "stopped")),
+        (40.0, ended(3, "stopped")),
+        (50.0, reached(2)),
+        (60.0, reached(0)),
+        (60.0, ended(2, "completed")),
+        (60.0, ended(0, "completed")),
+        (60.0, finished(0, 60.0, 1.0, 1.0, 0.0)),
+    ]
+    wanted = fold(log).gpus_wanted
+    assert wanted.width == 1.0
+    assert wanted.value[[5, 15, 25, 35, 45, 55]].tolist() == [8.0, 6.0, 4.0, 2.0, 4.0, 2.0]
+    early = grant(0, 0, 2, (0, 1))
+    assert fold([*log[:5], (20.0, early), (21.0, reached(1))]).gpus_wanted.value[[15, 20]].tolist() == [6.0, 6.0]
+
+
+def test_placement_is_told_by_score_and_by_locality(mini: RunMetrics) -> None:
+    assert mini.placements == ((0.5, 160.0), (1.0, 1040.0))
+    assert mini.localities == (1200.0, 0.0, 0.0, 0.0)
+    assert [a.placement for a in mini.apps] == [1.0, pytest.approx(0.8)]
+
+
+def test_each_job_has_its_row(mini: RunMetrics) -> None:
+    jobs = mini.jobs
+    assert jobs.name == ("A-0", "B-0", "B-1")
+    assert (jobs.app.tolist(), jobs.gpus_max.tolist(), jobs.restarts.tolist()) == ([0, 1, 1], [1, 1, 1], [0, 2, 0])
+    assert jobs.gpu_seconds.tolist() == [800.0, 300.0, 100.0]
+    assert jobs.lost_seconds.tolist() == [140.0, pytest.approx(200.0), 20.0]
+    assert (jobs.first_grant.tolist(), jobs.outcome[0], jobs.finish[0]) == ([10.0, 120.0, 260.0], "completed", 210.0)
+
+
+def test_unlike_inputs_have_unlike_fingerprints(mini: RunMetrics) -> None:
+    later: Log = [(t, app("B", t, 3, "bob") if isinstance(r, e.AppSubmitted) and t > 50 else r) for t, r in MINI]
+    assert fold(later[:8]).inputs.apps != fold(MINI[:8]).inputs.apps
+    assert fold(later[:8]).inputs.machines == mini.inputs.machines
+    assert mini.inputs.outages == ((200.0, 1),)
 
 
 def test_rho_is_told_in_both_forms(mini: RunMetrics) -> None:
@@ -166,7 +234,9 @@ def test_rounding_is_no_unfairness() -> None:
 def test_every_number_is_defined_and_nothing_else() -> None:
     rho = {f"rho_{name}" for name in ("paper", "exact", "max", "mean", "median", "p99", "above_1", "jain")}
     of_app = {key.removeprefix("app_") for key in DEFINITIONS if key.startswith("app_")}
-    assert {key for key in DEFINITIONS if not key.startswith("app_")} == rho | set(SCALARS)
+    of_user = {key.removeprefix("user_") for key in DEFINITIONS if key.startswith("user_")}
+    assert {key for key in DEFINITIONS if not key.startswith(("app_", "user_"))} == rho | set(SCALARS)
+    assert of_user | {"user"} == {f.name for f in fields(UserRow)}
     assert of_app | {"app", "name", "user", "jobs", "rho_paper", "rho_exact", "restarts"} == {
         f.name for f in fields(AppRow)
     }
@@ -189,6 +259,19 @@ def test_a_result_travels_between_processes(mini: RunMetrics) -> None:
     back = pickle.loads(pickle.dumps(mini))
     assert to_json([back]) == to_json([mini])
     assert (back.gantt.gpu == mini.gantt.gpu).all()
+
+
+def test_a_users_rho_is_the_worst_and_the_median_of_their_apps(mini: RunMetrics) -> None:
+    bob, ann = by_user(mini)
+    assert (bob.user, bob.apps, bob.rho_paper_worst, bob.rho_exact_median, bob.gpu_seconds) == ("bob", 1, 2.0, 2.5, 400)
+    assert (ann.share, bob.share) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
+    other = replace(mini.apps[0], name="C", rho_paper=1.5, rho_exact=1.0, jct=400.0)
+    ann = by_user(replace(mini, apps=(*mini.apps, other)))[1]
+    assert (ann.apps, ann.rho_paper_worst, ann.rho_paper_median, ann.jct_median) == (2, 1.5, 1.0, 300.0)
+    gone = replace(mini.apps[0], user="eve", outcome="cancelled", rho_paper=9.0)
+    last = by_user(replace(mini, apps=(*mini.apps, gone)))[-1]
+    assert (last.user, last.completed) == ("eve", 0)
+    assert math.isnan(last.rho_paper_worst)
 
 
 # ---- simulated runs -------------------------------------------------------------------------------------------------
@@ -241,6 +324,13 @@ def test_a_simulated_run_comes_to_what_an_independent_count_says(policy: str, tm
     assert run.gpus_in_use.area == pytest.approx(total)
     assert run.active_apps.area == pytest.approx(sum(row.jct for row in run.apps))
     assert (run.gantt.end - run.gantt.start).sum() == pytest.approx(total)
+    assert sum(run.localities) == pytest.approx(sum(seconds for _, seconds in run.placements)) == pytest.approx(total)
+    assert run.jobs.gpu_seconds.sum() == pytest.approx(total)
+    assert run.jobs.lost_seconds.sum() == pytest.approx(run.lost_seconds)
+    assert set(run.jobs.outcome) <= {"completed", "stopped"}
+    # Nobody holds more than can be used, and with nobody left nobody wants anything.
+    assert (run.gpus_wanted.value >= run.gpus_in_use.value - 1e-6).all()
+    assert run.contention == pytest.approx(run.gpus_wanted.area / in_service)
     assert run.restart_seconds + run.crash_seconds == pytest.approx(sum(row.lost_seconds for row in run.apps))
     assert run.failures == sum(isinstance(r, e.Revoke) and r.cause == "failed" for _, r in records) > 0
     assert run.crash_seconds > 0

@@ -44,9 +44,23 @@ APP_DEFINITIONS: Mapping[str, str] = MappingProxyType(
         "gpu_seconds": "GPUs x seconds leased to the app, from each grant to its revocation, restarts included.",
         "lost_seconds":
             "GPU-seconds of the app's leases that did no lasting work: restarts and work lost in crashes.",
+        "placement": "Mean placement score of the app's leases, 1 / slowdown of the locality, weighted by GPU time.",
         "outcome": "completed, cancelled, or active if the log ends before.",
     }
 )  # fmt: skip
+USER_DEFINITIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "apps": "Apps that the user submitted.",
+        "completed": "Those of them that completed; rho and JCT are over these.",
+        "rho_paper_worst": "The highest rho_paper of the user's apps.",
+        "rho_paper_median": "The median rho_paper of the user's apps.",
+        "rho_exact_worst": "The highest rho_exact of the user's apps.",
+        "rho_exact_median": "The median rho_exact of the user's apps.",
+        "jct_median": "The median JCT of the user's apps, seconds.",
+        "gpu_seconds": "GPU-seconds leased to the user's apps, restarts included.",
+        "share": "The user's GPU-seconds divided by those of all users.",
+    }
+)
 DEFINITIONS: Mapping[str, str] = MappingProxyType(
     {
         **RHO_DEFINITIONS,
@@ -54,16 +68,27 @@ DEFINITIONS: Mapping[str, str] = MappingProxyType(
         "jct_mean": "Mean JCT (finish - arrival) of completed apps, seconds.",
         "jct_median": "Median JCT of completed apps, seconds.",
         "jct_p99": "99th percentile of JCT of completed apps, seconds, interpolated between ranks.",
-        "wait_mean": "Mean time from an app's arrival to its first grant, seconds; apps never granted are left out.",
-        "wait_max": "Longest time from an app's arrival to its first grant, seconds.",
+        "wait_mean":
+            "Mean queueing delay: time from an app's arrival to its first grant, seconds. Apps never granted are left "
+            "out.",
+        "wait_median": "Median queueing delay, seconds.",
+        "wait_p99": "99th percentile of the queueing delay, seconds, interpolated between ranks.",
+        "wait_max": "Longest queueing delay, seconds.",
+        "contention":
+            "Demand divided by capacity, both integrated over the makespan. Demand: the most GPUs that the unfinished "
+            "jobs of the apps in the system can use; a job that waits for the others of its rung wants none. "
+            "Capacity: GPUs in service. It depends on the policy: a slow one has more apps waiting.",
+        "contention_max": "Highest demand / capacity at any time.",
+        "apps_mean": "Mean number of apps in the system over the makespan.",
+        "apps_max": "Most apps in the system at any time.",
         "gpu_seconds":
             "GPU time: GPUs x seconds under lease, from each grant to its revocation. A GPU that two jobs share "
             "counts once.",
         "utilisation":
             "GPU time divided by in-service GPU time over the makespan. Failed machines are not in service.",
         "useful":
-            "Share of leased time that did lasting work: 1 - (restart_seconds + crash_seconds) / leased GPU- "
-            "seconds.",
+            "Share of leased time that did lasting work: 1 - (restart_seconds + crash_seconds) / leased "
+            "GPU-seconds.",
         "placement":
             "Mean placement score of the leases, 1 / slowdown of the locality, weighted by GPU time; 1 is best.",
         "restarts": "Grants beyond a job's first: each pays for a checkpoint and a new container. Renewals are none.",
@@ -72,6 +97,7 @@ DEFINITIONS: Mapping[str, str] = MappingProxyType(
         "crash_seconds":
             "GPU-seconds of training lost when leases failed: time since the last checkpoint, taken every "
             "checkpoint_every_s of training.",
+        "lost_seconds": "Lost GPU time: restart_seconds + crash_seconds.",
         "failures": "Leases that ended because their machine or gang failed.",
         "decisions": "Answers of the policy that were carried out.",
         "auctions": "Decisions made by an auction.",
@@ -81,6 +107,7 @@ DEFINITIONS: Mapping[str, str] = MappingProxyType(
         "leftover": "Mean number of GPUs an auction gave away as leftovers.",
         "gap": "Largest proven gap of a winner determination, nats of Nash welfare.",
         **{f"app_{name}": text for name, text in APP_DEFINITIONS.items()},
+        **{f"user_{name}": text for name, text in USER_DEFINITIONS.items()},
     }
 )  # fmt: skip
-"""Definition by name; what is about one app begins with ``app_``."""
+"""Definition by name; what is about one app begins with ``app_``, about one user with ``user_``."""

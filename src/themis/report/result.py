@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from themis.model.units import GpuSeconds, Seconds
+from themis.model.units import Float, GpuSeconds, Int, Seconds
 from themis.report.series import Gantt, Series
 
 FAIR = 1.0 + 1e-9
@@ -37,7 +37,48 @@ class AppRow:
     gpu_seconds: GpuSeconds
     lost_seconds: GpuSeconds
     restarts: int
+    placement: float
     outcome: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTable:
+    """Jobs as columns of length J: there may be hundreds of thousands. NaN where a job did not get so far.
+
+    Attributes
+    ----------
+    app : Int[J], the job's app. ``gpus_min``, ``gpus_max``, ``restarts`` : Int[J].
+    first_grant, finish : Float[J], seconds. ``gpu_seconds``, ``lost_seconds`` : Float[J], as an app's.
+    outcome : completed | stopped | cancelled | active.
+    """
+
+    app: Int
+    name: tuple[str, ...]
+    model: tuple[str, ...]
+    gpus_min: Int
+    gpus_max: Int
+    first_grant: Float
+    finish: Float
+    gpu_seconds: Float
+    lost_seconds: Float
+    restarts: Int
+    outcome: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """Fingerprints of what a run was given, so that unlike runs are not taken for alike.
+
+    Attributes
+    ----------
+    apps, machines, profiles : equal text, equal input; ``apps`` may differ between seeds.
+    outages : (time, machine) of each failure, in order, as far as the run lasted.
+    """
+
+    apps: str
+    machines: str
+    profiles: str
+    outages: tuple[tuple[Seconds, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +108,10 @@ class RunMetrics:
     settings: Mapping[str, Any]
     gpus: int
     machines: int
+    inputs: Inputs
 
     apps: tuple[AppRow, ...]
+    jobs: JobTable
     rho_paper: RhoStats
     rho_exact: RhoStats
     makespan: Seconds
@@ -76,7 +119,14 @@ class RunMetrics:
     jct_median: Seconds
     jct_p99: Seconds
     wait_mean: Seconds
+    wait_median: Seconds
+    wait_p99: Seconds
     wait_max: Seconds
+
+    contention: float
+    contention_max: float
+    apps_mean: float
+    apps_max: int
 
     gpu_seconds: GpuSeconds
     utilisation: float
@@ -85,6 +135,7 @@ class RunMetrics:
     restarts: int
     restart_seconds: GpuSeconds
     crash_seconds: GpuSeconds
+    lost_seconds: GpuSeconds
     failures: int
 
     decisions: int
@@ -98,7 +149,12 @@ class RunMetrics:
     gpus_in_use: Series
     gpus_in_service: Series
     gpus_starting: Series
+    gpus_wanted: Series
     active_apps: Series
+    placements: tuple[tuple[float, GpuSeconds], ...]
+    """Leased GPU-seconds by placement score, lowest score first."""
+    localities: tuple[GpuSeconds, ...]
+    """Leased GPU-seconds by locality: slot, machine, rack, cross-rack."""
     gantt: Gantt
 
     @property
@@ -108,9 +164,10 @@ class RunMetrics:
 
 
 SCALARS = (
-    "makespan", "jct_mean", "jct_median", "jct_p99", "wait_mean", "wait_max", "gpu_seconds", "utilisation", "useful",
-    "placement", "restarts", "restart_seconds", "crash_seconds", "failures", "decisions", "auctions", "bidders",
-    "offered", "payment", "leftover", "gap",
+    "makespan", "jct_mean", "jct_median", "jct_p99", "wait_mean", "wait_median", "wait_p99", "wait_max", "contention",
+    "contention_max", "apps_mean", "apps_max", "gpu_seconds", "utilisation", "useful", "placement", "restarts",
+    "restart_seconds", "crash_seconds", "lost_seconds", "failures", "decisions", "auctions", "bidders", "offered",
+    "payment", "leftover", "gap",
 )  # fmt: skip
 """Fields of ``RunMetrics`` that are one number."""
 RHO_STATS = ("max", "mean", "median", "p99", "above_1", "jain")

@@ -1,0 +1,269 @@
+"""What ``metrics.Fold`` writes down while it reads a log: apps and jobs, leases that are over, decisions, levels.
+
+Nothing here knows the log's records beyond the few that it stores; which record means what is said in ``metrics``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from themis.model.answers import Proof
+from themis.model.events import AppFinished, Grant
+from themis.model.units import GpuSeconds, Locality, Seconds
+from themis.model.workload import App
+from themis.report.result import AppRow, JobTable
+from themis.report.series import Intervals, Steps
+
+
+@dataclass(slots=True)
+class JobEntry:
+    """One job so far."""
+
+    app: int
+    name: str
+    model: str
+    gpus_min: int
+    gpus_max: int
+    first_grant: Seconds = math.nan
+    finish: Seconds = math.nan
+    gpu_seconds: GpuSeconds = 0.0
+    lost: GpuSeconds = 0.0
+    restarts: int = 0
+    outcome: str = "active"
+
+
+@dataclass(slots=True)
+class AppEntry:
+    """One app so far. ``alive`` : its jobs that have not ended; ``paused`` : those that wait for the rest of their rung."""
+
+    name: str
+    user: str
+    jobs: int
+    weight: float
+    arrival: Seconds
+    alive: set[int]
+    paused: set[int] = field(default_factory=set)
+    first_grant: Seconds = math.nan
+    gpu_seconds: GpuSeconds = 0.0
+    lost: GpuSeconds = 0.0
+    placement: GpuSeconds = 0.0
+    restarts: int = 0
+    finish: Seconds = math.nan
+    end: AppFinished | None = None
+
+    def row(self, number: int) -> AppRow:
+        """The app's row of the report."""
+        end, nan = self.end, math.nan
+        return AppRow(
+            app=number, name=self.name, user=self.user, jobs=self.jobs, weight=self.weight, arrival=self.arrival,
+            finish=self.finish, jct=end.jct if end else nan, wait=self.first_grant - self.arrival,
+            rho_paper=end.rho_paper if end else nan, rho_exact=end.rho_exact if end else nan,
+            t_id_paper=end.t_id_paper if end else nan, t_id_exact=end.t_id_exact if end else nan,
+            contention=end.contention if end else nan, gpu_seconds=self.gpu_seconds, lost_seconds=self.lost,
+            restarts=self.restarts, placement=self.placement / self.gpu_seconds if self.gpu_seconds else nan,
+            outcome=end.outcome if end else "active",
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Lease:
+    """A lease that is held: who has what since when, and since when its gang trains."""
+
+    grant: Grant
+    since: Seconds
+    started: Seconds = math.nan
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Apps, jobs, and totals over leases that are over, in GPU-seconds."""
+
+    apps: list[AppEntry] = field(default_factory=list)
+    jobs: list[JobEntry] = field(default_factory=list)
+    leased: float = 0.0
+    restart: float = 0.0
+    crash: float = 0.0
+    failures: int = 0
+    placements: dict[float, GpuSeconds] = field(default_factory=dict)
+    localities: list[GpuSeconds] = field(default_factory=lambda: [0.0] * len(Locality))
+    intervals: Intervals = field(default_factory=Intervals)
+
+    def add(self, app: App, weight: float, time: Seconds) -> None:
+        """An app arrived."""
+        number, first = len(self.apps), len(self.jobs)
+        self.jobs.extend(
+            JobEntry(number, job.name, job.model, gpus_min=job.gpus_min, gpus_max=job.gpus_max) for job in app.jobs
+        )
+        alive = set(range(first, len(self.jobs)))
+        self.apps.append(AppEntry(app.name, app.user, len(app.jobs), weight, time, alive))
+
+    def count(self, lease: Lease, time: Seconds, crash: Seconds = 0.0) -> None:
+        """Add a lease that ends at ``time`` and whose last ``crash`` seconds of training are lost."""
+        grant, app, job = lease.grant, self.apps[lease.grant.app], self.jobs[lease.grant.job]
+        n, held = len(grant.gpus), time - lease.since
+        restart = held if math.isnan(lease.started) else lease.started - lease.since
+        self.leased += n * held
+        self.restart += n * restart
+        self.crash += n * crash
+        # Scores are one over a model's slowdown at a locality: there are few, unless rounding makes more of them.
+        score = round(grant.score, 6)
+        self.placements[score] = self.placements.get(score, 0.0) + n * held
+        self.localities[grant.locality] += n * held
+        for entry in (app, job):
+            entry.gpu_seconds += n * held
+            entry.lost += n * (restart + crash)
+        app.placement += n * held * grant.score
+        self.intervals.add(grant.gpus, grant.app, grant.job, lease.since, time)
+
+    @property
+    def placement(self) -> GpuSeconds:
+        """Leased GPU-seconds, each times its placement score."""
+        return sum(app.placement for app in self.apps)
+
+    def job_table(self) -> JobTable:
+        """All jobs as columns."""
+        jobs = self.jobs
+        return JobTable(
+            app=np.array([j.app for j in jobs], dtype=np.int64), name=tuple(j.name for j in jobs),
+            model=tuple(j.model for j in jobs), gpus_min=np.array([j.gpus_min for j in jobs], dtype=np.int64),
+            gpus_max=np.array([j.gpus_max for j in jobs], dtype=np.int64),
+            first_grant=np.array([j.first_grant for j in jobs], dtype=np.float64),
+            finish=np.array([j.finish for j in jobs], dtype=np.float64),
+            gpu_seconds=np.array([j.gpu_seconds for j in jobs], dtype=np.float64),
+            lost_seconds=np.array([j.lost for j in jobs], dtype=np.float64),
+            restarts=np.array([j.restarts for j in jobs], dtype=np.int64), outcome=tuple(j.outcome for j in jobs),
+        )  # fmt: skip
+
+    # ---- demand: what unfinished jobs could use ---------------------------------------------------------------------
+
+    def reach(self, job: int) -> int:
+        """A job did what it was asked for and waits for the others of its rung; returns the change of demand in GPUs."""
+        app = self.apps[self.jobs[job].app]
+        if job not in app.alive or job in app.paused:
+            return 0
+        app.paused.add(job)
+        return self._next_rung(app) - self.jobs[job].gpus_max
+
+    def resume(self, job: int) -> int:
+        """A job that waited goes on before the others are there; returns the change of demand."""
+        app = self.apps[self.jobs[job].app]
+        if job not in app.paused:
+            return 0
+        app.paused.remove(job)
+        return self.jobs[job].gpus_max
+
+    def end(self, job: int) -> int:
+        """A job will not run again; returns the change of demand."""
+        app = self.apps[self.jobs[job].app]
+        if job not in app.alive:
+            return 0
+        app.alive.remove(job)
+        change = 0 if job in app.paused else -self.jobs[job].gpus_max
+        app.paused.discard(job)
+        return change + self._next_rung(app)
+
+    def _next_rung(self, app: AppEntry) -> int:
+        """When all jobs that are left wait, the rung is over: those that the tuner ends say so at the same instant."""
+        if app.paused != app.alive:
+            return 0
+        wanted = sum(self.jobs[j].gpus_max for j in app.paused)
+        app.paused.clear()
+        return wanted
+
+
+@dataclass(slots=True)
+class Rounds:
+    """Totals over decisions."""
+
+    decisions: int = 0
+    auctions: int = 0
+    bidders: int = 0
+    offered: int = 0
+    winners: int = 0
+    paid: float = 0.0
+    leftover: int = 0
+    gap: float = 0.0
+
+    def add(self, proof: Proof) -> None:
+        """A decision was made."""
+        self.decisions += 1
+        bid = int(np.count_nonzero(proof.bid))
+        if not bid:
+            return
+        self.auctions += 1
+        self.bidders += bid
+        self.offered += proof.offered
+        won = proof.bid & (proof.won > 0)
+        self.winners += int(won.sum())
+        self.paid += float((1.0 - proof.kept[won]).sum())
+        self.leftover += int(proof.leftover.sum())
+        self.gap = max(self.gap, proof.bound - proof.objective)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """Integrals since the first arrival, and the highest contention."""
+
+    makespan: Seconds = 0.0
+    used: GpuSeconds = 0.0
+    service: GpuSeconds = 0.0
+    wanted: GpuSeconds = 0.0
+    active: float = 0.0
+    highest: float = 0.0
+    most_apps: int = 0
+
+
+@dataclass(slots=True)
+class Levels:
+    """Step functions of time: what they are now, their series since the first arrival, and their integrals."""
+
+    now: Seconds = 0.0
+    in_use: int = 0
+    in_service: int = 0
+    starting: int = 0
+    wanted: int = 0
+    active: int = 0
+    series: tuple[Steps, ...] = ()
+    sums: list[float] = field(default_factory=lambda: [0.0] * 5)
+    highest: float = 0.0
+    most_apps: int = 0
+    marked: Totals = Totals()
+
+    def advance(self, time: Seconds) -> None:
+        """The levels held until now."""
+        passed = time - self.now
+        if passed <= 0:
+            return
+        self.now = time
+        if not self.series:
+            return
+        levels = (self.in_use, self.in_service, self.starting, self.wanted, self.active)
+        for i, (steps, level) in enumerate(zip(self.series, levels)):
+            steps.add(time, level)
+            self.sums[i] += level * passed
+        if self.in_service and self.wanted > self.highest * self.in_service:
+            self.highest = self.wanted / self.in_service
+        self.most_apps = max(self.most_apps, self.active)
+
+    def begin(self) -> None:
+        """The first app arrived: from here on time counts."""
+        if not self.series:
+            self.series = tuple(Steps(self.now) for _ in range(5))
+
+    def mark(self) -> None:
+        """The last active app finished: what comes after counts only if another one arrives."""
+        self.marked = self._until_now()
+
+    def totals(self) -> Totals:
+        """What time came to, while there were apps."""
+        return self._until_now() if self.active else self.marked
+
+    def _until_now(self) -> Totals:
+        used, service, _, wanted, active = self.sums
+        return Totals(
+            makespan=self.now - self.series[0].start, used=used, service=service, wanted=wanted, active=active,
+            highest=self.highest, most_apps=self.most_apps,
+        )  # fmt: skip
