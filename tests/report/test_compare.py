@@ -37,7 +37,7 @@ def test_one_seed_has_no_interval() -> None:
 
 def test_the_best_is_what_reads_best_and_a_draw_of_all_has_none() -> None:
     rows = compare(runs(("a", "b", "c")))
-    best = {c.name: [row.label for row in rows if row.cells[i].best] for i, c in enumerate(COLUMNS)}
+    best = {c.name: [row.label for row in rows if row.best[i]] for i, c in enumerate(COLUMNS)}
     assert best["makespan"] == ["a"]
     assert best["utilisation"] == []
 

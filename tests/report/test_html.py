@@ -13,11 +13,12 @@ from report_cases import MINI, app, fold, runs
 
 from themis.errors import InputError
 from themis.model import events as e
-from themis.report import figures
+from themis.report import gantt
 from themis.report.definitions import DEFINITIONS
 from themis.report.html import render, write_report
 from themis.report.result import RunMetrics
 from themis.report.series import Gantt
+from themis.report.style import PAGE, inline_svg
 
 VOID = {"meta", "input", "br"}
 
@@ -118,27 +119,28 @@ def many(leases: int, gpus: int) -> RunMetrics:
 
 
 def test_a_gantt_of_many_leases_is_a_small_image() -> None:
-    svg = figures.gantt("x", many(100_000, 2000))
+    svg = inline_svg(gantt.gantt("x", many(100_000, 2000), PAGE))
     assert "data:image/png;base64" in svg
     assert len(svg) < 1_000_000
 
 
 def test_the_image_of_a_gantt_has_the_colour_of_who_held_the_gpu() -> None:
-    image, span = figures._raster(many(12, 6), 10.0)
+    image, span = gantt._raster(many(12, 6), 10.0)
     assert span == 300.0
-    assert image.shape == (6, figures.PIXELS[0], 4)
-    colours = [tuple(int(c[i : i + 2], 16) for i in (1, 3, 5)) for c in figures.APP_COLOURS[:2]]
+    assert image.shape == (6, gantt.PIXELS[0], 4)
+    colours = [tuple(int(c[i : i + 2], 16) for i in (1, 3, 5)) for c in gantt.APP_COLOURS[:2]]
     for gpu in range(6):
         assert {tuple(p) for p in image[gpu, :, :3].tolist()} == {colours[gpu % 2]}
 
 
 def test_neighbouring_gpus_of_a_lease_are_one_rectangle() -> None:
-    app, gpu, count, start, end = figures._blocks(fold(MINI).gantt)
+    app, gpu, count, start, end = gantt._blocks(fold(MINI).gantt)
     at = np.flatnonzero(app == 0)
     assert (gpu[at].tolist(), count[at].tolist()) == ([0], [4])
     assert (end - start)[at].tolist() == [200.0]
 
 
 def test_hovering_a_lease_names_its_app() -> None:
-    svg = figures.gantt("x", fold(MINI))
+    run = fold(MINI)
+    svg = gantt.inline_gantt(gantt.gantt("x", run, PAGE), run)
     assert "<title>B of bob: 2 jobs, 0.1 GPU hours, ρ 2.00 paper, 2.50 exact</title>" in svg

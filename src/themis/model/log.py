@@ -13,6 +13,7 @@ from __future__ import annotations
 import gzip
 import io
 import math
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields
 from operator import attrgetter
@@ -178,6 +179,8 @@ def read_lines(path: str | Path) -> Iterator[tuple[int, Fields]]:
         raise InputError(f"{path}, line {number}: {error}") from None
     except EOFError:
         raise InputError(f"{path}, line {number + 1}: the compressed file ends too early; it was cut off.") from None
+    except zlib.error as error:
+        raise InputError(f"{path}, line {number + 1}: the compressed file is damaged ({error}).") from None
     except OSError as error:
         raise InputError(f"cannot read the log {path}: {error.strerror or error}.") from None
     if number == 0:

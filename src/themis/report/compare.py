@@ -1,6 +1,6 @@
 """Runs side by side: grouped by policy over seeds, mean and 95 % confidence interval, the best of each column.
 
-Both the terminal's table and the HTML report show ``COLUMNS``.
+The terminal's tables and the HTML report show ``COLUMNS``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.special import stdtrit
 
+from themis.model.units import Float
 from themis.report.definitions import DEFINITIONS
+from themis.report.intervals import Interval, p99_interval, t_interval
 from themis.report.result import RunMetrics, scalar
 
 HOUR = 3600.0
@@ -40,6 +41,18 @@ class Column:
     def text(self, value: float) -> str:
         """The number as shown; a dash where there is none."""
         return "–" if math.isnan(value) else f"{value / self.scale:,.{self.digits}f}"
+
+    def signed(self, value: float) -> str:
+        """A difference as shown, with its sign; what rounds to 0 has none."""
+        if math.isnan(value):
+            return "–"
+        text = f"{value / self.scale:+,.{self.digits}f}"
+        return text if text.strip("+-0.,") else text[1:]
+
+    @property
+    def heading(self) -> str:
+        """The title in one line."""
+        return self.title.replace("-\n", "").replace("\n", " ").strip()
 
     @property
     def definition(self) -> str:
@@ -72,11 +85,18 @@ COLUMNS = (
     Column(name="useful", title="useful\n%", scale=0.01, digits=1, better="high"),
     Column(name="placement", title="place-\nment", digits=3, better="high"),
     Column(name="restarts", title="restarts\n", digits=0, short=False),
+    Column(name="lost_seconds", title="lost\nGPU h", scale=HOUR, digits=1, short=False),
     Column(name="restart_seconds", title="restart\nGPU h", scale=HOUR, digits=1, short=False),
     Column(name="crash_seconds", title="crash\nGPU h", scale=HOUR, digits=1, short=False),
     Column(name="failures", title="failed\nleases", digits=0, short=False),
-    Column(name="wait_mean", title="wait\nmean min", scale=60.0, digits=1, short=False),
-    Column(name="wait_max", title="wait\nmax h", scale=HOUR, digits=1, short=False),
+    Column(name="wait_mean", title="queueing\nmean min", scale=60.0, digits=1, short=False),
+    Column(name="wait_median", title="queueing\nmed min", scale=60.0, digits=1, short=False),
+    Column(name="wait_p99", title="queueing\np99 min", scale=60.0, digits=1, short=False),
+    Column(name="wait_max", title="queueing\nmax min", scale=60.0, digits=1, short=False),
+    Column(name="contention", title="demand /\ncapacity", digits=2, better="", short=False),
+    Column(name="contention_max", title="peak dem.\n/ capacity", digits=2, better="", short=False),
+    Column(name="apps_mean", title="apps\nmean", digits=1, better="", short=False),
+    Column(name="apps_max", title="apps\nmost", digits=0, better="", short=False),
     Column(name="decisions", title="deci-\nsions", digits=0, better="", short=False),
     Column(name="auctions", title="auc-\ntions", digits=0, better="", short=False),
     Column(name="bidders", title="mean\nbidders", digits=1, better="", short=False),
@@ -86,22 +106,20 @@ COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """Mean over seeds, half width of its 95 % confidence interval (NaN with one seed), and whether it is the best."""
-
-    mean: float
-    half: float
-    best: bool = False
+PER_APP = {
+    "rho_paper_p99": "rho_paper", "rho_exact_p99": "rho_exact", "jct_p99": "jct", "wait_p99": "wait",
+}  # fmt: skip
+"""Percentiles over apps, and the app's number that they are of: their intervals need the apps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One policy (under one set of conditions) over its seeds."""
+    """One policy (under one set of conditions) over its seeds; ``best`` marks the cells that read best of their column."""
 
     label: str
     runs: tuple[RunMetrics, ...]
-    cells: tuple[Cell, ...]
+    cells: tuple[Interval, ...]
+    best: tuple[bool, ...]
 
 
 def compare(runs: Sequence[RunMetrics], columns: Sequence[Column] = COLUMNS) -> tuple[Row, ...]:
@@ -109,11 +127,11 @@ def compare(runs: Sequence[RunMetrics], columns: Sequence[Column] = COLUMNS) -> 
     groups: dict[str, list[RunMetrics]] = {}
     for label, run in zip(labels(runs), runs):
         groups.setdefault(label, []).append(run)
-    table = [[_cell([scalar(run, c.name) for run in group]) for c in columns] for group in groups.values()]
-    for i, column in enumerate(columns):
-        _mark_best([row[i] for row in table], column, table, i)
+    table = [tuple(_cell(c.name, group) for c in columns) for group in groups.values()]
+    best = [_best([cells[i].mean for cells in table], column) for i, column in enumerate(columns)]
     return tuple(
-        Row(label=label, runs=tuple(group), cells=tuple(cells)) for (label, group), cells in zip(groups.items(), table)
+        Row(label=label, runs=tuple(group), cells=cells, best=tuple(marks[k] for marks in best))
+        for k, ((label, group), cells) in enumerate(zip(groups.items(), table))
     )
 
 
@@ -130,26 +148,27 @@ def labels(runs: Sequence[RunMetrics]) -> list[str]:
     ]
 
 
-def _cell(values: Sequence[float]) -> Cell:
-    x = np.array([v for v in values if not math.isnan(v)])
-    if not len(x):
-        return Cell(mean=math.nan, half=math.nan)
-    half = math.nan
-    if len(x) > 1:
-        half = float(stdtrit(len(x) - 1, 0.975) * x.std(ddof=1) / math.sqrt(len(x)))
-    return Cell(mean=float(x.mean()), half=half)
+def _cell(name: str, runs: Sequence[RunMetrics]) -> Interval:
+    if name in PER_APP and len(runs) > 1:
+        return p99_interval([_of_apps(run, PER_APP[name]) for run in runs])
+    return t_interval([scalar(run, name) for run in runs])
 
 
-def _mark_best(cells: Sequence[Cell], column: Column, table: list[list[Cell]], i: int) -> None:
-    """Mark what reads as the best number, unless all read alike."""
-    shown = [math.nan if math.isnan(c.mean) else float(column.text(c.mean).replace(",", "")) for c in cells]
+def _of_apps(run: RunMetrics, field: str) -> Float:
+    """What a percentile is over: all who waited, but only the completed for the rest."""
+    x = np.array([getattr(app, field) for app in (run.apps if field == "wait" else run.completed)], dtype=np.float64)
+    known: Float = x[np.isfinite(x)]
+    return known
+
+
+def _best(means: Sequence[float], column: Column) -> list[bool]:
+    """What reads as the best number, unless all read alike."""
+    shown = [math.nan if math.isnan(mean) else float(column.text(mean).replace(",", "")) for mean in means]
     numbers = [v for v in shown if not math.isnan(v)]
     if not column.better or len(set(numbers)) < 2:
-        return
+        return [False] * len(shown)
     best = min(numbers) if column.better == "low" else max(numbers)
-    for row, cell, value in zip(table, cells, shown):
-        if value == best:
-            row[i] = Cell(mean=cell.mean, half=cell.half, best=True)
+    return [value == best for value in shown]
 
 
 def caption(runs: Sequence[RunMetrics]) -> str:

@@ -1,131 +1,127 @@
-"""Figures as inline SVG: distributions, GPU use over time, and who had which GPU when.
+"""The figures of a report: each is described once and drawn into a page or into files (``style``).
 
-Colours are safe for colour-blind readers (Okabe and Ito; Tol's muted set for apps). Text and lines are drawn in stand-in
-colours that become CSS variables, so one figure serves light and dark pages. Equal runs give equal bytes.
+Distributions pool the seeds of a policy; bars are means over seeds with a 95 % confidence interval; what runs over
+time, users and the Gantt show the first seed of each policy. What Themis' §6 shows is here: rho (figures 9 and 10),
+GPU time (11, 12), placement scores (13), and who had which GPU when.
 """
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, ScalarFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from themis.model.units import Float, Int
+from themis.errors import InputError
+from themis.model.units import Float
+from themis.report.compare import Row, caption
+from themis.report.gantt import gantt
+from themis.report.intervals import Interval, t_interval
 from themis.report.result import RunMetrics
-from themis.report.series import Gantt, Series
+from themis.report.style import (
+    CRASH,
+    FILE,
+    LOCALITY_COLOURS,
+    RESTART,
+    WIDE,
+    Drawing,
+    Style,
+    colour,
+    dash,
+    panel,
+    policy_key,
+    save,
+    shortened,
+    tidy,
+)
+from themis.report.timeline import HOUR, contention, usage
+from themis.report.users import by_user
 
-POLICY_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c8c8c")
-DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)))
-APP_COLOURS = (
-    "#4a3bb0", "#88ccee", "#44aa99", "#ddcc77", "#cc6677", "#117733", "#aa4499", "#999933", "#882255", "#6699cc",
-    "#ee8866", "#bbcc33", "#77aadd", "#994455", "#aaaa00", "#ee99aa",
-)  # fmt: skip
-INK, FAINT, PAPER = "#010203", "#040506", "#070809"
-_VARIABLES = {INK: "var(--ink)", FAINT: "var(--rule)", PAPER: "var(--paper)"} | {
-    colour: f"var(--p{i})" for i, colour in enumerate(POLICY_COLOURS)
-}
-MOST_RECTANGLES = 2500
-"""A Gantt with more is drawn as an image."""
-PIXELS = (1600, 640)
-"""Largest image of a Gantt: time, GPUs."""
-HOUR, DAY = 3600.0, 86400.0
+FORMATS = ("svg", "png")
+LOCALITIES = ("slot", "machine", "rack", "cross-rack")
+MOST_USERS = 8
+"""Users in their figure; the table has more."""
 
 
-def policy_colour(i: int) -> str:
-    """CSS colour of the i-th policy."""
-    return f"var(--p{i % len(POLICY_COLOURS)})"
+def write_figures(folder: Path, rows: Sequence[Row], kind: str = "svg") -> list[Path]:
+    """Write every figure of a report into a folder and return where they are.
+
+    Raises
+    ------
+    InputError : the format is unknown, or a file cannot be written.
+    """
+    if kind not in FORMATS:
+        raise InputError(f"figure format is {kind!r}, expected one of {', '.join(FORMATS)}.")
+    said = caption([run for row in rows for run in row.runs])
+    paths = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for drawing in draw(rows, FILE):
+            path = folder / f"{re.sub(r'[^A-Za-z0-9._=-]+', '-', drawing.name)}.{kind}"
+            save(drawing, path, said)
+            paths.append(path)
+    except OSError as error:
+        raise InputError(f"cannot write figures into {folder}: {error.strerror}.") from None
+    return paths
 
 
-def distributions(groups: Sequence[tuple[str, Sequence[RunMetrics]]]) -> str:
+def draw(rows: Sequence[Row], style: Style) -> list[Drawing]:
+    """Every figure of these runs."""
+    first = [(row.label, row.runs[0]) for row in rows]
+    return [
+        *distributions(rows, style), contention(first, style), usage(first, style), *placement(rows, style),
+        *gpu_time(rows, style), users(first, style), *(gantt(label, run, style, of=len(first)) for label, run in first),
+    ]  # fmt: skip
+
+
+# ---- distributions over apps ---------------------------------------------------------------------------------------
+
+
+def distributions(rows: Sequence[Row], style: Style) -> list[Drawing]:
     """CDFs over completed apps of rho in both forms and of JCT; seeds of a policy are pooled."""
-    figure = Figure(figsize=(11.4, 3.3), layout="constrained")
-    panels = (("rho_paper", "ρ, paper's T_id", 1.0), ("rho_exact", "ρ, exact T_id", 1.0), ("jct", "JCT, hours", HOUR))
-    axes = figure.subplots(1, 3, sharey=True)
-    for axis, (name, title, scale) in zip(axes, panels):
-        highest = 0.0
-        for i, (_, runs) in enumerate(groups):
-            x = np.sort([getattr(app, name) / scale for run in runs for app in run.completed])
-            if not len(x):
-                continue
-            highest = max(highest, float(x[-1]))
+    return [
+        _cdf("rho-paper", "Finish-time fairness, the paper's form", "ρ, paper's T_id", 1.0, rows, style),
+        _cdf("rho-exact", "Finish-time fairness, exact form", "ρ, exact T_id", 1.0, rows, style),
+        _cdf("jct", "App completion time (JCT)", "JCT (hours)", HOUR, rows, style),
+    ]
+
+
+def _cdf(name: str, title: str, label: str, scale: float, rows: Sequence[Row], style: Style) -> Drawing:
+    field = name.replace("-", "_")
+    drawing, axis = panel(name, f"{title}: CDF over completed apps", style)
+    pooled = [np.sort([getattr(app, field) / scale for run in row.runs for app in run.completed]) for row in rows]
+    for i, x in enumerate(pooled):
+        if len(x):
             x, y = _thin(x, np.arange(1, len(x) + 1) / len(x))
-            axis.step(np.append(x[:1], x), np.append(0.0, y), where="post", **_line(i))
-        if name != "jct":
-            axis.axvline(1.0, color=INK, lw=0.8, ls=(0, (2, 2)), zorder=1)
-        _tidy(axis)
-        axis.set_xlabel(title)
-        axis.set_ylim(0, 1.02)
-        axis.set_xlim(0, max(highest * 1.03, 1.1 if name != "jct" else 1e-3))
-    axes[0].set_ylabel("fraction of apps")
-    return _svg(figure, "distributions")
+            axis.step(
+                np.append(x[:1], x), np.append(0.0, y), where="post", color=colour(i), ls=dash(i), lw=1.6, zorder=3
+            )
+    if field != "jct":
+        axis.axvline(1.0, color=style.ink, lw=0.8, ls=(0, (2, 2)), zorder=1)
+    axis.set_xlabel(label + _scale_of(axis, np.concatenate(pooled), at_least=1.1 if field != "jct" else 1e-3))
+    axis.set_ylabel("fraction of apps")
+    axis.set_ylim(0, 1.02)
+    return Drawing(name=name, title=drawing.title, figure=drawing.figure, key=policy_key([row.label for row in rows]))
 
 
-def usage(groups: Sequence[tuple[str, RunMetrics]]) -> str:
-    """GPUs in use over time, those in restart darker, with the number of active apps on the right; one row a policy."""
-    figure = Figure(figsize=(11.4, 0.5 + 1.25 * len(groups)), layout="constrained")
-    rows = figure.subplots(len(groups), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
-    unit, name = _time_unit(max((run.gpus_in_use.end - run.gpus_in_use.start for _, run in groups), default=0.0))
-    most_apps = max((float(run.active_apps.value.max(initial=1)) for _, run in groups), default=1.0)
-    for i, (axis, (label, run)) in enumerate(zip(rows, groups)):
-        start = run.gpus_in_use.start
-        for series, style in ((run.gpus_in_use, {"alpha": 0.45}), (run.gpus_starting, {"alpha": 0.9})):
-            edges, value = _rebin(series, 380)
-            colour = POLICY_COLOURS[i % len(POLICY_COLOURS)]
-            axis.stairs(value, (edges - start) / unit, fill=True, color=colour, lw=0, **style)
-        edges, value = _rebin(run.gpus_in_service, 380)
-        axis.stairs(value, (edges - start) / unit, baseline=None, color=INK, lw=0.8, ls=(0, (4, 2)))
-        right = axis.twinx()
-        edges, value = _rebin(run.active_apps, 380)
-        right.stairs(value, (edges - start) / unit, baseline=None, color=INK, lw=1.0, alpha=0.8)
-        right.set_ylim(0, most_apps * 1.1)
-        right.yaxis.set_major_locator(MaxNLocator(3, integer=True))
-        axis.yaxis.set_major_locator(MaxNLocator(3, integer=True))
-        axis.set_title(label, loc="left", fontsize=9.5, fontweight="bold", pad=3, color=INK)
-        axis.margins(x=0)
-        _tidy(axis)
-        _tidy(right)
-        right.grid(False)
-    rows[-1].set_xlabel(f"{name} since the first arrival")
-    figure.supylabel("GPUs in use", fontsize=9, color=INK)
-    return _svg(figure, "usage")
-
-
-def gantt(label: str, run: RunMetrics) -> str:
-    """GPUs over time, coloured by app; hovering names the app. Very many leases become an image."""
-    figure = Figure(figsize=(11.4, min(1.1 + 0.1 * run.gpus, 5.2)), layout="constrained")
-    axis = figure.subplots()
-    start = run.gpus_in_use.start
-    unit, name = _time_unit(run.gpus_in_use.end - start)
-    blocks = _blocks(run.gantt)
-    if len(blocks[0]) <= MOST_RECTANGLES:
-        _rectangles(axis, blocks, start, unit)
-    else:
-        image, extent = _raster(run, start)
-        axis.imshow(image, aspect="auto", interpolation="nearest", extent=(0, extent / unit, run.gpus, 0), zorder=2)
-    axis.set_xlim(0, max((run.gpus_in_use.end - start) / unit, 1e-9))
-    axis.set_ylim(run.gpus, 0)
-    axis.set_xlabel(f"{name} since the first arrival")
-    axis.set_ylabel("GPU")
-    axis.yaxis.set_major_locator(MaxNLocator(8, integer=True))
-    _tidy(axis)
-    axis.grid(False)
-    return _with_titles(_svg(figure, f"gantt-{label}"), run)
-
-
-# ---- pieces ---------------------------------------------------------------------------------------------------------
-
-
-def _line(i: int) -> dict[str, Any]:
-    n = len(POLICY_COLOURS)
-    return {"color": POLICY_COLOURS[i % n], "ls": DASHES[i // n % len(DASHES)], "lw": 1.8, "zorder": 3}
+def _scale_of(axis: Axes, x: Float, *, at_least: float) -> str:
+    """Limits of a CDF's axis; a long tail is drawn on a log scale, and the label says so."""
+    highest = max(float(x.max(initial=0.0)) * 1.03, at_least)
+    if not len(x) or x.min() <= 0 or highest < 25 * np.median(x):
+        axis.set_xlim(0, highest)
+        axis.xaxis.set_major_locator(MaxNLocator(6))
+        return ""
+    axis.set_xscale("log")
+    axis.set_xlim(float(x.min()) / 1.1, highest * 1.1)
+    axis.xaxis.set_major_locator(LogLocator(numticks=6))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.tick_params(which="minor", length=0)
+    return ", log scale"
 
 
 def _thin(x: Float, y: Float, most: int = 600) -> tuple[Float, Float]:
@@ -136,103 +132,137 @@ def _thin(x: Float, y: Float, most: int = 600) -> tuple[Float, Float]:
     return x[at], y[at]
 
 
-def _rebin(series: Series, most: int) -> tuple[Float, Float]:
-    """(edges, values) of at most ``most`` bins; areas stay as they are."""
-    if not len(series.value):
-        return np.array([0.0, 1e-9]), np.zeros(1)
-    edges = series.edges
-    area = np.concatenate([[0.0], np.cumsum(series.value * np.diff(edges))])
-    at = np.unique(np.linspace(0, len(edges) - 1, min(most, len(series.value)) + 1).round().astype(int))
-    return edges[at], np.diff(area[at]) / np.maximum(np.diff(edges[at]), 1e-12)
+# ---- placement -----------------------------------------------------------------------------------------------------
 
 
-def _time_unit(span: float) -> tuple[float, str]:
-    return (DAY, "days") if span > 5 * DAY else (HOUR, "hours") if span > 2 * HOUR else (60.0, "minutes")
+def placement(rows: Sequence[Row], style: Style) -> list[Drawing]:
+    """Placement scores: their distribution over leased GPU time, and how far gangs were spread."""
+    scores = _scores(rows, style)
+    spread, axis = panel(
+        "localities", "Leased GPU time by the widest boundary that gangs span", style, height=_tall(rows)
+    )
+    for i, row in enumerate(rows):
+        seconds = np.sum([run.localities for run in row.runs], axis=0)
+        share = 100 * seconds / max(float(seconds.sum()), 1e-12)
+        axis.barh(i, share, left=np.cumsum(share) - share, height=0.62, color=LOCALITY_COLOURS, lw=0)
+    axis.set_xlim(0, 100)
+    axis.set_xlabel("leased GPU time (%)")
+    _policies_down(axis, rows, style)
+    key = tuple((name, c, "-") for name, c in zip(LOCALITIES, LOCALITY_COLOURS))
+    return [scores, Drawing(name=spread.name, title=spread.title, figure=spread.figure, key=key)]
 
 
-def _blocks(g: Gantt) -> tuple[Int, Int, Int, Float, Float]:
-    """(app, first GPU, GPUs, start, end): neighbouring GPUs of one lease are one rectangle."""
-    order = np.lexsort((g.gpu, g.end, g.start, g.job))
-    gpu, job, start, end, app = g.gpu[order], g.job[order], g.start[order], g.end[order], g.app[order]
-    same = (np.diff(gpu) == 1) & (np.diff(job) == 0) & (np.diff(start) == 0) & (np.diff(end) == 0)
-    first = np.flatnonzero(np.concatenate([[True], ~same])) if len(gpu) else np.zeros(0, dtype=np.int64)
-    count = np.diff(np.append(first, len(gpu)))
-    return app[first], gpu[first], count, start[first], end[first]
+def _scores(rows: Sequence[Row], style: Style) -> Drawing:
+    drawing, axis = panel("placement", "Placement scores (1 is best): CDF over leased GPU time", style)
+    lowest = 1.0
+    for i, row in enumerate(rows):
+        seconds: dict[float, float] = {}
+        for run in row.runs:
+            for score, s in run.placements:
+                seconds[score] = seconds.get(score, 0.0) + s
+        if not seconds:
+            continue
+        x = np.array(sorted(seconds))
+        y = np.cumsum([seconds[s] for s in x.tolist()])
+        lowest = min(lowest, float(x[0]))
+        # From the left edge to the right one, so that a policy that is always at 1 can be seen too.
+        x, y = np.concatenate([[0.0], x, [1.2]]), np.concatenate([[0.0], y / y[-1], [1.0]])
+        axis.step(x, y, where="post", color=colour(i), ls=dash(i), lw=1.6, zorder=3)
+    left = max(0.0, lowest - 0.06)
+    axis.set_xlim(left, 1 + 0.04 * (1 - left))
+    axis.set_ylim(0, 1.02)
+    axis.set_xlabel("placement score, 1 / slowdown")
+    axis.set_ylabel("fraction of leased GPU time")
+    return Drawing(
+        name="placement", title=drawing.title, figure=drawing.figure, key=policy_key([r.label for r in rows])
+    )
 
 
-def _rectangles(axis: Axes, blocks: tuple[Int, Int, Int, Float, Float], zero: float, unit: float) -> None:
-    app, gpu, count, start, end = blocks
-    left, right, top, bottom = (start - zero) / unit, (end - zero) / unit, gpu + 0.06, gpu + count - 0.06
-    corners = np.stack([left, top, right, top, right, bottom, left, bottom], axis=1).reshape(-1, 4, 2)
-    for a in np.unique(app).tolist():
-        shapes = PolyCollection(list(corners[app == a]), facecolors=APP_COLOURS[a % len(APP_COLOURS)], lw=0, zorder=2)
-        shapes.set_gid(f"app-{a}")
-        axis.add_collection(shapes)
+# ---- GPU time, and what of it was lost -----------------------------------------------------------------------------
 
 
-def _raster(run: RunMetrics, zero: float) -> tuple[Any, float]:
-    """(image [rows, columns, RGBA], seconds it spans), each cell what its GPU did at the middle of its time."""
-    g, span = run.gantt, run.gpus_in_use.end - zero
-    columns, rows = PIXELS[0], min(run.gpus, PIXELS[1])
-    owner = np.full((rows, columns), -1, dtype=np.int64)
-    every = run.gpus / rows
-    shown = np.flatnonzero(np.isin(g.gpu, np.floor(np.arange(rows) * every)))
-    row = np.ceil(g.gpu[shown] / every - 1e-9).astype(int)
-    begin, end = (np.ceil((t[shown] - zero) / span * columns - 0.5).astype(int) for t in (g.start, g.end))
-    for r, b, e, a in zip(row.tolist(), begin.tolist(), end.tolist(), g.app[shown].tolist()):
-        owner[r, b:e] = a
-    palette = np.array([[int(c[i : i + 2], 16) for i in (1, 3, 5)] + [255] for c in APP_COLOURS], dtype=np.uint8)
-    image = palette[owner % len(APP_COLOURS)]
-    image[owner < 0] = 0
-    return image, span
+def gpu_time(rows: Sequence[Row], style: Style) -> list[Drawing]:
+    """GPU time of the whole workload, GPU time lost, and restarts; a bar a policy."""
+    used, axis = panel("gpu-time", "GPU time that the workload took (lower: better use)", style, height=_tall(rows))
+    _bars(axis, rows, [("gpu_seconds", None)], HOUR, style)
+    axis.set_xlabel("GPU time (GPU-hours)")
+    lost, axis = panel("lost-gpu-time", "GPU time lost to restarts and crashes", style, height=_tall(rows))
+    _bars(axis, rows, [("restart_seconds", RESTART), ("crash_seconds", CRASH)], HOUR, style)
+    axis.set_xlabel("lost GPU time (GPU-hours)")
+    restarts, axis = panel("restarts", "Restarts: grants beyond a job's first", style, height=_tall(rows))
+    _bars(axis, rows, [("restarts", None)], 1.0, style)
+    axis.set_xlabel("restarts")
+    key = (("restarts", RESTART, "-"), ("crashes", CRASH, "-"))
+    return [used, Drawing(name=lost.name, title=lost.title, figure=lost.figure, key=key), restarts]
 
 
-def _tidy(axis: Axes) -> None:
-    for side, spine in axis.spines.items():
-        spine.set_visible(side == "bottom")
-        spine.set_color(FAINT)
-    axis.tick_params(length=0, labelsize=8.5, labelcolor=INK, color=FAINT)
-    axis.xaxis.label.set_color(INK)
-    axis.yaxis.label.set_color(INK)
-    axis.title.set_color(INK)
-    axis.grid(axis="y", color=FAINT, lw=0.7, zorder=0)
-    axis.set_axisbelow(True)
-    axis.patch.set_visible(False)
-    for formatter in (axis.xaxis.get_major_formatter(), axis.yaxis.get_major_formatter()):
-        if isinstance(formatter, ScalarFormatter):
-            formatter.set_useOffset(False)
+def _bars(axis: Axes, rows: Sequence[Row], parts: Sequence[tuple[str, str | None]], scale: float, style: Style) -> None:
+    """Means over seeds, stacked, each with its number; a whisker is the 95 % interval of the sum."""
+    highest = 0.0
+    for i, row in enumerate(rows):
+        total = t_interval([sum(getattr(run, name) for name, _ in parts) / scale for run in row.runs])
+        left = 0.0
+        for name, paint in parts:
+            value = float(np.mean([getattr(run, name) for run in row.runs])) / scale
+            axis.barh(i, value, left=left, height=0.62, color=paint or colour(i), lw=0)
+            left += value
+        highest = max(highest, _end_of(total))
+        if total.half == total.half:
+            axis.errorbar(total.mean, i, xerr=total.half, color=style.ink, lw=1.0, capsize=2.5, capthick=1.0)
+    for i, row in enumerate(rows):
+        total = t_interval([sum(getattr(run, name) for name, _ in parts) / scale for run in row.runs])
+        text = f"{total.mean:,.0f}" if highest >= 20 or scale == 1 else f"{total.mean:,.1f}"
+        x = _end_of(total) + 0.02 * highest
+        axis.text(x, i, text, va="center", fontsize=8.5, color=style.ink)
+    axis.set_xlim(0, max(highest * 1.2, 1e-9))
+    axis.xaxis.set_major_locator(MaxNLocator(5))
+    _policies_down(axis, rows, style)
 
 
-def _svg(figure: Figure, salt: str) -> str:
-    """The figure as an <svg> element that an HTML page can hold: no prolog, no namespaces, colours as CSS variables."""
-    figure.patch.set_visible(False)
-    out = io.StringIO()
-    # A salt for each figure keeps the ids of figures on one page apart.
-    with matplotlib.rc_context({"svg.hashsalt": f"themis-{salt}", "svg.fonttype": "none", "axes.labelsize": 9}):
-        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    text = out.getvalue()
-    text = text[text.index("<svg") :]
-    # A style within an inline SVG would apply to the whole page.
-    text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", text, flags=re.DOTALL)
-    text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text)
-    text = re.sub(r"font-family: [^;\"]*", "font-family: var(--font)", text)
-    text = re.sub(r' (?:d|x|y|transform)="[^"]*"', lambda m: re.sub(r"(\.\d\d)\d+", r"\1", m[0]), text)
-    for colour, variable in _VARIABLES.items():
-        text = text.replace(colour, variable)
-    return re.sub(r'<svg width="[^"]*" height="[^"]*"', '<svg width="100%"', text, count=1)
+def _end_of(cell: Interval) -> float:
+    return cell.mean + (cell.half if cell.half == cell.half else 0.0)
 
 
-def _with_titles(svg: str, run: RunMetrics) -> str:
-    """Name the app of each group of rectangles, for the pointer and for screen readers."""
-
-    def name(match: re.Match[str]) -> str:
-        app = run.apps[int(match[1])]
-        rho = f", ρ {app.rho_paper:.2f} paper, {app.rho_exact:.2f} exact" if app.jct == app.jct else ""
-        title = f"{app.name} of {app.user}: {app.jobs} jobs, {app.gpu_seconds / HOUR:,.1f} GPU hours{rho}"
-        return f'<g class="app"><title>{_escape(title)}</title>'
-
-    return re.sub(r'<g id="app-(\d+)">', name, svg)
+def _policies_down(axis: Axes, rows: Sequence[Row], style: Style) -> None:
+    axis.set_yticks(range(len(rows)), [shortened(row.label, 22) for row in rows])
+    axis.set_ylim(len(rows) - 0.4, -0.6)
+    tidy(axis, style, grid="x")
 
 
-def _escape(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+def _tall(rows: Sequence[Row]) -> float:
+    return max(2.95, 0.8 + 0.27 * len(rows))
+
+
+# ---- users ---------------------------------------------------------------------------------------------------------
+
+
+def users(groups: Sequence[tuple[str, RunMetrics]], style: Style) -> Drawing:
+    """Worst (filled) and median (open) rho of each user's apps, in both forms; a line a policy."""
+    most = sorted(by_user(groups[0][1]), key=lambda row: (-row.gpu_seconds, row.user))[:MOST_USERS]
+    names = [row.user for row in most]
+    height = 0.9 + max(len(names), 1) * max(0.32, 0.11 * len(groups) + 0.12)
+    figure = Figure(figsize=(WIDE, height), layout="constrained")
+    axes = figure.subplots(1, 2, sharey=True)
+    for axis, form, label in zip(axes, ("rho_paper", "rho_exact"), ("ρ, paper's T_id", "ρ, exact T_id")):
+        for i, (_, run) in enumerate(groups):
+            offset = (i - (len(groups) - 1) / 2) * 0.78 / len(groups)
+            found = {row.user: row for row in by_user(run)}
+            rows = [found.get(name) for name in names]
+            y = np.arange(len(names)) + offset
+            worst = np.array([getattr(row, f"{form}_worst") if row else np.nan for row in rows])
+            median = np.array([getattr(row, f"{form}_median") if row else np.nan for row in rows])
+            axis.hlines(y, median, worst, color=colour(i), lw=1.3, ls=dash(i), zorder=2)
+            axis.scatter(worst, y, s=17, color=colour(i), lw=0, zorder=3)
+            axis.scatter(median, y, s=13, facecolor=style.paper, edgecolor=colour(i), lw=1.1, zorder=3)
+        axis.axvline(1.0, color=style.ink, lw=0.8, ls=(0, (2, 2)), zorder=1)
+        axis.set_xlim(0, max(axis.get_xlim()[1], 1.1))
+        axis.xaxis.set_major_locator(MaxNLocator(7))
+        axis.set_xlabel(f"{label}: median (open) and worst (filled) of the user's apps")
+        axis.set_ylim(len(names) - 0.4, -0.6)
+        tidy(axis, style, grid="x")
+    for between in range(1, len(names)):
+        for axis in axes:
+            axis.axhline(between - 0.5, color=style.faint, lw=0.7, zorder=0)
+    axes[0].set_yticks(range(len(names)), [shortened(name, 22) for name in names])
+    title = f"Fairness by user: worst and median ρ of their apps ({len(names)} users with the most GPU time)"
+    return Drawing(name="users", title=title, figure=figure, key=policy_key([label for label, _ in groups]))

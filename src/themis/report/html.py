@@ -1,4 +1,7 @@
-"""The report as one HTML file that needs nothing else: no network, no fonts, no scripts from elsewhere."""
+"""The report as one HTML file that needs nothing else: no network, no fonts, no scripts from elsewhere.
+
+Its size is bounded whatever was run: curves and Gantts are thinned where they are drawn, and tables keep their worst rows.
+"""
 
 from __future__ import annotations
 
@@ -12,31 +15,44 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from themis.errors import InputError
-from themis.report import figures
-from themis.report.compare import COLUMNS, Cell, Column, Row, caption, compare, kind_of
-from themis.report.definitions import APP_DEFINITIONS, DEFINITIONS, RHO_DEFINITIONS
-from themis.report.result import AppRow, RunMetrics
+from themis.report import figures, gantt, timeline
+from themis.report.compare import COLUMNS, Column, Row, caption, compare, kind_of
+from themis.report.definitions import APP_DEFINITIONS, DEFINITIONS, RHO_DEFINITIONS, USER_DEFINITIONS
+from themis.report.intervals import Interval
+from themis.report.paired import paired
+from themis.report.result import RunMetrics
+from themis.report.style import CSS_DASHES, DARK_COLOURS, DASHES, PAGE, POLICY_COLOURS, Drawing, inline_svg, policy_key
+from themis.report.users import by_user
 
-MOST_APPS = 400
-"""Rows in a policy's table of apps; the worst ones are shown."""
-APP_COLUMNS = (
-    ("name", "app", 0), ("user", "user", 0), ("jobs", "jobs", 0), ("weight", "weight", 1), ("arrival", "arrival h", 3600),
-    ("wait", "wait min", 60), ("jct", "JCT h", 3600), ("rho_paper", "ρ paper", 1), ("rho_exact", "ρ exact", 1),
-    ("contention", "N avg", 1), ("gpu_seconds", "GPU h", 3600), ("restarts", "restarts", 0),
-    ("lost_seconds", "lost GPU h", 3600), ("outcome", "outcome", 0),
-)  # fmt: skip
+MOST_APPS = (400, 2000)
+"""Rows in one policy's table of apps, and in all of them; the worst are shown."""
+MOST_USERS = (200, 1000)
+HOUR, MINUTE, PER_CENT = 3600.0, 60.0, 0.01
+AsText = tuple[str, str, float]
 """(field, title, divisor); divisor 0 is shown as it is."""
+APP_COLUMNS: tuple[AsText, ...] = (
+    ("name", "app", 0), ("user", "user", 0), ("jobs", "jobs", 0), ("weight", "weight", 1), ("arrival", "arrival h", HOUR),
+    ("wait", "queueing min", MINUTE), ("jct", "JCT h", HOUR), ("rho_paper", "ρ paper", 1), ("rho_exact", "ρ exact", 1),
+    ("contention", "N avg", 1), ("gpu_seconds", "GPU h", HOUR), ("placement", "placement", 1),
+    ("restarts", "restarts", 0), ("lost_seconds", "lost GPU h", HOUR), ("outcome", "outcome", 0),
+)  # fmt: skip
+USER_COLUMNS: tuple[AsText, ...] = (
+    ("user", "user", 0), ("apps", "apps", 0), ("completed", "completed", 0), ("rho_paper_worst", "worst ρ paper", 1),
+    ("rho_paper_median", "median ρ paper", 1), ("rho_exact_worst", "worst ρ exact", 1),
+    ("rho_exact_median", "median ρ exact", 1), ("jct_median", "median JCT h", HOUR), ("gpu_seconds", "GPU h", HOUR),
+    ("share", "share of GPU time %", PER_CENT),
+)  # fmt: skip
 
 
-def write_report(path: str | Path, runs: Sequence[RunMetrics], *, title: str = "") -> Path:
+def write_report(path: str | Path, runs: Sequence[RunMetrics], *, title: str = "", baseline: str = "") -> Path:
     """Write the report of these runs and return where it is.
 
     Raises
     ------
-    InputError : there are no runs, or the file cannot be written.
+    InputError : there are no runs, no run has the baseline's label, or the file cannot be written.
     """
     path = Path(path)
-    text = render(runs, title=title)
+    text = render(runs, title=title, baseline=baseline)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -45,38 +61,95 @@ def write_report(path: str | Path, runs: Sequence[RunMetrics], *, title: str = "
     return path
 
 
-def render(runs: Sequence[RunMetrics], *, title: str = "") -> str:
-    """The report as HTML."""
+def render(runs: Sequence[RunMetrics], *, title: str = "", baseline: str = "") -> str:
+    """The report as HTML; with a baseline, also what each policy differs from it by, over common seeds."""
     if not runs:
         raise InputError("a report needs at least one run; none was given.")
     rows = compare(runs)
     first = [(row.label, row.runs[0]) for row in rows]
-    gantts = [(label, run.seed, Markup(figures.gantt(label, run)), run.gantt.dropped) for label, run in first]
+    seeds = max(len(row.runs) for row in rows)
+    many_runs = " The first seed of each policy." if seeds > 1 else ""
     environment = Environment(
         loader=PackageLoader("themis.report", "templates"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
+    gantts = [_gantt(label, run, len(first)) for label, run in first]
+    used = _used(rows)
     return environment.get_template("report.html.j2").render(
-        title=title or f"{runs[0].workload} on {runs[0].cluster}",
-        kind=kind_of(runs), caption=caption(runs),
-        policies=[(row.label, Markup(figures.policy_colour(i))) for i, row in enumerate(rows)],
-        dark_colours=Markup(_colours(_DARK)), light_colours=Markup(_colours(figures.POLICY_COLOURS)),
-        columns=_columns(rows), table=[_table_row(i, row, _used(rows)) for i, row in enumerate(rows)],
-        seeds=max(len(row.runs) for row in rows),
-        distributions=Markup(figures.distributions([(row.label, row.runs) for row in rows])),
-        usage=Markup(figures.usage(first)),
-        gantts=gantts, hover=any("<title>" in svg for _, _, svg, _ in gantts),
-        apps=[_apps(label, run) for label, run in first],
-        app_columns=[(head, APP_DEFINITIONS.get(name, RHO_DEFINITIONS.get(name, ""))) for name, head, _ in APP_COLUMNS],
-        definitions=_definitions(), conditions=_conditions(runs),
+        title=title or f"{runs[0].workload} on {runs[0].cluster}", kind=kind_of(runs), caption=caption(runs),
+        seeds=seeds, first_seed=many_runs,
+        dark_colours=Markup(_colours(DARK_COLOURS)), light_colours=Markup(_colours(POLICY_COLOURS)),
+        columns=[_Head.of(c) for _, c in used], table=[_table_row(i, row, used) for i, row in enumerate(rows)],
+        differences=_differences(rows, baseline, used) if baseline else None,
+        policy_key=_key(policy_key([row.label for row in rows])),
+        distributions=[_figure(d) for d in figures.distributions(rows, PAGE)],
+        contention=_svg(timeline.contention(first, PAGE)), usage=_svg(timeline.usage(first, PAGE)),
+        placement=[_figure(d) for d in figures.placement(rows, PAGE)],
+        gpu_time=[_figure(d) for d in figures.gpu_time(rows, PAGE)], users=_svg(figures.users(first, PAGE)),
+        gantts=gantts, hover=any("<title>" in one.svg for one in gantts),
+        users_tables=[_users(label, run, len(first)) for label, run in first],
+        apps_tables=[_apps(label, run, len(first)) for label, run in first],
+        user_head=_heads(USER_COLUMNS, USER_DEFINITIONS), app_head=_heads(APP_COLUMNS, {**APP_DEFINITIONS, **RHO_DEFINITIONS}),
+        definitions=[(name.replace("_", " "), text) for name, text in DEFINITIONS.items()], conditions=_conditions(runs),
     )  # fmt: skip
-
-
-_DARK = ("#4ba3dc", "#f0803c", "#2cc295", "#e39ac4", "#f2b53c", "#8ccbf0", "#a8a8a8")
 
 
 def _colours(colours: Sequence[str]) -> str:
     return " ".join(f"--p{i}: {colour};" for i, colour in enumerate(colours))
+
+
+# ---- figures -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Figure:
+    title: str
+    svg: Markup
+    key: list[tuple[str, str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Gantt:
+    label: str
+    seed: int
+    svg: Markup
+    dropped: int
+
+
+def _svg(drawing: Drawing) -> Markup:
+    return Markup(inline_svg(drawing))
+
+
+def _figure(drawing: Drawing) -> _Figure:
+    """A panel; the legend of policies stands once, above the first panels, so panels keep only legends of their own."""
+    own = () if drawing.name in ("rho-paper", "rho-exact", "jct") else drawing.key
+    return _Figure(title=drawing.title, svg=_svg(drawing), key=_key(own))
+
+
+def _key(entries: Sequence[tuple[str, str, Any]]) -> list[tuple[str, str, str]]:
+    """(text, colour, dashes) as CSS knows them."""
+    variable = {colour: f"var(--p{i})" for i, colour in enumerate(POLICY_COLOURS)}
+    return [(text, variable.get(colour, colour), CSS_DASHES[DASHES.index(dash)]) for text, colour, dash in entries]
+
+
+def _gantt(label: str, run: RunMetrics, of: int) -> _Gantt:
+    svg = gantt.inline_gantt(gantt.gantt(label, run, PAGE, of=of), run)
+    return _Gantt(label=label, seed=run.seed, svg=Markup(svg), dropped=run.gantt.dropped)
+
+
+# ---- policies side by side -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Head:
+    name: str
+    title: str
+    definition: str
+    extra: bool
+
+    @classmethod
+    def of(cls, column: Column) -> _Head:
+        return cls(name=column.name, title=column.heading, definition=column.definition, extra=not column.short)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +157,15 @@ class _Shown:
     text: str
     spread: str
     best: bool
-    sort: float
+    sort: float | str
     extra: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TableRow:
+    label: str
+    colour: Markup
+    cells: list[_Shown]
 
 
 def _used(rows: Sequence[Row]) -> list[tuple[int, Column]]:
@@ -93,41 +173,93 @@ def _used(rows: Sequence[Row]) -> list[tuple[int, Column]]:
     return [(i, c) for i, c in enumerate(COLUMNS) if any(not math.isnan(row.cells[i].mean) for row in rows)]
 
 
-def _columns(rows: Sequence[Row]) -> list[tuple[str, str, bool]]:
-    """(title, definition, only on demand)."""
-    return [(c.title.replace("-\n", "").replace("\n", " ").strip(), c.definition, not c.short) for _, c in _used(rows)]
+def _table_row(i: int, row: Row, used: Sequence[tuple[int, Column]]) -> _TableRow:
+    return _TableRow(label=row.label, colour=_chip(i), cells=[_shown(c, row.cells[k], row.best[k]) for k, c in used])
 
 
-def _table_row(i: int, row: Row, used: Sequence[tuple[int, Column]]) -> tuple[str, Markup, list[_Shown]]:
-    return row.label, Markup(figures.policy_colour(i)), [_shown(c, row.cells[k]) for k, c in used]
+def _chip(i: int) -> Markup:
+    return Markup(f"var(--p{i % len(POLICY_COLOURS)})")
 
 
-def _shown(column: Column, cell: Cell) -> _Shown:
+def _shown(column: Column, cell: Interval, best: bool) -> _Shown:
     return _Shown(
         text=column.text(cell.mean), spread="" if math.isnan(cell.half) else f"±{column.text(cell.half)}",
-        best=cell.best, sort=-math.inf if math.isnan(cell.mean) else cell.mean, extra=not column.short,
+        best=best, sort="" if math.isnan(cell.mean) else round(cell.mean, 9), extra=not column.short,
     )  # fmt: skip
 
 
-def _apps(label: str, run: RunMetrics) -> tuple[str, int, int, list[list[tuple[str, Any]]]]:
-    """(policy, seed, apps left out, rows), worst rho first."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Differences:
+    baseline: str
+    note: str
+    rows: list[_TableRow]
+
+
+def _differences(rows: Sequence[Row], baseline: str, used: Sequence[tuple[int, Column]]) -> _Differences:
+    columns = [c for _, c in used]
+    found = paired(rows, baseline, columns)
+    shown = [
+        _TableRow(
+            label=row.label, colour=_chip(i),
+            cells=[_difference(c, cell) for c, cell in zip(columns, found.differences[row.label])],
+        )
+        for i, row in enumerate(rows) if row.label != baseline
+    ]  # fmt: skip
+    return _Differences(baseline=baseline, note=found.note, rows=shown)
+
+
+def _difference(column: Column, cell: Interval) -> _Shown:
+    known = not math.isnan(cell.mean)
+    return _Shown(
+        text=column.signed(cell.mean) + ("*" if cell.excludes_zero else ""),
+        spread="" if math.isnan(cell.half) else f"±{column.text(cell.half)}", best=cell.excludes_zero,
+        sort=round(cell.mean, 9) if known else "", extra=not column.short,
+    )  # fmt: skip
+
+
+# ---- users and apps ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    label: str
+    seed: int
+    left_out: int
+    rows: list[list[tuple[str, Any]]]
+
+
+def _apps(label: str, run: RunMetrics, of: int) -> _Group:
     order = sorted(run.apps, key=lambda app: -app.rho_paper if app.rho_paper == app.rho_paper else math.inf)
-    rows = [[_app_cell(app, name, by) for name, _, by in APP_COLUMNS] for app in order[:MOST_APPS]]
-    return label, run.seed, max(len(order) - MOST_APPS, 0), rows
+    return _group(label, run, order, APP_COLUMNS, _most(MOST_APPS, of))
 
 
-def _app_cell(app: AppRow, name: str, by: int) -> tuple[str, Any]:
+def _users(label: str, run: RunMetrics, of: int) -> _Group:
+    return _group(label, run, by_user(run), USER_COLUMNS, _most(MOST_USERS, of))
+
+
+def _most(limits: tuple[int, int], of: int) -> int:
+    return max(20, min(limits[0], limits[1] // of))
+
+
+def _group(label: str, run: RunMetrics, order: Sequence[Any], columns: Sequence[AsText], most: int) -> _Group:
+    rows = [[_text(getattr(row, name), by) for name, _, by in columns] for row in order[:most]]
+    return _Group(label=label, seed=run.seed, left_out=max(len(order) - most, 0), rows=rows)
+
+
+def _text(value: Any, by: float) -> tuple[str, Any]:
     """(text, what to sort by)."""
-    value = getattr(app, name)
     if isinstance(value, str) or by == 0:
-        return str(value), value
+        return str(value), str(value)
     if math.isnan(value):
-        return "–", -1
-    return f"{value / by:,.{2 if by == 1 else 1}f}", round(value, 6)
+        return "–", ""
+    return f"{value / by:,.{2 if by == 1 else 1}f}", f"{value:.6g}"
 
 
-def _definitions() -> list[tuple[str, str]]:
-    return [(name.replace("_", " "), text) for name, text in DEFINITIONS.items()]
+def _heads(columns: Sequence[AsText], definitions: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [(title, definitions.get(name, "")) for name, title, _ in columns]
+
+
+# ---- conditions ----------------------------------------------------------------------------------------------------
 
 
 def _conditions(runs: Sequence[RunMetrics]) -> list[list[str]]:

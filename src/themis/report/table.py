@@ -8,7 +8,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from themis.report.compare import COLUMNS, Cell, Column, caption, compare
+from themis.report.compare import COLUMNS, Column, caption, compare
+from themis.report.intervals import Interval
 from themis.report.result import RunMetrics
 
 NOTE = (
@@ -31,12 +32,12 @@ def comparison_table(runs: Sequence[RunMetrics]) -> Table:
     for column in columns:
         table.add_column(column.title, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(Text(row.label, style="bold"), *(_text(c, cell) for c, cell in zip(columns, row.cells)))
+        table.add_row(Text(row.label, style="bold"), *map(_text, columns, row.cells, row.best))
     return table
 
 
-def _text(column: Column, cell: Cell) -> Text:
-    text = Text(column.text(cell.mean), style="bold green" if cell.best else "")
+def _text(column: Column, cell: Interval, best: bool) -> Text:
+    text = Text(column.text(cell.mean), style="bold green" if best else "")
     if cell.half == cell.half:
         text.append(f"\n±{column.text(cell.half)}", style="dim")
     return text

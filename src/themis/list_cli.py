@@ -1,0 +1,116 @@
+"""``themis policies``, ``workloads``, ``clusters``: what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from themis.console import out, print_json
+
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
+
+
+def policies(as_json: AsJson = False) -> None:
+    """List the policies, with their parameters and what is proven of them.
+
+    Example: [cyan]themis policies --json[/cyan]
+    """
+    from themis.policies.api import params, policy_class, policy_names
+
+    rows = []
+    for name in policy_names():
+        kind = policy_class(name)
+        made = kind()
+        pace = made.pace.round_s
+        rows.append(
+            {
+                "name": name, "about": _about(kind), "level": str(kind.level),
+                "pace": f"rounds of {pace:g} s" if pace else "on free GPUs",
+                "parameters": params(made), "claims": sorted(kind.claims),
+            }
+        )  # fmt: skip
+    _list(rows, as_json)
+
+
+def workloads(as_json: AsJson = False) -> None:
+    """List the generators of workloads and the formats of trace files, with their options.
+
+    Example: [cyan]themis workloads[/cyan], then [cyan]themis simulate -w themis1:apps=100,load=1.4[/cyan]
+    """
+    from dataclasses import fields
+
+    from themis.traces.api import registered
+
+    _list(
+        [
+            {
+                "name": name, "about": _about(kind), "kind": "generator" if hasattr(kind, "generate") else "format",
+                "options": {f.name: f.default for f in fields(kind)},
+            }
+            for name, kind in registered().items()
+        ],
+        as_json,
+    )  # fmt: skip
+
+
+def clusters(as_json: AsJson = False) -> None:
+    """List the clusters that have a name.
+
+    Others are written as machines x GPUs ([cyan]8x4[/cyan], [cyan]2x8/2@V100+4x1@K80[/cyan]) or as a YAML file.
+    """
+    from collections import Counter
+
+    from themis.profiles.presets import PRESETS
+
+    rows = []
+    for name, build in PRESETS.items():
+        cluster = build()
+        sizes = Counter(m.gpus for m in cluster.machines)
+        rows.append(
+            {
+                "name": name, "about": " + ".join(f"{n} x {gpus}" for gpus, n in sorted(sizes.items(), reverse=True)),
+                "gpus": cluster.gpus, "machines": len(cluster.machines), "racks": len(cluster.racks),
+                "gpu_types": list(cluster.gpu_types),
+            }
+        )  # fmt: skip
+    _list(rows, as_json)
+
+
+def _about(kind: type) -> str:
+    """The first sentence on a class: its module's, where the module is about it alone, or its own."""
+    import inspect
+    import sys
+
+    module = sys.modules[kind.__module__]
+    public = [
+        v for n, v in vars(module).items() if isinstance(v, type) and v.__module__ == module.__name__ and n[0] != "_"
+    ]
+    text = (inspect.getdoc(module) if len(public) == 1 else inspect.getdoc(kind)) or ""
+    sentence, *_ = text.split("\n\n")[0].replace("\n", " ").split(". ")
+    return sentence.rstrip(".").replace("``", "")
+
+
+def _list(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
+    """Rows as JSON, or a paragraph each: name, what it is, and the rest in small print."""
+    if as_json:
+        print_json(rows)
+        return
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    for row in rows:
+        name, about, *rest = row.items()
+        details = "; ".join(f"{key}: {_cell(value)}" for key, value in rest)
+        table.add_row(f"[bold cyan]{escape(name[1])}[/]", f"{escape(_cell(about[1]))}\n[dim]{escape(details)}[/dim]")
+    out.print(table, highlight=False)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{k}={_cell(v)}" for k, v in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_cell, value)) or "none"
+    return f"{value:g}" if isinstance(value, float) else str(value) or "''"

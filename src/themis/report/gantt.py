@@ -1,0 +1,108 @@
+"""Who had which GPU when: a row a GPU, a colour an app. Very many leases become an image of bounded size."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from themis.model.units import Float, Int
+from themis.report.result import RunMetrics
+from themis.report.series import Gantt
+from themis.report.style import WIDE, Drawing, Style, escape, inline_svg, tidy
+from themis.report.timeline import HOUR, time_unit
+
+APP_COLOURS = (
+    "#4a3bb0", "#88ccee", "#44aa99", "#ddcc77", "#cc6677", "#117733", "#aa4499", "#999933", "#882255", "#6699cc",
+    "#ee8866", "#bbcc33", "#77aadd", "#994455", "#aaaa00", "#ee99aa",
+)  # fmt: skip
+MOST_RECTANGLES = 2500
+"""A Gantt with more is drawn as an image."""
+PIXELS = (1600, 640)
+"""Largest image of a Gantt: time, GPUs."""
+ALL_PIXELS = 3_000_000
+"""Most pixels of all Gantts of a page: with many policies each gets fewer."""
+
+
+def gantt(label: str, run: RunMetrics, style: Style, *, of: int = 1) -> Drawing:
+    """GPUs over time, coloured by app; one of ``of`` that share a page."""
+    figure = Figure(figsize=(WIDE, min(1.1 + 0.1 * run.gpus, 5.2)), layout="constrained")
+    axis = figure.subplots()
+    start = run.gpus_in_use.start
+    unit, name = time_unit(run.gpus_in_use.end - start)
+    blocks = _blocks(run.gantt)
+    if len(blocks[0]) <= MOST_RECTANGLES:
+        _rectangles(axis, blocks, start, unit)
+    else:
+        image, extent = _raster(run, start, _pixels(of))
+        # Without resampling the image enters the file cell by cell.
+        axis.imshow(image, aspect="auto", interpolation="none", extent=(0, extent / unit, run.gpus, 0), zorder=2)
+    axis.set_xlim(0, max((run.gpus_in_use.end - start) / unit, 1e-9))
+    axis.set_ylim(run.gpus, 0)
+    axis.set_xlabel(f"{name} since the first arrival")
+    axis.set_ylabel("GPU (number)")
+    axis.yaxis.set_major_locator(MaxNLocator(8, integer=True))
+    tidy(axis, style)
+    axis.grid(False)
+    title = f"GPUs by app under {label}, seed {run.seed}: a row a GPU, a colour an app (colours recur)"
+    return Drawing(name=f"gantt-{label}", title=title, figure=figure)
+
+
+def inline_gantt(drawing: Drawing, run: RunMetrics) -> str:
+    """The Gantt for a page, with the app of each group of rectangles named for the pointer and for screen readers."""
+
+    def name(match: re.Match[str]) -> str:
+        app = run.apps[int(match[1])]
+        rho = f", ρ {app.rho_paper:.2f} paper, {app.rho_exact:.2f} exact" if app.jct == app.jct else ""
+        title = f"{app.name} of {app.user}: {app.jobs} jobs, {app.gpu_seconds / HOUR:,.1f} GPU hours{rho}"
+        return f'<g class="app"><title>{escape(title)}</title>'
+
+    return re.sub(r'<g id="app-(\d+)">', name, inline_svg(drawing))
+
+
+def _pixels(of: int) -> tuple[int, int]:
+    """(columns, rows) of the image when so many share a page."""
+    by = min(1.0, (ALL_PIXELS / max(of, 1) / (PIXELS[0] * PIXELS[1])) ** 0.5)
+    return int(PIXELS[0] * by), int(PIXELS[1] * by)
+
+
+def _blocks(g: Gantt) -> tuple[Int, Int, Int, Float, Float]:
+    """(app, first GPU, GPUs, start, end): neighbouring GPUs of one lease are one rectangle."""
+    order = np.lexsort((g.gpu, g.end, g.start, g.job))
+    gpu, job, start, end, app = g.gpu[order], g.job[order], g.start[order], g.end[order], g.app[order]
+    same = (np.diff(gpu) == 1) & (np.diff(job) == 0) & (np.diff(start) == 0) & (np.diff(end) == 0)
+    first = np.flatnonzero(np.concatenate([[True], ~same])) if len(gpu) else np.zeros(0, dtype=np.int64)
+    count = np.diff(np.append(first, len(gpu)))
+    return app[first], gpu[first], count, start[first], end[first]
+
+
+def _rectangles(axis: Axes, blocks: tuple[Int, Int, Int, Float, Float], zero: float, unit: float) -> None:
+    app, gpu, count, start, end = blocks
+    left, right, top, bottom = (start - zero) / unit, (end - zero) / unit, gpu + 0.06, gpu + count - 0.06
+    corners = np.stack([left, top, right, top, right, bottom, left, bottom], axis=1).reshape(-1, 4, 2)
+    for a in np.unique(app).tolist():
+        shapes = PolyCollection(list(corners[app == a]), facecolors=APP_COLOURS[a % len(APP_COLOURS)], lw=0, zorder=2)
+        shapes.set_gid(f"app-{a}")
+        axis.add_collection(shapes)
+
+
+def _raster(run: RunMetrics, zero: float, pixels: tuple[int, int] = PIXELS) -> tuple[Any, float]:
+    """(image [rows, columns, RGBA], seconds it spans), each cell what its GPU did at the middle of its time."""
+    g, span = run.gantt, run.gpus_in_use.end - zero
+    columns, rows = pixels[0], min(run.gpus, pixels[1])
+    owner = np.full((rows, columns), -1, dtype=np.int64)
+    every = run.gpus / rows
+    shown = np.flatnonzero(np.isin(g.gpu, np.floor(np.arange(rows) * every)))
+    row = np.ceil(g.gpu[shown] / every - 1e-9).astype(int)
+    begin, end = (np.ceil((t[shown] - zero) / span * columns - 0.5).astype(int) for t in (g.start, g.end))
+    for r, b, e, a in zip(row.tolist(), begin.tolist(), end.tolist(), g.app[shown].tolist()):
+        owner[r, b:e] = a
+    palette = np.array([[int(c[i : i + 2], 16) for i in (1, 3, 5)] + [255] for c in APP_COLOURS], dtype=np.uint8)
+    image = palette[owner % len(APP_COLOURS)]
+    image[owner < 0] = 0
+    return image, span

@@ -1,0 +1,178 @@
+"""How figures look, and how they leave: inline in a page, or as an SVG or PNG file. One description, several outputs.
+
+Colours are safe for colour-blind readers (Okabe and Ito; Tol's muted set for apps). In a page, text, lines and policies
+are drawn in stand-in colours that become CSS variables, so one figure serves light and dark pages; in a file they are
+real colours, and the figure carries its own title, legend and caption. Equal runs give equal bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import textwrap
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import ScalarFormatter
+
+POLICY_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c8c8c")
+DARK_COLOURS = ("#4ba3dc", "#f0803c", "#2cc295", "#e39ac4", "#f2b53c", "#8ccbf0", "#a8a8a8")
+DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)))
+CSS_DASHES = ("none", "6 2", "2 2")
+LOCALITY_COLOURS = ("#08519c", "#6baed6", "#fdae6b", "#d94801")
+RESTART, CRASH = "#e08a1e", "#7a3d99"
+WIDE, NARROW = 11.4, 3.75
+"""Inches: a figure as wide as the page, and one of three beside each other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Style:
+    """Colours of text, grid and ground; ``alone``: the figure leaves the page, so that it needs title and legend."""
+
+    ink: str
+    faint: str
+    paper: str
+    alone: bool
+
+
+PAGE = Style(ink="#010203", faint="#040506", paper="#070809", alone=False)
+FILE = Style(ink="#1d2430", faint="#dfe3e8", paper="#ffffff", alone=True)
+_VARIABLES = {PAGE.ink: "var(--ink)", PAGE.faint: "var(--rule)", PAGE.paper: "var(--paper)"} | {
+    colour: f"var(--p{i})" for i, colour in enumerate(POLICY_COLOURS)
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """A figure with what stands beside it.
+
+    Attributes
+    ----------
+    name : of its file and its place in the page. ``title`` : what it shows, in one line.
+    key : its legend, (text, colour, dash) each; empty where the axes name everything.
+    """
+
+    name: str
+    title: str
+    figure: Figure
+    key: tuple[tuple[str, str, Any], ...] = ()
+
+
+def colour(i: int) -> str:
+    """Colour of the i-th policy."""
+    return POLICY_COLOURS[i % len(POLICY_COLOURS)]
+
+
+def dash(i: int) -> Any:
+    """Dashes of the i-th policy's line: with more policies than colours, the colours recur with other dashes."""
+    return DASHES[i // len(POLICY_COLOURS) % len(DASHES)]
+
+
+def policy_key(labels: Sequence[str]) -> tuple[tuple[str, str, Any], ...]:
+    """The legend of lines by policy."""
+    return tuple((label, colour(i), dash(i)) for i, label in enumerate(labels))
+
+
+def shortened(label: str, most: int = 26) -> str:
+    """A label that fits beside an axis."""
+    return label if len(label) <= most else label[: most - 1] + "…"
+
+
+def panel(name: str, title: str, style: Style, *, height: float = 2.95) -> tuple[Drawing, Axes]:
+    """A narrow figure of one pair of axes."""
+    figure = Figure(figsize=(NARROW, height), layout="constrained")
+    axis = figure.subplots()
+    tidy(axis, style)
+    return Drawing(name=name, title=title, figure=figure), axis
+
+
+def tidy(axis: Axes, style: Style, *, grid: Literal["x", "y"] = "y") -> None:
+    """The look of all axes: a baseline, a faint grid, small labels."""
+    for side, spine in axis.spines.items():
+        spine.set_visible(side == "bottom")
+        spine.set_color(style.faint)
+    axis.tick_params(length=0, labelsize=8.5, labelcolor=style.ink, color=style.faint)
+    axis.xaxis.label.set_color(style.ink)
+    axis.yaxis.label.set_color(style.ink)
+    axis.xaxis.label.set_fontsize(9)
+    axis.yaxis.label.set_fontsize(9)
+    axis.title.set_color(style.ink)
+    axis.grid(False)
+    axis.grid(axis=grid, color=style.faint, lw=0.7, zorder=0)
+    axis.set_axisbelow(True)
+    axis.patch.set_visible(False)
+    for formatter in (axis.xaxis.get_major_formatter(), axis.yaxis.get_major_formatter()):
+        if isinstance(formatter, ScalarFormatter):
+            formatter.set_useOffset(False)
+
+
+# ---- into a page ---------------------------------------------------------------------------------------------------
+
+
+def inline_svg(drawing: Drawing) -> str:
+    """The figure as an <svg> element for an HTML page: no prolog, no namespaces, colours as CSS variables."""
+    figure = drawing.figure
+    figure.patch.set_visible(False)
+    out = io.StringIO()
+    with _svg_context(drawing.name):
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    text = out.getvalue()
+    text = text[text.index("<svg") :]
+    # A style within an inline SVG would apply to the whole page.
+    text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", text, flags=re.DOTALL)
+    text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text)
+    text = re.sub(r"font-family: [^;\"]*", "font-family: var(--font)", text)
+    text = re.sub(r"(font: [^;\"]*?px) '[^;\"]*", r"\1 var(--font)", text)
+    text = re.sub(r' (?:d|x|y|transform|points)="[^"]*"', lambda m: re.sub(r"(\.\d\d)\d+", r"\1", m[0]), text)
+    for stand_in, variable in _VARIABLES.items():
+        text = text.replace(stand_in, variable)
+    label = f' role="img" aria-label="{escape(drawing.title)}"'
+    return re.sub(r'<svg width="[^"]*" height="[^"]*"', f'<svg width="100%"{label}', text, count=1)
+
+
+def _svg_context(name: str) -> AbstractContextManager[None]:
+    # A salt for each figure keeps the ids of figures on one page apart; text stays text.
+    return matplotlib.rc_context({"svg.hashsalt": f"themis-{name}", "svg.fonttype": "none"})
+
+
+def escape(text: str) -> str:
+    """Text for XML, also within quotes."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+
+
+# ---- into a file ---------------------------------------------------------------------------------------------------
+
+
+def save(drawing: Drawing, path: Path, caption: str) -> None:
+    """Write the figure with its title, legend and caption; the name's ending, .svg or .png, is the format."""
+    figure, style = drawing.figure, FILE
+    figure.patch.set_facecolor(style.paper)
+    narrow = figure.get_figwidth() < WIDE / 2
+    columns = 2 if narrow else 5
+    lines = -(-len(drawing.key) // columns)
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width + 1.2 * narrow, height + 0.62 + 0.2 * lines)
+    title = _wrapped(drawing.title, 58 if narrow else 150)
+    figure.suptitle(title, fontsize=10, fontweight="bold", color=style.ink, x=0.01, ha="left")
+    if drawing.key:
+        handles = [Line2D([], [], color=c, ls=d, lw=3 if d == "-" else 1.8) for _, c, d in drawing.key]
+        names = [shortened(text, 30) for text, _, _ in drawing.key]
+        figure.legend(
+            handles, names, loc="outside lower left", ncols=columns, frameon=False, fontsize=8, labelcolor=style.ink
+        )
+    # Below everything, so that whoever sees the figure alone knows what it is.
+    figure.supxlabel(_wrapped(caption, 84 if narrow else 190), fontsize=6.5, color="#5b6675", x=0.01, ha="left")
+    kind = path.suffix.removeprefix(".")
+    with _svg_context(drawing.name):
+        figure.savefig(path, format=kind, dpi=160, metadata={"Date": None} if kind == "svg" else {"Software": None})
+
+
+def _wrapped(text: str, width: int) -> str:
+    return "\n".join(textwrap.wrap(text, width))

@@ -1,0 +1,91 @@
+"""Figures over time: contention and apps in the system, GPUs in use. One run a policy, at most 380 steps a line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from themis.model.units import Float
+from themis.report.result import RunMetrics
+from themis.report.series import Series
+from themis.report.style import WIDE, Drawing, Style, colour, dash, policy_key, tidy
+
+HOUR, DAY = 3600.0, 86400.0
+MOST_STEPS = 380
+
+
+def time_unit(span: float) -> tuple[float, str]:
+    """(seconds, name) of the unit in which so long a time reads best."""
+    return (DAY, "days") if span > 5 * DAY else (HOUR, "hours") if span > 2 * HOUR else (60.0, "minutes")
+
+
+def contention(groups: Sequence[tuple[str, RunMetrics]], style: Style) -> Drawing:
+    """Demand over capacity, and apps in the system, over time; a line a policy."""
+    figure = Figure(figsize=(WIDE, 4.1), layout="constrained")
+    rows = figure.subplots(2, 1, sharex=True)
+    unit, name = _unit_of(groups)
+    for i, (_, run) in enumerate(groups):
+        zero = run.gpus_in_use.start
+        edges, wanted = rebin(run.gpus_wanted, MOST_STEPS)
+        _, service = rebin(run.gpus_in_service, MOST_STEPS)
+        ratio = np.divide(wanted, service, out=np.full_like(wanted, np.nan), where=service > 0)
+        _line(rows[0], ratio, (edges - zero) / unit, i)
+        edges, apps = rebin(run.active_apps, MOST_STEPS)
+        _line(rows[1], apps, (edges - zero) / unit, i)
+    rows[0].axhline(1.0, color=style.ink, lw=0.8, ls=(0, (2, 2)), zorder=1)
+    rows[0].set_ylabel("demand / capacity\n(GPUs / GPUs)")
+    rows[1].set_ylabel("apps in the system")
+    rows[1].set_xlabel(f"{name} since the first arrival")
+    for axis in rows:
+        axis.margins(x=0)
+        axis.set_ylim(bottom=0)
+        axis.yaxis.set_major_locator(MaxNLocator(4))
+        tidy(axis, style)
+    rows[1].yaxis.set_major_locator(MaxNLocator(4, integer=True))
+    title = "Contention over time: GPUs that the apps in the system could use over GPUs in service; apps in the system"
+    return Drawing(name="contention", title=title, figure=figure, key=policy_key([label for label, _ in groups]))
+
+
+def usage(groups: Sequence[tuple[str, RunMetrics]], style: Style) -> Drawing:
+    """GPUs in use over time, those in restart darker; one row a policy."""
+    figure = Figure(figsize=(WIDE, 0.55 + 1.15 * len(groups)), layout="constrained")
+    rows = figure.subplots(len(groups), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    unit, name = _unit_of(groups)
+    for i, (axis, (label, run)) in enumerate(zip(rows, groups)):
+        zero = run.gpus_in_use.start
+        for series, alpha in ((run.gpus_in_use, 0.45), (run.gpus_starting, 0.95)):
+            edges, value = rebin(series, MOST_STEPS)
+            axis.stairs(value, (edges - zero) / unit, fill=True, color=colour(i), lw=0, alpha=alpha)
+        edges, value = rebin(run.gpus_in_service, MOST_STEPS)
+        axis.stairs(value, (edges - zero) / unit, baseline=None, color=style.ink, lw=0.8, ls=(0, (4, 2)))
+        axis.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+        axis.set_title(label, loc="left", fontsize=9, fontweight="bold", pad=3, color=style.ink)
+        axis.margins(x=0)
+        axis.set_ylim(bottom=0)
+        tidy(axis, style)
+    rows[-1].set_xlabel(f"{name} since the first arrival")
+    figure.supylabel("GPUs in use", fontsize=9, color=style.ink)
+    title = "GPUs under lease over time (darker: restarting, not yet training; dashed: in service)"
+    return Drawing(name="gpu-use", title=title, figure=figure)
+
+
+def _line(axis: Axes, value: Float, edges: Float, i: int) -> None:
+    axis.stairs(value, edges, baseline=None, color=colour(i), ls=dash(i), lw=1.5, zorder=3)
+
+
+def _unit_of(groups: Sequence[tuple[str, RunMetrics]]) -> tuple[float, str]:
+    return time_unit(max((run.gpus_in_use.end - run.gpus_in_use.start for _, run in groups), default=0.0))
+
+
+def rebin(series: Series, most: int) -> tuple[Float, Float]:
+    """(edges, values) of at most ``most`` bins; areas stay as they are."""
+    if not len(series.value):
+        return np.array([0.0, 1e-9]), np.zeros(1)
+    edges = series.edges
+    area = np.concatenate([[0.0], np.cumsum(series.value * np.diff(edges))])
+    at = np.unique(np.linspace(0, len(edges) - 1, min(most, len(series.value)) + 1).round().astype(int))
+    return edges[at], np.diff(area[at]) / np.maximum(np.diff(edges[at]), 1e-12)

@@ -1,0 +1,119 @@
+"""``themis compare``: finished runs side by side, from their logs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from themis.console import err, out, print_whole
+from themis.errors import UnknownName
+
+COMPARE = """Compare finished runs over policies and seeds: means, 95 % intervals, differences to a baseline.
+
+RUN is a folder written by [cyan]themis simulate --out[/cyan], or a log in it. Runs must agree in workload, cluster and
+settings; [cyan]--anyway[/cyan] passes over what differs and puts it into the labels.
+
+[bold]Examples[/bold]
+
+[cyan]themis compare out/demo[/cyan]
+
+[cyan]themis compare out/demo --baseline drf --html compare.html[/cyan]
+
+[cyan]themis compare out/a out/b --anyway --metric rho_exact_max --metric jct_mean -o csv > compare.csv[/cyan]
+
+[cyan]themis compare out/demo --figures figures --figure-format png[/cyan]
+"""
+OUTPUTS = ("table", "json", "csv")
+FIGURE_FORMATS = ("svg", "png")
+
+
+def compare(
+    paths: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of logs, or logs.")],
+    baseline: Annotated[str, typer.Option("--baseline", "-b", help="Policy to take differences to.")] = "",
+    metric: Annotated[
+        list[str], typer.Option("--metric", "-m", metavar="NAME", help="Only this number; repeatable.")
+    ] = [],  # noqa: B006 - typer copies it
+    every: Annotated[bool, typer.Option("--all", "-a", help="Every number, in the table too.")] = False,
+    output: Annotated[str, typer.Option("--output", "-o", metavar="table|json|csv", help="What to print.")] = "table",
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the report there.")] = None,
+    tables: Annotated[
+        Path | None, typer.Option("--tables", metavar="DIR", help="Write results, apps and jobs there as Parquet.")
+    ] = None,
+    figures: Annotated[Path | None, typer.Option("--figures", metavar="DIR", help="Write the figures there.")] = None,
+    figure_format: Annotated[str, typer.Option("--figure-format", metavar="svg|png", help="Of the figures.")] = "svg",
+    anyway: Annotated[bool, typer.Option("--anyway", help="Compare runs that differ in more than policy.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no word of what was written.")] = False,
+) -> None:
+    known(output, "output", OUTPUTS)
+    known(figure_format, "figure format", FIGURE_FORMATS)
+    from themis.report import compared
+    from themis.report.compare import COLUMNS
+    from themis.report.compare import compare as side_by_side
+    from themis.report.gather import gather
+    from themis.report.paired import paired
+
+    compared.columns_of(metric, [])
+    with _bar() if not quiet else nullcontext(lambda path, i, n: None) as watch:
+        gathered = gather(paths, anyway=anyway, watch=watch)
+    for doubt in gathered.doubts:
+        err.print(f"[yellow]Note:[/yellow] {escape(doubt)}", soft_wrap=True, highlight=False)
+    rows = side_by_side(gathered.runs)
+    shown = compared.columns_of(metric, rows, every=every or output != "table")
+    difference = paired(rows, baseline, [COLUMNS[i] for i in shown]) if baseline else None
+    if output == "json":
+        print(compared.to_json(rows, shown, difference, gathered.doubts))
+    elif output == "csv":
+        print(compared.to_csv(rows, shown, difference), end="")
+    else:
+        for table in compared.tables(rows, shown, difference, max(out.width, 60)):
+            print_whole(table)
+        out.print(f"[dim]{escape(compared.notes(rows, difference))}[/dim]", highlight=False)
+    written: list[Path] = []
+    if html:
+        from themis.report.html import write_report
+
+        written.append(write_report(html, gathered.runs, baseline=baseline))
+    if tables:
+        from themis.report.parquet import write_parquet
+
+        written += write_parquet(tables, gathered.runs)
+    if figures:
+        from themis.report.figures import write_figures
+
+        written += write_figures(figures, rows, figure_format)
+    if not quiet:
+        say_written(written)
+
+
+def known(name: str, kind: str, names: tuple[str, ...]) -> None:
+    """Raise UnknownName, with "did you mean", where a choice is none."""
+    if name not in names:
+        raise UnknownName(kind, name, names)
+
+
+def say_written(paths: list[Path]) -> None:
+    """Where files are: each by name, or many by folder."""
+    folders = dict.fromkeys(path.parent for path in paths)
+    for folder in folders:
+        there = [path for path in paths if path.parent == folder]
+        said = str(there[0]) if len(there) == 1 else f"{folder}: {', '.join(path.name for path in there)}"
+        err.print(f"Written: {said}", markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[Path, int, int], None]]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("logs"))
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+        task = bar.add_task("Reading", total=None)
+
+        def watch(path: Path, i: int, n: int) -> None:
+            bar.update(task, description=f"Reading {escape(path.name)}", completed=i, total=n)
+
+        yield watch

@@ -1,0 +1,164 @@
+"""``themis simulate``: policies on a workload, in parallel, with a table, results, figures and a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from themis.console import debugging, err, print_whole, say_red
+from themis.report_cli import FIGURE_FORMATS, known, say_written
+
+if TYPE_CHECKING:
+    from themis.report.result import RunMetrics
+    from themis.sim.many import Done, Progress, Run, Watch
+
+SIMULATE = """Run policies on a workload and compare them.
+
+[bold]Examples[/bold]
+
+[cyan]themis simulate[/cyan]
+
+[cyan]themis simulate -w demo -p themis,drf,gandiva --seeds 0-4 -o out/demo[/cyan]
+
+[cyan]themis simulate -w themis1:apps=100,load=1.4 -c sim-256 -p themis:f=0.7,payment=floor,drf[/cyan]
+
+[cyan]themis simulate -p themis,drf --seeds 0-4 --figures figures --figure-format png[/cyan]
+
+[cyan]themis simulate -w my-trace.csv -c my-cluster.yaml -p themis,fifo --set lease_s=300[/cyan]
+
+Parameters follow a name after a colon, joined by commas: [cyan]NAME:KEY=VALUE,KEY=VALUE[/cyan]. In a list of policies, a
+part with "=" belongs to the policy before it: [cyan]themis:f=0.7,payment=floor,drf[/cyan] is two policies.
+"""
+POLICIES = ["themis,drf,tiresias,gandiva"]
+
+
+def simulate(
+    workload: Annotated[str, typer.Option("--workload", "-w", help="A generator, or a trace file.")] = "demo",
+    cluster: Annotated[str, typer.Option("--cluster", "-c", help="A preset, 8x4, or a YAML file.")] = "demo-32",
+    policy: Annotated[list[str], typer.Option("--policy", "-p", help="Policies; repeatable.")] = POLICIES,
+    seeds: Annotated[str, typer.Option("--seeds", "-s", help="0, 0-4 or 0,2,7: each is a run.")] = "0",
+    settings: Annotated[
+        list[str], typer.Option("--set", metavar="KEY=VALUE", help="A setting, as lease_s=300; repeatable.")
+    ] = [],  # noqa: B006 - typer copies it
+    trace_format: Annotated[str, typer.Option("--format", "-f", help="The trace file's format.")] = "",
+    single_jobs: Annotated[bool, typer.Option("--single-jobs", help="Each job of a trace is an app.")] = False,
+    mtbf: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Mean time between failures of one machine; 0: none.")
+    ] = 0.0,
+    repair: Annotated[float, typer.Option(metavar="SECONDS", help="How long a failed machine is away.")] = 1800.0,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Runs at once; 0: one a core.")] = 0,
+    folder: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Keep logs, results and report there.")
+    ] = None,
+    report: Annotated[bool, typer.Option("--report/--no-report", help="Write report.html into --out.")] = True,
+    figures: Annotated[Path | None, typer.Option("--figures", metavar="DIR", help="Write the figures there.")] = None,
+    figure_format: Annotated[str, typer.Option("--figure-format", metavar="svg|png", help="Of the figures.")] = "svg",
+    as_json: Annotated[bool, typer.Option("--json", help="Results as JSON in place of the table.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no table.")] = False,
+) -> None:
+    known(figure_format, "figure format", FIGURE_FORMATS)
+    from themis.sim.many import run_many
+    from themis.sim.plan import Plan, key_value, parse_seeds, split_policies
+
+    plan = Plan(
+        workload=workload, cluster=cluster, policies=split_policies(policy), seeds=parse_seeds(seeds),
+        settings=dict(map(key_value, settings)), format=trace_format,
+        options={"single_jobs": "true"} if single_jobs else {}, mtbf=mtbf, repair=repair,
+    )  # fmt: skip
+    runs = plan.runs(folder)
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
+    from themis.report.metrics import Fold
+
+    with _bars(runs) if not quiet else nullcontext(lambda progress: None) as watch:
+        done = run_many(runs, Fold, processes=jobs or None, watch=watch)
+    good = [d.result for d in done if d.result is not None]
+    _show(good, as_json=as_json, quiet=quiet)
+    written = _write(good, folder, report=report) if folder and good else []
+    if figures and good:
+        from themis.report.compare import compare
+        from themis.report.figures import write_figures
+
+        written += write_figures(figures, compare(good), figure_format)
+    if not quiet:
+        say_written(written)
+    _end_with_failures(done)
+
+
+def _show(good: Sequence[RunMetrics], *, as_json: bool, quiet: bool) -> None:
+    """The results on the screen."""
+    if as_json:
+        from themis.report.export import to_json
+
+        print(to_json(good))
+    elif good and not quiet:
+        from themis.report.table import comparison_table
+
+        print_whole(comparison_table(good))
+
+
+def _write(good: Sequence[RunMetrics], folder: Path, *, report: bool) -> list[Path]:
+    """The results in the folder; returns the files, the report first."""
+    from themis.report import export
+    from themis.report.html import write_report
+    from themis.report.parquet import write_parquet
+
+    texts = {
+        "results.json": export.to_json(good), "results.csv": export.to_csv(good), "apps.csv": export.apps_to_csv(good),
+    }  # fmt: skip
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    reports = [write_report(folder / "report.html", good)] if report else []
+    return [*reports, *(folder / name for name in texts), *write_parquet(folder, good)]
+
+
+@contextmanager
+def _bars(runs: Sequence[Run]) -> Iterator[Watch]:
+    """A bar for each run, of apps finished; with many runs, only those under way are shown."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("apps"),
+        TextColumn("{task.fields[hours]:8.1f} h"), TimeElapsedColumn(),
+    )  # fmt: skip
+    with Bars(*columns, console=err, transient=True, disable=not err.is_terminal) as bars:
+        names = [f"{escape(r.simulation.policy_name)}, seed {r.simulation.settings.seed}" for r in runs]
+        tasks = [
+            bars.add_task(name, start=False, visible=False, total=len(run.simulation.workload.apps), hours=0.0)
+            for name, run in zip(names, runs)
+        ]
+
+        def watch(at: Progress) -> None:
+            task = tasks[at.index]
+            if at.ended:
+                bars.stop_task(task)
+                bars.update(task, visible=len(runs) <= 12)
+            elif at.finished:
+                bars.update(task, completed=at.finished, hours=at.now / 3600)
+            else:
+                bars.start_task(task)
+                bars.update(task, visible=True)
+
+        yield watch
+
+
+def _end_with_failures(done: Sequence[Done[Any]]) -> None:
+    """One sentence for each run that failed, then the exit code of the worst."""
+    code = 0
+    for d in done:
+        if d.failure is None:
+            continue
+        who = f"{d.run.simulation.policy_name}, seed {d.run.simulation.settings.seed}"
+        ask = " This is a bug in Themis, please report it." if d.failure.bug else ""
+        say_red(f"{who}: {d.failure.message}{ask}")
+        if debugging():
+            err.print(d.failure.story, markup=False, highlight=False)
+        code = max(code, 70 if d.failure.bug else 2 if d.failure.input else 1)
+    if code:
+        raise typer.Exit(code)
