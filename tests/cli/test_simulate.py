@@ -36,7 +36,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_all_files_are_there(folder: Path) -> None:
     logs = {f"{policy}-seed{seed}.jsonl.gz" for policy in ("themis-f=0.6", "drf") for seed in (0, 1)}
-    assert {p.name for p in folder.iterdir()} == logs | {"results.json", "results.csv", "apps.csv", "report.html"}
+    tables = {f"{name}.parquet" for name in ("results", "apps", "jobs")}
+    others = {"results.json", "results.csv", "apps.csv", "report.html"}
+    assert {p.name for p in folder.iterdir()} == logs | tables | others
     report = (folder / "report.html").read_text(encoding="utf-8")
     assert "themis:f=0.6" in report
     assert 'src="http' not in report
@@ -60,7 +62,7 @@ def test_logs_are_equal_byte_for_byte_whatever_runs_beside_them(folder: Path, tm
     assert themis("simulate", *SMALL, "-o", tmp_path, "-q", "-j1", "--no-report").code == 0
     for log in folder.glob("*.jsonl.gz"):
         assert log.read_bytes() == (tmp_path / log.name).read_bytes(), log.name
-    for name in ("results.json", "results.csv", "apps.csv"):
+    for name in ("results.json", "results.csv", "apps.csv", "results.parquet", "apps.parquet", "jobs.parquet"):
         assert (folder / name).read_bytes() == (tmp_path / name).read_bytes()
     assert not (tmp_path / "report.html").exists()
 
@@ -119,6 +121,16 @@ def test_the_table_has_a_row_for_each_policy_and_the_report_is_named(tmp_path: P
 
 
 @pytest.mark.slow
+def test_figures_are_written_beside_the_results(tmp_path: Path, themis: Command) -> None:
+    args = ("simulate", "-w", "demo:hours=0.3", "-p", "fifo", "--figures", tmp_path / "figures")
+    assert themis(*args, "--figure-format", "png").code == 0
+    assert (tmp_path / "figures" / "gantt-fifo.png").is_file()
+    wrong = themis(*args, "--figure-format", "jpeg")
+    assert wrong.code == 2
+    assert "unknown figure format 'jpeg'" in wrong.err
+
+
+@pytest.mark.slow
 def test_machines_fail_and_everything_still_ends(themis: Command) -> None:
     args = ("-w", "demo:hours=2", "-p", "themis,drf", "--mtbf", "20000", "--repair", "900", "--set", "validate=true")
     ended = themis("simulate", *args, "--json", "-q")
@@ -171,7 +183,7 @@ def test_every_listing_is_text_and_json(verb: str, themis: Command) -> None:
     assert all(row["name"] in text for row in rows)
 
 
-@pytest.mark.parametrize("verb", ["simulate", "replay", "explain", "policies", "workloads", "clusters"])
+@pytest.mark.parametrize("verb", ["simulate", "compare", "replay", "explain", "policies", "workloads", "clusters"])
 def test_every_verb_has_help_with_an_example(verb: str, themis: Command) -> None:
     ended = themis(verb, "--help")
     assert ended.code == 0

@@ -171,9 +171,7 @@ def read_lines(path: str | Path) -> Iterator[tuple[int, Fields]]:
     try:
         with gzip.open(path, "rb") if Path(path).suffix == ".gz" else open(path, "rb") as file:
             for number, raw in enumerate(file, start=1):
-                line = parse(raw)
-                if number == 1:
-                    _check_header(line)
+                line = parse(raw) if number > 1 else _first(raw)
                 yield number, line
     except ThemisError as error:
         raise InputError(f"{path}, line {number}: {error}") from None
@@ -185,6 +183,15 @@ def read_lines(path: str | Path) -> Iterator[tuple[int, Fields]]:
         raise InputError(f"cannot read the log {path}: {error.strerror or error}.") from None
     if number == 0:
         raise InputError(f"{path} is empty, expected an event log that begins with a Header.")
+
+
+def _first(raw: bytes) -> Fields:
+    try:
+        line = parse(raw)
+    except InputError:
+        raise InputError("this is no event log of Themis, expected a Header as a JSON object.") from None
+    _check_header(line)
+    return line
 
 
 def _check_header(line: Fields) -> None:

@@ -60,7 +60,7 @@ def gather(
     doubts = [*_unfinished(logged), *_differences(logged), *_twice(logged)]
     if doubts and not anyway:
         more = f" There are {len(doubts) - 1} more such differences." if len(doubts) > 1 else ""
-        raise InputError(f"{doubts[0]}{more} Compare like with like, or give --anyway.")
+        raise InputError(f"{doubts[0]}{more} Give --anyway to compare all the same.")
     return Gathered(runs=tuple(_told_apart(logged)), doubts=tuple(doubts))
 
 
@@ -104,11 +104,10 @@ def _unfinished(logged: Sequence[Logged]) -> list[str]:
     said = []
     for one in logged:
         if not one.run.apps:
-            said.append(f"{one.path} ends before its first app arrives; the run was cut off.")
+            said.append(f"{one.path} ends before its first app arrives; the run was cut off, so run it again.")
         elif active := sum(app.outcome == "active" for app in one.run.apps):
-            said.append(
-                f"{one.path} ends while {active} of its {len(one.run.apps)} apps are still active; the run was cut off."
-            )
+            apps = f"{active} of its {len(one.run.apps)} apps"
+            said.append(f"{one.path} ends while {apps} are still active; the run was cut off, so run it again.")
     return said
 
 

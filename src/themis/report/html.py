@@ -6,6 +6,7 @@ Its size is bounded whatever was run: curves and Gantts are thinned where they a
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,17 @@ from themis.report.definitions import APP_DEFINITIONS, DEFINITIONS, RHO_DEFINITI
 from themis.report.intervals import Interval
 from themis.report.paired import paired
 from themis.report.result import RunMetrics
-from themis.report.style import CSS_DASHES, DARK_COLOURS, DASHES, PAGE, POLICY_COLOURS, Drawing, inline_svg, policy_key
+from themis.report.style import (
+    CSS_DASHES,
+    DARK_COLOURS,
+    DASHES,
+    PAGE,
+    POLICY_COLOURS,
+    Drawing,
+    dash,
+    inline_svg,
+    policy_key,
+)
 from themis.report.users import by_user
 
 MOST_APPS = (400, 2000)
@@ -121,8 +132,8 @@ def _svg(drawing: Drawing) -> Markup:
 
 
 def _figure(drawing: Drawing) -> _Figure:
-    """A panel; the legend of policies stands once, above the first panels, so panels keep only legends of their own."""
-    own = () if drawing.name in ("rho-paper", "rho-exact", "jct") else drawing.key
+    """A panel; the legend of policies stands once, above the panels, so that panels keep only legends of their own."""
+    own = () if drawing.name in ("rho-paper", "rho-exact", "jct", "placement") else drawing.key
     return _Figure(title=drawing.title, svg=_svg(drawing), key=_key(own))
 
 
@@ -164,7 +175,7 @@ class _Shown:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TableRow:
     label: str
-    colour: Markup
+    sample: tuple[str, str]
     cells: list[_Shown]
 
 
@@ -174,11 +185,12 @@ def _used(rows: Sequence[Row]) -> list[tuple[int, Column]]:
 
 
 def _table_row(i: int, row: Row, used: Sequence[tuple[int, Column]]) -> _TableRow:
-    return _TableRow(label=row.label, colour=_chip(i), cells=[_shown(c, row.cells[k], row.best[k]) for k, c in used])
+    return _TableRow(label=row.label, sample=_sample(i), cells=[_shown(c, row.cells[k], row.best[k]) for k, c in used])
 
 
-def _chip(i: int) -> Markup:
-    return Markup(f"var(--p{i % len(POLICY_COLOURS)})")
+def _sample(i: int) -> tuple[str, str]:
+    """Colour and dashes of the i-th policy."""
+    return f"var(--p{i % len(POLICY_COLOURS)})", CSS_DASHES[DASHES.index(dash(i))]
 
 
 def _shown(column: Column, cell: Interval, best: bool) -> _Shown:
@@ -200,7 +212,7 @@ def _differences(rows: Sequence[Row], baseline: str, used: Sequence[tuple[int, C
     found = paired(rows, baseline, columns)
     shown = [
         _TableRow(
-            label=row.label, colour=_chip(i),
+            label=row.label, sample=_sample(i),
             cells=[_difference(c, cell) for c, cell in zip(columns, found.differences[row.label])],
         )
         for i, row in enumerate(rows) if row.label != baseline
@@ -263,15 +275,16 @@ def _heads(columns: Sequence[AsText], definitions: Mapping[str, str]) -> list[tu
 
 
 def _conditions(runs: Sequence[RunMetrics]) -> list[list[str]]:
-    """A row for each run: policy, parameters, seed, workload, cluster, settings, version."""
-    return [
-        [
-            run.policy, _pairs(run.params) or "–", str(run.seed), run.source or run.workload,
+    """A row for each policy and its seeds: policy, parameters, workload, cluster, settings, version."""
+    seeds: dict[tuple[str, ...], list[str]] = {}
+    for run in runs:
+        key = (
+            run.policy, _pairs(run.params) or "–", re.sub(r", seed \d+$", "", run.source) or run.workload,
             f"{run.cluster}: {run.gpus} GPUs on {run.machines} machines", _pairs(run.settings), run.version,
             "simulated" if run.simulated else "measured",
-        ]
-        for run in runs
-    ]  # fmt: skip
+        )  # fmt: skip
+        seeds.setdefault(key, []).append(str(run.seed))
+    return [[*key[:2], ", ".join(of), *key[2:]] for key, of in seeds.items()]
 
 
 def _pairs(values: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """95 % confidence intervals over seeds: how far the mean of so few runs can be trusted.
 
 Seeds are the replications; the apps of one run are not independent of each other. Means, medians, maxima and fractions
-get Student's t over the seeds' numbers. A 99th percentile rests on few apps a run, so its t interval is a little too
+get Student's t over the seeds' numbers. Where a 99th percentile rests on few apps a run, its t interval is a little too
 narrow; it gets a two-stage bootstrap, which draws seeds and then apps within each. A maximum gets none: no resample
 holds anything above it. ``benchmarks/bench_intervals.py`` measures how often each covers; docs/report.md has the table.
 """
@@ -19,8 +19,8 @@ from themis.model.units import Float
 
 LEVEL = 0.95
 REPLICATES = 1000
-DRAWS = 10_000_000
-"""Most apps drawn in all replicates; very large runs get fewer replicates."""
+FEW_APPS = 2000
+"""From so many apps a run on, twenty lie above its 99th percentile, and Student's t serves it as well as any number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +63,8 @@ def t_interval(values: Sequence[float]) -> Interval:
 def p99_interval(samples: Sequence[Float], minus: Sequence[Float] | None = None) -> Interval:
     """Mean over seeds of the 99th percentile over apps, by a two-stage bootstrap (percentile interval, fixed draws).
 
+    Runs of ``FEW_APPS`` and more get Student's t.
+
     Parameters
     ----------
     samples : for each seed, Float[A], one number an app.
@@ -73,19 +75,18 @@ def p99_interval(samples: Sequence[Float], minus: Sequence[Float] | None = None)
     pairs = [(samples[i], minus[i] if minus is not None else None) for i in kept]
     if not pairs:
         return Interval(mean=math.nan)
-    mean = float(np.mean([_p99(x[None, :], b[None, :] if b is not None else None)[0] for x, b in pairs]))
-    if len(pairs) < 2:
-        return Interval(mean=mean)
+    found = [float(_p99(x[None, :], b[None, :] if b is not None else None)[0]) for x, b in pairs]
+    if len(pairs) < 2 or min(len(x) for x, _ in pairs) >= FEW_APPS:
+        return t_interval(found)
+    mean = float(np.mean(found))
     rng = np.random.default_rng(0)
-    count = max(200, min(REPLICATES, DRAWS // sum(len(x) for x, _ in pairs)))
-    drawn = rng.integers(len(pairs), size=(count, len(pairs)))
-    total = np.zeros(count)
+    drawn = rng.integers(len(pairs), size=(REPLICATES, len(pairs)))
+    total = np.zeros(REPLICATES)
     for i, (x, b) in enumerate(pairs):
         for column in drawn.T:
             here = np.flatnonzero(column == i)
-            for part in np.array_split(here, -(-len(here) * len(x) // 2_000_000) or 1):
-                at = rng.integers(len(x), size=(len(part), len(x)))
-                total[part] += _p99(x[at], b[at] if b is not None else None)
+            at = rng.integers(len(x), size=(len(here), len(x)))
+            total[here] += _p99(x[at], b[at] if b is not None else None)
     low, high = np.quantile(total / len(pairs), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(mean=mean, low=float(low), high=float(high), method="bootstrap")
 

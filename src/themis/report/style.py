@@ -28,6 +28,7 @@ DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)))
 CSS_DASHES = ("none", "6 2", "2 2")
 LOCALITY_COLOURS = ("#08519c", "#6baed6", "#fdae6b", "#d94801")
 RESTART, CRASH = "#e08a1e", "#7a3d99"
+SOFT = "#5b6675"
 WIDE, NARROW = 11.4, 3.75
 """Inches: a figure as wide as the page, and one of three beside each other."""
 
@@ -161,14 +162,18 @@ def save(drawing: Drawing, path: Path, caption: str) -> None:
     figure.set_size_inches(width + 1.2 * narrow, height + 0.62 + 0.2 * lines)
     title = _wrapped(drawing.title, 58 if narrow else 150)
     figure.suptitle(title, fontsize=10, fontweight="bold", color=style.ink, x=0.01, ha="left")
+    # The caption stands below everything, so that whoever sees the figure alone knows what it is.
+    said = _wrapped(caption, 84 if narrow else 190)
     if drawing.key:
         handles = [Line2D([], [], color=c, ls=d, lw=3 if d == "-" else 1.8) for _, c, d in drawing.key]
         names = [shortened(text, 30) for text, _, _ in drawing.key]
-        figure.legend(
-            handles, names, loc="outside lower left", ncols=columns, frameon=False, fontsize=8, labelcolor=style.ink
-        )
-    # Below everything, so that whoever sees the figure alone knows what it is.
-    figure.supxlabel(_wrapped(caption, 84 if narrow else 190), fontsize=6.5, color="#5b6675", x=0.01, ha="left")
+        legend = figure.legend(
+            handles, names, loc="outside lower left", ncols=columns, frameon=False, fontsize=8, labelcolor=style.ink,
+            title=said, title_fontsize=6.5, alignment="left", borderaxespad=0.1,
+        )  # fmt: skip
+        legend.get_title().set_color(SOFT)
+    else:
+        figure.supxlabel(said, fontsize=6.5, color=SOFT, x=0.01, ha="left")
     kind = path.suffix.removeprefix(".")
     with _svg_context(drawing.name):
         figure.savefig(path, format=kind, dpi=160, metadata={"Date": None} if kind == "svg" else {"Software": None})

@@ -28,13 +28,14 @@ def contention(groups: Sequence[tuple[str, RunMetrics]], style: Style) -> Drawin
     figure = Figure(figsize=(WIDE, 4.1), layout="constrained")
     rows = figure.subplots(2, 1, sharex=True)
     unit, name = _unit_of(groups)
+    steps = MOST_STEPS if len(groups) <= 4 else MOST_STEPS // 2  # many lines over each other are read by their trend
     for i, (_, run) in enumerate(groups):
         zero = run.gpus_in_use.start
-        edges, wanted = rebin(run.gpus_wanted, MOST_STEPS)
-        _, service = rebin(run.gpus_in_service, MOST_STEPS)
+        edges, wanted = rebin(run.gpus_wanted, steps)
+        _, service = rebin(run.gpus_in_service, steps)
         ratio = np.divide(wanted, service, out=np.full_like(wanted, np.nan), where=service > 0)
         _line(rows[0], ratio, (edges - zero) / unit, i)
-        edges, apps = rebin(run.active_apps, MOST_STEPS)
+        edges, apps = rebin(run.active_apps, steps)
         _line(rows[1], apps, (edges - zero) / unit, i)
     rows[0].axhline(1.0, color=style.ink, lw=0.8, ls=(0, (2, 2)), zorder=1)
     rows[0].set_ylabel("demand / capacity\n(GPUs / GPUs)")
