@@ -228,10 +228,13 @@ def _show(workload: Workload, figures: WorkloadSummary, wanted: Demand, cluster:
 
     from themis.traces.demand import sparkline
 
+    share = f"{figures.stopped:,} jobs, {figures.stopped / figures.jobs:.0%}"
+    stopped = [("stopped early", share)] if figures.stopped else []
     rows = [
         ("apps, jobs, users", f"{figures.apps:,}, {figures.jobs:,}, {figures.users:,}"),
         ("arrivals over", _time(figures.span)),
         ("work", f"{figures.gpu_hours:,.1f} GPU-hours"),
+        *stopped,
         ("median app", f"{figures.median_jobs_per_app:g} jobs, {figures.median_app_work / 3600:,.2f} GPU-hours"),
         ("longest job", _time(figures.longest_job)),
         ("largest gang, widest job", f"{figures.largest_gang}, {figures.widest_job} GPUs"),

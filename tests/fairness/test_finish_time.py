@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linprog
 
 from themis.core import snapshot as snapshots
 from themis.fairness.finish_time import (
@@ -14,12 +17,13 @@ from themis.fairness.finish_time import (
     even_split,
     list_schedule,
     phase_seconds,
+    side_by_side,
     t_id_exact,
     t_id_paper,
 )  # fmt: skip
 from themis.model.answers import Ask
 from themis.model.snapshot import Snapshot
-from themis.model.workload import App, Halving, Rung
+from themis.model.workload import App, Halving, Hyperband, Rung
 from themis.testing.builders import app, job, machines, snapshot_of, state_at
 from themis.tuning.agent import Agents, answer_ask
 
@@ -163,3 +167,116 @@ def test_more_gpus_never_make_a_phase_longer(work: float, share: float, gpus: fl
         return float(phase_seconds(np.array(work), np.array(work * share), np.array(g), np.array(gang)))
 
     assert seconds(2 * gpus) <= seconds(gpus)
+
+
+# ---- Hyperband: brackets of phases beside each other ----------------------------------------------------------------
+
+BRACKETS = ((4, 8.0), (2, 16.0), (1, 36.0)), ((2, 20.0), (1, 50.0))
+
+
+def hyperband(brackets: tuple[tuple[tuple[int, float], ...], ...] = BRACKETS, gpus: tuple[int, int] = (1, 8)) -> App:
+    """§4.3.3's sweep with a second bracket of two jobs of 100 s a step."""
+    tuners = tuple(Halving(rungs=tuple(Rung(jobs=n, steps=s) for n, s in rungs)) for rungs in brackets)
+    scales = [*SERIAL, 100.0, 100.0][: sum(t.rungs[0].jobs for t in tuners)]
+    jobs = [job(70, gpus, name=f"j{i}", step_scale=s) for i, s in enumerate(scales)]
+    return app("sweep", jobs, tuner=Hyperband(brackets=tuners))
+
+
+def among_four(sweep: App) -> Snapshot:
+    return snapshot_of(machines(8, 8), [sweep, *(app(f"other{i}", [job(1000.0)]) for i in range(3))])
+
+
+def test_hyperbands_budget_is_that_of_all_brackets_and_its_demand_that_of_their_widest_rungs() -> None:
+    snapshot = among_four(hyperband())
+    # 10,000 GPU-s of §4.3.3 and 2 x 20 x 100 + 50 x 100; at first 4 + 2 jobs of up to 8 GPUs run at once.
+    assert (snapshot.app_budget[0], snapshot.app_demand[0]) == (19_000.0, 48)
+    assert FinishTime(snapshot).t_id[0] == 19_000 / 16 * 4
+
+
+def test_hyperbands_exact_independent_finish_time_is_its_longest_bracket_or_all_its_work() -> None:
+    # On a share of 4 GPUs every phase is bound by its work: 19,000 / 4.
+    assert FinishTime(among_four(hyperband()), Form.EXACT).t_id[0] == 4750.0
+    # With jobs of one GPU the second bracket's chain binds: 20 x 100 + 50 x 100 s whatever the share.
+    assert FinishTime(among_four(hyperband(gpus=(1, 1))), Form.EXACT).t_id[0] == 7000.0
+
+
+@pytest.mark.parametrize(
+    ("gpus", "seconds"), [(1, 19_000.0), (2, 9500.0), (4, 4750.0), (8, 2375.0), (16, 1187.5), (64, 875.0)]
+)
+def test_hyperbands_brackets_are_priced_together(gpus: int, seconds: float) -> None:
+    """Bound by all the work up to 16 GPUs; on 64 by the longer bracket, (20 x 100 + 50 x 100) / 8."""
+    finish = FinishTime(among_four(hyperband()))
+    assert finish.left_on(np.array([float(gpus)]), np.array([8.0]), 0)[0] == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("form", list(Form))
+def test_one_bracket_of_hyperband_is_successive_halving(form: Form) -> None:
+    one = FinishTime(among_four(hyperband(BRACKETS[:1])), form)
+    # Beside an app of two brackets, the arithmetic of brackets is used for everybody.
+    apps = [hyperband(BRACKETS[:1]), app("two", hyperband().jobs, tuner=hyperband().tuner), app("o", [job(1000.0)] * 2)]
+    beside = FinishTime(snapshot_of(machines(8, 8), [*apps, app("p", [job(1000.0)])]), form)
+    halved = FinishTime(sweep_among_four(), form)
+    for gpus in (1.0, 3.0, 4.0, 7.5, 8.0, 16.0, 64.0):
+        left = [f.left_on(np.array([gpus]), np.array([8.0]), 0)[0] for f in (halved, one, beside)]
+        assert left == pytest.approx([left[0]] * 3)
+    assert one.t_id[0] == beside.t_id[0] == halved.t_id[0]
+    np.testing.assert_allclose(beside.left_on(np.full(4, 5.0), np.full(4, 8.0))[0], halved.left_on(5.0, 8.0)[0])
+
+
+def optimum(chains: list[list[tuple[float, float]]], gpus: float) -> float:
+    """Least makespan of two chains of divisible phases (work, most GPUs): the best order of their ends, by LPs."""
+    sizes = [len(chain) for chain in chains]
+    best = np.inf
+    for at in combinations(range(sum(sizes)), sizes[0]):
+        # Interval e ends with a phase of chain 0 if e is in ``at``, else with one of chain 1.
+        owner = [0 if e in at else 1 for e in range(sum(sizes))]
+        intervals = len(owner)
+        cost = np.concatenate([np.ones(intervals), np.zeros(2 * intervals)])
+        upper, equal, works = [], [], []
+        now = [0, 0]
+        run = [[np.zeros(3 * intervals) for _ in chain] for chain in chains]
+        for e in range(intervals):
+            total = np.zeros(3 * intervals)
+            total[e] = -gpus
+            for c in (0, 1):
+                column = intervals * (1 + c) + e
+                total[column] = 1.0
+                cap = np.zeros(3 * intervals)
+                if now[c] < sizes[c]:
+                    run[c][now[c]][column] = 1.0
+                    cap[e] = -chains[c][now[c]][1]
+                cap[column] = 1.0
+                upper.append(cap)
+            upper.append(total)
+            now[owner[e]] += 1
+        for c in (0, 1):
+            equal += run[c]
+            works += [work for work, _ in chains[c]]
+        found = linprog(cost, np.array(upper), np.zeros(len(upper)), np.array(equal), np.array(works))
+        if found.status == 0:
+            best = min(best, float(found.fun))
+    return best
+
+
+phases = st.lists(st.tuples(st.floats(1, 20), st.floats(0.1, 1.0)), min_size=1, max_size=2)
+
+
+@settings(max_examples=30, deadline=None)
+@given(phases, phases, st.sampled_from([1.0, 2.0, 5.0, 12.0]), st.sampled_from([1.0, 2.0, 4.0]))
+def test_brackets_together_take_at_least_the_bound_and_at_most_twice_it(
+    first: list[tuple[float, float]], second: list[tuple[float, float]], gpus: float, gang: float
+) -> None:
+    """Against the optimum: exact where one job can use all the GPUs, never more than it, never less than half of it."""
+    chains = [[(work, share * work) for work, share in chain] for chain in (first, second)]
+    alone = [
+        sum(float(phase_seconds(np.array(w), np.array(x), np.array(gpus), np.array(gang))) for w, x in c)
+        for c in chains
+    ]
+    together = sum(work for chain in chains for work, _ in chain) / gpus
+    bound = float(side_by_side(np.array(alone), np.array(together)))
+    # A phase of work w whose longest job has x can use up to w / (x / gang) GPUs at once.
+    best = optimum([[(w, gang * w / x) for w, x in chain] for chain in chains], gpus)
+    assert bound <= best * (1 + 1e-6)
+    assert best <= 2 * bound * (1 + 1e-6)
+    if gpus <= gang:
+        assert best == pytest.approx(bound, rel=1e-6)

@@ -18,7 +18,7 @@ from themis.model import events as e
 from themis.model.answers import Ask, GpuGrant, Proof, RoundPlan, Solved, TimeShare
 from themis.model.cluster import Machine
 from themis.model.log import LogWriter, Record, decode, encode, is_record, read_log
-from themis.model.workload import App, Halving, Job, LossCurve, Regime, Rung
+from themis.model.workload import App, CurveStopping, Halving, Hyperband, Job, LossCurve, Regime, Rung
 
 HEADER = e.Header(
     schema=e.SCHEMA, version="1", simulated=True, policy="themis", params={"f": 0.8, "rho": "paper", "none": None},
@@ -33,6 +33,22 @@ SWEEP = App(
     ),
     tuner=Halving(rungs=(Rung(jobs=4, steps=5.0), Rung(jobs=2, steps=12.5))),
 )  # fmt: skip
+BRACKETS = dataclasses.replace(
+    SWEEP,
+    tuner=Hyperband(
+        brackets=(
+            Halving(rungs=(Rung(jobs=3, steps=5.0), Rung(jobs=1, steps=2.0))),
+            Halving(rungs=(Rung(jobs=1, steps=9.0),)),
+        )
+    ),
+)
+CURVES = [
+    dataclasses.replace(SWEEP, tuner=tuner)
+    for tuner in (
+        CurveStopping(check_steps=1 / 3),
+        CurveStopping(check_steps=2.0, keep=3, confidence=0.9, warmup=6, noise=0.0),
+    )
+]
 PLAIN = App(name="plain", user="bob", arrival=0.0, jobs=(Job(name="j", model="LSTM", regimes=(Regime(steps=1.0),)),))
 GRANT = e.Grant(
     app=1, job=2, attempt=3, gpus=(4, 5, 6), seat=0, until=600.0, locality=1, target=1e5 / 3, score=1 / 1.3
@@ -73,11 +89,14 @@ RECORDS: list[Record] = [
     e.MachineReturned(machine=1),
     e.AppSubmitted(app=SWEEP, weight=2.0),
     e.AppSubmitted(app=PLAIN),
+    e.AppSubmitted(app=BRACKETS),
+    *(e.AppSubmitted(app=app) for app in CURVES),
     e.AppCancelled(app=0),
     e.JobStarted(job=2, attempt=1),
     e.JobProgress(job=2, attempt=1, steps=0.1),
     e.JobStopped(job=2, attempt=1, steps=1 / 3),
     e.JobReached(job=2, attempt=1, steps=1e9, loss=0.3),
+    e.LossReported(job=2, attempt=1, steps=1 / 3, loss=0.3),
     allocated(GPUS, PROOF),
     allocated(dataclasses.replace(GPUS, until=np.array([600.0, 600.0]))),
     allocated(GpuGrant(app=ints(), gang=ints(), machine=ints(), gpus=ints(), until=np.zeros(0), extend=ints())),
@@ -91,6 +110,7 @@ RECORDS: list[Record] = [
     e.Renew(app=1, job=2, until=660.0, target=5.0),
     e.Revoke(app=1, job=2, attempt=3, cause="expired"),
     e.JobEnded(app=1, job=2, outcome="stopped", steps=3.25),
+    e.CurveStopped(app=1, job=2, steps=3.25, forecast=0.5, deviation=0.1, standard=0.2, chance=1 / 3),
     e.AppFinished(
         app=1, outcome="completed", jct=10.0, rho_paper=0.9, rho_exact=1.1, t_id_paper=11.1, t_id_exact=9.1,
         contention=2.0, capacity=32.0, gpu_seconds=55.5,
@@ -204,6 +224,10 @@ def write(path: Path, *lines: bytes) -> Path:
         (b'{"t":1.0,"kind":"JobStarted","job":1}', "this is no JobStarted: .*attempt"),
         (b'{"t":1.0,"kind":"Grant","job":1}', "this is no Grant: it lacks 'gpus'"),
         (b'{"t":1.0,"kind":"AppSubmitted","app":{"name":"a","user":"u","arrival":-1,"jobs":[]}}', "app 'a'"),
+        (
+            b'{"t":1.0,"kind":"AppSubmitted","app":{"name":"a","user":"u","arrival":1,"tuner":{"kind":"asha"},"jobs":[]}}',
+            "unknown tuner 'asha'",
+        ),
         (b'{"t":1.0,"kind":"Allocated","version":1,"answer":{"kind":"wish"}}', "unknown kind of answer 'wish'"),
     ],
 )

@@ -91,6 +91,19 @@ def test_without_auctions_leases_are_told(tmp_path: Path) -> None:
     assert "−2 expired" in out.getvalue()
 
 
+def test_jobs_given_up_by_their_learning_curves_are_told_with_the_reason(tmp_path: Path) -> None:
+    why = e.CurveStopped(app=1, job=2, steps=40.0, forecast=0.98, deviation=0.021, standard=0.406, chance=0.031)
+    log: Log = [*STORY[:12], (290.0, why), (290.0, revoke(1, 2, 1, "stopped")), *STORY[13:14], STORY[-2]]
+    story = explain(write(tmp_path / "x.jsonl", log), "mine")
+    (step,) = [s for s in story.steps if s.stopped]
+    # Jobs are numbered over all apps: "other" has the first, so its second is job 2.
+    assert (step.time, step.revoked, step.stopped) == (290.0, 2, ("mine-1: 0.98 ± 0.02 against 0.406 (3.1%)",))
+    out = io.StringIO()
+    Console(file=out, width=220).print(story.table())
+    assert "stopped mine-1: 0.98 ± 0.02 against 0.406 (3.1%)" in out.getvalue()
+    assert "the one it had to beat" in " ".join(out.getvalue().split())
+
+
 def test_an_app_that_a_cut_proof_left_out_is_still_ranked(tmp_path: Path) -> None:
     apps = list(range(300))
     many = auction(4, apps, [9.0] * 300, [a < 3 for a in apps], [0] * 300, [1.0] * 300, [int(a == 200) for a in apps])

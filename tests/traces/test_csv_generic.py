@@ -10,7 +10,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from themis.errors import InputError, TraceError
-from themis.model.workload import App, Bag, Group, Halving, Job, LossCurve, Regime, Rung, User, Workload
+from themis.model.workload import (
+    App,
+    Bag,
+    CurveStopping,
+    Group,
+    Halving,
+    Hyperband,
+    Job,
+    LossCurve,
+    Regime,
+    Rung,
+    User,
+    Workload,
+)  # fmt: skip
 from themis.profiles.models import DEFAULT_BOOK
 from themis.traces.api import load_workload
 from themis.traces.csv_generic import COLUMNS, GenericCsv, write_csv
@@ -101,10 +114,44 @@ FAULTS = {
     "negative steps in a regime": ("a,u,0,1,,,,10@4 -1@8,,,,,", "steps", "10@4 -1@8", "above 0"),
     "an unknown model": ("a,u,0,1,,,10,,VGG17,,,,", "model", "VGG17", "perhaps 'VGG1"),
     "a weight of 0": ("a,u,0,1,,,10,,,,0,,", "weight", "0", "above 0"),
-    "an unknown tuner": ("a,u,0,1,,,10,,,,,asha,", "tuner", "asha", "'bag' or rungs"),
+    "an unknown tuner": ("a,u,0,1,,,10,,,,,asha,", "tuner", "asha", "'bag', rungs"),
     "halving without rungs": ("a,u,0,1,,,10,,,,,halving,", "tuner", "halving", "rungs"),
     "rungs that grow": ("a,u,0,1,,,10,,,,,halving 1x5 2x5,", "tuner", "halving 1x5 2x5", "no more jobs"),
     "a rung that is no pair": ("a,u,0,1,,,10,,,,,halving 1x5x6,", "tuner", "halving 1x5x6", "rungs"),
+    "hyperband without rungs": ("a,u,0,1,,,10,,,,,hyperband,", "tuner", "hyperband", "brackets"),
+    "an empty bracket": ("a,u,0,1,,,10,,,,,hyperband 1x5 |,", "tuner", "hyperband 1x5 |", "brackets"),
+    "brackets of other size": (
+        "a,u,0,1,,,10,,,,,hyperband 1x5 | 1x5,",
+        "tuner",
+        "hyperband 1x5 | 1x5",
+        "together 1 jobs",
+    ),
+    "rungs without end": ("a,u,0,1,,,10,,,,,halving 1xinf,", "tuner", "halving 1xinf", "rungs"),
+    "curve without steps": ("a,u,0,1,,,10,,,,,curve keep=1,", "tuner", "curve keep=1", "check_steps=500"),
+    "curve of another kind": (
+        "a,u,0,1,,,10,,,,,curve check_steps=5 best=1,",
+        "tuner",
+        "curve check_steps=5 best=1",
+        "curve",
+    ),
+    "curve twice": (
+        "a,u,0,1,,,10,,,,,curve check_steps=5 check_steps=5,",
+        "tuner",
+        "curve check_steps=5 check_steps=5",
+        "'curve",
+    ),
+    "curve that is never sure": (
+        "a,u,0,1,,,10,,,,,curve check_steps=5 confidence=1,",
+        "tuner",
+        "curve check_steps=5 confidence=1",
+        "less than 1",
+    ),
+    "too many reports": (
+        "a,u,0,1,,,,1e9,,,,curve check_steps=1,",
+        "tuner",
+        "curve check_steps=1",
+        "at most 10000 reports",
+    ),
     "a first rung of other size": ("a,u,0,1,,,10,,,,,halving 2x5 1x5,", "tuner", "halving 2x5 1x5", "1 jobs"),
     "a loss of two numbers": ("a,u,0,1,,,10,,,,,,1 2", "loss", "1 2", "three numbers"),
     "a row with too few cells": ("a,u,0,1", "gpus_min", "", "13 cells"),
@@ -216,12 +263,18 @@ def jobs(draw: st.DrawFn, name: str) -> Job:
 def apps(draw: st.DrawFn, name: str, users: list[str]) -> App:
     members = tuple(draw(jobs(job)) for job in draw(st.lists(names, min_size=1, max_size=3, unique=True)))
     rungs = (Rung(jobs=len(members), steps=draw(positive)), Rung(jobs=1, steps=draw(positive)))
+    single = Halving(rungs=(Rung(jobs=1, steps=draw(positive)),))
+    check = max(job.steps for job in members) * draw(st.floats(1e-3, 1e3))
+    tuners = [Bag(), Halving(rungs=rungs), Hyperband(brackets=(single,) * len(members))]
+    if 0 < check < float("inf"):
+        more = {"keep": draw(st.integers(1, 9)), "warmup": draw(st.integers(4, 9)), "noise": draw(st.floats(0, 1))}
+        tuners.append(CurveStopping(check_steps=check, confidence=draw(st.floats(0.5, 0.999)), **more))
     return App(
         name=name,
         user=draw(st.sampled_from(users)),
         arrival=draw(st.floats(min_value=0, max_value=1e12)),
         jobs=members,
-        tuner=draw(st.sampled_from([Bag(), Halving(rungs=rungs)])),
+        tuner=draw(st.sampled_from(tuners)),
         weight=draw(positive),
         deadline=draw(st.none() | st.floats(min_value=0, max_value=1e12)),
     )

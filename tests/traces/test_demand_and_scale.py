@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from logs import write
 
 from themis.errors import InputError, TraceError
-from themis.model.workload import App, Halving, Job, Regime, Rung, Workload
+from themis.model.workload import App, CurveStopping, Halving, Hyperband, Job, LossCurve, Regime, Rung, Workload
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.speed import ProfileBook
 from themis.traces.api import load_workload, reader_of
@@ -55,6 +55,32 @@ def test_the_rungs_of_a_sweep_follow_one_another_with_fewer_gpus() -> None:
     found = demand(Workload(name="w", apps=(sweep,)), bins=2)
     assert found.edges.tolist() == [10, 60, 110]
     assert found.gpus == pytest.approx([8, 2])
+
+
+def test_the_brackets_of_a_sweep_run_beside_each_other() -> None:
+    jobs = tuple(replace(app(f"j{i}", 0, 300, 1).jobs[0], gpus_max=2) for i in range(5))
+    one = Halving(rungs=(Rung(jobs=4, steps=100), Rung(jobs=1, steps=100)))
+    other = Halving(rungs=(Rung(jobs=1, steps=100),))
+    sweep = App(name="s", user="u", arrival=10, jobs=jobs, tuner=Hyperband(brackets=(one, other)))
+    workload = Workload(name="w", apps=(sweep,))
+    assert demand(workload, bins=2).gpus == pytest.approx([10, 2])
+    assert (describe(workload).work, describe(workload).stopped) == (600.0, 3)
+    (longer,) = scale(workload, Scale(time=3.0)).apps
+    assert isinstance(longer.tuner, Hyperband)
+    assert [b.steps for b in longer.tuner.brackets] == [600.0, 300.0]
+
+
+def test_demand_and_work_of_curve_stopping_are_those_of_its_dry_run() -> None:
+    curves = [LossCurve(a=2.0, b=0.02, c=c) for c in (0.3, 0.9, 0.5)]
+    jobs = tuple(replace(app(f"j{i}", 0, 1000, 1).jobs[0], loss=loss) for i, loss in enumerate(curves))
+    sweep = App(name="s", user="u", arrival=0, jobs=jobs, tuner=CurveStopping(check_steps=50, noise=0.0))
+    workload = Workload(name="w", apps=(sweep,))
+    found = demand(workload, bins=5)
+    assert found.gpus == pytest.approx([3, 1, 1, 1, 1])
+    summary = describe(workload)
+    assert (summary.work, summary.stopped) == (1400.0, 2)
+    (longer,) = scale(workload, Scale(time=3.0)).apps
+    assert longer.tuner == CurveStopping(check_steps=150, noise=0.0)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e5), st.floats(1, 1e5), st.integers(1, 64)), min_size=1, max_size=20))

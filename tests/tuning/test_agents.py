@@ -6,12 +6,18 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from themis.fairness.finish_time import FinishTime
+from themis.core.phases import revise
+from themis.core.snapshot import take
+from themis.core.tables import Status
+from themis.fairness.finish_time import FinishTime, list_schedule
 from themis.model.answers import Ask
 from themis.model.snapshot import Snapshot
+from themis.model.workload import CurveStopping, Halving, Hyperband, LossCurve, Rung
 from themis.policies.themis import Themis
-from themis.testing.builders import app, job, machines, random_simulation, snapshot_of
+from themis.testing.builders import app, job, machines, random_simulation, snapshot_of, state_at
 from themis.testing.policies import sample_snapshots
 from themis.tuning.agent import Agents, Row, answer_ask
 from themis.tuning.halving import survivors
@@ -104,6 +110,51 @@ def test_single_jobs_bid_the_same_in_arrays_as_one_by_one() -> None:
         np.testing.assert_allclose([x[2] for x in in_arrays], [x[2] for x in alone])
 
 
+def test_hyperband_bids_for_its_brackets_together() -> None:
+    brackets = tuple(
+        Halving(rungs=tuple(Rung(jobs=n, steps=s) for n, s in rungs))
+        for rungs in (((4, 100.0), (2, 100.0), (1, 300.0)), ((2, 50.0), (1, 200.0)))
+    )
+    jobs = [job(500.0, name=f"j{i}") for i in range(4)] + [job(250.0, name=f"k{i}") for i in range(2)]
+    rows = rows_of(snapshot_of(machines(8), [app("a", jobs, tuner=Hyperband(brackets=brackets))]))
+    # 1200 s of work on g GPUs, until the first bracket binds: 400 / g, at least 100, then 100, then 300 s.
+    assert {row.gpus: row.left for row in rows} == pytest.approx(
+        {1: 1200.0, 2: 600.0, 3: 400 / 3 + 400, 4: 500.0, 5: 500.0, 6: 500.0}
+    )
+
+
+def test_curve_stopping_bids_a_list_schedule_of_what_its_jobs_are_forecast_to_run() -> None:
+    """All by hand: jobs of 400, 300, 300 and 200 s, of which the third is given up and the first has run 100 s."""
+    works = (400.0, 300.0, 300.0, 200.0)
+    jobs = [job(w, name=f"j{i}", loss=LossCurve(a=1, b=0.1, c=0.1)) for i, w in enumerate(works)]
+    spec = app("a", jobs, tuner=CurveStopping(check_steps=10.0))
+    state = state_at(machines(8), [spec, app("b", [job(1.0)])], held=[(0, (0,), 600.0)], now=100.0)
+    state.jobs.status[2] = Status.ENDED
+    revise(state, 0)
+    snapshot = take(state)
+    # B = attained + forecast: the stopped job had done nothing.
+    assert (snapshot.app_budget[0], snapshot.app_longest[0]) == (900.0, 400.0)
+    agents = Agents(snapshot, FinishTime(snapshot))
+    # Held: the first job's GPU, free in 300 s; two more GPUs run the others beside it, one runs them in turn.
+    assert agents.without[0] == list_schedule([(300.0, 1.0)], [300.0, 200.0]) == 800.0
+    assert {row.gpus: row.left for row in rows_of(snapshot)} == {1: 500.0, 2: 300.0}
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.floats(1, 1000), min_size=2, max_size=6), st.integers(1, 6))
+def test_a_rigid_app_under_curve_stopping_bids_what_a_bag_of_its_jobs_would(works: list[float], gpus: int) -> None:
+    """Brute force over the splits that list scheduling makes: longest first onto the gang that is free first."""
+    jobs = [job(w, name=f"j{i}") for i, w in enumerate(works)]
+    spec = app("a", jobs, tuner=CurveStopping(check_steps=max(works)))
+    for row in rows_of(snapshot_of(machines(gpus), [spec, app("b", [job(1.0)])])):
+        free = [0.0] * row.gpus
+        for work in sorted(works, reverse=True):
+            free[free.index(min(free))] += work
+        assert row.left == pytest.approx(max(free))
+
+
 def test_random_simulations_of_the_kit_contain_every_kind_of_app() -> None:
-    kinds = {type(a.tuner).__name__ for a in random_simulation(Themis(), 0).workload.apps}
-    assert kinds == {"Bag", "Halving"}
+    for seed in range(3):
+        kinds = {type(a.tuner).__name__ for a in random_simulation(Themis(), seed).workload.apps}
+        assert kinds >= {"Bag", "Hyperband", "CurveStopping"}
+    assert "Halving" in kinds

@@ -7,12 +7,16 @@ settles the instant: leases that end now and whatever else is free are one offer
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 
+from themis.core import phases, rungs
 from themis.core import snapshot as snapshots
 from themis.core.intend import intend, plan_from, round_end
 from themis.core.place import Placed, place
-from themis.core.state import EPS, State, Status
+from themis.core.state import EPS, State
+from themis.core.tables import Status
 from themis.core.validate import validate
 from themis.errors import InvariantBroken
 from themis.model.answers import Answer, Ask, GpuGrant, RoundPlan, Solved, TimeShare
@@ -23,6 +27,7 @@ from themis.model.events import (
     BidsCollected,
     CollectBids,
     Command,
+    CurveStopped,
     Event,
     Grant,
     JobEnded,
@@ -30,6 +35,7 @@ from themis.model.events import (
     JobReached,
     JobStarted,
     JobStopped,
+    LossReported,
     MachineFailed,
     MachineJoined,
     MachineReturned,
@@ -42,11 +48,13 @@ from themis.model.events import (
 from themis.model.settings import Settings
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Seconds, next_tick
-from themis.model.workload import Halving
 from themis.policies.api import Pace
 from themis.profiles.speed import ProfileBook
-from themis.tuning.halving import survivors
+from themis.tuning.curves import Verdict
 from themis.tuning.split import choose_job
+
+Freed: TypeAlias = tuple[tuple[int, ...], Seconds, int]
+"""What a job held: its GPUs, until when, and the seat."""
 
 
 class Scheduler:
@@ -93,6 +101,9 @@ class Scheduler:
                 if self._current(event.job, event.attempt):
                     s.report(event.job, event.steps)
                 return
+            case LossReported():
+                self._loss(event)
+                return
             case JobStopped():
                 self._stopped(event)
                 return
@@ -135,37 +146,66 @@ class Scheduler:
         s.report(j, event.steps)
         s.jobs.loss[j] = event.loss
         complete = event.steps >= s.jobs.total[j] - 1e-6
-        a = int(s.jobs.app[j])
-        gpus, until, seat = s.job_gpus[j], float(s.jobs.until[j]), s.job_seat[j]
-        self._revoke(j, "finished" if complete else "rung", Status.ENDED if complete else Status.PAUSED)
+        freed = [self._let_go(j, "finished" if complete else "rung", Status.ENDED if complete else Status.PAUSED)]
         if complete:
             self._end(j, "completed")
-        s.plan = None
-        self._next_rung(a)
-        if s.apps.active[a]:
-            self._successor(a, gpus, until, seat)
+        self._after(int(s.jobs.app[j]), freed, s.curves.report(s, j, event.loss))
 
-    def _next_rung(self, a: int) -> None:
-        """When all jobs of a rung are there, the best go on and the others end; when all jobs ended, so does the app."""
-        s, spec = self.state, self.state.app_specs[a]
+    def _loss(self, event: LossReported) -> None:
+        """A check of curve stopping: only if jobs are given up is anything to be settled."""
+        s, j = self.state, event.job
+        if not self._current(j, event.attempt):
+            return
+        s.report(j, event.steps)
+        s.jobs.loss[j] = event.loss
+        poor = s.curves.report(s, j, event.loss)
+        if poor:
+            self._after(int(s.jobs.app[j]), [], poor)
+            self._changed()
+
+    def _after(self, a: int, freed: list[Freed], poor: list[Verdict]) -> None:
+        """Jobs ended, paused or are given up: the tuner goes on; when all jobs ended, so does the app."""
+        s = self.state
+        s.plan = None
         jobs = s.app_jobs(a)
-        status = s.jobs.status[jobs]
-        if isinstance(spec.tuner, Halving) and not (status <= Status.RUNNING).any() and (status == Status.PAUSED).any():
-            phase = int(s.apps.phase[a]) + 1
-            here = jobs[status == Status.PAUSED]
-            on = survivors(s.jobs.loss[here], spec.tuner.rungs[phase].jobs)
-            target = sum(r.steps for r in spec.tuner.rungs[: phase + 1])
-            for j in here[~on].tolist():
-                s.jobs.status[j] = Status.ENDED
-                self._end(j, "stopped")
-            for j in here[on].tolist():
-                s.jobs.status[j] = Status.WAITING
-                s.set_target(j, target)
-            s.apps.phase[a] = phase
-            s.future[:, a, phase] = 0.0
+        for verdict in poor:
+            freed += self._give_up(int(jobs[verdict.row]), verdict)
+        if poor:
+            phases.revise(s, a)
+        for j in rungs.advance(s, a):
+            self._end(j, "stopped")
         s.apps.stale[a] = 1
         if (s.jobs.status[jobs] == Status.ENDED).all():
-            self.out.append(s.finish_app(a, "completed"))
+            self._finish(a, "completed")
+        else:
+            for gpus, until, seat in freed:
+                self._successor(a, gpus, until, seat)
+
+    def _give_up(self, j: int, verdict: Verdict) -> list[Freed]:
+        """Curve stopping ends a job; returns what it held."""
+        s = self.state
+        freed = [self._let_go(j, "stopped", Status.ENDED)] if s.jobs.status[j] == Status.RUNNING else []
+        s.jobs.status[j] = Status.ENDED
+        s.curves.forget_job(j)
+        self.out.append(
+            CurveStopped(
+                app=int(s.jobs.app[j]), job=j, steps=float(s.jobs.done[j]), forecast=verdict.forecast,
+                deviation=verdict.deviation, standard=verdict.standard, chance=verdict.chance,
+            )
+        )  # fmt: skip
+        self._end(j, "stopped")
+        return freed
+
+    def _finish(self, a: int, outcome: str) -> None:
+        self.out.append(self.state.finish_app(a, outcome))
+        self.state.curves.forget_app(self.state.app_jobs(a).tolist())
+
+    def _let_go(self, j: int, cause: str, status: Status) -> Freed:
+        """Revoke a running job's lease; returns what it held."""
+        s = self.state
+        freed = s.job_gpus[j], float(s.jobs.until[j]), s.job_seat[j]
+        self._revoke(j, cause, status)
+        return freed
 
     def _successor(self, a: int, gpus: tuple[int, ...], until: Seconds, seat: int) -> None:
         """A finished job's GPUs stay with its app until their lease ends, if another of its jobs can use them."""
@@ -195,7 +235,7 @@ class Scheduler:
                 s.jobs.status[j] = Status.ENDED
                 self._end(j, "cancelled")
         s.plan = None
-        self.out.append(s.finish_app(a, "cancelled"))
+        self._finish(a, "cancelled")
 
     def _machine_failed(self, machine: int) -> None:
         s = self.state

@@ -7,7 +7,8 @@ import dataclasses
 import numpy as np
 
 from themis.auction.bids import Bids
-from themis.core.state import EPS, State, Status
+from themis.core.state import EPS, State
+from themis.core.tables import Status
 from themis.fairness.finish_time import left_held, list_schedule
 from themis.model.snapshot import Kind, Snapshot
 from themis.model.units import NONE, Bool, Float, Int
@@ -48,10 +49,11 @@ def take(state: State) -> Snapshot:
         app_budget=af["budget"], app_demand=ai["demand"], app_longest=af["longest_s"],
         app_left_held=np.full(len(app_id), np.inf), app_deadline=af["deadline"],
         phase_work=state.phase[0, app_id], phase_longest=state.phase[1, app_id],
-        phase_jobs=state.phase[2, app_id].astype(np.int64),
+        phase_jobs=state.phase[2, app_id].astype(np.int64), phase_bracket=state.phase_bracket[app_id],
         future_work=state.future[0, app_id], future_longest=state.future[1, app_id],
         future_jobs=state.future[2, app_id].astype(np.int64),
-        job_ptr=np.concatenate([[0], np.cumsum(counts)]), job_id=job_id, job_app=job_app, job_config=i["config"],
+        job_ptr=np.concatenate([[0], np.cumsum(counts)]), job_id=job_id, job_app=job_app,
+        job_bracket=i["bracket"], job_config=i["config"],
         job_gpus_min=i["gpus_min"], job_gpus_max=i["gpus_max"], job_allowed=state.allowed(job_id),
         job_left=(f["regime_end"] - done) * f["serial"] + f["later"],
         job_attained=f["attained"] + i["gpus"] * (state.now - f["since"]),

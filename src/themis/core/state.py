@@ -7,11 +7,12 @@ Progress between events is extrapolated at the speed model's rate and replaced b
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import IntEnum
 
 import numpy as np
 
-from themis.core.tables import Apps, Jobs
+from themis.core import phases
+from themis.core.curves import Curves
+from themis.core.tables import Apps, Jobs, Status
 from themis.errors import ClusterError
 from themis.fairness.finish_time import t_id_exact, t_id_paper
 from themis.model.answers import RoundPlan
@@ -20,21 +21,12 @@ from themis.model.events import AppFinished
 from themis.model.settings import Settings
 from themis.model.snapshot import Kind
 from themis.model.units import NONE, Bool, Float, Int, Locality, Seconds
-from themis.model.workload import App, Halving, Job
+from themis.model.workload import App, Job, brackets_of
 from themis.profiles.speed import ProfileBook, Speeds, compile_speeds
 
 SEATS = 2
 EPS = 1e-6
 """Seconds below which two instants are one."""
-
-
-class Status(IntEnum):
-    """Where a job is; only the first two can use GPUs now."""
-
-    WAITING = 0
-    RUNNING = 1
-    PAUSED = 2
-    ENDED = 3
 
 
 class State:
@@ -61,6 +53,8 @@ class State:
         self.users: dict[str, int] = {}
         self.phase: Float = np.zeros((3, 64, 1))
         self.future: Float = np.zeros((3, 64, 1))
+        self.phase_bracket: Int = np.zeros((64, 1), dtype=np.int64)
+        self.curves = Curves()
         self.job_gpus: dict[int, tuple[int, ...]] = {}
         self.job_seat: dict[int, int] = {}
         self.occupied: dict[int, tuple[tuple[int, ...], int]] = {}
@@ -155,71 +149,41 @@ class State:
         """Append an app and its jobs, all waiting; returns its id."""
         self._learn(app)
         self.restricted |= any(job.gpu_types for job in app.jobs)
-        rungs = app.tuner.rungs if isinstance(app.tuner, Halving) else ()
+        first = [(b.rungs[0].steps, b.steps) for b in brackets_of(app.tuner) for _ in range(b.rungs[0].jobs)]
+        ends = first or [(job.steps, job.steps) for job in app.jobs]
         a = int(self.apps.extend(1).start)
         rows = self.jobs.extend(len(app.jobs))
         self.app_specs.append(app)
         self.job_specs.extend(app.jobs)
         self._grow_round_columns()
-        for j, job in zip(range(rows.start, rows.stop), app.jobs):
-            self._fill_job(j, a, job, rungs[0].steps if rungs else job.steps)
+        for j, job, (target, total) in zip(range(rows.start, rows.stop), app.jobs, ends):
+            self._fill_job(j, a, job, target, min(total, job.steps))
         self._fill_app(a, app, weight, rows)
-        self._fill_phases(a, app, rows)
+        phases.plan(self, a, app, rows)
         self.weight_in_system += weight
         return a
 
     def _fill_app(self, a: int, app: App, weight: float, rows: slice) -> None:
         t, low, high = self.apps, self.jobs.gpus_min[rows], self.jobs.gpus_max[rows]
-        single = len(app.jobs) == 1 and not isinstance(app.tuner, Halving)
+        rungs = bool(brackets_of(app.tuner))
+        single = len(app.jobs) == 1 and not rungs
         t.arrival[a], t.weight[a], t.since[a] = self.now, weight, self.now
         t.contention_0[a], t.capacity_0[a] = self.weight_integral, self.capacity_integral
         t.finish[a], t.deadline[a] = np.nan, np.inf if app.deadline is None else app.deadline
         t.user[a] = self.users.setdefault(app.user, len(self.users))
-        t.kind[a] = Kind.HALVING if isinstance(app.tuner, Halving) else Kind.SINGLE if single else Kind.BAG
+        t.kind[a] = Kind.HALVING if rungs else Kind.SINGLE if single else Kind.BAG
         t.gang_min[a], t.gang_max[a] = low.min(), high.max()
         t.rigid[a] = bool((low == high).all() and low.min() == low.max())
         t.first_job[a], t.jobs[a], t.active[a], t.config[a] = rows.start, len(app.jobs), 1, self.jobs.config[rows.start]
 
-    def _fill_job(self, j: int, a: int, job: Job, target: float) -> None:
+    def _fill_job(self, j: int, a: int, job: Job, target: float, total: float) -> None:
         t = self.jobs
         t.app[j], t.status[j] = a, Status.WAITING
-        t.gpus_min[j], t.gpus_max[j], t.total[j] = job.gpus_min, job.gpus_max, job.steps
+        t.gpus_min[j], t.gpus_max[j], t.total[j] = job.gpus_min, job.gpus_max, total
         t.loss_a[j], t.loss_b[j] = job.loss.a, job.loss.b
         t.synced[j] = t.since[j] = self.now
         t.until[j], t.locality[j], t.gpu_type[j] = np.inf, Locality.SLOT, 0
         self.set_target(j, target)
-
-    def _fill_phases(self, a: int, app: App, rows: slice) -> None:
-        """Every phase's (GPU-seconds at the gang's best size, longest job, jobs), and the future ones at the median job's speed."""
-        t = self.jobs
-        rungs = app.tuner.rungs if isinstance(app.tuner, Halving) else ()
-        phases = max(len(rungs), 1)
-        self._grow_phases(a + 1, phases)
-        work = self.work_left(np.arange(rows.start, rows.stop))
-        high = t.gpus_max[rows]
-        # At gpus_max a job of non-linear speed-up costs more GPU-seconds than its work on one GPU: T_id counts those.
-        best = self.speeds.scale[t.config[rows]].max(axis=1)[np.arange(len(high)), high]
-        cost = work * high / best
-        table = np.zeros((3, phases))
-        table[:, 0] = cost.sum(), cost.max(), len(cost)
-        future = np.zeros((3, phases))
-        for p, rung in enumerate(rungs[1:], start=1):
-            each = float(np.median(t.serial[rows])) * rung.steps
-            future[:, p] = each * rung.jobs, each, rung.jobs
-            table[:, p] = future[:, p] * float(np.median(high / best))
-            table[2, p] = rung.jobs
-        self.phase[:, a, :phases], self.future[:, a, :phases] = table, future
-        self.apps.budget[a] = table[0].sum()
-        jobs_at_once = max((r.jobs for r in rungs), default=0)
-        self.apps.demand[a] = jobs_at_once * int(high.max()) if rungs else int(high.sum())
-        self.apps.longest_s[a] = 0.0 if rungs else float((cost / high).max())
-
-    def _grow_phases(self, apps: int, phases: int) -> None:
-        _, rows, width = self.phase.shape
-        grow_rows, grow_width = rows if apps > rows else 0, max(phases - width, 0)
-        if grow_rows or grow_width:
-            pad = ((0, 0), (0, grow_rows), (0, grow_width))
-            self.phase, self.future = np.pad(self.phase, pad), np.pad(self.future, pad)
 
     def _grow_round_columns(self) -> None:
         while len(self.received) < self.jobs.size:
@@ -265,6 +229,7 @@ class State:
             t.gang_max[one].astype(float),
             np.array([capacity]),
             np.array([contention]),
+            self.phase_bracket[one],
         )
         t_paper, t_exact = float(paper[0]) / speed, float(exact[0]) / speed
         return AppFinished(

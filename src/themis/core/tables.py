@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import ClassVar
 
 import numpy as np
 
 from themis.model.units import Float, Int
+
+
+class Status(IntEnum):
+    """Where a job is; only the first two can use GPUs now."""
+
+    WAITING = 0
+    RUNNING = 1
+    PAUSED = 2
+    ENDED = 3
 
 
 class Table:
@@ -48,7 +58,7 @@ class Apps(Table):
         "finish", "deadline",
     )  # fmt: skip
     ints = (
-        "user", "kind", "gang_min", "gang_max", "rigid", "demand", "first_job", "jobs", "phase", "leased", "active",
+        "user", "kind", "gang_min", "gang_max", "rigid", "demand", "first_job", "jobs", "leased", "active",
         "stale", "config",
     )  # fmt: skip
 
@@ -74,7 +84,6 @@ class Apps(Table):
     demand: Int
     first_job: Int
     jobs: Int
-    phase: Int
     leased: Int
     active: Int
     stale: Int
@@ -89,7 +98,10 @@ class Jobs(Table):
         "done", "rate", "synced", "target", "regime_end", "serial", "later", "until", "attained", "since", "total", "loss",
         "loss_a", "loss_b",
     )  # fmt: skip
-    ints = ("app", "config", "gpus_min", "gpus_max", "status", "attempt", "locality", "gpus", "regime", "gpu_type")
+    ints = (
+        "app", "config", "gpus_min", "gpus_max", "status", "attempt", "locality", "gpus", "regime", "gpu_type", "bracket",
+        "rung",
+    )  # fmt: skip
 
     done: Float
     """Steps done at ``synced``; since then ``rate`` steps/s accrue."""
@@ -121,3 +133,6 @@ class Jobs(Table):
     gpus: Int
     regime: Int
     gpu_type: Int
+    bracket: Int
+    """Of its app's sweep, counted from 0; ``rung`` : the rung of the bracket that it is in, or ended in."""
+    rung: Int

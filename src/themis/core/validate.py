@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from themis.core.state import State, Status
+from themis.core.state import State
+from themis.core.tables import Status
 from themis.errors import InvariantBroken
 from themis.model.units import NONE
 

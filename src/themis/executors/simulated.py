@@ -5,15 +5,27 @@ This is the simulation's ground truth. The core has its own estimate and learns 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from themis.executors.api import Executor
-from themis.model.events import Command, Event, Grant, JobProgress, JobReached, JobStarted, JobStopped, Revoke
+from themis.model.events import (
+    Command,
+    Event,
+    Grant,
+    JobProgress,
+    JobReached,
+    JobStarted,
+    JobStopped,
+    LossReported,
+    Revoke,
+)  # fmt: skip
 from themis.model.settings import Settings
 from themis.model.units import Locality, Seconds
-from themis.model.workload import App, Job
+from themis.model.workload import App, CurveStopping, Job
 from themis.profiles.speed import ProfileBook
+from themis.tuning.curves import observation_noise
 
 
 class Timer(Protocol):
@@ -44,6 +56,19 @@ class _Gang:
     target: float = 0.0
     where: tuple[str, int, Locality] = ("", 0, Locality.SLOT)
     pending: list[Cancel] = field(default_factory=list)
+    checks: _Checks | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Checks:
+    """Curve stopping: the loss is reported every so many steps, off by these shares."""
+
+    every: float
+    errors: list[float]
+
+    def __call__(self, spec: Job, number: int) -> float:
+        """The loss that is reported at a check, counted from 1."""
+        return spec.loss.at(number * self.every) * (1.0 + self.errors[number - 1])
 
 
 class SimulatedExecutor(Executor):
@@ -59,7 +84,14 @@ class SimulatedExecutor(Executor):
     def admit(self, first_job: int, app: App) -> None:
         """Remember the jobs of an app."""
         for j, job in enumerate(app.jobs, start=first_job):
-            self.gangs[j] = _Gang(spec=job)
+            self.gangs[j] = _Gang(spec=job, checks=self._checks(app, j, job))
+
+    def _checks(self, app: App, j: int, job: Job) -> _Checks | None:
+        # Where nothing is ever stopped, nobody reads the reports.
+        if not isinstance(app.tuner, CurveStopping) or len(app.jobs) <= app.tuner.keep:
+            return None
+        errors = app.tuner.noise * observation_noise(self.settings.seed, j, int(job.steps / app.tuner.check_steps) + 1)
+        return _Checks(app.tuner.check_steps, errors.tolist())
 
     def submit(self, command: Command) -> None:
         """Start or stop a gang; everything else needs no action here."""
@@ -78,21 +110,35 @@ class SimulatedExecutor(Executor):
         self._train(grant.job, gang)
 
     def _train(self, job: int, gang: _Gang) -> None:
-        """Schedule every report up to the target: one a regime, so that speed follows the batch size."""
-        at, done, end = gang.began, gang.done, 0.0
+        """Schedule every report up to the target: one a regime, so that speed follows the batch size, and the checks."""
+        at, done, number = gang.began, gang.done, gang.attempt
+        for upto, batch, check in self._stretches(gang):
+            at += (upto - done) / self._rate(gang, batch)
+            done = upto
+            if done >= gang.target - 1e-9:
+                break
+            event: Event = JobProgress(job=job, attempt=number, steps=done)
+            if check and gang.checks:
+                event = LossReported(job=job, attempt=number, steps=done, loss=gang.checks(gang.spec, check))
+            gang.pending.append(self.timer.schedule(at, event))
+        loss = gang.spec.loss.at(gang.target)
+        reached = JobReached(job=job, attempt=number, steps=gang.target, loss=loss)
+        gang.pending.append(self.timer.schedule(at, reached))
+
+    def _stretches(self, gang: _Gang) -> Iterator[tuple[float, int, int]]:
+        """(end, batch size, number of the check there or 0) of what is left up to the target, in order."""
+        done, end = gang.done, 0.0
         for regime in gang.spec.regimes:
             end += regime.steps
             upto = min(end, gang.target)
-            if upto <= done + 1e-9:
-                continue
-            rate = self._rate(gang, regime.batch)
-            at += (upto - done) / rate
-            done = upto
-            if upto < gang.target - 1e-9:
-                gang.pending.append(self.timer.schedule(at, JobProgress(job=job, attempt=gang.attempt, steps=done)))
-        loss = gang.spec.loss.at(gang.target)
-        reached = JobReached(job=job, attempt=gang.attempt, steps=gang.target, loss=loss)
-        gang.pending.append(self.timer.schedule(at, reached))
+            if gang.checks:
+                check = int(done / gang.checks.every + 1e-6) + 1
+                while (next_check := check * gang.checks.every) <= upto + 1e-9 and upto > done + 1e-9:
+                    yield next_check, regime.batch, check
+                    done, check = next_check, check + 1
+            if upto > done + 1e-9:
+                yield upto, regime.batch, 0
+                done = upto
 
     def _rate(self, gang: _Gang, batch: int) -> float:
         key = (gang.spec.model, batch, *gang.where)

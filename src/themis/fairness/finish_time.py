@@ -1,4 +1,4 @@
-"""Finish-time fairness (Themis §3.2, §4.3): rho = T_sh / T_id, for single jobs, bags and successive-halving sweeps.
+"""Finish-time fairness (Themis §3.2, §4.3): rho = T_sh / T_id, for single jobs, bags and sweeps.
 
     T_sh(G) = elapsed + seconds left on G            T_id = T_cluster * N_avg         (eq. 1, 2)
     seconds left = sum over phases of max(work / E, longest / min(E, e_max))
@@ -7,6 +7,14 @@ E is what G is worth in reference GPUs (GPUs times type speed over slowdown), e_
 forms of T_id: the paper's, and the exact one, the time on a fractional share s = R_C / N_avg of the cluster:
 
     T_id = sum over phases of max(work_i / s, longest_i / min(s, gpus_max))
+
+Hyperband's brackets are such sums of phases beside each other on the same GPUs. They take at least as long as the
+longest of them does alone, and as all their work does on all GPUs; the larger of the two is what counts. One bracket is
+successive halving. More than one can take longer than this bound where some bracket's late rungs leave GPUs idle that
+no other bracket can fill, but less than twice as long if no GPU idles that a bracket could use.
+
+An app under curve stopping is a bag whose budget is what its jobs did and are forecast to do: a job that still runs is
+taken at its most optimistic curve, which is to run to its end (Themis §4.3.2).
 
 Differs from the paper: T_cluster * N_avg overstates T_id by up to min(N_avg, R_C / gpus_max) whenever gpus_max < R_C,
 which is why the exact form exists. Work is in reference GPU-seconds throughout. Bidding is left to ``themis.tuning``.
@@ -57,10 +65,36 @@ def t_id_paper(budget: Float, longest_s: Float, demand: Float, capacity: Float, 
     return out
 
 
-def t_id_exact(work: Float, longest: Float, gang_max: Float, capacity: Float, contention: Float) -> Float:
-    """Seconds on a private, fractional 1/N_avg of the cluster; ``work`` and ``longest`` are [A, P]."""
-    share = (capacity / contention)[:, None]
-    out: Float = phase_seconds(work, longest, share, gang_max[:, None]).sum(axis=1)
+def t_id_exact(
+    work: Float, longest: Float, gang_max: Float, capacity: Float, contention: Float, bracket: Int | None = None
+) -> Float:
+    """Seconds on a private, fractional 1/N_avg of the cluster.
+
+    Parameters
+    ----------
+    work, longest : [A, P]; ``bracket`` : [A, P], the bracket that each phase belongs to, None if no app has several.
+    """
+    share = capacity / contention
+    seconds = phase_seconds(work, longest, share[:, None], gang_max[:, None])
+    if bracket is None or not bracket.any():
+        out: Float = seconds.sum(axis=1)
+        return out
+    return side_by_side(per_bracket(seconds, bracket, int(bracket.max()) + 1), work.sum(axis=1) / share)
+
+
+def per_bracket(seconds: Float, bracket: Int, brackets: int) -> Float:
+    """Seconds of each bracket, [..., brackets], from those of its phases, [..., P]."""
+    return np.stack([np.where(bracket == b, seconds, 0.0).sum(axis=-1) for b in range(brackets)], axis=-1)
+
+
+def side_by_side(alone: Float, together: Float) -> Float:
+    """Seconds of brackets that share GPUs: at least the longest one's alone, [..., brackets], and their work's together.
+
+    Parameters
+    ----------
+    alone : seconds of each bracket if it had all the GPUs. ``together`` : all their work over all the GPUs.
+    """
+    out: Float = np.maximum(alone.max(axis=-1), together)
     return out
 
 
@@ -123,8 +157,9 @@ class FinishTime:
             )
         else:
             ideal = t_id_exact(
-                s.phase_work, s.phase_longest, s.app_gang_max.astype(float), s.app_capacity, s.app_contention
-            )
+                s.phase_work, s.phase_longest, s.app_gang_max.astype(float), s.app_capacity, s.app_contention,
+                s.phase_bracket,
+            )  # fmt: skip
         return ideal / s.app_speed
 
     def left_on(self, effective: Float, gang: Float, rows: Int | int | slice = slice(None)) -> Float:
@@ -135,12 +170,37 @@ class FinishTime:
         rows : which apps; ``effective`` and ``gang`` have their length (or broadcast against it).
         """
         s = self.snapshot
+        if self._brackets > 1:
+            return self._left_in_brackets(np.asarray(effective), np.asarray(gang), rows)
         now = phase_seconds(self.current_work[rows], self.current_longest[rows], effective, gang)
         if not s.future_work.shape[1]:
             return now
         effective, gang = np.asarray(effective)[..., None], np.asarray(gang)[..., None]
         later: Float = phase_seconds(s.future_work[rows], s.future_longest[rows], effective, gang).sum(axis=-1)
         return now + later
+
+    @cached_property
+    def _brackets(self) -> int:
+        """Most brackets that any app here has; 1 without Hyperband."""
+        return int(self.snapshot.phase_bracket.max(initial=0)) + 1
+
+    @cached_property
+    def _current_in_brackets(self) -> tuple[Float, Float]:
+        """Work and longest job left in each bracket's current rung, [A, brackets]."""
+        s, shape = self.snapshot, (self.snapshot.apps, self._brackets)
+        work, longest = np.zeros(shape), np.zeros(shape)
+        np.add.at(work, (s.job_app, s.job_bracket), s.job_left)
+        np.maximum.at(longest, (s.job_app, s.job_bracket), s.job_left)
+        return work, longest
+
+    def _left_in_brackets(self, effective: Float, gang: Float, rows: Int | int | slice) -> Float:
+        s, (work, longest) = self.snapshot, self._current_in_brackets
+        e, g = effective[..., None], gang[..., None]
+        later = phase_seconds(s.future_work[rows], s.future_longest[rows], e, g)
+        alone = phase_seconds(work[rows], longest[rows], e, g) + per_bracket(
+            later, s.phase_bracket[rows], self._brackets
+        )
+        return side_by_side(alone, (work[rows].sum(axis=-1) + s.future_work[rows].sum(axis=-1)) / effective)
 
     @cached_property
     def left_worst(self) -> Float:

@@ -98,6 +98,16 @@ class JobProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LossReported:
+    """The gang is at a check of its app's curve stopping and reports the loss there."""
+
+    job: int
+    attempt: int
+    steps: float
+    loss: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobStopped:
     """The gang has let go of its GPUs; ``steps`` is what its checkpoint holds."""
 
@@ -139,7 +149,7 @@ class Wake:
 
 Event: TypeAlias = (
     MachineJoined | MachineFailed | MachineReturned | AppSubmitted | AppCancelled | JobStarted | JobProgress | JobStopped
-    | JobReached | Allocated | BidsCollected | Wake
+    | JobReached | LossReported | Allocated | BidsCollected | Wake
 )  # fmt: skip
 
 
@@ -174,7 +184,10 @@ class Renew:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revoke:
-    """The job's lease is over; stop the gang. ``cause``: expired | moved | finished | rung | failed | cancelled."""
+    """The job's lease is over; stop the gang.
+
+    ``cause``: expired | moved | finished | rung | stopped (by its tuner) | failed | cancelled.
+    """
 
     app: int
     job: int
@@ -190,6 +203,23 @@ class JobEnded:
     job: int
     outcome: str
     steps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveStopped:
+    """Announcement: curve stopping gives a job up after ``steps`` steps; its ``JobEnded`` follows.
+
+    ``forecast`` is the final loss extrapolated from its reports, give or take ``deviation``; ``chance`` is the
+    probability that it ends below ``standard``, the forecast (or the loss) of the app's ``keep``-th best job.
+    """
+
+    app: int
+    job: int
+    steps: float
+    forecast: float
+    deviation: float
+    standard: float
+    chance: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,5 +266,5 @@ class CollectBids:
 
 
 Command: TypeAlias = (
-    Grant | Renew | Revoke | JobEnded | AppFinished | WakeAt | Solve | CollectBids
+    Grant | Renew | Revoke | JobEnded | CurveStopped | AppFinished | WakeAt | Solve | CollectBids
 )  # fmt: skip

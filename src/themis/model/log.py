@@ -30,7 +30,7 @@ from themis.model.answers import Answer, Ask, GpuGrant, Proof, RoundPlan, Solved
 from themis.model.cluster import Machine
 from themis.model.events import SCHEMA, Allocated, AppSubmitted, Command, Event, Grant, Header, MachineJoined
 from themis.model.units import NONE, Bool, Seconds
-from themis.model.workload import App, Bag, Halving, Job, LossCurve, Regime, Rung, Tuner
+from themis.model.workload import App, Bag, CurveStopping, Halving, Hyperband, Job, LossCurve, Regime, Rung, Tuner
 
 Record: TypeAlias = Header | Event | Command
 Fields: TypeAlias = dict[str, Any]
@@ -40,8 +40,8 @@ PROOF_ROWS = 256
 
 _FLAT = (
     Header, Grant, events.Renew, events.Revoke, events.JobStarted, events.JobProgress, events.JobStopped,
-    events.JobReached, events.JobEnded, events.AppCancelled, events.AppFinished, events.MachineFailed,
-    events.MachineReturned,
+    events.JobReached, events.LossReported, events.JobEnded, events.CurveStopped, events.AppCancelled, events.AppFinished,
+    events.MachineFailed, events.MachineReturned,
 )  # fmt: skip
 
 
@@ -242,8 +242,11 @@ def _grant(d: Fields) -> Grant:
 
 _SHORT = {
     kind: tuple((f.name, f.default) for f in fields(kind))
-    for kind in (Machine, App, Job, Regime, LossCurve, Bag, Halving, Rung)
+    for kind in (Machine, App, Job, Regime, LossCurve, Bag, Halving, Rung, Hyperband, CurveStopping)
 }
+_TUNERS: Mapping[type[Any], str] = MappingProxyType(
+    {Halving: "halving", Hyperband: "hyperband", CurveStopping: "curve"}
+)
 
 
 def _short(value: Any) -> Any:
@@ -253,7 +256,7 @@ def _short(value: Any) -> Any:
     names = _SHORT.get(type(value))
     if names is None:
         return value
-    out: Fields = {"kind": "halving"} if isinstance(value, Halving) else {}
+    out: Fields = {"kind": kind} if (kind := _TUNERS.get(type(value))) else {}
     for name, default in names:
         v = getattr(value, name)
         if default is MISSING or v != default:
@@ -286,8 +289,17 @@ def _job(d: Fields) -> Job:
 
 
 def _tuner(d: Fields) -> Tuner:
-    if d.get("kind") != "halving":
-        raise ValueError(f"unknown tuner {d.get('kind')!r}")
+    match d.get("kind"):
+        case "halving":
+            return _halving(d)
+        case "hyperband":
+            return Hyperband(brackets=tuple(map(_halving, d["brackets"])))
+        case "curve":
+            return CurveStopping(**{name: v for name, v in d.items() if name != "kind"})
+    raise ValueError(f"unknown tuner {d.get('kind')!r}")
+
+
+def _halving(d: Fields) -> Halving:
     return Halving(rungs=tuple(Rung(**r) for r in d["rungs"]))
 
 

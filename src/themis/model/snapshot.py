@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 
 
 class Kind(IntEnum):
-    """How an app's jobs hang together, for finish-time fairness."""
+    """How an app's jobs hang together, for finish-time fairness.
+
+    A bag is also what curve stopping leaves of an app at any time: jobs that run to the end, as far as is known.
+    Halving is every sweep in rungs, Hyperband's included.
+    """
 
     SINGLE = 0
     BAG = 1
@@ -49,12 +53,15 @@ class Snapshot:
     app_speed : mean over in-service GPUs of the speed of the app's model, 1 = its reference GPU.
     app_attained : GPU-seconds leased so far. ``app_held`` : GPUs held beyond this instant.
     app_gang_min, app_gang_max : over the app's unfinished jobs. ``app_rigid`` : all its jobs want the same one number of GPUs.
-    app_budget : reference GPU-seconds of all its work; ``app_demand`` : most GPUs it can ever use (app_demand_max).
+    app_budget : reference GPU-seconds of all its work, as forecast now where curve stopping ends jobs early.
+    app_demand : most GPUs it can ever use (app_demand_max).
     app_longest : bags: seconds of the longest job on gpus_max reference GPUs; 0 for sweeps.
     app_left_held : seconds left if it kept exactly the GPUs held beyond this instant for ever; inf if it holds none.
     phase_work, phase_longest, phase_jobs : [A, P], every phase of the app: reference GPU-seconds in all, of the longest
         job, number of jobs; zero where there is no such phase.
     future_work, future_longest, future_jobs : [A, P], the same for the phases after the current one, at the median job's speed.
+    phase_bracket : [A, P], the bracket that a phase belongs to: phases of one bracket follow one another, brackets run
+        beside each other. ``job_bracket`` : [J], the job's bracket. All 0 but for Hyperband.
     job_left : reference GPU-seconds to the end of the job's current target (rung, or all its work).
     job_config : row of ``speeds``. ``job_allowed`` : [J, K].
     job_held, job_until, job_locality : GPUs held beyond this instant (0 if none), until when, at which locality.
@@ -109,6 +116,7 @@ class Snapshot:
     phase_work: Float
     phase_longest: Float
     phase_jobs: Int
+    phase_bracket: Int
     future_work: Float
     future_longest: Float
     future_jobs: Int
@@ -116,6 +124,7 @@ class Snapshot:
     job_ptr: Int
     job_id: Int
     job_app: Int
+    job_bracket: Int
     job_config: Int
     job_gpus_min: Int
     job_gpus_max: Int

@@ -98,8 +98,78 @@ class Halving:
         if any(r.jobs < 1 or r.steps <= 0 for r in self.rungs):
             raise InputError("each rung of successive halving needs at least 1 job and more than 0 steps.")
 
+    @property
+    def steps(self) -> float:
+        """Steps of a job that survives every rung."""
+        return sum(rung.steps for rung in self.rungs)
 
-Tuner: TypeAlias = Bag | Halving
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hyperband:
+    """Hyperband: brackets of successive halving beside each other, each with jobs of its own (Themis §4.3.2, its [21]).
+
+    The app's jobs belong to the brackets in order: the first bracket has the first jobs, as many as its first rung.
+    Survivors of a rung are chosen within the bracket; the app ends when all its brackets have.
+    """
+
+    brackets: tuple[Halving, ...]
+
+    def __post_init__(self) -> None:
+        if not self.brackets:
+            raise InputError("hyperband has no brackets, expected at least one.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveStopping:
+    """Curve stopping as by HyperDrive (Themis §4.3.2, its [29]): jobs whose learning curves promise too little end early.
+
+    Jobs report their loss every ``check_steps`` steps. A job is stopped once the probability that its final loss beats
+    the ``keep``-th best of its app falls below 1 - ``confidence`` (``themis.tuning.curves`` says how).
+
+    Attributes
+    ----------
+    check_steps : steps between two reports, above 0.
+    keep : so many of the app's jobs, those forecast to end best, are never stopped; at least 1.
+    confidence : in [0.5, 1); HyperDrive calls a job poor below a probability of 5 %.
+    warmup : reports before a job's curve is extrapolated; at least 4, one more than the curve has parameters.
+    noise : standard deviation of simulated reports, as a share of the loss; 0 or more. An assumption.
+    """
+
+    check_steps: float
+    keep: int = 1
+    confidence: float = 0.95
+    warmup: int = 4
+    noise: float = 0.01
+
+    def __post_init__(self) -> None:
+        what = "curve stopping"
+        if not 0 < self.check_steps < float("inf"):
+            raise InputError(f"{what} has check_steps {self.check_steps}, expected a number above 0.")
+        if self.keep < 1:
+            raise InputError(f"{what} has keep {self.keep}, expected at least 1: the best job is never stopped.")
+        if not 0.5 <= self.confidence < 1:
+            raise InputError(f"{what} has confidence {self.confidence}, expected at least 0.5 and less than 1.")
+        if self.warmup < 4:
+            raise InputError(f"{what} has warmup {self.warmup}, expected at least 4 reports before the first fit.")
+        if not 0 <= self.noise < float("inf"):
+            raise InputError(f"{what} has noise {self.noise}, expected a share of the loss, 0 or more.")
+
+
+MOST_REPORTS = 10_000
+"""Of one job under curve stopping; every one is an event, and all of them are fitted."""
+
+Tuner: TypeAlias = Bag | Halving | Hyperband | CurveStopping
+
+
+def brackets_of(tuner: Tuner) -> tuple[Halving, ...]:
+    """The brackets of a sweep in rungs: one for successive halving, none for bags and curve stopping."""
+    match tuner:
+        case Halving():
+            return (tuner,)
+        case Hyperband():
+            return tuner.brackets
+        case _:
+            return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,10 +191,17 @@ class App:
             raise InputError(f"app {self.name!r} arrives at {self.arrival} s, expected 0 or later.")
         if self.weight <= 0:
             raise InputError(f"app {self.name!r} has weight {self.weight}, expected more than 0.")
-        if isinstance(self.tuner, Halving) and self.tuner.rungs[0].jobs != len(self.jobs):
-            raise InputError(
-                f"app {self.name!r} has {len(self.jobs)} jobs but its first rung has {self.tuner.rungs[0].jobs}; they must agree."
-            )
+        first = [bracket.rungs[0].jobs for bracket in brackets_of(self.tuner)]
+        if first and sum(first) != len(self.jobs):
+            rungs = "its first rung has" if len(first) == 1 else "the first rungs of its brackets have"
+            raise InputError(f"app {self.name!r} has {len(self.jobs)} jobs but {rungs} {sum(first)}; they must agree.")
+        if isinstance(self.tuner, CurveStopping):
+            reports = max(job.steps for job in self.jobs) / self.tuner.check_steps
+            if reports > MOST_REPORTS:
+                raise InputError(
+                    f"app {self.name!r} has check_steps {self.tuner.check_steps}, {reports:.3g} reports of its longest job; "
+                    f"expected at most {MOST_REPORTS}. Raise check_steps."
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,7 @@ class Isolated:
         x = np.zeros((s.jobs, len(s.gpu_types)))
         for a in range(s.apps):
             at = slice(int(s.job_ptr[a]), int(s.job_ptr[a + 1]))
-            each = _water_fill(s.job_left[at], s.job_gpus_max[at].astype(float), float(share[a]))
+            each = _water_fill(s.job_left[at], most[at].astype(float), float(share[a]))
             gpus[at] = np.clip(np.ceil(each - 1e-9), s.job_gpus_min[at], most[at])
             on = s.job_allowed[at] * in_service
             x[at] = (each / gpus[at])[:, None] * on / np.maximum(on.sum(axis=1, keepdims=True), 1e-9)

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from themis.errors import InputError, ThemisError, UnknownName
-from themis.model.events import Allocated, AppFinished, Grant, Header, Renew, Revoke
+from themis.model.events import Allocated, AppFinished, CurveStopped, Grant, Header, Renew, Revoke
 from themis.model.log import Fields, read_lines, to_record
 from themis.model.units import Seconds
 
@@ -36,6 +36,7 @@ class Step:
         unmet demand, worst rho first (0: the log does not say). ``bid`` : it took part; False: it was filtered out.
     won : GPUs won before payment. ``kept`` : share kept after the hidden payment, with its interval.
     leftover : GPUs from leftovers.
+    stopped : jobs that curve stopping gave up, each in a few words.
     granted, renewed : GPUs. ``revoked`` : GPUs. ``causes`` : of the revocations.
     held : GPUs held after it all. ``note`` : arrived | completed | cancelled.
     cut : the log keeps only part of this proof, without this app: it did not bid and got no leftovers.
@@ -54,6 +55,7 @@ class Step:
     kept_low: float = 1.0
     kept_high: float = 1.0
     leftover: int = 0
+    stopped: tuple[str, ...] = ()
     granted: int = 0
     renewed: int = 0
     revoked: int = 0
@@ -75,9 +77,10 @@ class Step:
                 self.causes,
                 self.held,
                 self.note,
+                self.stopped,
             )
         return (self.bid, self.won, round(self.kept, 3), self.leftover, self.granted, self.renewed, self.revoked,
-                self.causes, self.held, self.note)  # fmt: skip
+                self.causes, self.held, self.note, self.stopped)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +137,10 @@ class _Reader:
     user: str = ""
     arrival: Seconds = math.nan
     end: AppFinished | None = None
+    job_count: int = 0
+    """Jobs submitted so far, of all apps; they are numbered in this order."""
+    first_job: int = 0
+    jobs: list[str] = field(default_factory=list)
     round: int = -1
     auctions: bool = False
     gpus: dict[int, int] = field(default_factory=dict)
@@ -149,7 +156,7 @@ class _Reader:
             self.round += 1
             if self.active:
                 self._decided(line)
-        elif kind in ("Grant", "Renew", "Revoke", "AppFinished"):
+        elif kind in ("Grant", "Renew", "Revoke", "CurveStopped", "AppFinished"):
             if line.get("app") == self.app:
                 self._command(*to_record(line))
         elif kind == "Header":
@@ -167,7 +174,9 @@ class _Reader:
             self.app, self.user, self.arrival = len(self.names), spec["user"], float(line["t"])
             self._at(self.arrival)
             self.now["note"] = "arrived"
+            self.first_job, self.jobs = self.job_count, [job["name"] for job in spec["jobs"]]
         self.names.append(spec["name"])
+        self.job_count += len(spec["jobs"])
 
     def _decided(self, line: Fields) -> None:
         time, record = to_record(line)
@@ -202,6 +211,8 @@ class _Reader:
             case Revoke():
                 now["revoked"] = now.get("revoked", 0) + self.gpus.pop(command.job, 0)
                 now["causes"] = tuple(sorted({*now.get("causes", ()), command.cause}))
+            case CurveStopped():
+                now["stopped"] = (*now.get("stopped", ()), _given_up(self.jobs[command.job - self.first_job], command))
             case AppFinished():
                 self.end = command
                 now["note"] = command.outcome
@@ -216,7 +227,7 @@ class _Reader:
         """The step under way is over; it is kept if it says anything."""
         if self.now:
             step = Step(held=sum(self.gpus.values()), **self.now)
-            told = step.note or step.granted or step.renewed or step.revoked or step.of
+            told = step.note or step.stopped or step.granted or step.renewed or step.revoked or step.of
             self.steps += [step] if told else []
         self.now = {}
 
@@ -304,7 +315,13 @@ def _leases(group: Sequence[Step]) -> Text:
         words.append(Text(f"−{s.revoked} {', '.join(s.causes)}", style="red" if "failed" in s.causes else ""))
     if len(group) > 1:
         words.append(Text(f"× {len(group)}", style="dim"))
-    return Text(", ").join(words)
+    stopped = [Text(f"stopped {job}", style="yellow") for job in s.stopped]
+    return Text("\n").join([*stopped, Text(", ").join(words)] if words else stopped)
+
+
+def _given_up(job: str, why: CurveStopped) -> str:
+    chance = f"{why.chance:.1%}" if why.chance >= 5e-4 else "<0.1%"
+    return f"{job}: {why.forecast:.3g} ± {why.deviation:.1g} against {why.standard:.3g} ({chance})"
 
 
 def _span(values: Sequence[float], digits: int = 0) -> str:
@@ -329,10 +346,14 @@ def _title(story: Explanation) -> str:
 
 
 def _caption(story: Explanation) -> str:
+    early = ""
+    if any(s.stopped for s in story.steps):
+        early = " stopped: job, its forecast final loss, the one it had to beat, its chance to."
     if not story.form:
-        return "Every grant, renewal and revocation; held: GPUs under lease afterwards."
+        return f"Every grant, renewal and revocation; held: GPUs under lease afterwards.{early}"
     cut = " no bid: filtered out or content, the log was cut." if any(s.cut for s in story.steps) else ""
     return (
         "rank: among apps with unmet demand, the worst ρ first; the first ones bid, others are filtered out and may get "
         f"leftovers; content: no unmet demand.{cut} kept: share of the GPUs won that is left after the hidden payment."
+        f"{early}"
     )

@@ -13,7 +13,18 @@ from themis.model.cluster import Cluster, Machine
 from themis.model.settings import Settings
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Seconds
-from themis.model.workload import App, Bag, Halving, Job, LossCurve, Regime, Rung, Workload
+from themis.model.workload import (
+    App,
+    Bag,
+    CurveStopping,
+    Halving,
+    Hyperband,
+    Job,
+    LossCurve,
+    Regime,
+    Rung,
+    Workload,
+)  # fmt: skip
 from themis.policies.api import Policy
 from themis.profiles.speed import ProfileBook, linear
 from themis.sim.runner import Outage, Simulation
@@ -85,7 +96,7 @@ def snapshot_of(cluster: Cluster, apps: Sequence[App], **more: object) -> Snapsh
 
 
 def random_workload(seed: int, *, apps: int = 12, span: Seconds = 4000.0, largest: int = 4) -> Workload:
-    """Single jobs, bags, elastic bags and halving sweeps of a few thousand GPU-seconds each."""
+    """Single jobs, bags, elastic bags and sweeps of every kind, a few thousand GPU-seconds each."""
     rng = np.random.default_rng(seed)
     return Workload(
         name=f"random-{seed}",
@@ -95,7 +106,7 @@ def random_workload(seed: int, *, apps: int = 12, span: Seconds = 4000.0, larges
 
 
 def _random_app(rng: np.random.Generator, i: int, arrival: Seconds, largest: int) -> App:
-    count = int(rng.choice([1, 2, 4, 6]))
+    count = 6 if i % 6 in (3, 5) else int(rng.choice([1, 2, 4, 6]))
     low = int(rng.choice([g for g in (1, 1, 2, 4) if g <= largest]))
     high = low if rng.random() < 0.6 else min(2 * low, largest)
     model = str(rng.choice(["flat", "chatty"]))
@@ -111,6 +122,15 @@ def _random_app(rng: np.random.Generator, i: int, arrival: Seconds, largest: int
         total = sum(r.steps for r in rungs)
         jobs = [job(total, (low, high), model=model, name=f"j{k}", loss=jobs[k].loss) for k in range(count)]
         return app(f"a{i}", jobs, arrival, user=f"u{i % 3}", tuner=Halving(rungs=rungs))
+    if i % 6 == 3:
+        tuner = CurveStopping(check_steps=float(rng.integers(60, 150)), keep=int(rng.integers(1, 3)), noise=0.02)
+        return app(f"a{i}", jobs, arrival, user=f"u{i % 3}", tuner=tuner)
+    if i % 6 == 5:
+        brackets = tuple(
+            Halving(rungs=tuple(Rung(jobs=n, steps=float(rng.integers(100, 500))) for n in sizes))
+            for sizes in ((4, 2, 1), (2, 1))
+        )
+        return app(f"a{i}", jobs, arrival, user=f"u{i % 3}", tuner=Hyperband(brackets=brackets))
     return app(f"a{i}", jobs, arrival, user=f"u{i % 3}", tuner=Bag(), weight=float(rng.choice([1.0, 1.0, 2.0])))
 
 

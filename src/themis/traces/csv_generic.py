@@ -18,12 +18,25 @@ from typing import ClassVar
 
 from themis.errors import InputError, TraceError
 from themis.model.units import Seconds
-from themis.model.workload import App, Bag, Group, Halving, Job, LossCurve, Regime, Rung, Tuner, User, Workload
+from themis.model.workload import (
+    MOST_REPORTS,
+    App,
+    CurveStopping,
+    Group,
+    Job,
+    LossCurve,
+    Regime,
+    Tuner,
+    User,
+    Workload,
+    brackets_of,
+)  # fmt: skip
 from themis.profiles.models import DEFAULT_BOOK, GENERIC
 from themis.profiles.speed import ProfileBook
 from themis.traces.bundle import stem
 from themis.traces.mix import ReferenceRates
 from themis.traces.table import OnFault, Row, read_rows
+from themis.traces.tuner_cell import TUNERS, read_tuner, write_tuner
 
 COLUMNS = (
     "app", "user", "submit_s", "gpus", "gpus_min", "gpus_max", "duration_s", "steps", "model", "job", "weight",
@@ -147,7 +160,7 @@ def _app(name: str, rows: list[Row], book: ProfileBook, rates: ReferenceRates) -
         user=first.text("user", name),
         arrival=min(map(_arrival, rows)),
         jobs=jobs,
-        tuner=_tuner(first, len(jobs)),
+        tuner=_tuner(first, jobs),
         weight=first.number("weight", "a number above 0", low=0.0, above=True, default=1.0),
         deadline=None if deadline < 0 else deadline,
     )
@@ -214,25 +227,20 @@ def _regimes(row: Row, model: str, gpus: int, scale: float, rates: ReferenceRate
     return tuple(out)
 
 
-def _tuner(row: Row, jobs: int) -> Tuner:
+def _tuner(row: Row, jobs: tuple[Job, ...]) -> Tuner:
     text = row.text("tuner", "bag")
-    expected = "'bag' or rungs like 'halving 8x1000 4x2000' (jobs x steps)"
-    kind, *parts = text.split()
-    if kind == "bag" and not parts:
-        return Bag()
-    if kind != "halving" or not parts:
-        row.fail("tuner", expected)
     try:
-        pairs = [part.split("x") for part in parts]
-        tuner = Halving(rungs=tuple(Rung(jobs=int(count), steps=float(steps)) for count, steps in pairs))
+        tuner = read_tuner(text)
     except ValueError:
-        row.fail("tuner", expected)
+        row.fail("tuner", TUNERS)
     except InputError as error:
-        row.fail("tuner", f"{expected}: {error}".rstrip("."))
-    if not all(rung.steps < float("inf") for rung in tuner.rungs):
-        row.fail("tuner", expected)
-    if tuner.rungs[0].jobs != jobs:
-        row.fail("tuner", f"a first rung of {jobs} jobs, as many as the app has rows")
+        row.fail("tuner", f"{TUNERS}: {error}".rstrip("."))
+    first = [bracket.rungs[0].jobs for bracket in brackets_of(tuner)]
+    if first and sum(first) != len(jobs):
+        rungs = "a first rung of" if len(first) == 1 else "first rungs of together"
+        row.fail("tuner", f"{rungs} {len(jobs)} jobs, as many as the app has rows")
+    if isinstance(tuner, CurveStopping) and max(job.steps for job in jobs) > MOST_REPORTS * tuner.check_steps:
+        row.fail("tuner", f"a check_steps that makes at most {MOST_REPORTS} reports of the app's longest job")
     return tuner
 
 
@@ -296,7 +304,7 @@ def _cells(app: App, job: Job, user: User | None, groups: dict[str, Group]) -> d
         "job": job.name,
         "weight": _unless_one(app.weight),
         "deadline_s": "" if app.deadline is None else repr(float(app.deadline)),
-        "tuner": _tuner_cell(app.tuner),
+        "tuner": write_tuner(app.tuner),
         "step_scale": _unless_one(job.step_scale),
         "gpu_types": _TYPES_SEPARATOR.join(job.gpu_types),
         "loss": "" if job.loss == LossCurve() else " ".join(repr(float(x)) for x in _abc(job.loss)),
@@ -304,12 +312,6 @@ def _cells(app: App, job: Job, user: User | None, groups: dict[str, Group]) -> d
         "group": user.group if user else "",
         "group_weight": _unless_one(group.weight if group else 1.0),
     }
-
-
-def _tuner_cell(tuner: Tuner) -> str:
-    if isinstance(tuner, Halving):
-        return " ".join(["halving", *(f"{r.jobs}x{float(r.steps)!r}" for r in tuner.rungs)])
-    return ""
 
 
 def _abc(loss: LossCurve) -> Iterator[float]:

@@ -1,7 +1,8 @@
 """How many GPUs a workload would hold at each moment if nobody ever waited: demand, to compare with a cluster.
 
 Every job starts when its app arrives and takes its time on ``gpus_max`` reference GPUs at the best placement; a sweep's
-rungs follow one another. Demand above the capacity is what has to queue.
+rungs follow one another, brackets run beside each other, and curve stopping ends jobs as in its dry run. Demand above
+the capacity is what has to queue.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import numpy as np
 
 from themis.errors import InputError
 from themis.model.units import Float, Seconds
-from themis.model.workload import App, Halving, Workload
+from themis.model.workload import App, Workload, brackets_of
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.speed import ProfileBook
 from themis.traces.mix import ReferenceRates
-from themis.traces.summary import job_seconds
+from themis.traces.summary import job_seconds, shares_run
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -79,14 +80,16 @@ def sparkline(values: Float, width: int = 60) -> str:
 
 def _spells(app: App, rates: ReferenceRates) -> Iterator[tuple[Seconds, Seconds, int]]:
     """(start, end, GPUs) of each job, or of each rung of a sweep."""
-    if not isinstance(app.tuner, Halving):
-        for job in app.jobs:
-            yield app.arrival, app.arrival + job_seconds(job, job.gpus_max, rates), job.gpus_max
+    brackets = brackets_of(app.tuner)
+    if not brackets:
+        for job, share in zip(app.jobs, shares_run(app)):
+            yield app.arrival, app.arrival + share * job_seconds(job, job.gpus_max, rates), job.gpus_max
         return
     most = max(job.gpus_max for job in app.jobs)
     step = sum(job.step_scale / rates(job.model, most) for job in app.jobs) / len(app.jobs)
-    at = app.arrival
-    for rung in app.tuner.rungs:
-        end = at + rung.steps * step
-        yield at, end, rung.jobs * most
-        at = end
+    for bracket in brackets:
+        at = app.arrival
+        for rung in bracket.rungs:
+            end = at + rung.steps * step
+            yield at, end, rung.jobs * most
+            at = end

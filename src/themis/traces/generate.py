@@ -23,12 +23,12 @@ from scipy.special import ndtr
 
 from themis.errors import InputError
 from themis.model.units import Float, Int
-from themis.model.workload import App, Workload
+from themis.model.workload import App, CurveStopping, Workload
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.speed import ProfileBook
 from themis.traces.cdf import GPUS_1, GPUS_2, JOBS_1, JOBS_2, SERVICE, Cdf
 from themis.traces.mix import ReferenceRates, model_mix, stream
-from themis.traces.shapes import AppDraw, bag_app, describe_parameters, halving_app
+from themis.traces.shapes import CHECKS, AppDraw, curve_app, describe_parameters, halving_app
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,21 +117,25 @@ class _Paper:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload1(_Paper):
-    """Bags of jobs of very different length, as Hyperdrive's curve stopping leaves them.
+    """Sweeps under curve stopping, as by HyperDrive: jobs of equal steps, of which the poor ones end early.
 
-    The stop points are drawn with the jobs: a job's steps end where it was stopped, and nothing is decided while
-    the app runs. Lengths are lognormal with ``skew`` as the deviation of their logarithm, chosen so that the median
-    job is the paper's, 3.75 GPU-hours (Figure 4); the longest job has the best loss curve, and so on down.
+    An app's GPU-seconds are what is left after stopping, as in the trace behind the distribution: the steps are chosen
+    so that a dry run of the tuner comes to them. Loss curves differ by a factor of 1 to 2 in their floor and a lognormal
+    one in their pace, seconds per step by a lognormal one whose logarithm deviates by ``jitter``. Jobs report their
+    loss twenty times, off by ``noise`` of it, and stop below a chance of 1 - ``confidence`` to end best.
     """
 
-    skew: float = 0.65
+    jitter: float = 0.2
+    noise: float = 0.01
+    confidence: float = 0.95
 
     name: ClassVar[str] = "themis1"
     jobs_per_app: ClassVar[Cdf] = JOBS_1
 
     def _app(self, draw: AppDraw, rng: np.random.Generator) -> App:
         most = GPUS_1.stepped(rng.random(draw.jobs))
-        return bag_app(draw, gpus=[(1, int(gpus)) for gpus in most], skew=self.skew, rng=rng)
+        tuner = CurveStopping(check_steps=1 / CHECKS, noise=self.noise, confidence=self.confidence)
+        return curve_app(draw, gpus=[(1, int(gpus)) for gpus in most], tuner=tuner, jitter=self.jitter, rng=rng)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 from themis.errors import InputError
-from themis.model.workload import App, Halving, Job, Workload
+from themis.model.workload import App, CurveStopping, Halving, Hyperband, Job, Tuner, Workload
 from themis.traces.mix import stream
 
 
@@ -75,12 +75,31 @@ def _copy(app: App, arrival: float, taken: set[str]) -> App:
 
 
 def _scaled(app: App, by: Scale) -> App:
-    tuner = app.tuner
-    if isinstance(tuner, Halving):
-        tuner = Halving(rungs=tuple(replace(rung, steps=rung.steps * by.time) for rung in tuner.rungs))
     arrival = app.arrival * by.time / by.load
     deadline = None if app.deadline is None else arrival + (app.deadline - app.arrival) * by.time
-    return replace(app, arrival=arrival, deadline=deadline, tuner=tuner, jobs=tuple(_job(job, by) for job in app.jobs))
+    return replace(
+        app,
+        arrival=arrival,
+        deadline=deadline,
+        tuner=_tuner(app.tuner, by),
+        jobs=tuple(_job(job, by) for job in app.jobs),
+    )
+
+
+def _tuner(tuner: Tuner, by: Scale) -> Tuner:
+    match tuner:
+        case Halving():
+            return _halving(tuner, by)
+        case Hyperband():
+            return Hyperband(brackets=tuple(_halving(bracket, by) for bracket in tuner.brackets))
+        case CurveStopping():
+            return replace(tuner, check_steps=tuner.check_steps * by.time)
+        case _:
+            return tuner
+
+
+def _halving(tuner: Halving, by: Scale) -> Halving:
+    return Halving(rungs=tuple(replace(rung, steps=rung.steps * by.time) for rung in tuner.rungs))
 
 
 def _job(job: Job, by: Scale) -> Job:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import median
 
 from themis.errors import ClusterError, InputError
 from themis.model.cluster import Cluster
 from themis.model.units import GpuSeconds, Seconds
-from themis.model.workload import App, Halving, Job, Workload
+from themis.model.workload import App, CurveStopping, Job, Workload, brackets_of
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.speed import Profile, ProfileBook
 from themis.traces.mix import ReferenceRates
+from themis.tuning.curves import dry_run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +26,7 @@ class WorkloadSummary:
     ----------
     span : seconds from the first arrival to the last.
     work : GPU-seconds on reference GPUs with the best placement, what the tuners will run of it.
+    stopped : jobs that tuners will stop early; under curve stopping, those of a dry run.
     offered_load : work / (span * GPUs); None where all apps arrive at once, or no cluster is given.
     largest_gang : most GPUs that any job needs at least (``gpus_min``).
     widest_job : most GPUs that any job can use (``gpus_max``).
@@ -38,6 +41,7 @@ class WorkloadSummary:
     users: int
     span: Seconds
     work: GpuSeconds
+    stopped: int
     offered_load: float | None
     largest_gang: int
     widest_job: int
@@ -87,6 +91,7 @@ def describe(workload: Workload, cluster: Cluster | None = None, book: ProfileBo
         users=len({app.user for app in apps}),
         span=span,
         work=sum(work),
+        stopped=sum(map(_stopped, apps)),
         offered_load=sum(work) / (span * cluster.gpus) if cluster and span > 0 else None,
         largest_gang=max(job.gpus_min for job in jobs),
         widest_job=max(job.gpus_max for job in jobs),
@@ -117,7 +122,10 @@ def by_user(workload: Workload, book: ProfileBook = DEFAULT_BOOK) -> list[UserSu
 
 
 def app_work(app: App, book: ProfileBook = DEFAULT_BOOK) -> GpuSeconds:
-    """GPU-seconds of an app on single reference GPUs: of a sweep, its rungs with jobs of average pace."""
+    """GPU-seconds of an app on single reference GPUs, what its tuner will run of it.
+
+    Of a sweep in rungs: each bracket's rungs with jobs of the app's average pace; under curve stopping: a dry run.
+    """
     return _work(app, ReferenceRates(book))
 
 
@@ -169,10 +177,26 @@ def _usable(app: App, job: Job, profile: Profile, of_type: Mapping[str, int], cl
 
 
 def _work(app: App, rates: ReferenceRates) -> GpuSeconds:
-    if isinstance(app.tuner, Halving):
+    brackets = brackets_of(app.tuner)
+    if brackets:
         mean = sum(job.step_scale / rates(job.model) for job in app.jobs) / len(app.jobs)
-        return sum(rung.jobs * rung.steps for rung in app.tuner.rungs) * mean
-    return sum(job_seconds(job, 1, rates) for job in app.jobs)
+        return sum(rung.jobs * rung.steps for bracket in brackets for rung in bracket.rungs) * mean
+    return sum(share * job_seconds(job, 1, rates) for job, share in zip(app.jobs, shares_run(app)))
+
+
+@lru_cache(maxsize=4096)
+def shares_run(app: App) -> tuple[float, ...]:
+    """Share of each job's steps that is run, in (0, 1]: less than 1 where a dry run of curve stopping ends it early."""
+    if not isinstance(app.tuner, CurveStopping):
+        return (1.0,) * len(app.jobs)
+    return tuple(float(done) / job.steps for job, done in zip(app.jobs, dry_run(app)))
+
+
+def _stopped(app: App) -> int:
+    brackets = brackets_of(app.tuner)
+    if brackets:
+        return sum(bracket.rungs[0].jobs - bracket.rungs[-1].jobs for bracket in brackets)
+    return sum(share < 1 for share in shares_run(app))
 
 
 def _counts(names: Iterable[str]) -> dict[str, int]:

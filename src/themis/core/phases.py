@@ -1,0 +1,128 @@
+"""The phases of apps, their budgets and most GPUs: what T_id and the forecast of T_sh are computed from.
+
+A bag is one phase, a sweep in rungs has one a rung, bracket after bracket. An app under curve stopping is one phase
+too: all its jobs to their end, the most optimistic forecast of each; a job that is stopped counts with what it did.
+
+Functions over the state's tables; they decide nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from themis.core.tables import Status
+from themis.model.units import Float, Int
+from themis.model.workload import App, Halving, brackets_of
+
+if TYPE_CHECKING:
+    from themis.core.state import State
+
+
+def plan(state: State, a: int, app: App, rows: slice) -> None:
+    """Fill an app's phases as it arrives: (GPU-seconds at the gang's best size, longest job, jobs) of each.
+
+    Future rungs are counted at the median job's speed of their bracket (Themis §4.3.3). The most GPUs that the app can
+    ever use (app_demand_max) are those of its widest rung; of Hyperband, whose brackets run beside each other and are
+    all widest at first, of the widest rungs together.
+    """
+    brackets = brackets_of(app.tuner)
+    phases = max(sum(len(bracket.rungs) for bracket in brackets), 1)
+    _grow(state, a + 1, phases)
+    work = state.work_left(np.arange(rows.start, rows.stop))
+    high = state.jobs.gpus_max[rows]
+    if not brackets:
+        _one_phase(state, a, _cost(state, rows, work))
+        state.apps.demand[a] = int(high.sum())
+        return
+    cost, first, p = _cost(state, rows, work), rows.start, 0
+    for b, bracket in enumerate(brackets):
+        members = slice(first, first + bracket.rungs[0].jobs)
+        here = slice(p, p + len(bracket.rungs))
+        own = cost[members.start - rows.start : members.stop - rows.start]
+        state.phase[:, a, here], state.future[:, a, here] = _rungs(state, bracket, members, own)
+        state.phase_bracket[a, here] = b
+        state.jobs.bracket[members] = b
+        first, p = members.stop, here.stop
+    widest = sum(max(rung.jobs for rung in bracket.rungs) for bracket in brackets)
+    state.apps.budget[a] = state.phase[0, a, :p].sum()
+    state.apps.demand[a] = widest * int(high.max())
+    state.apps.longest_s[a] = 0.0
+
+
+def revise(state: State, a: int) -> None:
+    """The forecast of an app under curve stopping, now: jobs that ended count with what they did, others in full.
+
+    B = attained + forecast GPU-seconds (Themis §4.3.2); once all jobs have ended, it is the realised work.
+    """
+    rows = state.app_jobs(a)
+    at = slice(int(rows[0]), int(rows[-1]) + 1)
+    ended = state.jobs.status[at] == Status.ENDED
+    steps = np.where(ended, state.jobs.done[at], state.jobs.total[at])
+    work = np.array([_work_upto(state, j, upto) for j, upto in zip(rows.tolist(), steps.tolist())])
+    _one_phase(state, a, _cost(state, at, work))
+
+
+def phase_column(app: App, bracket: int, rung: int) -> int:
+    """Where a rung stands among its app's phases."""
+    return sum(len(before.rungs) for before in brackets_of(app.tuner)[:bracket]) + rung
+
+
+def _one_phase(state: State, a: int, cost: Float) -> None:
+    at = state.app_jobs(a)
+    state.phase[:, a, 0] = cost.sum(), cost.max(), len(cost)
+    state.apps.budget[a] = cost.sum()
+    state.apps.longest_s[a] = float((cost / state.jobs.gpus_max[at]).max())
+
+
+def _rungs(state: State, bracket: Halving, members: slice, cost: Float) -> tuple[Float, Float]:
+    """Every phase of a bracket, and the future ones at the median job's speed, [3, P] each."""
+    t = state.jobs
+    table, future = np.zeros((3, len(bracket.rungs))), np.zeros((3, len(bracket.rungs)))
+    table[:, 0] = cost.sum(), cost.max(), len(cost)
+    serial, best = float(np.median(t.serial[members])), float(np.median(_best_size_cost(state, members)))
+    for p, rung in enumerate(bracket.rungs[1:], start=1):
+        each = serial * rung.steps
+        future[:, p] = each * rung.jobs, each, rung.jobs
+        table[:, p] = future[:, p] * best
+        table[2, p] = rung.jobs
+    return table, future
+
+
+def _cost(state: State, rows: slice, work: Float) -> Float:
+    """GPU-seconds that this work takes at each job's most GPUs, best placement."""
+    return work * _best_size_cost(state, rows)
+
+
+def _best_size_cost(state: State, rows: slice) -> Float:
+    """GPU-seconds per reference GPU-second at each job's most GPUs: more than 1 where speed-up is not linear."""
+    # T_id counts a job at its most GPUs, with what these really cost.
+    high = state.jobs.gpus_max[rows]
+    best = state.speeds.scale[state.jobs.config[rows]].max(axis=1)[np.arange(len(high)), high]
+    out: Float = high / best
+    return out
+
+
+def _work_upto(state: State, j: int, steps: float) -> float:
+    """Reference GPU-seconds of a job's first ``steps`` steps."""
+    job, out, begin = state.job_specs[j], 0.0, 0.0
+    for regime in job.regimes:
+        serial = float(state.speeds.serial[state.speeds.index[job.model, regime.batch]]) * job.step_scale
+        out += min(max(steps - begin, 0.0), regime.steps) * serial
+        begin += regime.steps
+    return out
+
+
+def _grow(state: State, apps: int, phases: int) -> None:
+    _, rows, width = state.phase.shape
+    grow_rows, grow_width = rows if apps > rows else 0, max(phases - width, 0)
+    if grow_rows or grow_width:
+        pad = ((0, grow_rows), (0, grow_width))
+        state.phase, state.future = (np.pad(table, ((0, 0), *pad)) for table in (state.phase, state.future))
+        state.phase_bracket = _padded(state.phase_bracket, pad)
+
+
+def _padded(table: Int, pad: tuple[tuple[int, int], tuple[int, int]]) -> Int:
+    out: Int = np.pad(table, pad)
+    return out

@@ -1,0 +1,41 @@
+"""Sweeps in rungs: when all jobs of a bracket's rung are there, the best go on and the others end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from themis.core.phases import phase_column
+from themis.core.tables import Status
+from themis.model.units import Int
+from themis.model.workload import Halving, brackets_of
+from themis.tuning.halving import survivors
+
+if TYPE_CHECKING:
+    from themis.core.state import State
+
+
+def advance(state: State, a: int) -> list[int]:
+    """Move on every bracket of an app whose rung is over; returns the jobs that end with it."""
+    ended: list[int] = []
+    for b, bracket in enumerate(brackets_of(state.app_specs[a].tuner)):
+        jobs = state.app_jobs(a)
+        jobs = jobs[state.jobs.bracket[jobs] == b]
+        status = state.jobs.status[jobs]
+        if not (status <= Status.RUNNING).any() and (status == Status.PAUSED).any():
+            ended += _next_rung(state, a, bracket, jobs[status == Status.PAUSED])
+    return ended
+
+
+def _next_rung(state: State, a: int, bracket: Halving, jobs: Int) -> list[int]:
+    t, b, rung = state.jobs, int(state.jobs.bracket[jobs[0]]), int(state.jobs.rung[jobs[0]]) + 1
+    on = survivors(t.loss[jobs], bracket.rungs[rung].jobs)
+    target = Halving(rungs=bracket.rungs[: rung + 1]).steps
+    t.status[jobs] = np.where(on, Status.WAITING, Status.ENDED)
+    t.rung[jobs[on]] = rung
+    for j in jobs[on].tolist():
+        state.set_target(j, target)
+    state.future[:, a, phase_column(state.app_specs[a], b, rung)] = 0.0
+    ended: list[int] = jobs[~on].tolist()
+    return ended
