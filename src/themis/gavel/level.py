@@ -1,0 +1,194 @@
+"""The highest level at which every job gets the rate that it needs there: the engine behind most of Gavel's policies.
+
+Max-min fairness, water filling, finish-time fairness, makespan and hierarchies all ask: jobs need rates R_j(t) that
+rise with a level t; what is the largest t at which valid shares X reach them all? The program has a row for each job,
+but only one for each pool that ties jobs together. Given a price for the GPUs of each pool (summing to 1 over the whole
+cluster) the jobs decide alone, each on its ``envelope``, and
+
+    C(p, R) = sum_j least price of R_j  <=  1        for every price p, if and only if R can be reached
+
+so one price that makes R(t) cost more than 1 proves that t is too high. Two loops:
+
+- inside, cutting planes find the price at which R(t) costs most, in as many dimensions as there are pools; their
+  master program mixes the jobs' answers to the prices so far into the shares of least utilisation (Dantzig-Wolfe);
+- outside, t falls to where that price says R(t) costs exactly 1 (Newton's step for a maximum of functions).
+
+It ends when the mixed shares fit: t is then a bound by the price and reached by the shares.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.optimize import brentq
+
+from themis.errors import NotSolved
+from themis.gavel.envelope import Envelope, Kinds
+from themis.gavel.problem import Need, Problem
+from themis.model.units import NONE, Float
+from themis.solvers.columns import ColumnProgram
+
+FITS = 1e-10
+"""Relative overuse of a pool that counts as fitting; shares are scaled down by it."""
+
+_NOISE = 1e-12
+"""Rounding in a cost: what full pools cost may come out so much above 1."""
+
+_FREE = 1e-9
+"""A pool with less than this share of the cluster's worth has price 0."""
+
+_PRICES, _LEVELS = 400, 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Level:
+    """The highest level.
+
+    Attributes
+    ----------
+    level : t, which no shares can exceed by the proof of ``price``, and which ``x`` reaches but for ``FITS``.
+    x : Float[J, K], shares that reach R(t).
+    price : Float[M], of one GPU; zeros where the ceiling was reached with GPUs to spare.
+    marginal : Float[J], what a little more rate than R_j(t) would cost; infinite for jobs at their fastest.
+    solves : prices tried.
+    """
+
+    level: float
+    x: Float
+    price: Float
+    marginal: Float
+    solves: int
+
+
+def highest_level(problem: Problem, need: Need, ceiling: float, floor: float = 0.0) -> Level:
+    """The largest t in [floor, ceiling] at which shares exist that give every job ``need(t)``.
+
+    Parameters
+    ----------
+    need : R(t) [J], continuous and not falling, at most ``problem.fastest`` for t <= ceiling. R(floor) can be reached.
+
+    Raises
+    ------
+    NotSolved : the prices do not settle.
+    """
+    return _Search(problem).run(need, ceiling, floor)
+
+
+@dataclass(slots=True)
+class _Price:
+    """One price that was tried, with the jobs' envelopes at it."""
+
+    share: Float
+    envelope: Envelope
+
+
+@dataclass(slots=True)
+class _Search:
+    problem: Problem
+    kinds: Kinds = field(init=False)
+    tried: list[_Price] = field(default_factory=list)
+    solves: int = 0
+
+    def __post_init__(self) -> None:
+        self.kinds = Kinds.of(self.problem)
+
+    def run(self, need: Need, ceiling: float, floor: float) -> Level:
+        pools = len(self.problem.workers)
+        usable = self.problem.workers > 0
+        start = np.where(usable, self.problem.workers, 0.0)
+        if not self.problem.active.any():
+            nothing = np.zeros((self.problem.jobs, self.problem.types))
+            return Level(
+                level=ceiling, x=nothing, price=np.zeros(pools), marginal=np.full(self.problem.jobs, np.inf), solves=0
+            )
+        self._try(start / start.sum())
+        for m in np.flatnonzero(usable):
+            self._try(np.eye(pools)[m])
+        level, binding = ceiling, NONE
+        for _ in range(_LEVELS):
+            relative = self._relative(need(level))
+            over, x, dearest = self._dearest(relative)
+            if over <= 1.0 + FITS:
+                return self._found(level, x / max(over, 1.0), relative, binding)
+            level, binding = self._lower(need, dearest, level, floor), dearest
+        raise NotSolved(f"the level of {self.problem.jobs} jobs did not settle within {_LEVELS} steps.")
+
+    def _found(self, level: float, x: Float, relative: Float, binding: int) -> Level:
+        """The binding price is the one that lowered the level last: it rises with the level, as the dearest may not."""
+        top = np.where(relative >= 1 - 1e-9, np.inf, 0.0)
+        if binding == NONE:
+            price = np.zeros(len(self.problem.workers))
+            return Level(level=level, x=x, price=price, marginal=top, solves=self.solves)
+        share = np.where(self.tried[binding].share > _FREE, self.tried[binding].share, 0.0)
+        marginal = self.tried[binding].envelope.marginal(relative)
+        return Level(level=level, x=x, price=self._per_gpu(share), marginal=marginal, solves=self.solves)
+
+    def _relative(self, rate: Float) -> Float:
+        scale = self.kinds.scale
+        out: Float = np.clip(rate / np.where(scale > 0, scale, 1.0), 0.0, 1.0) * (scale > 0)
+        return out
+
+    def _per_gpu(self, share: Float) -> Float:
+        workers = self.problem.workers
+        out: Float = share / np.where(workers > 0, workers, 1.0)
+        return out
+
+    def _try(self, share: Float) -> int:
+        """Note a price, given as the share of the cluster's worth in each pool."""
+        self.tried.append(
+            _Price(share=share, envelope=Envelope.at(self.kinds, self._per_gpu(share)[self.problem.pool]))
+        )
+        return len(self.tried) - 1
+
+    def _cost(self, i: int, relative: Float) -> float:
+        return float(self.tried[i].envelope.cost(relative) @ self.problem.gpus)
+
+    def _use(self, i: int, relative: Float) -> Float:
+        """Utilisation of each pool if all jobs answer to price i."""
+        used = self.problem.usage(self.tried[i].envelope.mix(relative))
+        out: Float = used / np.where(self.problem.workers > 0, self.problem.workers, 1.0)
+        return out
+
+    def _dearest(self, relative: Float) -> tuple[float, Float, int]:
+        """The price at which these rates cost most, or one that is dear enough: (least utilisation so far, its shares, i)."""
+        pools = len(self.problem.workers)
+        master = ColumnProgram(np.append(np.full(pools, -np.inf), 1.0), np.append(np.zeros(pools), 1.0))
+        uses = np.array([self._use(i, relative) for i in range(len(self.tried))])
+        values = [self._cost(i, relative) for i in range(len(self.tried))]
+        master.add_dense(
+            np.append(-1.0, np.zeros(len(uses))),
+            np.vstack([np.append(-np.ones(pools), 0.0), np.column_stack([uses, np.ones(len(uses))])]),
+        )
+        best = int(np.argmax(values))
+        for _ in range(_PRICES):
+            self.solves += 1
+            found = master.solve()
+            over = -found.objective
+            dear = values[best]
+            if over <= 1.0 + FITS or over - dear <= FITS or (dear > 1.0 + FITS and over - dear <= 0.3 * (dear - 1.0)):
+                x = self._mixed(found.x[1:], relative) if over <= 1.0 + FITS else np.zeros(0)
+                return over, x, best
+            share = np.maximum(found.duals[:pools], 0.0)
+            i = self._try(share / share.sum())
+            use = self._use(i, relative)
+            values.append(self._cost(i, relative))
+            if values[i] > values[best]:
+                best = i
+            master.add_dense(np.zeros(1), np.append(use, 1.0)[None, :])
+        raise NotSolved(f"prices of {pools} pools did not settle within {_PRICES} tries.")
+
+    def _mixed(self, weight: Float, relative: Float) -> Float:
+        x = np.zeros((self.problem.jobs, self.problem.types))
+        for i in np.flatnonzero(weight > 0):
+            x += weight[i] * self.tried[i].envelope.mix(relative)
+        return x / float(weight.sum())
+
+    def _lower(self, need: Need, i: int, level: float, floor: float) -> float:
+        """Where the rates cost exactly 1 at price i, or the floor."""
+        if self._cost(i, self._relative(need(floor))) >= 1.0 + _NOISE:
+            return floor
+        root = brentq(
+            lambda t: self._cost(i, self._relative(need(t))) - 1.0 - _NOISE, floor, level, xtol=1e-300, rtol=1e-14
+        )
+        return float(root)

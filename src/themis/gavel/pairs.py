@@ -1,0 +1,283 @@
+"""Space sharing: pairs of single-GPU jobs that run on one GPU together. Gavel §3.1.
+
+Of n jobs there are n(n+1)/2 combinations; hardly any is in an optimum. Combinations are generated: the program begins
+with jobs alone, its prices say what a pair would have to be worth, and the best pairs enter until none is worth its
+price, which proves the optimum over all of them. Rates of pairs are looked up by model, so no table over pairs of jobs
+exists at any time; prices are compared a block of rows at a time.
+
+Jobs that are alike (rates, model, GPUs and need) are one class with a multiplicity. Shares of a class are dealt to its
+jobs in the end, so that each runs as long as the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.sparse import coo_array
+
+from themis.errors import InputError, NotSolved
+from themis.gavel.problem import Need, Problem
+from themis.model.units import NONE, Float, Int
+from themis.solvers.columns import ColumnProgram, Optimum
+
+GAP = 1e-9
+"""Relative gap at which pairs are no longer generated."""
+
+_BLOCK, _ROUNDS, _STEPS = 256, 400, 40
+_WORTH_IT = 1e-12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PairRates:
+    """Measured rates of models that share a GPU.
+
+    Attributes
+    ----------
+    model : Int[J], each job's model, or -1 for jobs that never share (gangs, models that were not measured).
+    rate : Float[A, A, K], steps/s of a job of the first model while one of the second runs beside it; 0 = they cannot.
+    """
+
+    model: Int
+    rate: Float
+
+    def __post_init__(self) -> None:
+        models = self.rate.shape[0]
+        if self.rate.shape[:2] != (models, models) or (self.model >= models).any():
+            raise InputError(
+                f"pair rates have shape {self.rate.shape} and models up to {self.model.max(initial=NONE)}, "
+                "expected a square of as many models as there are."
+            )
+        if not np.isfinite(self.rate).all() or (self.rate < 0).any():
+            raise InputError("a rate of a pair is not a number >= 0; 0 says that the two cannot share a GPU.")
+
+    def fastest(self, problem: Problem) -> Float:
+        """[J], the best rate of each job, alone or beside another."""
+        best = np.where(self.rate > 0, self.rate, 0.0).max(axis=(1, 2), initial=0.0)
+        shared = best[self.model] if len(best) else np.zeros(problem.jobs)
+        out: Float = np.maximum(problem.fastest, np.where(self.model >= 0, shared, 0.0))
+        return out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PairShares:
+    """Time shares of jobs and pairs.
+
+    Attributes
+    ----------
+    combos : Int[C, 2], rows of jobs, the second -1 for a job alone. ``x`` : Float[C, K].
+    throughput : Float[J]. ``bound`` : level that no shares can exceed. ``columns`` : (class or pair, type) generated.
+    """
+
+    combos: Int
+    x: Float
+    throughput: Float
+    bound: float
+    columns: int
+
+
+def highest_level_paired(problem: Problem, pairs: PairRates, need: Need, ceiling: float, alike: Float) -> PairShares:
+    """The largest level at which shares of jobs and pairs give every job ``need(level)``.
+
+    Parameters
+    ----------
+    need : [J], 0 at level 0, rising and convex, above 0 for jobs that can run. Linear needs take one program, others
+        Newton's steps between programs.
+    ceiling : where the search begins; not below the optimum.
+    alike : [J, F], whatever else the needs depend on: jobs that agree in it are alike.
+
+    Raises
+    ------
+    NotSolved : columns or levels do not settle.
+    """
+    classes = _Classes.of(problem, pairs, alike)
+    program = _Program(problem, pairs, classes)
+    level = ceiling
+    for _ in range(_STEPS):
+        wanted = need(level)[classes.first]
+        theta, upper = program.solve(wanted)
+        if theta >= 1.0 - 2 * GAP:
+            break
+        level = _reached(need, classes, program.worth, level, upper)
+    else:
+        raise NotSolved(f"the level of {problem.jobs} jobs with pairs did not settle within {_STEPS} steps.")
+    combos, x = deal(classes.members, program.masses(), problem.types)
+    return PairShares(
+        combos=combos, x=x, throughput=paired_throughput(problem, pairs, combos, x), bound=level, columns=program.size
+    )
+
+
+def paired_throughput(problem: Problem, pairs: PairRates, combos: Int, x: Float) -> Float:
+    """[J], effective throughput of shares of jobs and pairs."""
+    out = np.zeros(problem.jobs)
+    alone = combos[:, 1] == NONE
+    np.add.at(out, combos[alone, 0], (problem.rate[combos[alone, 0]] * x[alone]).sum(axis=1))
+    first, second = combos[~alone, 0], combos[~alone, 1]
+    for me, other in ((first, second), (second, first)):
+        np.add.at(out, me, (pairs.rate[pairs.model[me], pairs.model[other]] * x[~alone]).sum(axis=1))
+    return out
+
+
+def _reached(need: Need, classes: _Classes, worth: Float, level: float, upper: float) -> float:
+    """The level at which needs are worth what the prices say that there is: a bound, and the next level to try."""
+    root = brentq(lambda t: float((worth * need(t)[classes.first]).sum()) - upper, 0.0, level, xtol=1e-300, rtol=1e-14)
+    return float(root)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Classes:
+    """Jobs that can run, grouped: ``members[c]`` are rows of jobs, ``first[c]`` one of them, ``count[c]`` how many."""
+
+    members: tuple[Int, ...]
+    first: Int
+    count: Float
+
+    @classmethod
+    def of(cls, problem: Problem, pairs: PairRates, alike: Float) -> _Classes:
+        able = np.flatnonzero(problem.active)
+        key = np.column_stack([problem.rate, problem.gpus, pairs.model, alike])[able]
+        _, kind = np.unique(key, axis=0, return_inverse=True)
+        order = np.argsort(kind.reshape(-1), kind="stable")
+        count = np.bincount(kind.reshape(-1))
+        members = tuple(np.split(able[order], np.cumsum(count)[:-1]))
+        return cls(members=members, first=np.array([m[0] for m in members], dtype=np.int64), count=count.astype(float))
+
+
+@dataclass(slots=True)
+class _Program:
+    """Masses of time of classes and pairs of classes; rows: time and rate of every class, GPUs of every pool."""
+
+    problem: Problem
+    pairs: PairRates
+    classes: _Classes
+    worth: Float = field(init=False)
+    program: ColumnProgram = field(init=False)
+    index: list[tuple[int, int, int]] = field(default_factory=list)
+    known: set[tuple[int, int, int]] = field(default_factory=set)
+    optimum: Optimum = field(init=False)
+
+    def __post_init__(self) -> None:
+        c, pools = len(self.classes.first), len(self.problem.workers)
+        high = np.concatenate([self.classes.count, np.full(c, np.inf), self.problem.workers])
+        low = np.concatenate([np.full(c, -np.inf), np.zeros(c), np.full(pools, -np.inf)])
+        self.program = ColumnProgram(low, high, interior=c > 200)
+        self.worth = np.zeros(c)
+
+    @property
+    def size(self) -> int:
+        """Columns but for the level."""
+        return len(self.index)
+
+    def solve(self, wanted: Float) -> tuple[float, float]:
+        """(multiple of the wanted rates that is reached, multiple that cannot be exceeded)."""
+        c = len(self.classes.first)
+        scale = self.problem.fastest[self.classes.first]
+        rows, values = np.arange(c, 2 * c, dtype=np.int64), -self.classes.count * wanted / scale
+        if self.size:
+            self.program.change_column(0, rows, values)
+        else:
+            height = 2 * c + len(self.problem.workers)
+            self.program.add(np.ones(1), coo_array((values, (rows, np.zeros(c, int))), shape=(height, 1)).tocsc())
+            alone = np.argwhere(self.problem.rate[self.classes.first] > 0)
+            self._add([(int(i), NONE, int(k)) for i, k in alone])
+        for _ in range(_ROUNDS):
+            self.optimum = self.program.solve()
+            time, rate = self.optimum.duals[:c], -self.optimum.duals[c : 2 * c]
+            worth, theta = np.maximum(rate, 0.0) / scale, self.optimum.objective
+            found, most = self._price(np.maximum(time, 0.0), worth, self.optimum.duals[2 * c :])
+            upper = theta + 0.5 * max(most, 0.0) * float(self.classes.count.sum())
+            if upper - theta <= GAP * upper or not found:
+                self.worth = worth * self.classes.count
+                return theta, upper
+            self._add(found)
+        raise NotSolved(f"pairs of {c} classes of jobs did not settle within {_ROUNDS} rounds.")
+
+    def masses(self) -> Iterator[tuple[int, int, Float]]:
+        """(class, other class or -1, time [K] in all) of what runs."""
+        together: dict[tuple[int, int], Float] = {}
+        for (a, b, k), mass in zip(self.index, self.optimum.x[1:].tolist()):
+            if mass > 1e-12:
+                together.setdefault((a, b), np.zeros(self.problem.types))[k] += mass
+        for (a, b), mass_of in together.items():
+            yield a, b, mass_of
+
+    def _price(self, time: Float, worth: Float, pool: Float) -> tuple[list[tuple[int, int, int]], float]:
+        """For each class its best pair on each type that is worth more than its price; the largest surplus of any."""
+        first = self.classes.first
+        model = np.where(self.problem.gpus[first] == 1, self.pairs.model[first], NONE)
+        some = np.flatnonzero(model >= 0)
+        found: set[tuple[int, int, int]] = set()
+        most = 0.0
+        for k in range(self.problem.types):
+            may = some[self.problem.rate[first[some], k] > 0]
+            table = self.pairs.rate[:, :, k]
+            for at in range(0, len(may), _BLOCK):
+                mine = may[at : at + _BLOCK]
+                forth, back = table[np.ix_(model[mine], model[may])], table[np.ix_(model[may], model[mine])].T
+                surplus = worth[mine][:, None] * forth + worth[may][None, :] * back
+                surplus -= time[mine][:, None] + time[may][None, :] + pool[self.problem.pool[k]]
+                surplus[(forth <= 0) | (back <= 0)] = -np.inf
+                lonely = self.classes.count[mine] < 2
+                surplus[np.flatnonzero(lonely), at + np.flatnonzero(lonely)] = -np.inf
+                best = np.argmax(surplus, axis=1)
+                value = surplus[np.arange(len(mine)), best]
+                most = max(most, float(value.max()))
+                for i in np.flatnonzero(value > _WORTH_IT).tolist():
+                    a, b = sorted((int(mine[i]), int(may[best[i]])))
+                    found.add((a, b, k))
+        return sorted(found - self.known), most
+
+    def _add(self, columns: list[tuple[int, int, int]]) -> None:
+        c = len(self.classes.first)
+        first = self.classes.first
+        scale = self.problem.fastest[first]
+        a, b, k = np.array(columns, dtype=np.int64).T
+        at, two = np.arange(len(a)), b != NONE
+        model = self.pairs.model[first]
+        mine = np.where(two, self.pairs.rate[model[a], model[b], k], self.problem.rate[first[a], k])
+        partner, theirs = b[two], self.pairs.rate[model[b[two]], model[a[two]], k[two]]
+        gpus = self.problem.gpus[first[a]].astype(np.float64)
+        rows = np.concatenate([a, partner, c + a, c + partner, 2 * c + self.problem.pool[k]])
+        values = np.concatenate(
+            [np.ones(len(a)), np.ones(len(partner)), mine / scale[a], theirs / scale[partner], gpus]
+        )
+        matrix = coo_array(
+            (values, (rows, np.concatenate([at, at[two], at, at[two], at]))),
+            shape=(2 * c + len(self.problem.workers), len(a)),
+        )
+        self.program.add(np.zeros(len(a)), matrix.tocsc())  # tocsc sums the two halves of a pair of one class
+        self.index += columns
+        self.known.update(columns)
+
+
+def deal(members: tuple[Int, ...], masses: Iterator[tuple[int, int, Float]], types: int) -> tuple[Int, Float]:
+    """Deal the time of classes to their jobs, so that jobs of a class get the same: (combos [C, 2], x [C, K]).
+
+    Two classes are laid side by side, each job as wide as its part, and jobs that overlap are pairs: fewer pairs than
+    jobs. Within one class each job runs beside the next one.
+    """
+    combos: list[tuple[int, int]] = []
+    x: list[Float] = []
+    for a, b, mass in masses:
+        mine = members[a]
+        if b == NONE:
+            combos += [(j, NONE) for j in mine.tolist()]
+            x += [mass / len(mine)] * len(mine)
+        elif a == b:
+            ring = [(0, 1)] if len(mine) == 2 else [(i, (i + 1) % len(mine)) for i in range(len(mine))]
+            combos += [(int(mine[i]), int(mine[other])) for i, other in ring]
+            x += [mass / len(ring)] * len(ring)
+        else:
+            theirs = members[b]
+            edges = np.union1d(np.arange(len(mine) + 1) / len(mine), np.arange(len(theirs) + 1) / len(theirs))
+            middle, width = (edges[1:] + edges[:-1]) / 2, np.diff(edges)
+            wide = width > 1e-12
+            i = (middle[wide] * len(mine)).astype(np.int64)
+            other = (middle[wide] * len(theirs)).astype(np.int64)
+            combos += list(zip(mine[i].tolist(), theirs[other].tolist()))
+            x += list(width[wide][:, None] * mass[None, :])
+    if not combos:
+        return np.zeros((0, 2), dtype=np.int64), np.zeros((0, types))
+    return np.array(combos, dtype=np.int64), np.minimum(np.array(x), 1.0)

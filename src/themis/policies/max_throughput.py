@@ -1,0 +1,26 @@
+"""Most throughput in total (Gavel §4.2), each job's counted relative to its fastest type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from themis.gavel.problem import Problem, Shares
+from themis.gavel.total import best_total, relative
+from themis.model.snapshot import Snapshot
+from themis.policies.shares import SharePolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaxThroughput(SharePolicy):
+    """Maximise the sum of throughputs.
+
+    Attributes
+    ----------
+    printed : sum rates as they are, as the paper prints it; models with quick steps then win.
+    """
+
+    printed: bool = False
+
+    def allocate(self, snapshot: Snapshot, problem: Problem) -> Shares:
+        """One linear program."""
+        return best_total(problem, problem.rate if self.printed else relative(problem))

@@ -1,0 +1,117 @@
+"""What Gavel's policies have in common: a snapshot becomes an allocation problem, its shares become the answer.
+
+Jobs share, each with its app's weight, as gangs of the most GPUs that one type can hold. Work and rates are counted in
+reference GPUs, so "steps" of different models compare. A type's rate is that of the narrowest placement which its
+machines allow a gang of that size.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from themis.gavel.agnostic import flattened, spread
+from themis.gavel.finish_time import Progress
+from themis.gavel.problem import Problem, Shares
+from themis.model.answers import Proof, Solved, TimeShare
+from themis.model.snapshot import Snapshot
+from themis.model.units import NONE, Float, Int, Locality, Seconds
+from themis.placement.packing import most_gpus
+from themis.policies.api import Level, Pace, Workbench
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharePolicy(ABC):
+    """A policy whose answer is time shares, realised in rounds.
+
+    Attributes
+    ----------
+    round_s : length of a round, seconds.
+    aware : use each type's rate; otherwise every job is taken to run at its mean rate everywhere.
+    """
+
+    round_s: Seconds = 360.0
+    aware: bool = True
+
+    claims: ClassVar[frozenset[str]] = frozenset()
+    needs: ClassVar[frozenset[str]] = frozenset()
+    level: ClassVar[Level] = Level.JOB
+    smaller_is_better: ClassVar[bool] = False
+
+    @property
+    def pace(self) -> Pace:
+        """Rounds."""
+        return Pace(self.round_s)
+
+    @abstractmethod
+    def allocate(self, snapshot: Snapshot, problem: Problem) -> Shares:
+        """Solve the policy's problem."""
+
+    def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
+        """Shares of every job on every type."""
+        problem = problem_of(snapshot)
+        if self.aware:
+            found = self.allocate(snapshot, problem)
+            x = found.x
+        else:
+            found = self.allocate(snapshot, flattened(problem))
+            x = spread(problem, found.x)
+        sign = -1.0 if self.smaller_is_better else 1.0
+        combos: Int = np.stack([snapshot.job_id, np.full(snapshot.jobs, NONE)], axis=1)
+        return Solved(
+            answer=TimeShare(combos=combos, gpus=problem.gpus, x=fitting(problem, x), round_s=self.round_s),
+            proof=Proof(objective=sign * found.objective, bound=sign * found.bound, method=type(self).__name__),
+        )
+
+
+def problem_of(s: Snapshot) -> Problem:
+    """The allocation problem of a snapshot: rates in reference GPUs, workers in service."""
+    types = len(s.gpu_types)
+    gpus = most_gpus(s)
+    workers = np.bincount(s.machine_type, weights=s.machine_gpus, minlength=types).astype(np.float64)
+    largest = np.zeros(types, dtype=np.int64)
+    np.maximum.at(largest, s.machine_type, s.machine_gpus)
+    where = np.where(gpus[:, None] <= largest[None, :], Locality.MACHINE, Locality.RACK)
+    kinds = np.broadcast_to(np.arange(types), (s.jobs, types))
+    rate = s.speeds.effective(s.job_config[:, None], kinds, gpus[:, None], where)
+    return Problem.of(np.where(s.job_allowed, rate, 0.0), gpus, workers)
+
+
+def weights(s: Snapshot) -> Float:
+    """[J], every job's weight is its app's."""
+    out: Float = s.app_weight[s.job_app]
+    return out
+
+
+def by_arrival(s: Snapshot, problem: Problem) -> Int:
+    """[J], jobs from the first to the last to arrive; of equals the one with least work, then the fastest."""
+    return np.lexsort((problem.fastest, problem.gpus, s.job_left, s.app_arrival[s.job_app]))
+
+
+def progress(s: Snapshot, problem: Problem) -> Progress:
+    """How far jobs have come, for finish-time fairness in Gavel's form, where every job is a user.
+
+    Differs from the paper: seconds that the work done would have taken in isolation are counted at the mean contention
+    of the app's life, not at the contention of each instant.
+    """
+    in_app = np.diff(s.job_ptr)[s.job_app]
+    then = np.maximum(s.app_contention[s.job_app] * in_app, 1.0)
+    rate_then = problem.isolated_rate(then)
+    done = s.job_done * s.job_serial
+    return Progress(
+        left=np.maximum(s.job_left, 1e-6),
+        elapsed=np.maximum(s.app_elapsed[s.job_app], 0.0),
+        isolated_elapsed=np.divide(done, rate_then, out=np.zeros(s.jobs), where=rate_then > 0),
+        isolated_rate=problem.isolated_rate(),
+    )
+
+
+def fitting(problem: Problem, x: Float) -> Float:
+    """Shares without the last rounding errors: within [0, 1], a job's sum at most 1, no pool above its workers."""
+    x = np.clip(x, 0.0, 1.0)
+    x = x / np.maximum(x.sum(axis=1, keepdims=True), 1.0)
+    over = np.divide(problem.usage(x), problem.workers, out=np.zeros(len(problem.workers)), where=problem.workers > 0)
+    return x / max(float(over.max(initial=0.0)), 1.0)
