@@ -17,7 +17,7 @@ from themis.report import gantt
 from themis.report.definitions import DEFINITIONS
 from themis.report.html import render, write_report
 from themis.report.result import RunMetrics
-from themis.report.series import Gantt
+from themis.report.series import Gantt, Series
 from themis.report.style import PAGE, inline_svg
 
 VOID = {"meta", "input", "br"}
@@ -122,6 +122,38 @@ def test_a_gantt_of_many_leases_is_a_small_image() -> None:
     svg = inline_svg(gantt.gantt("x", many(100_000, 2000), PAGE))
     assert "data:image/png;base64" in svg
     assert len(svg) < 1_000_000
+
+
+@pytest.mark.slow
+def test_the_page_stays_below_5_megabytes_however_much_was_run() -> None:
+    """9 policies on 14,521 apps of 1,500 users and 2,000 GPUs, all of it noise, which packs worst."""
+    rng, base = np.random.default_rng(0), fold(MINI)
+    n, leases, day = 14_521, 100_000, 86_400.0
+    rho, start = rng.lognormal(-0.5, 0.8, n), rng.uniform(0, 75 * day, leases)
+    apps = tuple(
+        replace(
+            base.apps[0],
+            app=i,
+            name=f"application_15066384720{i}",
+            user=f"user{i % 1500}",
+            rho_paper=r,
+            rho_exact=2 * r,
+        )
+        for i, r in enumerate(rho.tolist())
+    )
+    noise = Series(start=0.0, width=75 * day / 2000, end=75 * day, value=rng.uniform(0, 2000, 2000))
+    gantt = Gantt(
+        gpu=rng.integers(2000, size=leases), app=rng.integers(n, size=leases), job=np.arange(leases), start=start,
+        end=start + rng.exponential(day / 4, leases),
+    )  # fmt: skip
+    run = replace(
+        base, apps=apps, gantt=gantt, gpus=2000, gpus_in_use=noise, gpus_in_service=noise, gpus_starting=noise,
+        gpus_wanted=noise, active_apps=noise,
+    )  # fmt: skip
+    page = render([replace(run, policy=f"policy{i}:f=0.{i}") for i in range(9)])
+    assert len(page.encode()) < 5_000_000
+    assert "14,299 more are left out" in page  # of the apps, 222 a policy are shown
+    assert "1,389 more are left out" in page  # of the users, 111
 
 
 def test_the_image_of_a_gantt_has_the_colour_of_who_held_the_gpu() -> None:

@@ -216,6 +216,7 @@ def _bars(axis: Axes, rows: Sequence[Row], parts: Sequence[tuple[str, str | None
         axis.text(x, i, text, va="center", fontsize=8.5, color=style.ink)
     axis.set_xlim(0, max(highest * 1.2, 1e-9))
     axis.xaxis.set_major_locator(MaxNLocator(5))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
     _policies_down(axis, rows, style)
 
 
@@ -225,7 +226,7 @@ def _end_of(cell: Interval) -> float:
 
 def _policies_down(axis: Axes, rows: Sequence[Row], style: Style) -> None:
     axis.set_yticks(range(len(rows)), [shortened(row.label, 22) for row in rows])
-    axis.set_ylim(len(rows) - 0.4, -0.6)
+    axis.set_ylim(max(len(rows), 4) - 0.4, -0.6)  # few bars stay slim
     tidy(axis, style, grid="x")
 
 

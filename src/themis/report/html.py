@@ -160,7 +160,8 @@ class _Head:
 
     @classmethod
     def of(cls, column: Column) -> _Head:
-        return cls(name=column.name, title=column.heading, definition=column.definition, extra=not column.short)
+        title = column.title.replace("-\n", "").strip()
+        return cls(name=column.name, title=title, definition=column.definition, extra=not column.short)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,10 @@
 """95 % confidence intervals over seeds: how far the mean of so few runs can be trusted.
 
 Seeds are the replications; the apps of one run are not independent of each other. Means, medians, maxima and fractions
-get Student's t over the seeds' numbers. Where a 99th percentile rests on few apps a run, its t interval is a little too
-narrow; it gets a two-stage bootstrap, which draws seeds and then apps within each. A maximum gets none: no resample
-holds anything above it. ``benchmarks/bench_intervals.py`` measures how often each covers; docs/report.md has the table.
+get Student's t over the seeds' numbers. A 99th percentile that rests on few apps a run gets a two-stage bootstrap, which
+draws seeds and then apps within each: it covers at least as often as it says, and is the narrower one with three seeds.
+A maximum gets none, since no resample holds anything above it. ``benchmarks/bench_intervals.py`` measures how often each
+interval holds the truth; docs/report.md has the table.
 """
 
 from __future__ import annotations
