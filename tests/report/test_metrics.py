@@ -19,6 +19,7 @@ from themis.model import events as e
 from themis.model.cluster import Machine
 from themis.model.log import LogWriter, Record
 from themis.model.settings import Settings
+from themis.model.workload import Halving, Hyperband, Rung, Tuner
 from themis.policies.api import make_policy
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.presets import load_cluster
@@ -71,38 +72,65 @@ def test_contention_is_demand_over_capacity(mini: RunMetrics) -> None:
     assert (mini.apps_mean, mini.apps_max) == (pytest.approx(400 / 300), 2)
 
 
-def test_a_job_that_waits_for_its_rung_wants_nothing() -> None:
-    """Four jobs of 2 GPUs; the rung is over when the last one is there, and the tuner ends two of them."""
-
-    def reached(job: int) -> e.JobReached:
-        return e.JobReached(job=job, attempt=1, steps=1.0, loss=0.1)
-
-    def ended(job: int, outcome: str) -> e.JobEnded:
-        return e.JobEnded(app=0, job=job, outcome=outcome, steps=1.0)
-
-    sweep = app("S", 0.0, 4)
-    sweep = replace(sweep, app=replace(sweep.app, jobs=tuple(replace(job, gpus_max=2) for job in sweep.app.jobs)))
-    log: Log = [
+def sweep(tuner: Tuner) -> Log:
+    """Four jobs of 2 GPUs, all of them running from the start."""
+    four = app("S", 0.0, 4)
+    jobs = tuple(replace(job, gpus_max=2) for job in four.app.jobs)
+    return [
         (0.0, HEADER),
         (0.0, e.MachineJoined(machine=Machine(name="m", gpus=8))),
-        (0.0, sweep),
-        (10.0, reached(0)),
-        (20.0, reached(1)),
-        (30.0, reached(2)),
-        (40.0, reached(3)),
-        (40.0, ended(1, "stopped")),
-        (40.0, ended(3, "stopped")),
-        (50.0, reached(2)),
-        (60.0, reached(0)),
-        (60.0, ended(2, "completed")),
-        (60.0, ended(0, "completed")),
-        (60.0, finished(0, 60.0, 1.0, 1.0, 0.0)),
+        (0.0, replace(four, app=replace(four.app, jobs=jobs, tuner=tuner))),
+        *((0.0, grant(0, j, 1, (2 * j, 2 * j + 1))) for j in range(4)),
     ]
+
+
+def reached(time: float, job: int, attempt: int = 1) -> tuple[float, Record]:
+    return time, e.JobReached(job=job, attempt=attempt, steps=1.0, loss=0.1)
+
+
+def ended(time: float, job: int, outcome: str) -> tuple[float, Record]:
+    return time, e.JobEnded(app=0, job=job, outcome=outcome, steps=1.0)
+
+
+def wanted_at(log: Log, *times: int) -> list[float]:
     wanted = fold(log).gpus_wanted
     assert wanted.width == 1.0
-    assert wanted.value[[5, 15, 25, 35, 45, 55]].tolist() == [8.0, 6.0, 4.0, 2.0, 4.0, 2.0]
-    early = grant(0, 0, 2, (0, 1))
-    assert fold([*log[:5], (20.0, early), (21.0, reached(1))]).gpus_wanted.value[[15, 20]].tolist() == [6.0, 6.0]
+    values: list[float] = wanted.value[list(times)].tolist()
+    return values
+
+
+def test_a_job_that_waits_for_its_rung_wants_nothing() -> None:
+    """The rung is over when the last one is there, and the tuner ends two of them."""
+    log = [
+        *sweep(Halving(rungs=(Rung(jobs=4, steps=1.0), Rung(jobs=2, steps=1.0)))),
+        reached(10.0, 0), reached(20.0, 1), reached(25.0, 2, attempt=7), reached(30.0, 2), reached(40.0, 3),
+        ended(40.0, 1, "stopped"), ended(40.0, 3, "stopped"),
+        reached(50.0, 2), ended(50.0, 2, "completed"), reached(60.0, 0), ended(60.0, 0, "completed"),
+        (60.0, finished(0, 60.0, 1.0, 1.0, 0.0)),
+    ]  # fmt: skip
+    assert wanted_at(log, 5, 15, 26, 35, 45, 55) == [8.0, 6.0, 4.0, 2.0, 4.0, 2.0]
+
+
+def test_a_job_that_goes_on_early_wants_its_gpus_again() -> None:
+    rungs = Halving(rungs=(Rung(jobs=4, steps=1.0), Rung(jobs=2, steps=1.0)))
+    log = [
+        *sweep(rungs),
+        reached(10.0, 0),
+        reached(20.0, 1),
+        (20.0, grant(0, 0, 2, (0, 1))),
+        reached(22.0, 0, attempt=2),
+    ]
+    assert wanted_at(log, 15, 20) == [6.0, 6.0]
+
+
+def test_jobs_wait_for_their_own_bracket_only() -> None:
+    two = Halving(rungs=(Rung(jobs=2, steps=1.0), Rung(jobs=1, steps=1.0)))
+    log = [
+        *sweep(Hyperband(brackets=(two, two))),
+        reached(10.0, 0), reached(20.0, 2), reached(30.0, 1), ended(30.0, 0, "stopped"), reached(40.0, 1),
+    ]  # fmt: skip
+    # After 30 s the first bracket goes on with job 1, while job 2 still waits for job 3.
+    assert wanted_at(log, 5, 15, 25, 35) == [8.0, 6.0, 4.0, 4.0]
 
 
 def test_placement_is_told_by_score_and_by_locality(mini: RunMetrics) -> None:

@@ -13,9 +13,20 @@ import numpy as np
 from themis.model.answers import Proof
 from themis.model.events import AppFinished, Grant
 from themis.model.units import GpuSeconds, Locality, Seconds
-from themis.model.workload import App
+from themis.model.workload import App, brackets_of
 from themis.report.result import AppRow, JobTable
 from themis.report.series import Intervals, Steps
+
+
+@dataclass(slots=True)
+class Bracket:
+    """Jobs that wait for each other at a rung: a bracket of a sweep, or all jobs of another app.
+
+    ``alive`` : those that have not ended. ``paused`` : those of them that wait for the rest of their rung.
+    """
+
+    alive: set[int] = field(default_factory=set)
+    paused: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -23,6 +34,7 @@ class JobEntry:
     """One job so far."""
 
     app: int
+    bracket: Bracket
     name: str
     model: str
     gpus_min: int
@@ -37,15 +49,14 @@ class JobEntry:
 
 @dataclass(slots=True)
 class AppEntry:
-    """One app so far. ``alive`` : its jobs that have not ended; ``paused`` : those that wait for the rest of their rung."""
+    """One app so far."""
 
     name: str
     user: str
     jobs: int
     weight: float
     arrival: Seconds
-    alive: set[int]
-    paused: set[int] = field(default_factory=set)
+    brackets: list[Bracket]
     first_grant: Seconds = math.nan
     gpu_seconds: GpuSeconds = 0.0
     lost: GpuSeconds = 0.0
@@ -94,11 +105,15 @@ class Ledger:
     def add(self, app: App, weight: float, time: Seconds) -> None:
         """An app arrived."""
         number, first = len(self.apps), len(self.jobs)
-        self.jobs.extend(
-            JobEntry(number, job.name, job.model, gpus_min=job.gpus_min, gpus_max=job.gpus_max) for job in app.jobs
-        )
-        alive = set(range(first, len(self.jobs)))
-        self.apps.append(AppEntry(app.name, app.user, len(app.jobs), weight, time, alive))
+        # Brackets have the app's jobs in order, each as many as its first rung.
+        sizes = [bracket.rungs[0].jobs for bracket in brackets_of(app.tuner)] or [len(app.jobs)]
+        brackets = [Bracket() for _ in sizes]
+        member = [bracket for bracket, size in zip(brackets, sizes) for _ in range(size)]
+        for j, (job, bracket) in enumerate(zip(app.jobs, member, strict=True), start=first):
+            bracket.alive.add(j)
+            entry = JobEntry(number, bracket, job.name, job.model, gpus_min=job.gpus_min, gpus_max=job.gpus_max)
+            self.jobs.append(entry)
+        self.apps.append(AppEntry(app.name, app.user, len(app.jobs), weight, time, brackets))
 
     def count(self, lease: Lease, time: Seconds, crash: Seconds = 0.0) -> None:
         """Add a lease that ends at ``time`` and whose last ``crash`` seconds of training are lost."""
@@ -141,36 +156,36 @@ class Ledger:
 
     def reach(self, job: int) -> int:
         """A job did what it was asked for and waits for the others of its rung; returns the change of demand in GPUs."""
-        app = self.apps[self.jobs[job].app]
-        if job not in app.alive or job in app.paused:
+        bracket = self.jobs[job].bracket
+        if job not in bracket.alive or job in bracket.paused:
             return 0
-        app.paused.add(job)
-        return self._next_rung(app) - self.jobs[job].gpus_max
+        bracket.paused.add(job)
+        return self._next_rung(bracket) - self.jobs[job].gpus_max
 
     def resume(self, job: int) -> int:
         """A job that waited goes on before the others are there; returns the change of demand."""
-        app = self.apps[self.jobs[job].app]
-        if job not in app.paused:
+        bracket = self.jobs[job].bracket
+        if job not in bracket.paused:
             return 0
-        app.paused.remove(job)
+        bracket.paused.remove(job)
         return self.jobs[job].gpus_max
 
     def end(self, job: int) -> int:
         """A job will not run again; returns the change of demand."""
-        app = self.apps[self.jobs[job].app]
-        if job not in app.alive:
+        bracket = self.jobs[job].bracket
+        if job not in bracket.alive:
             return 0
-        app.alive.remove(job)
-        change = 0 if job in app.paused else -self.jobs[job].gpus_max
-        app.paused.discard(job)
-        return change + self._next_rung(app)
+        bracket.alive.remove(job)
+        change = 0 if job in bracket.paused else -self.jobs[job].gpus_max
+        bracket.paused.discard(job)
+        return change + self._next_rung(bracket)
 
-    def _next_rung(self, app: AppEntry) -> int:
+    def _next_rung(self, bracket: Bracket) -> int:
         """When all jobs that are left wait, the rung is over: those that the tuner ends say so at the same instant."""
-        if app.paused != app.alive:
+        if bracket.paused != bracket.alive:
             return 0
-        wanted = sum(self.jobs[j].gpus_max for j in app.paused)
-        app.paused.clear()
+        wanted = sum(self.jobs[j].gpus_max for j in bracket.paused)
+        bracket.paused.clear()
         return wanted
 
 

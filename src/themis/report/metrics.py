@@ -67,7 +67,7 @@ class Fold:
             Grant: self._granted,
             events.JobStarted: self._started,
             Revoke: self._revoked,
-            events.JobReached: lambda time, e: self._wanted(self.ledger.reach(e.job)),
+            events.JobReached: self._reached,
             events.JobEnded: self._ended,
             AppFinished: self._finished,
         }
@@ -154,6 +154,11 @@ class Fold:
         every = float(self.header.settings.get("checkpoint_every_s", math.inf))
         return math.fmod(time - lease.started, every)
 
+    def _reached(self, time: Seconds, event: events.JobReached) -> None:
+        lease = self.leases.get(event.job)
+        if lease is not None and lease.grant.attempt == event.attempt:
+            self._wanted(self.ledger.reach(event.job))
+
     def _ended(self, time: Seconds, event: events.JobEnded) -> None:
         self._wanted(self.ledger.end(event.job))
         job = self.ledger.jobs[event.job]
@@ -161,7 +166,9 @@ class Fold:
 
     def _finished(self, time: Seconds, event: AppFinished) -> None:
         app = self.ledger.apps[event.app]
-        for job in sorted(app.alive):  # none, unless the log left their ends out
+        for job in sorted(
+            j for bracket in app.brackets for j in bracket.alive
+        ):  # none, unless the log left their ends out
             self._wanted(self.ledger.end(job))
         app.finish, app.end = time, event
         self.levels.active -= 1
