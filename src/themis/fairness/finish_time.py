@@ -54,7 +54,7 @@ def phase_seconds(work: Float, longest: Float, effective: Float, gang: Float) ->
 
 
 def t_id_paper(budget: Float, longest_s: Float, demand: Float, capacity: Float, contention: Float) -> Float:
-    """T_cluster * N_avg with T_cluster = max(B / min(R_C, demand), longest job) (eq. 1, 2; bags: spec §6).
+    """T_cluster * N_avg with T_cluster = max(B / min(R_C, demand), longest job) (eq. 1, 2; the longest job: bags only).
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ import io
 import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -29,8 +29,8 @@ from themis.model import events
 from themis.model.answers import Answer, Ask, GpuGrant, Proof, RoundPlan, Solved, TimeShare
 from themis.model.cluster import Machine
 from themis.model.events import SCHEMA, Allocated, AppSubmitted, Command, Event, Grant, Header, MachineJoined
+from themis.model.specs import read_app, to_fields
 from themis.model.units import NONE, Bool, Seconds
-from themis.model.workload import App, Bag, CurveStopping, Halving, Hyperband, Job, LossCurve, Regime, Rung, Tuner
 
 Record: TypeAlias = Header | Event | Command
 Fields: TypeAlias = dict[str, Any]
@@ -237,70 +237,17 @@ def _grant(d: Fields) -> Grant:
     return Grant(**{**d, "gpus": tuple(d["gpus"])})
 
 
-# ---- machines and apps: defaults left out ---------------------------------------------------------------------------
-
-
-_SHORT = {
-    kind: tuple((f.name, f.default) for f in fields(kind))
-    for kind in (Machine, App, Job, Regime, LossCurve, Bag, Halving, Rung, Hyperband, CurveStopping)
-}
-_TUNERS: Mapping[type[Any], str] = MappingProxyType(
-    {Halving: "halving", Hyperband: "hyperband", CurveStopping: "curve"}
-)
-
-
-def _short(value: Any) -> Any:
-    """A workload's dataclass as a dict of what differs from the defaults; a tuner says its kind."""
-    if isinstance(value, tuple):
-        return [_short(v) for v in value]
-    names = _SHORT.get(type(value))
-    if names is None:
-        return value
-    out: Fields = {"kind": kind} if (kind := _TUNERS.get(type(value))) else {}
-    for name, default in names:
-        v = getattr(value, name)
-        if default is MISSING or v != default:
-            out[name] = _short(v)
-    return out
+# ---- machines and apps: see ``themis.model.specs`` -------------------------------------------------------------------
 
 
 def _write_app(out: Fields, record: AppSubmitted, rows: int) -> None:
-    out["app"] = _short(record.app)
+    out["app"] = to_fields(record.app)
     if record.weight != 1.0:
         out["weight"] = record.weight
 
 
 def _read_app(d: Fields) -> AppSubmitted:
-    app = dict(d["app"])
-    app["jobs"] = tuple(_job(job) for job in app["jobs"])
-    if "tuner" in app:
-        app["tuner"] = _tuner(app["tuner"])
-    return AppSubmitted(app=App(**app), weight=d.get("weight", 1.0))
-
-
-def _job(d: Fields) -> Job:
-    job = dict(d)
-    job["regimes"] = tuple(Regime(**r) for r in job["regimes"])
-    if "gpu_types" in job:
-        job["gpu_types"] = tuple(job["gpu_types"])
-    if "loss" in job:
-        job["loss"] = LossCurve(**job["loss"])
-    return Job(**job)
-
-
-def _tuner(d: Fields) -> Tuner:
-    match d.get("kind"):
-        case "halving":
-            return _halving(d)
-        case "hyperband":
-            return Hyperband(brackets=tuple(map(_halving, d["brackets"])))
-        case "curve":
-            return CurveStopping(**{name: v for name, v in d.items() if name != "kind"})
-    raise ValueError(f"unknown tuner {d.get('kind')!r}")
-
-
-def _halving(d: Fields) -> Halving:
-    return Halving(rungs=tuple(Rung(**r) for r in d["rungs"]))
+    return AppSubmitted(app=read_app(d["app"]), weight=d.get("weight", 1.0))
 
 
 # ---- answers and proofs: columns ------------------------------------------------------------------------------------
@@ -410,7 +357,7 @@ def _read_answer(d: Fields) -> Answer:
 _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Fields, Any, int], None]]] = MappingProxyType(
     {kind: (kind.__name__, _flat_encoder(kind)) for kind in _FLAT}
     | {
-        MachineJoined: ("MachineJoined", lambda out, record, rows: out.update(machine=_short(record.machine))),
+        MachineJoined: ("MachineJoined", lambda out, record, rows: out.update(machine=to_fields(record.machine))),
         AppSubmitted: ("AppSubmitted", _write_app),
         Allocated: ("Allocated", _write_allocated),
     }
