@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,17 +18,12 @@ from themis.policies.themis import Themis
 from themis.testing.builders import app, job, machines, random_simulation, snapshot_of, state_at
 from themis.testing.policies import sample_snapshots
 from themis.tuning.agent import Agents, Row, answer_ask
-from themis.tuning.halving import survivors
 from themis.tuning.split import choose_job
 
 
 def rows_of(snapshot: Snapshot, a: int = 0) -> list[Row]:
     agents = Agents(snapshot, FinishTime(snapshot))
     return agents.rows(a, snapshot.free, [int(snapshot.free.sum())])
-
-
-def test_survivors_are_the_lowest_losses_ties_to_the_earlier_and_nan_never() -> None:
-    assert survivors(np.array([0.3, math.nan, 0.1, 0.3]), 2).tolist() == [True, False, True, False]
 
 
 def test_warm_jobs_come_first_then_the_most_work_left_then_the_lower_id() -> None:
