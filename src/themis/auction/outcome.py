@@ -39,7 +39,7 @@ class Limits:
     huge: int = 5_000_000
     states: int = 3_000_000
     wide: int = 12_000
-    leaves: int = 1_000
+    leaves: int = 300
     packing: int = 1_000
     nodes: int = 100_000
     allow_gap: bool = False
