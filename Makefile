@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := @echo 'Installing into $(VENV) (once)'; $(BIN)/python -m pip install -qq --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest -n 2
-SOURCES := src tests benchmarks examples
+SOURCES := src tests benchmarks reproduction examples
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -1,0 +1,32 @@
+"""Figures of the reproduction pages, in the look of the reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from themis.report.style import DASHES, FILE, POLICY_COLOURS
+
+
+def distributions(path: Path, panels: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
+    """Cumulative distributions of ρ, a panel each; the line at 1 is what an app's own 1/N would give."""
+    with matplotlib.rc_context({"svg.hashsalt": "themis", "svg.fonttype": "none", "font.size": 9}):
+        figure = Figure(figsize=(10.5, 6.6), layout="constrained")
+        axes = figure.subplots(2, 2).ravel()
+        for axis, (title, lines) in zip(axes, panels.items()):
+            for i, (label, values) in enumerate(lines.items()):
+                x = np.sort(np.asarray(values))
+                axis.step(
+                    x, 100 * np.arange(1, len(x) + 1) / len(x), where="post", label=label, linewidth=1.6,
+                    color=POLICY_COLOURS[i % len(POLICY_COLOURS)], linestyle=DASHES[i % len(DASHES)],
+                )  # fmt: skip
+            axis.axvline(1.0, color=FILE.ink, linewidth=0.8)
+            axis.set(title=title, xscale="log", xlabel="ρ (lower is better; 1 = own 1/N)", ylabel="apps, %", ylim=(0, 101))
+            axis.grid(color=FILE.faint)
+            axis.spines[["top", "right"]].set_visible(False)
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=7, frameon=False)
+        figure.savefig(path, metadata={"Date": None})
