@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test quick lint bench clean
+.PHONY: help demo test quick lint bench reproduce-themis clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest -n 2
 SOURCES := src tests benchmarks reproduction examples
 
 help: ## Print this help
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed ## Compare four policies on the demo workload: a table, and out/demo/report.html
 	$(BIN)/themis simulate --workload demo --cluster demo-32 --policy themis,drf,tiresias,gandiva --out out/demo
@@ -33,9 +33,12 @@ bench: $(VENV)/.bench ## Measurements, as ratios against references in the same 
 	$(BIN)/python -m pytest -m bench || [ $$? -eq 5 ]
 	@set -e; for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python "$$file"; done
 
+reproduce-themis: $(VENV)/.installed ## The Themis paper's claims, measured: docs/reproduction/themis.md (hours)
+	$(BIN)/python reproduction/themis_nsdi20.py
+
 clean: ## Remove the virtual environment, caches and results
 	rm -rf $(VENV) out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests benchmarks reproduction examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
 	@for candidate in python3 python3.14 python3.13 python3.12 python3.11 python; do \

@@ -25,7 +25,9 @@ def distributions(path: Path, panels: Mapping[str, Mapping[str, Sequence[float]]
                     color=POLICY_COLOURS[i % len(POLICY_COLOURS)], linestyle=DASHES[i % len(DASHES)],
                 )  # fmt: skip
             axis.axvline(1.0, color=FILE.ink, linewidth=0.8)
-            axis.set(title=title, xscale="log", xlabel="ρ (lower is better; 1 = own 1/N)", ylabel="apps, %", ylim=(0, 101))
+            axis.set(
+                title=title, xscale="log", xlabel="ρ (lower is better; 1 = own 1/N)", ylabel="apps, %", ylim=(0, 101)
+            )
             axis.grid(color=FILE.faint)
             axis.spines[["top", "right"]].set_visible(False)
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=7, frameon=False)

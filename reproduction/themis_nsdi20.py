@@ -230,10 +230,15 @@ def network(size: Size, results: Results) -> tuple[str, list[Claim]]:
             for p in policies
         ]
         parts.append(table([title, *(f"{100 * s:.0f} %" for s in shares)], rows) + "\n")
-    gains = {p: ratio(results, cells(p, 1.0), cells("themis", 1.0), "rho_exact_max") for p in policies if not p.startswith("themis")}
+    gains = {
+        p: ratio(results, cells(p, 1.0), cells("themis", 1.0), "rho_exact_max")
+        for p in policies
+        if not p.startswith("themis")
+    }
     gains_paper = {
         p: ratio(results, cells(p, 1.0), cells("themis", 1.0), "rho_paper_max")
-        for p in policies if not p.startswith("themis")
+        for p in policies
+        if not p.startswith("themis")
     }
     gandiva = ratio(results, cells("gandiva", 1.0), cells("themis", 1.0), "gpu_seconds")
     claims = [
@@ -256,9 +261,7 @@ def error_cells(size: Size) -> list[Cell]:
 
 def _true_rho(cell: Cell, result: Result, form: str) -> float:
     """Max ρ by the true work: the core's T_id carries the error of the app's estimate, which is undone here."""
-    return max(
-        rho * (1 + work_error(cell, name)) for rho, name in zip(result.apps[f"rho_{form}"], result.apps["name"])
-    )
+    return max(rho * (1 + work_error(cell, name)) for rho, name in zip(result.apps[f"rho_{form}"], result.apps["name"]))
 
 
 def errors(size: Size, results: Results) -> tuple[str, list[Claim]]:
@@ -415,7 +418,9 @@ def overheads(size: Size) -> tuple[str, list[Claim]]:
         Claim(section="6.2.3", claim="one auction with its payments, median / 95th percentile",
               paper="354 / 1398 ms (Gurobi)", ours=ms(timed.clears), holds=None),
     ]  # fmt: skip
-    words = f"{len(timed.clears):,} auctions of workload 1 on sim-256, CPU time of one core of the machine that ran this.\n"
+    words = (
+        f"{len(timed.clears):,} auctions of workload 1 on sim-256, CPU time of one core of the machine that ran this.\n"
+    )
     return words, claims
 
 
@@ -450,7 +455,9 @@ def page(size: Size, results: Results, notes: dict[str, str], picture: str) -> s
         "mean ± half of the 95 % interval over seeds, ratios by common seeds."
     )
     intro = notes.get("intro", "")
-    return f"# Themis (NSDI'20), measured again\n\n{intro}\n{given}\n\n{summary}\n\n" + "\n".join(sections).rstrip() + "\n"
+    return (
+        f"# Themis (NSDI'20), measured again\n\n{intro}\n{given}\n\n{summary}\n\n" + "\n".join(sections).rstrip() + "\n"
+    )
 
 
 def read_notes(path: Path) -> dict[str, str]:
@@ -474,7 +481,9 @@ def main() -> None:
     given = parser.parse_args()
     seeds = tuple(parse_seeds(given.seeds or ("0-1" if given.quick else "0-4")))
     size = Size(apps=given.apps or (6 if given.quick else 40), seeds=seeds, full=not given.quick)
-    out = given.out or (Path("out/reproduction/themis.md") if given.quick else here.parent / "docs/reproduction/themis.md")
+    out = given.out or (
+        Path("out/reproduction/themis.md") if given.quick else here.parent / "docs/reproduction/themis.md"
+    )
     cells = [cell for experiment in EXPERIMENTS for cell in experiment.cells(size)]
     results = measure(cells, build, Path("out/reproduction/themis.jsonl"), processes=given.jobs)
     out.parent.mkdir(parents=True, exist_ok=True)
