@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -46,6 +47,7 @@ def compare(
     ] = None,
     figures: Annotated[Path | None, typer.Option("--figures", metavar="DIR", help="Write the figures there.")] = None,
     figure_format: Annotated[str, typer.Option("--figure-format", metavar="svg|png", help="Of the figures.")] = "svg",
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Logs read at once; 0: one a core.")] = 0,
     anyway: Annotated[bool, typer.Option("--anyway", help="Compare runs that differ in more than policy.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no word of what was written.")] = False,
 ) -> None:
@@ -59,7 +61,7 @@ def compare(
 
     compared.columns_of(metric, [])
     with _bar() if not quiet else nullcontext(lambda path, i, n: None) as watch:
-        gathered = gather(paths, anyway=anyway, watch=watch)
+        gathered = gather(paths, anyway=anyway, processes=jobs or os.cpu_count() or 1, watch=watch)
     for doubt in gathered.doubts:
         err.print(f"[yellow]Note:[/yellow] {escape(doubt)}", soft_wrap=True, highlight=False)
     rows = side_by_side(gathered.runs)
@@ -114,6 +116,6 @@ def _bar() -> Iterator[Callable[[Path, int, int], None]]:
         task = bar.add_task("Reading", total=None)
 
         def watch(path: Path, i: int, n: int) -> None:
-            bar.update(task, description=f"Reading {escape(path.name)}", completed=i, total=n)
+            bar.update(task, description=f"Read {escape(path.name)}", completed=i, total=n)
 
         yield watch

@@ -13,6 +13,7 @@ from themis.errors import InputError
 from themis.model import events as e
 from themis.model.cluster import Machine
 from themis.report.compare import compare
+from themis.report.export import to_json
 from themis.report.gather import find_logs, gather
 
 
@@ -28,6 +29,23 @@ def test_a_folder_is_all_its_logs_and_each_log_counts_once(tmp_path: Path) -> No
     assert [p.name for p in find_logs([tmp_path, tmp_path / "a.jsonl"])] == ["a.jsonl", "b.jsonl.gz"]
     found = gather([tmp_path])
     assert ([run.policy for run in found.runs], found.doubts) == (["themis", "drf"], ())
+
+
+@pytest.mark.slow
+def test_logs_read_by_several_processes_come_in_order_and_their_faults_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("themis.report.gather.SMALL", 0)
+    for policy in "abc":
+        log(tmp_path / f"{policy}.jsonl", policy)
+    heard: list[tuple[str, int, int]] = []
+    found = gather([tmp_path], processes=2, watch=lambda path, i, n: heard.append((path.name, i, n)))
+    assert [run.policy for run in found.runs] == ["a", "b", "c"]
+    assert heard == [("a.jsonl", 1, 3), ("b.jsonl", 2, 3), ("c.jsonl", 3, 3)]
+    assert to_json(found.runs) == to_json(gather([tmp_path]).runs)
+    (tmp_path / "b.jsonl").write_text("notes", encoding="utf-8")
+    with pytest.raises(InputError, match=r"b\.jsonl, line 1: this is no event log"):
+        gather([tmp_path], processes=2)
 
 
 SETTINGS = dict(HEADER.settings)

@@ -274,6 +274,7 @@ def test_json_and_csv_say_the_same(mini: RunMetrics) -> None:
     run = json.loads(to_json([mini]))["runs"][0]
     assert run["rho_paper"]["max"] == 2.0
     assert run["apps"][1]["name"] == "B"
+    assert [(user["user"], user["rho_paper_worst"]) for user in run["users"]] == [("bob", 2.0), ("ann", 0.5)]
     rows = list(csv.DictReader(io.StringIO(to_csv([mini, mini]))))
     assert len(rows) == 2
     assert float(rows[0]["rho_paper_max"]) == run["rho_paper"]["max"]

@@ -7,18 +7,24 @@ seed's apps and of the machine failures, so that two files of one name are not t
 from __future__ import annotations
 
 import difflib
+import multiprocessing
 import re
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from themis.errors import InputError
+from themis.errors import InputError, ThemisError
 from themis.report.metrics import metrics_of
 from themis.report.result import RunMetrics
 
 ENDINGS = (".jsonl", ".jsonl.gz")
 MOST_SAID = 3
+SMALL = 4_000_000
+"""Bytes of logs that are read faster than processes start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +44,19 @@ class Gathered:
 
 
 def gather(
-    paths: Sequence[Path], *, anyway: bool = False, watch: Callable[[Path, int, int], None] = lambda p, i, n: None
+    paths: Sequence[Path],
+    *,
+    anyway: bool = False,
+    processes: int = 1,
+    watch: Callable[[Path, int, int], None] = lambda p, i, n: None,
 ) -> Gathered:
     """Read logs, and all logs of folders, and check that they can be compared.
 
     Parameters
     ----------
     anyway : pass over what differs; differing settings become part of a policy's label.
-    watch : told before each log is read: its path, its number from 0, how many there are.
+    processes : that read logs at once; small logs are read in this one.
+    watch : told after each log is read: its path, how many are read, how many there are.
 
     Raises
     ------
@@ -54,14 +65,32 @@ def gather(
     """
     logs = find_logs(paths)
     logged = []
-    for i, path in enumerate(logs):
-        watch(path, i, len(logs))
-        logged.append(Logged(path=path, run=metrics_of(path)))
+    for path, run in _read(logs, processes):
+        logged.append(Logged(path=path, run=run))
+        watch(path, len(logged), len(logs))
     doubts = [*_unfinished(logged), *_differences(logged), *_twice(logged)]
     if doubts and not anyway:
         more = f" There are {len(doubts) - 1} more such differences." if len(doubts) > 1 else ""
         raise InputError(f"{doubts[0]}{more} Give --anyway to compare all the same.")
     return Gathered(runs=tuple(_told_apart(logged)), doubts=tuple(doubts))
+
+
+def _read(logs: Sequence[Path], processes: int) -> Iterator[tuple[Path, RunMetrics]]:
+    """Each log's metrics, in order."""
+    if min(processes, len(logs)) < 2 or sum(path.stat().st_size for path in logs) < SMALL:
+        yield from ((path, metrics_of(path)) for path in logs)
+        return
+    # Nothing is inherited from this process; an interrupt reaches all, and ends the others without a word.
+    die = (signal.SIGINT, signal.SIG_DFL)
+    pool = ProcessPoolExecutor(
+        min(processes, len(logs)), multiprocessing.get_context("spawn"), initializer=signal.signal, initargs=die
+    )
+    try:
+        yield from zip(logs, pool.map(metrics_of, logs))
+    except BrokenProcessPool:
+        raise ThemisError("a process that read logs died, it may have run out of memory; try --jobs 1.") from None
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def find_logs(paths: Sequence[Path]) -> list[Path]:
