@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -139,29 +140,28 @@ def test_machines_fail_and_everything_still_ends(themis: Command) -> None:
 
 
 @pytest.mark.slow
-def test_an_interrupt_ends_with_130_and_leaves_no_process() -> None:
+def test_an_interrupt_ends_with_130_and_leaves_no_process(tmp_path: Path) -> None:
     command = [
-        sys.executable,
-        "-m",
-        "themis.cli",
-        "simulate",
-        "-w",
-        "themis1",
-        "-c",
-        "sim-256",
-        "-p",
-        "drf,themis",
-        "-j2",
-    ]
+        sys.executable, "-m", "themis.cli", "simulate", "-w", "themis1", "-c", "sim-256", "-p", "drf,themis", "-j2",
+        "-o", str(tmp_path),
+    ]  # fmt: skip
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, text=True
     )
-    time.sleep(4)
+    _wait_for(lambda: len(list(tmp_path.glob("*.jsonl.gz"))) == 2)  # both runs are under way
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
     assert _gone(process.pid)
+
+
+def _wait_for(there: Callable[[], bool]) -> None:
+    for _ in range(600):
+        if there():
+            return
+        time.sleep(0.1)
+    raise AssertionError("it did not come about within a minute")
 
 
 def _gone(group: int) -> bool:
