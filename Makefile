@@ -17,7 +17,7 @@ help: ## Print this help
 demo: $(VENV)/.installed ## Compare four policies on the demo workload: a table, and out/demo/report.html
 	$(BIN)/themis simulate --workload demo --cluster demo-32 --policy themis,drf,tiresias,gandiva --out out/demo
 
-test: lint ## Style, types, directions of imports, then all tests
+test: lint $(VENV)/.torch ## Style, types, directions of imports, then all tests
 	$(PYTEST) -m "not bench"
 
 quick: $(VENV)/.dev ## The tests that take less than a second each
@@ -53,6 +53,11 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(PIP) -e '.[dev]'
 	@touch $@ $(VENV)/.installed
+
+# For the tests with real training jobs. `make test TORCH=no` skips them, where there is no room for PyTorch.
+$(VENV)/.torch: pyproject.toml | $(VENV)/.dev
+	$(if $(filter no,$(TORCH)),@echo 'Without PyTorch',$(PIP) -e '.[dev,torch]')
+	@$(if $(filter no,$(TORCH)),true,touch $@ $(VENV)/.installed)
 
 $(VENV)/.bench: pyproject.toml | $(BIN)/python
 	$(PIP) -e '.[dev,bench]'

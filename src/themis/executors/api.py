@@ -1,4 +1,13 @@
-"""What carries out commands: starts gangs, stops them, and reports back through events only."""
+"""What carries out commands: starts gangs, stops them, and reports back through events only.
+
+    Grant   -> JobStarted, then JobProgress or LossReported as it likes, JobReached at the target
+    Revoke  -> JobStopped, once nothing of the gang holds its GPUs
+    Renew   -> nothing
+
+Of each attempt (a job's grant): at most one JobStarted, first; exactly one JobStopped, last, also when the gang died
+without having been told to; its ``steps`` are what the next attempt begins with. A gang that was preempted is no
+failure. ``themis.testing.executors`` checks this and more of any executor.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,415 @@
+"""Gangs over node agents: commands and agents' messages in; messages, events and notes out. No clock, no sockets.
+
+For every part of a gang (its ranks on one machine) there is what should be and what the agent last said that is; after
+each change what is missing is said again. So a lost connection, an agent that was killed, or an arbiter that starts
+anew need no case of their own. A gang starts in two phases: all machines bring their ranks to the barrier
+(``Prepare``), then all are let go; if one cannot, none runs.
+
+A machine holds a lease of ``lease_s``. When it lapses the machine counts as failed at once, but its gangs have let go
+of their GPUs only after the grace that its keepers give them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from themis.errors import InvariantBroken
+from themis.executors.hosts import Host, NodeSettings, task_specs
+from themis.executors.program import AttemptEnded, Ending, Measurement, Program, Programs, ending_of
+from themis.model.events import (
+    Command,
+    Event,
+    Grant,
+    JobProgress,
+    JobReached,
+    JobStarted,
+    JobStopped,
+    LossReported,
+    MachineFailed,
+    MachineReturned,
+    Revoke,
+)  # fmt: skip
+from themis.model.units import Locality, Seconds
+from themis.model.workload import App, CurveStopping, Job
+from themis.node.environment import gang_env
+from themis.node.messages import (
+    Forget,
+    Go,
+    Hello,
+    Lease,
+    Message,
+    Prepare,
+    Renew,
+    Stop,
+    TaskReport,
+    TaskSpec,
+    TaskState,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """Say this to the agent of a machine, if it is there."""
+
+    machine: int
+    message: Message
+
+
+Out: TypeAlias = Send | Event | AttemptEnded | Measurement
+Pace = Callable[[Job, Grant, str], float]
+"""Believed steps per second of a job under a grant on a GPU type, for jobs that report nothing."""
+
+
+@dataclass(slots=True)
+class _Node:
+    host: Host
+    lease_until: Seconds
+    connected: bool = False
+    ready: bool = False
+    """Connected, and its lease renewed on this connection: it may start gangs."""
+    failed: bool = False
+
+
+@dataclass(slots=True)
+class _Part:
+    spec: TaskSpec
+    state: TaskState | None = None
+    known: bool = False
+    """Whether the agent ever confirmed it; what is gone after that was lost."""
+    said: str = ""
+    """What its agent was told last on this connection: prepare | run | stop."""
+
+    @property
+    def over(self) -> bool:
+        return self.state is not None and self.state.phase == "ended"
+
+
+@dataclass(slots=True)
+class _Gang:
+    app: App
+    job: Job
+    grant: Grant
+    program: Program
+    parts: dict[int, _Part]
+    since: Seconds
+    base: float
+    """Steps in the checkpoint when this attempt began."""
+    want: str = "prepare"
+    cause: str = ""
+    asked: bool = False
+    started: bool = False
+    over: bool = False
+    stopped: bool = False
+    report: TaskReport | None = None
+    progress_at: Seconds = -math.inf
+    check: int = 0
+    """Last check of curve stopping that was passed on."""
+
+
+class Gangs:
+    """All gangs and machines; every method returns what is to be done."""
+
+    def __init__(
+        self, hosts: Sequence[Host], programs: Programs, settings: NodeSettings, *, now: Seconds, checkpoints: str,
+        pace: Pace | None = None,
+    ) -> None:  # fmt: skip
+        self.settings, self.programs, self.checkpoints, self.pace = settings, programs, checkpoints, pace
+        self.hosts = tuple(hosts)
+        self.nodes = [_Node(host=host, lease_until=now + settings.lease_s) for host in hosts]
+        self.jobs: dict[int, tuple[App, int]] = {}
+        self.saved: dict[int, float] = {}
+        """Steps in each job's checkpoint."""
+        self.gangs: dict[int, _Gang] = {}
+        self.out: list[Out] = []
+
+    def admit(self, first_job: int, app: App) -> None:
+        """Learn about an app's jobs."""
+        for i in range(len(app.jobs)):
+            self.jobs[first_job + i] = (app, i)
+
+    # ---- from the core --------------------------------------------------------------------------------------------
+
+    def command(self, command: Command, now: Seconds) -> list[Out]:
+        """Start or stop a gang; renewals need no action, other commands are not ours."""
+        if isinstance(command, Grant):
+            self._grant(command, now, known=False)
+        elif isinstance(command, Revoke):
+            self._revoke(command)
+        return self._done()
+
+    def restore(self, grant: Grant, steps: float, now: Seconds) -> list[Out]:
+        """A gang that an arbiter before this one granted: its agents know whether it runs; ``steps`` as last saved."""
+        self.saved[grant.job] = steps
+        self._grant(grant, now, known=True)
+        return self._done()
+
+    def _grant(self, grant: Grant, now: Seconds, *, known: bool) -> None:
+        if grant.job not in self.jobs:
+            raise InvariantBroken(f"job {grant.job} was granted GPUs but never admitted.")
+        app, index = self.jobs[grant.job]
+        program = self.programs(app, index)
+        parts = {
+            n: _Part(spec=spec, known=known)
+            for n, spec in task_specs(grant, program, self.hosts, self.checkpoints, self.settings.log_bytes).items()
+        }
+        self.gangs[grant.job] = _Gang(
+            app=app, job=app.jobs[index], grant=grant, program=program, parts=parts, since=now,
+            base=self.saved.get(grant.job, 0.0), started=known,
+        )  # fmt: skip
+        self._settle(self.gangs[grant.job])
+
+    def _revoke(self, revoke: Revoke) -> None:
+        gang = self.gangs.get(revoke.job)
+        if gang is None or gang.grant.attempt != revoke.attempt or gang.stopped:
+            return
+        # A gang that was going down by itself already goes on doing so.
+        gang.asked = gang.want != "stop"
+        if gang.over:
+            self._stopped(gang)
+        else:
+            self._stop(gang, revoke.cause)
+            self._settle(gang)
+
+    # ---- from the machines ----------------------------------------------------------------------------------------
+
+    def heard(self, machine: int, message: Message, now: Seconds) -> list[Out]:
+        """Take in what an agent said."""
+        match message:
+            case Hello():
+                self._hello(machine, message)
+            case Renew():
+                self._renewed(machine, message, now)
+            case TaskState():
+                self._state(machine, message)
+            case TaskReport():
+                self._report(machine, message, now)
+            case _:
+                pass
+        return self._done()
+
+    def hung_up(self, machine: int) -> None:
+        """The connection is lost; its lease goes on."""
+        self.nodes[machine].ready = self.nodes[machine].connected = False
+        for gang in self.gangs.values():
+            if machine in gang.parts:
+                gang.parts[machine].said = ""
+
+    def _hello(self, machine: int, hello: Hello) -> None:
+        self.nodes[machine].connected = True
+        kept = {state.task for state in hello.tasks}
+        for state in hello.tasks:
+            self._state(machine, state)
+        for gang in [g for g in self.gangs.values() if machine in g.parts and not g.over]:
+            part = gang.parts[machine]
+            if part.known and not part.over and part.spec.task not in kept:
+                part.state = TaskState(
+                    task=part.spec.task, phase="ended", cause="lost", message="its machine forgot it"
+                )
+                self._settle(gang)
+
+    def _renewed(self, machine: int, renew: Renew, now: Seconds) -> None:
+        node = self.nodes[machine]
+        node.lease_until = now + self.settings.lease_s
+        self.out.append(Send(machine=machine, message=Lease(sequence=renew.sequence, lease_s=self.settings.lease_s)))
+        if node.failed:
+            node.failed = False
+            self.out.append(MachineReturned(machine=machine))
+        if not node.ready:
+            node.ready = True
+            for gang in [g for g in self.gangs.values() if machine in g.parts]:
+                self._settle(gang)
+
+    def _state(self, machine: int, state: TaskState) -> None:
+        gang = next(
+            (g for g in self.gangs.values() if machine in g.parts and g.parts[machine].spec.task == state.task), None
+        )
+        if gang is None or gang.over:
+            # An attempt that is settled here already, or one of an arbiter whose journal is not ours.
+            over = state.phase == "ended"
+            self._send(
+                machine, Forget(task=state.task) if over else Stop(task=state.task, cause="unknown", grace_s=60.0)
+            )
+            return
+        part = gang.parts[machine]
+        if not part.over:
+            part.state, part.known = state, True
+            self._settle(gang)
+
+    def _report(self, machine: int, report: TaskReport, now: Seconds) -> None:
+        gang = next(
+            (g for g in self.gangs.values() if machine in g.parts and g.parts[machine].spec.task == report.task), None
+        )
+        if gang is None or gang.over:
+            return
+        gang.report = report
+        if report.saved > 0:
+            self.saved[gang.grant.job] = report.saved
+        if report.step_s > 0:
+            self.out.append(
+                Measurement(
+                    job=gang.grant.job, attempt=gang.grant.attempt, model=gang.job.model, gpu_type=self._gpu_type(gang),
+                    gpus=len(gang.grant.gpus), locality=Locality(gang.grant.locality), steps_per_s=1.0 / report.step_s,
+                )
+            )  # fmt: skip
+        if gang.started and not gang.asked:
+            self._pass_on(gang, report, now)
+
+    def _pass_on(self, gang: _Gang, report: TaskReport, now: Seconds) -> None:
+        """To the core: a loss where its curve stopping wants one, else the steps, not too often."""
+        job, attempt, steps = gang.grant.job, gang.grant.attempt, min(report.steps, gang.grant.target)
+        tuner = gang.app.tuner
+        if isinstance(tuner, CurveStopping) and report.loss is not None and steps < gang.grant.target:
+            check = int(steps / tuner.check_steps + 1e-6)
+            if check > gang.check:
+                gang.check = check
+                self.out.append(LossReported(job=job, attempt=attempt, steps=steps, loss=report.loss))
+        elif now >= gang.progress_at + self.settings.progress_s and steps > 0:
+            gang.progress_at = now
+            self.out.append(JobProgress(job=job, attempt=attempt, steps=steps))
+
+    # ---- time -----------------------------------------------------------------------------------------------------
+
+    def tick(self, now: Seconds) -> list[Out]:
+        """What has become due: leases of machines that lapsed, gangs that did not get ready."""
+        for n, node in enumerate(self.nodes):
+            if now >= node.lease_until and not node.failed:
+                node.failed, node.ready = True, False
+                self.out.append(MachineFailed(machine=n))
+        for gang in [g for g in self.gangs.values() if not g.over]:
+            if gang.want == "prepare" and now >= gang.since + self.settings.prepare_s:
+                self._stop(gang, "lost")
+                self._settle(gang)
+            for n, part in gang.parts.items():
+                dead_at = self.nodes[n].lease_until + gang.program.grace_s + self.settings.margin_s
+                if self.nodes[n].failed and not part.over and now >= dead_at:
+                    part.state = TaskState(
+                        task=part.spec.task, phase="ended", cause="lost", message="the lease of its machine lapsed"
+                    )
+                    self._settle(gang)
+        return self._done()
+
+    @property
+    def running(self) -> int:
+        """Gangs that still hold GPUs."""
+        return sum(not gang.over for gang in self.gangs.values())
+
+    def stop_all(self, cause: str) -> list[Out]:
+        """Tell every gang to stop, as the scheduler's wish."""
+        for gang in [g for g in self.gangs.values() if not g.over]:
+            gang.asked = gang.want != "stop"
+            self._stop(gang, cause)
+            self._settle(gang)
+        return self._done()
+
+    # ---- what should be, against what is ---------------------------------------------------------------------------
+
+    def _stop(self, gang: _Gang, cause: str) -> None:
+        if gang.want != "stop":
+            gang.want, gang.cause = "stop", cause
+
+    def _settle(self, gang: _Gang) -> None:
+        """Say what is missing; notice what is complete."""
+        if gang.over:
+            return
+        phases = [part.state.phase if part.state else "" for part in gang.parts.values()]
+        if gang.want == "prepare" and (all(p == "prepared" for p in phases) or "running" in phases):
+            gang.want = "run"
+        if any(part.state and _went_wrong(part.state) for part in gang.parts.values()):
+            self._stop(gang, "gang")
+        if gang.want == "run" and not gang.started and all(p not in ("", "preparing", "prepared") for p in phases):
+            gang.started = True
+            self.out.append(JobStarted(job=gang.grant.job, attempt=gang.grant.attempt))
+        for n, part in gang.parts.items():
+            self._say(gang, n, part)
+        if all(part.over for part in gang.parts.values()):
+            self._end(gang)
+
+    def _say(self, gang: _Gang, n: int, part: _Part) -> None:
+        """Tell an agent what its part of the gang should do, unless it knows."""
+        phase = part.state.phase if part.state else ""
+        if gang.want == "stop" and not phase and not part.known and not part.said:
+            # Its machine never heard of it.
+            part.state = TaskState(task=part.spec.task, phase="ended", cause="gang")
+        if gang.want == part.said or not self.nodes[n].connected:
+            return
+        if gang.want == "stop" and phase in ("", "preparing", "prepared", "running"):
+            self._send(n, Stop(task=part.spec.task, cause=gang.cause, grace_s=gang.program.grace_s))
+        elif gang.want == "prepare" and not phase and not part.known and self.nodes[n].ready:
+            self._send(n, Prepare(spec=part.spec))
+        elif gang.want == "run" and phase == "prepared":
+            first, lead = next(iter(gang.parts.items()))
+            assert lead.state is not None
+            env = gang_env(self.nodes[first].host.address, lead.state.port, part.spec.per_machine)
+            self._send(n, Go(task=part.spec.task, env=env))
+        else:
+            return
+        part.said = gang.want
+
+    def _send(self, machine: int, message: Message) -> None:
+        if self.nodes[machine].connected:
+            self.out.append(Send(machine=machine, message=message))
+
+    def _end(self, gang: _Gang) -> None:
+        """Nothing of it is left on any machine: say how it ended, once."""
+        gang.over = True
+        grant, states = gang.grant, [part.state for part in gang.parts.values() if part.state]
+        # Parts that were stopped because of another say nothing about why the gang ended.
+        culprit = next((s for s in states if _went_wrong(s) and s.cause != "gang"), None)
+        code = culprit.first if culprit else None
+        cause = culprit.cause if culprit and not gang.asked and gang.cause != "lost" else gang.cause
+        ending = ending_of(asked=gang.asked, cause=cause, code=code)
+        steps = self._steps(gang, states, ending)
+        self.saved[grant.job] = steps
+        self.out.append(
+            AttemptEnded(
+                app=grant.app, job=grant.job, attempt=grant.attempt, ending=ending, cause=cause, code=code,
+                seconds=max(s.seconds for s in states), steps=steps, saved=any(s.saved for s in states),
+                killed=any(s.killed for s in states), message=next((s.message for s in states if s.message), ""),
+            )
+        )  # fmt: skip
+        for n, part in gang.parts.items():
+            self._send(n, Forget(task=part.spec.task))
+        if ending is Ending.FINISHED:
+            if not gang.started:
+                self.out.append(JobStarted(job=grant.job, attempt=grant.attempt))
+            loss = gang.report.loss if gang.report else None
+            # A job that names no loss is the worst of its rung.
+            loss = math.inf if loss is None else loss
+            self.out.append(JobReached(job=grant.job, attempt=grant.attempt, steps=steps, loss=loss))
+        else:
+            self._stopped(gang)
+
+    def _stopped(self, gang: _Gang) -> None:
+        gang.stopped = True
+        job = gang.grant.job
+        self.out.append(JobStopped(job=job, attempt=gang.grant.attempt, steps=self.saved[job]))
+
+    def _steps(self, gang: _Gang, states: list[TaskState], ending: Ending) -> float:
+        """Steps that the next attempt begins with.
+
+        A program that ends with 0 without having said that it reached its target did all of its work. One that reports
+        nothing but saved something is taken to have trained at the believed pace.
+        """
+        target, report = gang.grant.target, gang.report
+        if ending is Ending.FINISHED:
+            return target if report is not None and report.reached else gang.job.steps
+        if report is not None:
+            return min(self.saved.get(gang.grant.job, gang.base), target)
+        if self.pace is not None and any(s.saved for s in states):
+            trained = max(s.seconds for s in states) * self.pace(gang.job, gang.grant, self._gpu_type(gang))
+            return min(gang.base + trained, target)
+        return gang.base
+
+    def _gpu_type(self, gang: _Gang) -> str:
+        return self.nodes[next(iter(gang.parts))].host.machine.gpu_type
+
+    def _done(self) -> list[Out]:
+        out, self.out = self.out, []
+        return out
+
+
+def _went_wrong(state: TaskState) -> bool:
+    return state.first is not None or state.cause in ("lease", "lost", "keeper", "not_started", "peer")

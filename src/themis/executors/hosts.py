@@ -1,0 +1,90 @@
+"""The machines that gangs run on, and which ranks of a gang each of them gets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from themis.errors import InputError
+from themis.executors.program import Program
+from themis.model.cluster import Machine
+from themis.model.events import Grant
+from themis.model.units import Seconds
+from themis.node.messages import TaskSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSettings:
+    """Leases of machines, and what jobs get.
+
+    Attributes
+    ----------
+    lease_s : how long a machine may go on without renewal; it renews every ``renew_s``.
+    margin_s : added to lease and grace before a silent machine's GPUs count as free: signals and reaping take time.
+    prepare_s : a gang that is not ready by then is given up.
+    progress_s : at most one progress event of a job in so long.
+    log_bytes : bound of each rank's log.
+    """
+
+    lease_s: Seconds = 30.0
+    renew_s: Seconds = 10.0
+    margin_s: Seconds = 5.0
+    prepare_s: Seconds = 60.0
+    progress_s: Seconds = 30.0
+    log_bytes: int = 64 << 20
+
+    def __post_init__(self) -> None:
+        for name in ("lease_s", "renew_s", "prepare_s", "log_bytes"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} is {getattr(self, name)}, expected more than 0.")
+        if self.renew_s >= self.lease_s:
+            raise InputError(
+                f"renew_s is {self.renew_s}, not below the machine's lease_s {self.lease_s}; a third of it is usual."
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A machine of the cluster with its agent.
+
+    Attributes
+    ----------
+    address : where ranks on other machines reach it.
+    devices : its GPUs as CUDA_VISIBLE_DEVICES names them, in the order of their ids; empty where they are mere slots.
+    """
+
+    machine: Machine
+    address: str = "127.0.0.1"
+    devices: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.devices and len(self.devices) != self.machine.gpus:
+            raise InputError(
+                f"machine {self.machine.name!r} has {self.machine.gpus} GPUs but {len(self.devices)} device names; they must agree."
+            )
+
+
+def task_specs(
+    grant: Grant, program: Program, hosts: Sequence[Host], checkpoints: str, log_bytes: int
+) -> dict[int, TaskSpec]:
+    """The gang's ranks on each of its machines, by machine; machines and GPUs in the order of their ids."""
+    gpus = [(n, i) for n, host in enumerate(hosts) for i in range(host.machine.gpus)]
+    where: dict[int, list[int]] = {}
+    for n, i in sorted(gpus[gpu] for gpu in grant.gpus):
+        where.setdefault(n, []).append(i)
+    per_machine = program.launch == "machine"
+    ranks, specs = 0, {}
+    for position, (n, local) in enumerate(where.items()):
+        count = 1 if per_machine else len(local)
+        devices = hosts[n].devices
+        specs[n] = TaskSpec(
+            task=f"job{grant.job}-attempt{grant.attempt}", app=grant.app, job=grant.job, attempt=grant.attempt,
+            argv=program.argv, cwd=program.cwd, env=program.env, user=program.user,
+            ranks=tuple(range(ranks, ranks + count)), world_size=len(where) if per_machine else len(grant.gpus),
+            devices=tuple(devices[i] if devices else "" for i in local), gpus=len(grant.gpus), machine=position,
+            machines=len(where), per_machine=per_machine, grace_s=program.grace_s, stop_signal=program.stop_signal,
+            checkpoint_dir=program.checkpoint_dir or f"{checkpoints}/app{grant.app}/job{grant.job}",
+            target=grant.target, log_bytes=log_bytes,
+        )  # fmt: skip
+        ranks += count
+    return specs

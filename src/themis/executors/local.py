@@ -1,0 +1,250 @@
+"""Jobs as processes of this machine: a thread that stands between the core and the node agents it starts.
+
+    core --submit--> LocalExecutor --messages--> node agent --> keeper --> ranks
+    core <--emit---- (events)      <--messages--            <-- status, reports
+
+Each machine of the cluster gets its own agent process here, so a cluster of several small machines can be tried on
+one. An agent that dies is started again and finds its gangs running; jobs die with an arbiter that does not come back
+within the lease.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from themis.executors.api import Executor
+from themis.executors.gangs import Gangs, Out, Pace, Send
+from themis.executors.hosts import Host, NodeSettings
+from themis.executors.program import AttemptEnded, Measurement, Programs
+from themis.model.events import Command, Event, Grant
+from themis.model.workload import App
+from themis.node.channel import Closed, SocketChannel, listen
+from themis.node.keeper import clock
+from themis.node.messages import Hello, Message, ProtocolError
+
+TICK_S = 0.1
+
+
+class LocalExecutor(Executor):
+    """Gangs as real processes.
+
+    Parameters
+    ----------
+    root : folder of sockets, tasks, logs and checkpoints; one executor each, not shared with other users.
+    hosts : the cluster's machines in the order of their ids.
+    programs : what each job runs.
+    emit : gets every event, in order, from the executor's own thread; ``note`` likewise what is no event.
+    pace : believed steps per second, for jobs that report nothing.
+    allow_root : let jobs run as root where this process is.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        hosts: Sequence[Host],
+        programs: Programs,
+        emit: Callable[[Event], None],
+        note: Callable[[AttemptEnded | Measurement], None] = lambda note: None,
+        *,
+        settings: NodeSettings | None = None,
+        pace: Pace | None = None,
+        allow_root: bool = False,
+        respawn: bool = True,
+    ) -> None:
+        self.root, self.hosts, self.emit, self.note = root.resolve(), tuple(hosts), emit, note
+        self.settings = settings or NodeSettings()
+        self.allow_root, self.respawn = allow_root, respawn
+        self.gangs = Gangs(
+            hosts, programs, self.settings, now=clock(), checkpoints=str(self.root / "checkpoints"), pace=pace
+        )
+        self.agents: dict[int, subprocess.Popen[bytes]] = {}
+        self._machine = {host.machine.name: n for n, host in enumerate(hosts)}
+        self._todo: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._channels: dict[int, SocketChannel] = {}
+        self._strangers: list[SocketChannel] = []
+        """Connected, not yet introduced."""
+        self._closing = threading.Event()
+        self._broken: BaseException | None = None
+        self.root.mkdir(parents=True, exist_ok=True)
+        self._server = listen(self.root / "arbiter" / "agents.sock")
+        self._thread = threading.Thread(target=self._run, name="themis-executor", daemon=True)
+
+    # ---- for the arbiter ------------------------------------------------------------------------------------------
+
+    def start(self) -> LocalExecutor:
+        """Start the agents and the thread."""
+        for n in range(len(self.hosts)):
+            self._spawn(n)
+        self._thread.start()
+        return self
+
+    def admit(self, first_job: int, app: App) -> None:
+        """Learn about an app's jobs."""
+        self._do(lambda: self.gangs.admit(first_job, app))
+
+    def submit(self, command: Command) -> None:
+        """Carry out a command; the answer comes as events."""
+        self._do(lambda: self._carry_out(self.gangs.command(command, clock())))
+
+    def restore(self, grant: Grant, steps: float) -> None:
+        """Take back a gang that was granted before this arbiter started; call it before ``start``, after ``admit``."""
+        self._do(lambda: self._carry_out(self.gangs.restore(grant, steps, clock())))
+
+    def close(self, *, stop_jobs: bool = True, timeout_s: float = 120.0) -> None:
+        """Stop all gangs, or leave them to an arbiter that comes back within the lease; then end the agents."""
+        if stop_jobs and self._thread.is_alive():
+            done = threading.Event()
+            self._do(lambda: self._carry_out(self.gangs.stop_all("shutdown")))
+            self._do(lambda: done.set())
+            done.wait(timeout_s)
+            until = clock() + timeout_s
+            while self.gangs.running and self._thread.is_alive() and clock() < until:
+                self._closing.wait(0.05)
+        self._closing.set()
+        self._poke()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        for agent in self.agents.values():
+            agent.terminate()
+        for agent in self.agents.values():
+            agent.wait(timeout_s)
+        self._server.close()
+        self._raise()
+
+    def __enter__(self) -> LocalExecutor:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _do(self, action: Callable[[], object]) -> None:
+        self._raise()
+        self._todo.put(action)
+        self._poke()
+
+    def _poke(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake, b".")
+
+    def _raise(self) -> None:
+        if self._broken is not None:
+            error, self._broken = self._broken, None
+            raise error
+
+    # ---- the thread -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._closing.is_set():
+                self._turn()
+        except BaseException as error:
+            # Raised again in the thread of whoever calls next.
+            self._broken = error
+        finally:
+            for channel in (*self._channels.values(), *self._strangers):
+                channel.close()
+
+    def _turn(self) -> None:
+        talkers = {c.socket: (n, c) for n, c in self._channels.items()}
+        strangers = {c.socket: c for c in self._strangers}
+        watched: list[Any] = [self._woken, self._server, *talkers, *strangers]
+        readable, _, _ = select.select(watched, [], [], TICK_S)
+        if self._woken in readable:
+            os.read(self._woken, 4096)
+        with contextlib.suppress(Empty):
+            while True:
+                self._todo.get_nowait()()
+        if self._server in readable:
+            self._strangers.append(SocketChannel(self._server.accept()[0]))
+        for sock in readable:
+            if sock in strangers:
+                self._introduce(strangers[sock])
+            elif sock in talkers:
+                self._listen(*talkers[sock])
+        self._carry_out(self.gangs.tick(clock()))
+        self._revive()
+
+    def _introduce(self, channel: SocketChannel) -> None:
+        """The first message says which machine it is; a new connection of a machine replaces its old one."""
+        self._strangers.remove(channel)
+        messages = self._receive(channel)
+        if not messages or not isinstance(messages[0], Hello) or messages[0].node not in self._machine:
+            channel.close()
+            return
+        n = self._machine[messages[0].node]
+        self._hang_up(n)
+        self._channels[n] = channel
+        self._hear(n, messages)
+
+    def _listen(self, n: int, channel: SocketChannel) -> None:
+        messages = self._receive(channel)
+        if messages is None:
+            self._hang_up(n)
+        else:
+            self._hear(n, messages)
+
+    def _receive(self, channel: SocketChannel) -> list[Message] | None:
+        try:
+            return channel.receive(0.0)
+        except (Closed, ProtocolError):
+            return None
+
+    def _hear(self, n: int, messages: list[Message]) -> None:
+        for message in messages:
+            self._carry_out(self.gangs.heard(n, message, clock()))
+
+    def _hang_up(self, n: int) -> None:
+        channel = self._channels.pop(n, None)
+        if channel is not None:
+            channel.close()
+            self.gangs.hung_up(n)
+
+    def _carry_out(self, out: list[Out]) -> None:
+        for item in out:
+            if isinstance(item, Send):
+                channel = self._channels.get(item.machine)
+                try:
+                    if channel is not None:
+                        channel.send(item.message)
+                except Closed:
+                    self._hang_up(item.machine)
+            elif isinstance(item, AttemptEnded | Measurement):
+                self.note(item)
+            else:
+                self.emit(item)
+
+    def _spawn(self, n: int) -> None:
+        name = self.hosts[n].machine.name
+        command = [
+            sys.executable, "-m", "themis.node", "--node", name, "--root", str(self.root / "nodes" / name), "--leave",
+            "--connect", str(self.root / "arbiter" / "agents.sock"), "--renew-s", str(self.settings.renew_s),
+        ]  # fmt: skip
+        self.agents[n] = subprocess.Popen(
+            command + ["--allow-root"] * self.allow_root, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+
+    def _revive(self) -> None:
+        """Start agents again that died. One that another agent of the same folder keeps out will serve in its place."""
+        for n, agent in self.agents.items():
+            if self.respawn and agent.poll() is not None and n not in self._channels and not self._closing.is_set():
+                self._spawn(n)
+
+
+def trust_warning(allow_root: bool = False) -> str:
+    """What ``doctor`` says about whose rights jobs run with; empty where each runs as its submitter."""
+    if os.geteuid() != 0:
+        return (
+            "all jobs run as one system user, so whoever may submit can read and stop everybody's jobs; "
+            "run the node agents as root to separate them."
+        )
+    return "jobs may run as root, so whoever may submit owns the machine; leave out --allow-root." if allow_root else ""

@@ -1,0 +1,136 @@
+"""What a job is in real life: a program, and how its attempts end."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from themis.errors import InputError
+from themis.model.units import Locality, Seconds
+from themis.model.workload import App
+
+LAUNCHES = ("gpu", "machine")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """The command of a job, and how it wants to be started and stopped.
+
+    Attributes
+    ----------
+    argv : program and arguments, no shell. ``cwd`` : absolute folder to run in.
+    env : variables beside those that every rank gets (``docs/training.md``); ``SLURM_*`` names are left out.
+    user : the submitter's system user, for agents that run as root.
+    launch : ``gpu`` starts one rank a GPU, ``machine`` one process a machine (torchrun starts its own ranks).
+    grace_s : seconds from ``stop_signal`` to SIGKILL.
+    checkpoint_dir : where it saves, on every machine; empty for a folder that the executor chooses.
+    """
+
+    argv: tuple[str, ...]
+    cwd: str = "/"
+    env: Mapping[str, str] = field(default_factory=dict)
+    user: str = ""
+    launch: str = "gpu"
+    grace_s: Seconds = 60.0
+    stop_signal: str = "SIGTERM"
+    checkpoint_dir: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.argv or not self.argv[0]:
+            raise InputError("a job's command is empty, expected a program and its arguments.")
+        for name, path in (("cwd", self.cwd), ("checkpoint_dir", self.checkpoint_dir or "/")):
+            if not path.startswith("/"):
+                raise InputError(f"a job's {name} is {path!r}, expected an absolute path.")
+        if self.launch not in LAUNCHES:
+            raise InputError(f"a job's launch is {self.launch!r}, expected one of {', '.join(LAUNCHES)}.")
+        if not 0 <= self.grace_s < float("inf"):
+            raise InputError(f"a job's grace_s is {self.grace_s}, expected 0 seconds or more.")
+        if self.stop_signal not in signal.Signals.__members__ or self.stop_signal in ("SIGKILL", "SIGSTOP"):
+            raise InputError(
+                f"a job's stop_signal is {self.stop_signal!r}, expected a signal that it can handle, such as SIGTERM."
+            )
+
+
+Programs = Callable[[App, int], Program]
+"""The program of an app's job, by its position in the app."""
+
+
+class Ending(StrEnum):
+    """How an attempt ended; only ``failed`` and ``not_started`` are the job's own doing."""
+
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    """The scheduler asked for it: a preemption, a cancel, a rung."""
+    REQUEUED = "requeued"
+    """It asked to be run again: exit code 75 (EX_TEMPFAIL)."""
+    TERMINATED = "terminated"
+    """Somebody else sent SIGTERM: exit code 143, or death by that signal."""
+    NODE_LOST = "node_lost"
+    """Its machine, or the lease of its machine, was lost."""
+    NOT_STARTED = "not_started"
+    FAILED = "failed"
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether it counts towards the job's retries."""
+        return self in (Ending.FAILED, Ending.NOT_STARTED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptEnded:
+    """The end of one attempt, beyond what the core needs to know.
+
+    Attributes
+    ----------
+    cause : why its ranks were stopped, empty if they ended by themselves. ``code`` : first exit code that was not 0.
+    steps : what its checkpoint holds. ``saved`` : whether it wrote to its checkpoint folder.
+    killed : whether SIGKILL was needed.
+    """
+
+    app: int
+    job: int
+    attempt: int
+    ending: Ending
+    cause: str
+    code: int | None
+    seconds: Seconds
+    steps: float
+    saved: bool
+    killed: bool
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """A job's speed as it trains: what the speed model is corrected with (Themis footnote 3)."""
+
+    job: int
+    attempt: int
+    model: str
+    gpu_type: str
+    gpus: int
+    locality: Locality
+    steps_per_s: float
+
+
+def ending_of(*, asked: bool, cause: str, code: int | None) -> Ending:
+    """What an attempt's end means.
+
+    Parameters
+    ----------
+    asked : the scheduler had told it to stop before it ended; then no exit code matters.
+    cause : what its machine says. ``code`` : the first exit code that was not 0, None if there was none.
+    """
+    if asked:
+        return Ending.STOPPED
+    if cause in ("lease", "lost", "keeper"):
+        return Ending.NODE_LOST
+    if cause == "not_started":
+        return Ending.NOT_STARTED
+    if code is None:
+        return Ending.FINISHED
+    if code == 75:
+        return Ending.REQUEUED
+    return Ending.TERMINATED if code in (143, -signal.SIGTERM) else Ending.FAILED

@@ -1,0 +1,36 @@
+"""``python -m themis.node``: start a node agent on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from themis.errors import ThemisError
+from themis.node.agent import Agent, AgentSettings
+from themis.node.channel import connect
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run until told to end; exit code 2 and a sentence where it cannot."""
+    parser = argparse.ArgumentParser(prog="python -m themis.node", description="Keep the jobs of this machine.")
+    parser.add_argument("--node", required=True, help="name of this machine in the cluster")
+    parser.add_argument("--root", required=True, type=Path, help="folder for tasks and logs")
+    parser.add_argument("--connect", required=True, type=Path, help="the arbiter's socket")
+    parser.add_argument("--renew-s", type=float, default=10.0, help="seconds between renewals of the machine's lease")
+    parser.add_argument("--allow-root", action="store_true", help="let jobs run as root")
+    parser.add_argument("--leave", action="store_true", help="end once the lease is over and nothing runs")
+    given = parser.parse_args(arguments)
+    try:
+        settings = AgentSettings(
+            node=given.node, root=given.root.resolve(), renew_s=given.renew_s, allow_root=given.allow_root, leave=given.leave
+        )  # fmt: skip
+        Agent(settings=settings, dial=lambda: connect(given.connect)).run()
+    except ThemisError as error:
+        print(f"themis node: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

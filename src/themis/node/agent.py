@@ -1,0 +1,236 @@
+"""The node agent: one process on each machine, between the arbiter and the keepers.
+
+It dials the arbiter, says what it keeps, renews its lease and passes the new deadline on to its keepers, and carries
+out what the arbiter says. It decides nothing and remembers nothing that is not in the tasks' folders: killed and
+started again it finds its gangs running, and those that ended meanwhile with how they ended. When the arbiter stays
+away, the keepers stop their gangs at the deadline by themselves; an agent without a lease starts nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from themis.errors import InputError
+from themis.node.channel import Channel, Closed
+from themis.node.keeper import clock
+from themis.node.messages import Forget, Go, Hello, Lease, Message, Prepare, Renew, Stop, TaskSpec, TaskState
+from themis.node.tasks import Task
+
+Dial = Callable[[], Channel | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """How an agent runs.
+
+    Attributes
+    ----------
+    node : name of the machine in the cluster. ``root`` : folder of its tasks and logs, one agent each.
+    renew_s : seconds between renewals of its lease, well below the lease itself.
+    poll_s : seconds between looks at its tasks.
+    allow_root : let jobs run as root. ``leave`` : end once the lease is over and nothing runs (agents started by an arbiter).
+    """
+
+    node: str
+    root: Path
+    renew_s: float = 10.0
+    poll_s: float = 0.1
+    allow_root: bool = False
+    leave: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.renew_s > 0 or not self.poll_s > 0:
+            raise InputError(
+                f"node {self.node!r} has renew_s {self.renew_s}, poll_s {self.poll_s}, expected more than 0."
+            )
+
+
+@dataclass(slots=True)
+class Agent:
+    """One machine's agent; ``dial`` returns a channel to the arbiter or None."""
+
+    settings: AgentSettings
+    dial: Dial
+    channel: Channel | None = None
+    deadline: float = 0.0
+    """When the lease ends, on ``clock``."""
+    tasks: dict[str, Task] = field(default_factory=dict)
+    told: dict[str, TaskState] = field(default_factory=dict)
+    """What the arbiter heard last of each task."""
+    failed: dict[str, TaskState] = field(default_factory=dict)
+    """Tasks that could not be prepared."""
+    sent: dict[int, float] = field(default_factory=dict)
+    """When each unanswered ``Renew`` went out."""
+    sequence: int = 0
+    renew_at: float = 0.0
+    ending: bool = False
+
+    def run(self) -> None:
+        """Until told to end; jobs stay, for the agent that comes next, as long as the lease lasts."""
+        with_lock = hold(self.settings.root)
+        try:
+            self.adopt()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, self._told_to_end)
+            while not self.ending:
+                self.turn()
+                if self.settings.leave and self._idle():
+                    break
+        finally:
+            os.close(with_lock)
+
+    def adopt(self) -> None:
+        """Everything that agents before this one left."""
+        folder = self.settings.root / "tasks"
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in sorted(folder.iterdir()):
+            if path.name.startswith("."):
+                shutil.rmtree(path, ignore_errors=True)  # half made, or half removed
+            else:
+                self.tasks[path.name] = Task(self.settings.root, path.name)
+        # The lease of a machine is not remembered; one that is granted anew serves these tasks too.
+        self.deadline = clock()
+
+    def turn(self) -> None:
+        """Hear the arbiter, renew the lease when it is time, report what changed."""
+        try:
+            if self.channel is None:
+                self._connect()
+            if self.channel is None:
+                time.sleep(self.settings.poll_s)
+                return
+            if clock() >= self.renew_at:
+                self._renew()
+            for message in self.channel.receive(self.settings.poll_s):
+                self.handle(message)
+            self._report()
+        except (Closed, InputError):
+            self._hang_up()
+
+    def handle(self, message: Message) -> None:
+        """Carry out one message; repeated ones change nothing."""
+        match message:
+            case Lease():
+                since = self.sent.get(message.sequence)
+                if since is not None:
+                    self.deadline = max(self.deadline, since + message.lease_s)
+                    self.sent = {n: t for n, t in self.sent.items() if n > message.sequence}
+                    self._each({"lease": self.deadline})
+            case Prepare(spec=spec):
+                if spec.task not in self.tasks:
+                    self._prepare(spec)
+            case Go():
+                self._say(message.task, {"go": dict(message.env)})
+            case Stop():
+                self._say(message.task, {"stop": message.cause, "grace_s": message.grace_s})
+            case Forget():
+                self._forget(message.task)
+            case _:
+                pass
+
+    def states(self) -> tuple[TaskState, ...]:
+        """Every task as it stands."""
+        return (*(task.state() for task in self.tasks.values()), *self.failed.values())
+
+    def _prepare(self, spec: TaskSpec) -> None:
+        settings = self.settings
+        try:
+            if clock() >= self.deadline:
+                self._refuse(spec, "lease", f"machine {settings.node!r} holds no lease")
+                return
+            self.tasks[spec.task] = Task.prepare(settings.root, spec, self.deadline, allow_root=settings.allow_root)
+            self.failed.pop(spec.task, None)
+        except (InputError, OSError) as error:
+            self._refuse(spec, "not_started", str(error))
+
+    def _refuse(self, spec: TaskSpec, cause: str, message: str) -> None:
+        self.failed[spec.task] = TaskState(task=spec.task, phase="ended", cause=cause, message=message)
+
+    def _forget(self, name: str) -> None:
+        self.failed.pop(name, None)
+        if name in self.tasks and self.tasks[name].state().phase == "ended":
+            self.tasks.pop(name).remove()
+        self.told.pop(name, None)
+
+    def _say(self, name: str, word: dict[str, object]) -> None:
+        if name in self.tasks:
+            self.tasks[name].say(word)
+
+    def _each(self, word: dict[str, object]) -> None:
+        for task in self.tasks.values():
+            task.say(word)
+
+    def _connect(self) -> None:
+        self.channel = self.dial()
+        if self.channel is not None:
+            states = self.states()
+            self.channel.send(Hello(node=self.settings.node, trust=trust(self.settings.allow_root), tasks=states))
+            self.told = {state.task: state for state in states}
+            self.renew_at = 0.0
+
+    def _renew(self) -> None:
+        assert self.channel is not None
+        self.sequence += 1
+        # Timed from before it is sent: the arbiter's lease of this machine always ends later than the machine's own.
+        self.sent[self.sequence] = clock()
+        self.renew_at = clock() + self.settings.renew_s
+        self.channel.send(Renew(sequence=self.sequence))
+
+    def _report(self) -> None:
+        assert self.channel is not None
+        for name, task in self.tasks.items():
+            # The state first: what a rank reported before it ended is then never heard after its end.
+            state = task.state()
+            if (report := task.report()) is not None:
+                self.channel.send(report)
+            if state != self.told.get(name):
+                self.channel.send(state)
+                self.told[name] = state
+        for name, state in self.failed.items():
+            if self.told.get(name) != state:
+                self.channel.send(state)
+                self.told[name] = state
+
+    def _hang_up(self) -> None:
+        if self.channel is not None:
+            self.channel.close()
+        self.channel = None
+        self.sent.clear()
+        time.sleep(self.settings.poll_s)
+
+    def _idle(self) -> bool:
+        """Nobody to serve and nothing to keep."""
+        over = self.channel is None and clock() >= self.deadline
+        return over and all(not task.alive() for task in self.tasks.values())
+
+    def _told_to_end(self, *_: object) -> None:
+        self.ending = True
+
+
+def hold(root: Path) -> int:
+    """The lock that makes this the folder's only agent.
+
+    Raises
+    ------
+    InputError : another agent has it.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    lock = os.open(root / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise InputError(f"a node agent already runs on {root}; stop it first, or use another folder.") from None
+    return lock
+
+
+def trust(allow_root: bool = False) -> str:
+    """``per_user`` where jobs run as their submitters' system users, ``single`` where all run as one."""
+    return "per_user" if os.geteuid() == 0 and not allow_root else "single"

@@ -1,0 +1,429 @@
+"""The keeper: a process beside one gang's ranks on one machine. It starts them, holds their lease, and ends them.
+
+It outlives the node agent, so an agent that crashed finds its gangs again; and it holds the machine's lease itself,
+so that nothing runs on when nobody comes back: the agent moves the deadline, and at the deadline the ranks stop.
+
+    prepared ---go---> running ---stop, lease over, a rank failed, all ranks ended---> stopping ---> ended
+
+The agent writes lines of JSON into the FIFO ``control``; the keeper answers by replacing ``status.json``, and is alive
+as long as it holds the lock on ``lock``. The cause of a stop is in the status before the first signal is sent.
+Standard library alone, and run as a script by its path with ``-I -S``: neither the job's environment nor any package
+can break it, and it starts in milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import pwd
+import select
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+LEFTOVERS_S = 5.0
+"""What outlives ranks that ended by themselves (a daemon that a script left behind) is asked to end and has this long."""
+TICK_S = 0.2
+
+
+def clock() -> float:
+    """Seconds since boot, never set back, also counting sleep: one clock for every process of this machine."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass(slots=True)
+class Status:
+    """What the keeper knows of its ranks; ``codes``: exit codes, a signal as minus its number, None while running."""
+
+    phase: str
+    codes: list[int | None]
+    pids: list[int]
+    cause: str = ""
+    """Why they stop: what the agent said, or lease | peer (a rank failed) | keeper (it was told to end itself)."""
+    first: int | None = None
+    """Exit code of the first rank that did not end with 0."""
+    message: str = ""
+    killed: bool = False
+    """Whether SIGKILL was needed."""
+    began: float = 0.0
+    ended: float = 0.0
+    saved: bool = False
+    """Whether the checkpoint folder changed during this attempt."""
+
+
+class Log:
+    """A log file of bounded size: when it has half of its limit it becomes ``NAME.1`` and begins anew."""
+
+    def __init__(self, path: str, limit: int) -> None:
+        self.path, self.half, self.size = path, max(limit // 2, 4096), 0
+        self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def write(self, data: bytes) -> None:
+        """Append; a full disk loses output rather than the job."""
+        with contextlib.suppress(OSError):
+            if self.size + len(data) > self.half and self.size:
+                os.replace(self.path, self.path + ".1")
+                os.close(self.file)
+                self.file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+                self.size = 0
+            os.write(self.file, data)
+            self.size += len(data)
+
+
+@dataclass(slots=True)
+class Rank:
+    """One process of the gang: where its barrier, its first word and its output are."""
+
+    pid: int
+    barrier: int
+    ready: int
+    output: int
+    log: Log
+    code: int | None = None
+    is_ready: bool = False
+
+
+@dataclass(slots=True)
+class Keeper:
+    """One gang's ranks on this machine."""
+
+    folder: Path
+    task: dict[str, Any]
+    deadline: float
+    control: int
+    ranks: list[Rank] = field(default_factory=list)
+    status: Status = field(default_factory=lambda: Status(phase="preparing", codes=[], pids=[]))
+    kill_at: float = float("inf")
+    termed: set[int] = field(default_factory=set)
+    buffer: bytes = b""
+    checkpoints: tuple[int, int] = (0, 0)
+    """The checkpoint folder's state when the ranks began."""
+    told_to_end: bool = False
+    published: bool = True
+
+    # ---- starting -----------------------------------------------------------------------------------------------
+
+    def fork_ranks(self) -> None:
+        """All ranks up to the point where only ``exec`` is left; they wait there for the word."""
+        for number, env in enumerate(self.task["ranks"]):
+            log = Log(self.task["logs"][number], self.task["log_bytes"])
+            barrier, go = os.pipe2(os.O_CLOEXEC)
+            ready, said = os.pipe2(os.O_CLOEXEC)
+            output, out = os.pipe2(os.O_CLOEXEC)
+            parent = os.getpid()
+            pid = os.fork()
+            if pid == 0:
+                # Another rank's barrier, held open here, would never report its end of file.
+                for fd in [go, ready, output, *(r.barrier for r in self.ranks)]:
+                    os.close(fd)
+                run_rank(self.task, env, parent, barrier, said, out)
+            for fd in (barrier, said, out):
+                os.close(fd)
+            os.set_blocking(output, False)
+            self.ranks.append(Rank(pid=pid, barrier=go, ready=ready, output=output, log=log))
+        self.status.pids = [rank.pid for rank in self.ranks]
+        self.publish()
+
+    def _hear_ready(self, rank: Rank) -> None:
+        said = os.read(rank.ready, 4096)
+        rank.is_ready = said == b"ok"
+        if not rank.is_ready:
+            self.stop("not_started", 0.0, said.decode(errors="replace") or "a rank died before it was started")
+        elif self.status.phase == "preparing" and all(r.is_ready for r in self.ranks):
+            self.status.phase = "prepared"
+            self.publish()
+
+    def go(self, env: dict[str, str]) -> None:
+        """Let all ranks run at once."""
+        if self.status.phase != "prepared":
+            return
+        self.checkpoints = newest(self.task["checkpoint_dir"])
+        self.status.phase, self.status.began = "running", clock()
+        self.publish()
+        word = json.dumps(env).encode() + b"\n"
+        for rank in self.ranks:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(rank.barrier, word)
+            os.close(rank.barrier)
+            rank.barrier = -1
+
+    # ---- stopping -----------------------------------------------------------------------------------------------
+
+    def stop(self, cause: str, grace_s: float, message: str = "") -> None:
+        """Record why, then ask the ranks to end; a second call may only shorten the time they have."""
+        if self.status.phase == "stopping":
+            self.kill_at = min(self.kill_at, clock() + grace_s)
+            return
+        never_ran = self.status.phase in ("preparing", "prepared")
+        self.status.phase, self.status.cause, self.status.message = "stopping", cause, message
+        self.kill_at = clock() + (0.0 if never_ran else grace_s)
+        self.publish()
+        with contextlib.suppress(OSError):
+            (self.folder / "stop").touch()
+        # The ranks alone, as torchrun and containers do it: helpers such as data loader workers are needed for saving.
+        self._signal(signal.Signals[self.task["stop_signal"]], {r.pid for r in self.ranks if r.code is None})
+
+    def _signal(self, number: signal.Signals, pids: set[int]) -> None:
+        self.termed |= pids
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def _pursue(self) -> None:
+        """Ask what outlived all ranks to end (a shell's child that still saves, a daemon); kill at the deadline."""
+        alive = descendants(os.getpid())
+        if all(rank.code is not None for rank in self.ranks):
+            if self.status.phase == "running" and alive:
+                self.status.phase, self.kill_at = "stopping", clock() + min(LEFTOVERS_S, self.task["grace_s"])
+                self.publish()
+            self._signal(signal.Signals[self.task["stop_signal"]], alive - self.termed)
+        if clock() >= self.kill_at and alive:
+            self.status.killed = True
+            self._signal(signal.SIGKILL, alive)
+
+    # ---- the loop -----------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Until nothing is left of the gang."""
+        woken, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._told_to_end)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        self.fork_ranks()
+        while not self._over():
+            self._wait(woken)
+            if not self.published:
+                self.publish()
+            if self.told_to_end and self.status.phase != "stopping":
+                self.stop("keeper", self.task["grace_s"], "the process that keeps this job was told to end")
+            if clock() >= self.deadline and self.status.phase != "stopping":
+                self.stop("lease", self.task["grace_s"], "the machine's lease was not renewed")
+            if self.status.phase == "stopping" or all(r.code is not None for r in self.ranks):
+                self._pursue()
+        self._finish()
+
+    def _told_to_end(self, *_: object) -> None:
+        # A handler may interrupt anything, so the loop does the rest.
+        self.told_to_end = True
+
+    def _wait(self, woken: int) -> None:
+        poll = select.poll()
+        waiting = {r.ready: r for r in self.ranks if self.status.phase == "preparing" and not r.is_ready}
+        outputs = {r.output: r for r in self.ranks if r.output >= 0}
+        for fd in (woken, self.control, *waiting, *outputs):
+            poll.register(fd, select.POLLIN)
+        for fd, _ in poll.poll(1000.0 * max(min(self.deadline, self.kill_at, clock() + TICK_S) - clock(), 0.01)):
+            if fd == woken:
+                os.read(woken, 4096)
+            elif fd == self.control:
+                self._obey()
+            elif fd in waiting:
+                self._hear_ready(waiting[fd])
+            else:
+                self._pump(outputs[fd])
+
+    def _obey(self) -> None:
+        self.buffer += os.read(self.control, 65536)
+        *lines, self.buffer = self.buffer.split(b"\n")
+        for line in filter(None, lines):
+            said = json.loads(line)
+            if "lease" in said:
+                self.deadline = float(said["lease"])
+            elif "go" in said:
+                self.go(said["go"])
+            elif "stop" in said:
+                self.stop(said["stop"], float(said["grace_s"]))
+
+    def _pump(self, rank: Rank) -> None:
+        with contextlib.suppress(BlockingIOError):
+            if data := os.read(rank.output, 65536):
+                rank.log.write(data)
+            else:
+                os.close(rank.output)
+                rank.output = -1
+
+    def _over(self) -> bool:
+        """Collect the dead; nothing is left when no child is, adopted ones included."""
+        while True:
+            try:
+                pid, wait = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return True
+            if pid == 0:
+                return False
+            for rank in self.ranks:
+                if rank.pid == pid:
+                    self._ended(rank, os.waitstatus_to_exitcode(wait))
+
+    def _ended(self, rank: Rank, code: int) -> None:
+        rank.code = code
+        self.status.codes = [r.code for r in self.ranks]
+        if code != 0:
+            if self.status.first is None:
+                self.status.first = code
+            if self.status.phase == "running" and any(r.code is None for r in self.ranks):
+                self.stop("peer", self.task["grace_s"])
+        self.publish()
+
+    def _finish(self) -> None:
+        for rank in self.ranks:
+            while rank.output >= 0:
+                before = rank.log.size
+                self._pump(rank)
+                if rank.output >= 0 and rank.log.size == before:
+                    break
+        self.status.saved = bool(self.status.began) and newest(self.task["checkpoint_dir"]) != self.checkpoints
+        self.status.phase, self.status.ended = "ended", clock()
+        for note in notes(self.status, self.task):
+            self.ranks[0].log.write(f"themis: {note}\n".encode())
+        self.publish()
+        while not self.published:
+            time.sleep(1.0)
+            self.publish()
+
+    def publish(self) -> None:
+        """Replace the status in one step, so that no reader ever sees half of it; a full disk is tried again."""
+        self.status.codes = [r.code for r in self.ranks]
+        draft = self.folder / "status.json.new"
+        try:
+            draft.write_text(json.dumps(asdict(self.status)))
+            draft.replace(self.folder / "status.json")
+            self.published = True
+        except OSError:
+            self.published = not self.folder.is_dir()
+
+
+# ---- in the rank's process ----------------------------------------------------------------------------------------------
+
+
+def run_rank(task: dict[str, Any], env: dict[str, str], parent: int, barrier: int, said: int, out: int) -> NoReturn:
+    """Become the rank: a session of its own, its user, its folder; then wait for the word and ``exec``."""
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGPIPE, signal.SIGHUP, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        if task["user"]:
+            become(task["user"])
+        # After the change of user, which would clear it.
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+        os.chdir(task["cwd"])
+        program = shutil.which(task["argv"][0], path=env.get("PATH", os.defpath))
+        if program is None:
+            raise FileNotFoundError(f"program {task['argv'][0]!r} is not there, or not on PATH {env.get('PATH')!r}")
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        os.write(said, b"ok")
+        os.close(said)
+        word = b""
+        while not word.endswith(b"\n"):
+            more = os.read(barrier, 65536)
+            if not more:
+                os._exit(1)
+            word += more
+        os.execve(program, task["argv"], env | json.loads(word))
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.write(said, str(error).encode()[:4000])
+        with contextlib.suppress(OSError):
+            os.write(2, f"themis: cannot start: {error}\n".encode())
+        os._exit(127)
+
+
+def become(name: str) -> None:
+    """Take on this system user with all its groups."""
+    user = pwd.getpwnam(name)
+    os.initgroups(name, user.pw_gid)
+    os.setgid(user.pw_gid)
+    os.setuid(user.pw_uid)
+
+
+def prctl(option: int, value: int) -> None:
+    """Linux' prctl(2)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}) failed")
+
+
+# ---- looking around -----------------------------------------------------------------------------------------------------
+
+
+def processes() -> Iterator[tuple[int, int, str]]:
+    """(pid, parent, state) of every process."""
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                # The command's name may hold spaces and parentheses; what follows the last one does not.
+                rest = Path(f"/proc/{name}/stat").read_text(errors="replace").rpartition(")")[2].split()
+                yield int(name), int(rest[1]), rest[0]
+
+
+def descendants(root: int) -> set[int]:
+    """All living descendants; complete for a subreaper, whom every orphan below it comes to."""
+    children: dict[int, list[tuple[int, str]]] = {}
+    for pid, parent, state in processes():
+        children.setdefault(parent, []).append((pid, state))
+    found: set[int] = set()
+    todo = [root]
+    while todo:
+        for pid, state in children.get(todo.pop(), []):
+            todo.append(pid)
+            if state not in "ZX":
+                found.add(pid)
+    return found
+
+
+def newest(folder: str) -> tuple[int, int]:
+    """(latest modification in ns, number of files) below a folder; changes whenever a file is saved there."""
+    latest, count = 0, 0
+    for base, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                latest = max(latest, os.stat(os.path.join(base, name)).st_mtime_ns)
+                count += 1
+    return latest, count
+
+
+def notes(status: Status, task: dict[str, Any]) -> Iterator[str]:
+    """What the job's owner should read at the end of its log."""
+    if status.message:
+        yield status.message
+    if status.killed:
+        yield f"what had not ended {task['grace_s']:g} s after {task['stop_signal']} was killed; see grace_s"
+    asked = status.cause not in ("", "peer", "not_started")
+    if asked and status.began and not status.saved:
+        lost = status.ended - status.began
+        yield (
+            f"stopped ({status.cause}) after {lost:.0f} s without a new file in {task['checkpoint_dir']}: this work is lost. "
+            f"Save there on {task['stop_signal']}, or use themis.train"
+        )
+
+
+def main(folder: Path) -> None:
+    """Hold the lock, keep the gang, leave the status behind."""
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.lockf(lock, fcntl.LOCK_EX)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    task = json.loads((folder / "task.json").read_text())
+    # Also opened for writing, so that it never ends when no agent is there.
+    control = os.open(folder / "control", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    Keeper(folder=folder, task=task, deadline=task["deadline"], control=control).run()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

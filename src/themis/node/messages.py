@@ -1,0 +1,212 @@
+"""What the arbiter and a node agent say to each other: frozen dataclasses, independent of how they travel.
+
+    agent -> arbiter    Hello, Renew, TaskState, TaskReport
+    arbiter -> agent    Lease, Prepare, Go, Stop, Forget
+
+Every message may be lost with its connection and every one may be repeated: both sides compare what should be with
+what is (``Hello`` lists every task) and say again what is missing. ``encode`` and ``decode`` give JSON objects.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from themis.errors import InputError
+
+PHASES = ("preparing", "prepared", "running", "stopping", "ended")
+
+
+class ProtocolError(InputError):
+    """The other side said something that is not in the protocol."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSpec:
+    """One gang's ranks on one machine.
+
+    Attributes
+    ----------
+    task : name of this attempt of this job, unique for ever.
+    ranks : global ranks of the processes to start here; ``world_size`` counts them over all machines.
+    devices : the machine's GPUs of the gang, as CUDA_VISIBLE_DEVICES names them; empty names are not shown.
+    gpus : GPUs of the whole gang. ``machine`` : position of this machine in the gang, of ``machines``.
+    user : system user to run as; only an agent that runs as root can and must be told one.
+    grace_s : seconds between the stop signal and SIGKILL.
+    target : steps after which this attempt should end.
+    """
+
+    task: str
+    app: int
+    job: int
+    attempt: int
+    argv: tuple[str, ...]
+    cwd: str
+    env: Mapping[str, str]
+    user: str
+    ranks: tuple[int, ...]
+    world_size: int
+    devices: tuple[str, ...]
+    gpus: int
+    machine: int
+    machines: int
+    per_machine: bool
+    grace_s: float
+    stop_signal: str
+    checkpoint_dir: str
+    target: float
+    log_bytes: int
+
+
+# ---- from the agent ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskState:
+    """A task's phase: preparing | prepared | running | stopping | ended, and once ended how.
+
+    Attributes
+    ----------
+    port : a free port of this machine, for MASTER_PORT if rank 0 runs here.
+    codes : exit codes by rank, a signal as minus its number; ``first`` the first that was not 0, None if all were.
+    cause : why its ranks stop: what ``Stop`` said, or lease | peer | keeper | lost | not_started.
+    saved : whether anything was written to the checkpoint folder.
+    """
+
+    task: str
+    phase: str
+    port: int = 0
+    cause: str = ""
+    codes: tuple[int, ...] = ()
+    first: int | None = None
+    killed: bool = False
+    saved: bool = False
+    seconds: float = 0.0
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """First message of a connection: who I am and everything that I keep."""
+
+    node: str
+    trust: str
+    """per_user | single: whether jobs run as their submitters' system users."""
+    tasks: tuple[TaskState, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renew:
+    """I am alive and want my lease renewed; counted so that the answer can be timed from when this was sent."""
+
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskReport:
+    """What rank 0 reported: steps done, steps in its checkpoint, loss, mean seconds per step lately (0: unknown)."""
+
+    task: str
+    steps: float
+    saved: float
+    loss: float | None = None
+    step_s: float = 0.0
+    reached: bool = False
+    """It did its target and ends now."""
+
+
+# ---- from the arbiter -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The machine may run jobs until ``lease_s`` after it sent the ``Renew`` of this sequence."""
+
+    sequence: int
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepare:
+    """Bring these ranks to where they can start at once, and say so."""
+
+    spec: TaskSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Go:
+    """All machines are prepared: run. ``env`` is what only the whole gang could know (MASTER_ADDR, MASTER_PORT)."""
+
+    task: str
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Signal, wait for the grace, kill. A repeated stop may only shorten the grace."""
+
+    task: str
+    cause: str
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forget:
+    """The task's end is recorded; its folder may go (its log stays)."""
+
+    task: str
+
+
+Message: TypeAlias = Hello | Renew | TaskState | TaskReport | Lease | Prepare | Go | Stop | Forget
+_KINDS: dict[str, type] = {kind.__name__: kind for kind in typing.get_args(Message)}
+
+
+def encode(message: Message) -> dict[str, Any]:
+    """As a JSON object, the message's name under ``kind``."""
+    return {"kind": type(message).__name__, **dataclasses.asdict(message)}
+
+
+def decode(data: object) -> Message:
+    """The message of a JSON object.
+
+    Raises
+    ------
+    ProtocolError : an unknown kind, a missing field, a value of another type.
+    """
+    if not isinstance(data, dict) or data.get("kind") not in _KINDS:
+        raise ProtocolError(
+            f"a message is {str(data)[:200]!r}, expected an object whose kind is one of {', '.join(_KINDS)}."
+        )
+    message: Message = build(_KINDS[data["kind"]], {k: v for k, v in data.items() if k != "kind"})
+    return message
+
+
+def build(kind: type, data: Mapping[str, Any]) -> Any:
+    """A dataclass from the JSON object of its fields; unknown fields are left out, so that a newer side may say more."""
+    hints = typing.get_type_hints(kind)
+    given = {name: _value(kind, name, hints[name], data[name]) for name in hints if name in data}
+    try:
+        return kind(**given)
+    except TypeError as error:
+        raise ProtocolError(f"a {kind.__name__} message lacks fields: {error}.") from error
+
+
+def _value(kind: type, name: str, hint: Any, value: Any) -> Any:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is types.UnionType:
+        return None if value is None else _value(kind, name, args[0], value)
+    if origin is tuple and isinstance(value, list | tuple):
+        return tuple(_value(kind, name, args[0], item) for item in value)
+    if origin is not None and issubclass(origin, Mapping) and isinstance(value, dict):
+        return {str(k): _value(kind, name, args[1], v) for k, v in value.items()}
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, dict):
+        return build(hint, value)
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if hint in (str, bool, int) and type(value) is hint:
+        return value
+    raise ProtocolError(f"{kind.__name__}.{name} is {str(value)[:200]!r}, expected {hint}.")

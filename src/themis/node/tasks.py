@@ -1,0 +1,226 @@
+"""The agent's side of a task: its folder, its keeper, what can be read and said there.
+
+    ROOT/tasks/TASK/    task.json  control  lock  status.json  stop  reports/reports.jsonl
+    ROOT/logs/TASK/     rank-0.log ...
+
+Everything is in the folder, so an agent that starts anew knows as much as the one that died.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import math
+import os
+import pwd
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from themis.errors import InputError
+from themis.node import keeper
+from themis.node.environment import rank_env
+from themis.node.messages import TaskReport, TaskSpec, TaskState, build
+
+PORTS = range(20000, 32000)
+"""Below what Linux hands out for outgoing connections, so that a port found free stays free."""
+READ_AT_MOST = 1 << 20
+
+
+class Task:
+    """One gang's ranks on this machine, alive or ended, started by this agent or by one before it."""
+
+    def __init__(self, root: Path, name: str, process: subprocess.Popen[bytes] | None = None) -> None:
+        self.name, self.root, self.folder = name, root, root / "tasks" / name
+        self.process = process
+        raw = json.loads((self.folder / "task.json").read_text())
+        self.spec: TaskSpec = build(TaskSpec, raw["spec"])
+        self.port: int = raw["port"]
+        self._read_up_to = 0
+
+    # ---- what it does --------------------------------------------------------------------------------------------
+
+    @classmethod
+    def prepare(cls, root: Path, spec: TaskSpec, deadline: float, *, allow_root: bool = False) -> Task:
+        """Write the task's folder and start its keeper, which brings the ranks to the barrier.
+
+        Raises
+        ------
+        InputError : a user that is not there, a checkpoint folder that cannot be made.
+        """
+        spec = dataclasses.replace(spec, user=user_for(spec.user, allow_root=allow_root))
+        folder, logs = root / "tasks" / spec.task, root / "logs" / spec.task
+        draft = folder.with_name(f".{spec.task}.new")
+        shutil.rmtree(draft, ignore_errors=True)
+        for path in (draft / "reports", logs, Path(spec.checkpoint_dir)):
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise InputError(f"job {spec.job}: cannot make its folder {path}: {error.strerror}.") from error
+        for path in (draft / "reports", Path(spec.checkpoint_dir)):
+            _give(path, spec.user)
+        os.mkfifo(draft / "control", 0o600)
+        port = free_port()
+        task = {
+            "spec": dataclasses.asdict(spec), "port": port, "deadline": deadline, "argv": spec.argv, "cwd": spec.cwd,
+            "user": spec.user, "grace_s": spec.grace_s, "stop_signal": spec.stop_signal, "log_bytes": spec.log_bytes,
+            "ranks": [rank_env(spec, i, str(folder)) for i in range(len(spec.ranks))],
+            "logs": [str(logs / f"rank-{rank}.log") for rank in spec.ranks], "checkpoint_dir": spec.checkpoint_dir,
+        }  # fmt: skip
+        # It may hold the submitter's secrets.
+        with open(os.open(draft / "task.json", os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+            json.dump(task, file)
+        # In one step: a folder that is there is whole.
+        draft.rename(folder)
+        with open(folder / "keeper.log", "wb") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", keeper.__file__, str(folder)],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True, cwd="/",
+            )  # fmt: skip
+        return cls(root, spec.task, process)
+
+    def say(self, word: dict[str, Any]) -> None:
+        """A line to the keeper; nobody hears it when it has ended."""
+        with contextlib.suppress(OSError):
+            control = os.open(self.folder / "control", os.O_WRONLY | os.O_NONBLOCK)
+            try:
+                os.write(control, json.dumps(word).encode() + b"\n")
+            finally:
+                os.close(control)
+
+    def remove(self) -> None:
+        """Drop the folder; logs and checkpoints stay."""
+        gone = self.folder.with_name(f".{self.name}.gone")
+        self.folder.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+    # ---- what can be seen ----------------------------------------------------------------------------------------
+
+    def alive(self) -> bool:
+        """Whether its keeper is: the kernel drops the lock with the process, however that ends."""
+        if self.process is not None:
+            return self.process.poll() is None
+        with contextlib.suppress(OSError), open(self.folder / "lock", "rb+") as lock:
+            try:
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    def state(self) -> TaskState:
+        """How it stands now. A keeper that is gone without an end takes its ranks with it: cause ``lost``."""
+        alive = self.alive()
+        raw = self._status()
+        phase = str(raw.get("phase", "preparing"))
+        if phase != "ended" and not alive:
+            return TaskState(
+                task=self.name, phase="ended" if self._swept() else "stopping", cause=raw.get("cause") or "lost",
+                port=self.port, message="the process that kept this job died",
+            )  # fmt: skip
+        began, ended = float(raw.get("began", 0.0)), float(raw.get("ended", 0.0))
+        return TaskState(
+            task=self.name, phase=phase, port=self.port, cause=raw.get("cause", ""), first=raw.get("first"),
+            codes=tuple(code if code is not None else -signal.SIGKILL for code in raw.get("codes", ())) if ended else (),
+            killed=raw.get("killed", False), saved=raw.get("saved", False), message=raw.get("message", ""),
+            seconds=round(ended - began, 3) if began and ended else 0.0,
+        )  # fmt: skip
+
+    def _status(self) -> dict[str, Any]:
+        with contextlib.suppress(OSError, ValueError):
+            status: dict[str, Any] = json.loads((self.folder / "status.json").read_text())
+            return status
+        return {}
+
+    def _swept(self) -> bool:
+        """Whether nothing is left of a dead keeper's gang: its ranks died with it, their children carry the task's name."""
+        mark = f"THEMIS_TASK={self.name}".encode()
+        left = [pid for pid, _, state in keeper.processes() if state not in "ZX" and mark in _environment(pid)]
+        for pid in left:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        return not left
+
+    def report(self) -> TaskReport | None:
+        """What rank 0 wrote since the last call, the last of each; the file is the job's, so nothing in it is trusted."""
+        try:
+            with open(self.folder / "reports" / "reports.jsonl", "rb") as file:
+                file.seek(self._read_up_to)
+                data = file.read(READ_AT_MOST)
+        except OSError:
+            return None
+        whole = data.rpartition(b"\n")[0] if len(data) < READ_AT_MOST else data
+        self._read_up_to += len(whole) + (len(whole) < len(data))
+        said: dict[str, Any] = {}
+        for line in whole.splitlines():
+            with contextlib.suppress(ValueError):
+                if isinstance(row := json.loads(line), dict):
+                    said |= row
+        return as_report(self.name, said) if said else None
+
+
+def as_report(task: str, said: dict[str, Any]) -> TaskReport:
+    """A report of what a job said: numbers that are finite and not negative, nothing else."""
+
+    def number(name: str) -> float:
+        value = said.get(name)
+        good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+        return float(value) if good and value is not None else 0.0
+
+    loss = said.get("loss")
+    finite = isinstance(loss, int | float) and math.isfinite(loss)
+    return TaskReport(
+        task=task, steps=number("steps"), saved=number("saved"), step_s=number("step_s"),
+        loss=float(loss) if finite and loss is not None else None, reached=said.get("reached") is True,
+    )  # fmt: skip
+
+
+def user_for(name: str, *, allow_root: bool) -> str:
+    """The system user to change to; empty for none, as where the agent is not root and all jobs run as its own user.
+
+    Raises
+    ------
+    InputError : no such user; nobody, or root, named to an agent that runs as root without ``allow_root``.
+    """
+    if os.geteuid() != 0:
+        return ""
+    if name in ("", "root"):
+        if allow_root:
+            return ""
+        raise InputError(
+            f"the node agent runs as root and the job's user is {name!r}, expected its submitter's system user. "
+            "Name one, or start the agent with --allow-root where everybody may be root."
+        )
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        raise InputError(f"user {name!r} does not exist on this machine; create it, or submit as another.") from None
+    return name
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on now."""
+    for port in random.sample(PORTS, 200):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            return port
+    raise InputError(f"none of 200 ports between {PORTS.start} and {PORTS.stop} is free on this machine.")
+
+
+def _give(path: Path, user: str) -> None:
+    if os.geteuid() == 0 and user:
+        entry = pwd.getpwnam(user)
+        os.chown(path, entry.pw_uid, entry.pw_gid)
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []

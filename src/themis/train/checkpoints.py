@@ -1,0 +1,78 @@
+"""Checkpoints that are there whole or not at all: written beside, flushed to disk, renamed into place.
+
+FOLDER/step-000000001200/    themis.json (where training stands)    state (what ``save`` wrote, a file or a folder)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+Save = Callable[[Path], object]
+
+
+class Checkpoints:
+    """The checkpoints of one job, of which the newest ``keep`` stay."""
+
+    def __init__(self, folder: Path | str, keep: int = 2) -> None:
+        if keep < 1:
+            raise ValueError(f"keep is {keep}, expected at least 1 checkpoint to stay.")
+        self.folder, self.keep = Path(folder), keep
+
+    def latest(self) -> tuple[Path, dict[str, Any]] | None:
+        """Path of the newest state and where training stood, or None. One whose record is unreadable is passed over."""
+        for path in reversed(self._all()):
+            with contextlib.suppress(OSError, ValueError):
+                position = json.loads((path / "themis.json").read_text())
+                if isinstance(position, dict):
+                    return path / "state", position
+        return None
+
+    def draft(self, step: int) -> Path:
+        """Where a checkpoint is written before it counts, the same on every rank."""
+        return self.folder / f".step-{step:012d}.draft"
+
+    def begin(self, step: int) -> Path:
+        """Make the draft's folder (rank 0); drafts that a killed attempt left go."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for left in self.folder.glob(".step-*.draft"):
+            shutil.rmtree(left, ignore_errors=True)
+        self.draft(step).mkdir()
+        return self.draft(step)
+
+    def commit(self, step: int, position: Mapping[str, Any]) -> Path:
+        """The draft becomes the newest checkpoint in one step (rank 0); older ones than ``keep`` go."""
+        draft, final = self.draft(step), self.folder / f"step-{step:012d}"
+        (draft / "themis.json").write_text(json.dumps(position))
+        for base, _, names in os.walk(draft):
+            for name in names:
+                _flush(Path(base, name))
+            _flush(Path(base))
+        if final.exists():
+            shutil.rmtree(final)
+        draft.rename(final)
+        _flush(self.folder)
+        for old in self._all()[: -self.keep]:
+            shutil.rmtree(old, ignore_errors=True)
+        return final
+
+    def write(self, step: int, save: Save, position: Mapping[str, Any]) -> Path:
+        """All of it, for one process."""
+        save(self.begin(step) / "state")
+        return self.commit(step, position)
+
+    def _all(self) -> list[Path]:
+        return sorted(self.folder.glob("step-*"))
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

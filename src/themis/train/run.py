@@ -1,0 +1,316 @@
+"""``Run``: a step loop or a data loader that resumes, reports, and stops in time.
+
+Every rank runs the same loop. From time to time all agree on whether to save or to stop (``agree``): about once in
+``check_every_s``, at a step that they all know from the last agreement, so that the check costs nothing in between.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sized
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+from themis.train.agree import Agree, alone, over_torch, process_group
+from themis.train.checkpoints import Checkpoints
+from themis.train.world import World
+
+PREEMPTED = 143
+"""Exit code of a run that saved and stopped because it was told to (128 + SIGTERM)."""
+
+T = TypeVar("T")
+
+
+class Run:
+    """One attempt of a training run.
+
+    Parameters
+    ----------
+    save, load : write and read the whole state at a path that they are given (a file or a folder, as they like).
+        ``load`` is not called when there is no checkpoint.
+    everywhere : call ``save`` on all ranks (sharded or collective states), not on rank 0 alone.
+    save_every_s : time between checkpoints beside those at the end and at a preemption.
+    check_every_s : about how often the ranks agree on stopping; ``report_every_s`` : how often rank 0 reports.
+    leave : end the process with exit code 143 once a preempted run has saved; False ends the loop and sets ``preempted``.
+    checkpoints : folder or ``Checkpoints``; by default the job's THEMIS_CHECKPOINT_DIR, and none where there is none.
+    agree : elementwise maximum over the ranks; by default PyTorch's process group, if there is one.
+    world : what is known from the environment.
+
+    Attributes
+    ----------
+    step : steps done over all attempts. ``epoch``, ``batch`` : position of the next batch.
+    preempted : the run was told to stop, and all ranks know.
+    """
+
+    def __init__(
+        self,
+        save: Callable[[Path], object] | None = None,
+        load: Callable[[Path], object] | None = None,
+        *,
+        everywhere: bool = False,
+        save_every_s: float = 600.0,
+        check_every_s: float = 1.0,
+        report_every_s: float = 2.0,
+        leave: bool = True,
+        checkpoints: Checkpoints | Path | str | None = None,
+        agree: Agree | None = None,
+        world: World | None = None,
+    ) -> None:
+        self.world = world or World.read()
+        self.save, self.load, self.everywhere, self.leave = save, load, everywhere, leave
+        folder = checkpoints or self.world.checkpoint_dir
+        self.checkpoints = Checkpoints(folder) if isinstance(folder, str | Path) else folder
+        self.save_every_s, self.check_every_s, self.report_every_s = save_every_s, check_every_s, report_every_s
+        self.step = self.epoch = self.batch = 0
+        self.preempted = False
+        self._agree = agree
+        self._batches = 0
+        self._loss: Any = None
+        self._loaded = False
+        self._saved_step = -1
+        self._signalled = False
+        self._saved_at = self._reported_at = time.monotonic()
+        self._calls = self._check_at = 0
+        self._window = (0, 0.0)
+        """Steps and seconds of training since the last report, but for the attempt's first step, which warms up."""
+        self._pace = 0.0
+        """Seconds of a step, smoothed; 0 before the second one."""
+        self._observed_at = math.nan
+        self._listen()
+
+    @staticmethod
+    def folder() -> Path | None:
+        """The job's THEMIS_CHECKPOINT_DIR, for libraries that save by themselves; None without Themis."""
+        return World.read().checkpoint_dir
+
+    # ---- the two loops -------------------------------------------------------------------------------------------
+
+    def steps(self, total: int) -> Iterator[int]:
+        """Step numbers from the checkpoint's up to ``total`` (or this attempt's target, if that is less)."""
+        self._position()
+        self._load()
+        while self.step < self._end(total):
+            began = time.monotonic()
+            yield self.step
+            if self._stepped(time.monotonic() - began):
+                return
+        self._finish(total)
+
+    def batches(self, loader: Iterable[T], epochs: int = 1) -> Iterator[T]:
+        """Batches of ``epochs`` passes over the loader, a step each, from the checkpoint's position.
+
+        A sampler with ``set_epoch`` is told the epoch, a loader with a seeded ``generator`` has it seeded anew for each
+        epoch, so an interrupted epoch goes on with the order that it began with. Batches that were already used are
+        drawn and dropped. With another number of batches (another number of ranks) the position is scaled.
+        """
+        self._position()
+        seed = _seed(loader)
+        while self.epoch < epochs and not self._at_target():
+            size = len(loader) if isinstance(loader, Sized) else 0
+            if self._batches and size and size != self._batches:
+                self.batch = min(round(self.batch * size / self._batches), size)
+            self._batches = size
+            _begin_epoch(loader, self.epoch, seed)
+            source = islice(loader, self.batch, None)
+            # The state after the iterator: making one draws random numbers, which the state then puts right.
+            self._load()
+            began = time.monotonic()
+            for item in source:
+                yield item
+                self.batch += 1
+                if self._stepped(time.monotonic() - began):
+                    return
+                if self._at_target():
+                    break
+                began = time.monotonic()
+            else:
+                self.epoch, self.batch = self.epoch + 1, 0
+        self._load()
+        self._finish(self.step)
+
+    # ---- for loops of one's own ----------------------------------------------------------------------------------
+
+    def report(self, loss: Any = None) -> None:
+        """The loss of this step: a number or a tensor of one; it is read only when a report is due."""
+        self._loss = loss.detach() if hasattr(loss, "detach") else loss
+
+    def observe(self, step: int, loss: Any = None) -> None:
+        """For a loop that counts by itself: ``step`` steps are done over all attempts; call it once after each."""
+        done, now = max(step - self.step, 0), time.monotonic()
+        if done and not math.isnan(self._observed_at):
+            self._trained(done, now - self._observed_at)
+        self.step, self._observed_at = step, now
+        if loss is not None:
+            self.report(loss)
+        if now >= self._reported_at + self.report_every_s:
+            self._tell()
+
+    def should_preempt(self) -> bool:
+        """Whether to save and stop now, the same on every rank; every rank calls it equally often."""
+        self._agreed(save_due=False)
+        return self.preempted
+
+    def saved(self, step: int | None = None) -> None:
+        """For a loop that saves by itself: the checkpoint of this step is on disk."""
+        self._saved_step, self._saved_at = self.step if step is None else step, time.monotonic()
+        self._tell()
+
+    def exit(self) -> None:
+        """End the process as a preempted run does."""
+        print(
+            f"themis.train: told to stop; step {self.step} is saved: {self._saved_step == self.step}", file=sys.stderr
+        )
+        raise SystemExit(PREEMPTED)
+
+    @property
+    def target_reached(self) -> bool:
+        """For a loop that counts by itself: this attempt's steps are done; save, call ``reached`` and end."""
+        return self._at_target()
+
+    def reached(self) -> None:
+        """For a loop that counts by itself: its steps are done and saved."""
+        self._tell(reached=True)
+
+    # ---- stopping ------------------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return  # the stop file still says it
+        owner, number = os.getpid(), self.world.stop_signal
+
+        def told(*_: object) -> None:
+            if os.getpid() == owner:
+                self._signalled = True
+            else:
+                # A forked helper inherited this handler; it dies of the signal as it would have.
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+
+        signal.signal(number, told)
+
+    def _agreed(self, *, save_due: bool) -> bool:
+        """Whether to save now; ``preempted`` is set where any rank was told to stop."""
+        self._calls += 1
+        if self._calls < self._check_at:
+            return False
+        stop = self._signalled or self.world.told_to_stop()
+        agree = self._agree or (over_torch if process_group() else alone)
+        stopping, saving, step_s = agree([float(stop), float(save_due), self._pace])
+        # All ranks have the same three numbers, so they also agree on when to meet again.
+        pause = self.check_every_s / step_s if agree is not alone and step_s else 1
+        self._check_at = self._calls + max(1, min(int(pause), 100_000))
+        self.preempted = self.preempted or stopping > 0
+        return saving > 0
+
+    def _stepped(self, seconds: float) -> bool:
+        """After a step: report, save and stop if that is due; True ends the loop."""
+        self.step += 1
+        self._trained(1, seconds)
+        now = time.monotonic()
+        save = self._agreed(save_due=now >= self._saved_at + self.save_every_s)
+        if self.preempted or save:
+            self._save()
+        if self.preempted:
+            self._tell()
+            if self.leave:
+                self.exit()
+        elif now >= self._reported_at + self.report_every_s:
+            self._tell()
+        return self.preempted
+
+    def _trained(self, steps: int, seconds: float) -> None:
+        if self._pace:
+            count, total = self._window
+            self._window = count + steps, total + seconds
+        # The first step, slow as it may be, only gives a pace to begin with.
+        self._pace = 0.8 * self._pace + 0.2 * seconds / steps if self._pace else max(seconds / steps, 1e-6)
+
+    # ---- state ---------------------------------------------------------------------------------------------------
+
+    def _position(self) -> None:
+        """Where the newest checkpoint stands."""
+        latest = self.checkpoints.latest() if self.checkpoints and not self._loaded else None
+        if latest is not None:
+            position = latest[1]
+            self.step, self.epoch = int(position["step"]), int(position["epoch"])
+            self.batch, self._batches = int(position["batch"]), int(position["batches"])
+            self._saved_step = self.step
+
+    def _load(self) -> None:
+        if self._loaded:
+            return
+        self._loaded = True
+        latest = self.checkpoints.latest() if self.checkpoints else None
+        if latest is not None and self.load is not None:
+            self.load(latest[0])
+        self._tell()
+
+    def _save(self) -> None:
+        """All ranks come here at the same step."""
+        self._saved_at = time.monotonic()
+        if self.checkpoints is None or self.save is None or self._saved_step == self.step:
+            return
+        first = self.world.rank == 0
+        if first:
+            self.checkpoints.begin(self.step)
+        self._meet()
+        if first or self.everywhere:
+            self.save(self.checkpoints.draft(self.step) / "state")
+        self._meet()
+        if first:
+            where = {"step": self.step, "epoch": self.epoch, "batch": self.batch, "batches": self._batches}
+            self.checkpoints.commit(self.step, where | {"attempt": self.world.attempt, "ranks": self.world.world_size})
+        # Nobody ends before the checkpoint is whole: the end of one rank may be the end of all.
+        self._meet()
+        self._saved_step, self._saved_at = self.step, time.monotonic()
+
+    def _meet(self) -> None:
+        agree = self._agree or (over_torch if process_group() else None)
+        if agree is not None:
+            agree([0.0])
+
+    def _finish(self, total: int) -> None:
+        if self.step >= min(total, self.world.target):
+            self._save()
+        self._tell(reached=True)
+
+    def _at_target(self) -> bool:
+        return self.step >= self.world.target
+
+    def _end(self, total: int) -> float:
+        return min(total, self.world.target)
+
+    def _tell(self, *, reached: bool = False) -> None:
+        count, seconds = self._window
+        self._window = 0, 0.0
+        self._reported_at = time.monotonic()
+        if self.world.rank != 0:
+            return
+        loss = float(self._loss) if self._loss is not None else None
+        self.world.report(
+            {
+                "steps": self.step, "saved": max(self._saved_step, 0), "reached": reached or None,
+                "step_s": seconds / count if count else None,
+                "loss": loss if loss is not None and math.isfinite(loss) else None,
+            }
+        )  # fmt: skip
+
+
+def _begin_epoch(loader: Any, epoch: int, seed: int | None) -> None:
+    for name in ("sampler", "batch_sampler"):
+        sampler: Any = getattr(loader, name, None)
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)
+    if seed is not None:
+        loader.generator.manual_seed(seed + epoch)
+
+
+def _seed(loader: Any) -> int | None:
+    generator: Any = getattr(loader, "generator", None)
+    return int(generator.initial_seed()) if hasattr(generator, "initial_seed") else None

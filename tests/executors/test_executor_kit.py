@@ -1,0 +1,108 @@
+"""The kit for executors: the simulated and the local one pass it, and it catches those that break a rule."""
+
+from __future__ import annotations
+
+import os
+import queue
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from live import SHORT, script
+
+from themis.executors.api import Executor
+from themis.executors.hosts import Host
+from themis.executors.local import LocalExecutor
+from themis.executors.simulated import SimulatedExecutor
+from themis.model.cluster import Machine
+from themis.model.events import Command, Event, JobStarted, JobStopped, Renew, Revoke
+from themis.model.settings import Settings
+from themis.model.workload import App
+from themis.sim.kernel import Kernel
+from themis.testing.builders import BOOK
+from themis.testing.executors import MakeRig, check_executor, check_renewal, check_stops_once, checks
+
+
+@dataclass
+class Simulated:
+    """Simulated gangs; the kernel is their clock."""
+
+    executor: Executor
+    kernel: Kernel
+
+    def next(self) -> Event | None:
+        return self.kernel.pop()
+
+
+@contextmanager
+def simulated(spec: App, wrap: Callable[[Executor, Kernel], Executor] = lambda e, k: e) -> Iterator[Simulated]:
+    """A rig without processes."""
+    kernel = Kernel()
+    executor = SimulatedExecutor(BOOK, Settings(container_s=1.0), kernel, ["gpu"] * 4)
+    yield Simulated(wrap(executor, kernel), kernel)
+
+
+@dataclass
+class Real:
+    """Real processes; events come through a queue."""
+
+    executor: Executor
+    events: queue.SimpleQueue[Event]
+
+    def next(self) -> Event | None:
+        try:
+            return self.events.get(timeout=30.0)
+        except queue.Empty:
+            return None
+
+
+def local_rig(root: Path) -> MakeRig:
+    """A rig of real processes."""
+
+    @contextmanager
+    def make(spec: App) -> Iterator[Real]:
+        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        executor = LocalExecutor(
+            root, [Host(machine=Machine(name="m0", gpus=4))], lambda app, i: script("steps.py", int(spec.jobs[i].steps), 0.05),
+            events.put, settings=SHORT, allow_root=os.geteuid() == 0,
+        )  # fmt: skip
+        with executor:
+            yield Real(executor, events)
+
+    return make
+
+
+def test_the_simulated_executor_conforms() -> None:
+    check_executor(simulated)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", checks(), ids=lambda check: check.__name__)
+def test_the_local_executor_conforms(check: Callable[[MakeRig], None], tmp_path: Path) -> None:
+    check(local_rig(tmp_path))
+
+
+@dataclass
+class Broken(Executor):
+    """Starts a gang again on every renewal, or says twice that it stopped."""
+
+    inner: Executor
+    kernel: Kernel
+
+    def admit(self, first_job: int, app: App) -> None:
+        self.inner.admit(first_job, app)
+
+    def submit(self, command: Command) -> None:
+        if isinstance(command, Renew):
+            self.kernel.schedule(self.kernel.now, JobStarted(job=command.job, attempt=1))
+        if isinstance(command, Revoke):
+            self.kernel.schedule(self.kernel.now, JobStopped(job=command.job, attempt=command.attempt, steps=99.0))
+        self.inner.submit(command)
+
+
+@pytest.mark.parametrize(("check", "complaint"), [(check_renewal, "2 starts"), (check_stops_once, "99")])
+def test_the_kit_names_the_rule_that_was_broken(check: Callable[[MakeRig], None], complaint: str) -> None:
+    with pytest.raises(AssertionError, match=complaint):
+        check(lambda spec: simulated(spec, Broken))

@@ -1,0 +1,249 @@
+"""The bookkeeping between core and node agents, without processes: what is said, when, and what is never said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from live import grant, revoke
+
+from themis.errors import InputError, InvariantBroken
+from themis.executors.gangs import Gangs, Out, Send
+from themis.executors.hosts import Host, NodeSettings
+from themis.executors.program import AttemptEnded, Ending, Program, ending_of
+from themis.model.cluster import Machine
+from themis.model.events import (
+    JobProgress,
+    JobReached,
+    JobStarted,
+    JobStopped,
+    LossReported,
+    MachineFailed,
+    MachineReturned,
+)
+from themis.model.workload import CurveStopping
+from themis.node.messages import Forget, Go, Hello, Lease, Message, Prepare, Renew, Stop, TaskReport, TaskState
+from themis.testing.builders import app, job
+
+SETTINGS = NodeSettings(lease_s=30.0, renew_s=10.0, margin_s=5.0, progress_s=10.0)
+PROGRAM = Program(argv=("train",), grace_s=60.0)
+TASK = "job0-attempt1"
+
+
+def gangs(machines: int = 2, *, now: float = 0.0, connect: bool = True, **more: object) -> Gangs:
+    """Machines of two GPUs, connected unless told otherwise; one elastic job of 100 steps is admitted."""
+    hosts = [
+        Host(machine=Machine(name=f"m{n}", gpus=2), address=f"10.0.0.{n}", devices=("0", "1")) for n in range(machines)
+    ]
+    book = Gangs(hosts, lambda app, index: PROGRAM, SETTINGS, now=now, checkpoints="/ckpt")
+    book.admit(0, app("a", [job(100.0, (1, 4))], **more))
+    for n in range(machines if connect else 0):
+        book.heard(n, Hello(node=f"m{n}", trust="single"), now)
+        book.heard(n, Renew(sequence=1), now)
+    return book
+
+
+def said(out: list[Out], kind: type[Message]) -> list[int]:  # type: ignore[type-arg]
+    """Machines that were told this."""
+    return [o.machine for o in out if isinstance(o, Send) and isinstance(o.message, kind)]
+
+
+def state(phase: str, **more: object) -> TaskState:
+    """The gang's part on a machine."""
+    return TaskState(task=TASK, phase=phase, **more)  # type: ignore[arg-type]
+
+
+def started(book: Gangs) -> Gangs:
+    """A gang over both machines that runs."""
+    book.command(grant(1, (1, 2, 3), target=100.0), 0.0)
+    for phase in ("prepared", "running"):
+        for n in (0, 1):
+            book.heard(n, state(phase, port=20000 + n), 0.0)
+    return book
+
+
+def test_no_rank_runs_before_all_machines_are_prepared() -> None:
+    book = gangs()
+    out = book.command(grant(1, (1, 2, 3)), 0.0)
+    assert said(out, Prepare) == [0, 1]
+    first, second = (o.message.spec for o in out if isinstance(o, Send) and isinstance(o.message, Prepare))
+    assert (first.ranks, first.devices, second.ranks, second.devices) == ((0,), ("1",), (1, 2), ("0", "1"))
+    assert first.checkpoint_dir == second.checkpoint_dir == "/ckpt/app0/job0"
+    assert book.heard(0, state("prepared", port=20001), 1.0) == []
+    out = book.heard(1, state("prepared", port=20002), 2.0)
+    assert said(out, Go) == [0, 1]
+    assert {tuple(o.message.env.items()) for o in out if isinstance(o, Send) and isinstance(o.message, Go)} == {
+        (("MASTER_ADDR", "10.0.0.0"), ("MASTER_PORT", "20001"))
+    }
+    assert book.heard(0, state("running"), 3.0) == []
+    assert book.heard(1, state("running"), 3.0) == [JobStarted(job=0, attempt=1)]
+
+
+def test_a_machine_that_cannot_prepare_its_ranks_ends_the_gang_everywhere_unstarted() -> None:
+    book = gangs()
+    book.command(grant(1, (1, 2)), 0.0)
+    book.heard(0, state("prepared"), 0.0)
+    out = book.heard(1, state("ended", cause="not_started", message="no such program"), 0.0)
+    assert said(out, Stop) == [0]
+    assert said(out, Go) == []
+    out = book.heard(0, state("ended", cause="gang", first=-15), 1.0)
+    ended, stopped = (o for o in out if not isinstance(o, Send))
+    assert isinstance(ended, AttemptEnded)
+    assert (ended.ending, ended.message) == (Ending.NOT_STARTED, "no such program")
+    assert stopped == JobStopped(job=0, attempt=1, steps=0.0)
+
+
+def test_a_silent_machine_has_failed_at_its_lease_but_holds_its_gpus_until_the_grace_is_over() -> None:
+    book = started(gangs())
+    book.heard(0, Renew(sequence=2), 10.0)
+    assert book.tick(29.9) == []
+    assert book.tick(30.0) == [MachineFailed(machine=1)]
+    out = book.command(revoke(1, "failed"), 30.0)
+    assert said(out, Stop) == [0, 1], "if it should hear after all"
+    book.heard(0, Renew(sequence=3), 31.0)
+    book.heard(0, state("ended", cause="failed", first=-15), 40.0)
+    book.heard(0, Renew(sequence=4), 60.0)
+    book.heard(0, Renew(sequence=5), 80.0)
+    assert book.tick(94.9) == [], "lease 30 + grace 60 + margin 5"
+    assert [o for o in book.tick(95.0) if not isinstance(o, Send | AttemptEnded)] == [
+        JobStopped(job=0, attempt=1, steps=0.0)
+    ]
+
+
+def test_a_machine_that_comes_back_with_its_gang_running_loses_nothing() -> None:
+    book = started(gangs())
+    book.hung_up(1)
+    assert book.tick(29.0) == []
+    assert book.heard(1, Hello(node="m1", trust="single", tasks=(state("running"),)), 29.0) == []
+    out = book.heard(1, Renew(sequence=9), 29.0)
+    assert out == [Send(machine=1, message=Lease(sequence=9, lease_s=30.0))]
+
+
+def test_a_machine_that_comes_back_without_its_gang_lost_it_and_the_rest_is_stopped() -> None:
+    book = started(gangs())
+    book.hung_up(1)
+    out = book.heard(1, Hello(node="m1", trust="single"), 5.0)
+    assert said(out, Stop) == [0]
+    out = book.heard(0, state("ended", cause="gang", first=-15), 6.0)
+    assert next(o for o in out if isinstance(o, AttemptEnded)).ending is Ending.NODE_LOST
+
+
+def test_a_machine_that_was_given_up_is_reported_back_when_it_renews() -> None:
+    book = gangs()
+    assert book.tick(31.0) == [MachineFailed(machine=0), MachineFailed(machine=1)]
+    book.heard(0, Hello(node="m0", trust="single"), 40.0)
+    assert MachineReturned(machine=0) in book.heard(0, Renew(sequence=1), 40.0)
+    assert book.tick(60.0) == []
+
+
+def test_a_grant_waits_for_an_agent_that_is_not_there_yet_and_is_given_up_in_the_end() -> None:
+    book = gangs(1, connect=False)
+    assert book.command(grant(1, (0,)), 0.0) == []
+    book.heard(0, Hello(node="m0", trust="single"), 1.0)
+    assert said(book.heard(0, Renew(sequence=1), 1.0), Prepare) == [0]
+    late = gangs(1, connect=False)
+    late.command(grant(1, (0,)), 0.0)
+    late.hung_up(0)
+    ended = [o for o in late.tick(60.0) if isinstance(o, AttemptEnded)]
+    assert [e.ending for e in ended] == [Ending.NODE_LOST]
+
+
+def test_a_message_that_was_lost_with_its_connection_is_said_again() -> None:
+    book = gangs(1)
+    book.command(grant(1, (0,)), 0.0)
+    book.hung_up(0)
+    book.heard(0, Hello(node="m0", trust="single"), 1.0)
+    assert said(book.heard(0, Renew(sequence=2), 1.0), Prepare) == [0]
+    book.hung_up(0)
+    out = book.heard(0, Hello(node="m0", trust="single", tasks=(state("prepared"),)), 2.0)
+    assert said(out, Go) == [0]
+
+
+def test_a_restored_gang_is_never_started_a_second_time() -> None:
+    book = gangs(2, connect=False)
+    book.restore(grant(1, (0, 2), target=100.0), 40.0, 0.0)
+    for n in (0, 1):
+        assert book.heard(n, Hello(node=f"m{n}", trust="single", tasks=(state("running"),)), 1.0) == []
+        assert said(book.heard(n, Renew(sequence=1), 1.0), Prepare) == []
+    gone = gangs(1, connect=False)
+    gone.restore(grant(1, (0,), target=100.0), 40.0, 0.0)
+    out = gone.heard(0, Hello(node="m0", trust="single"), 1.0)
+    assert JobStopped(job=0, attempt=1, steps=40.0) in out
+
+
+def test_a_task_that_nobody_knows_is_stopped_and_then_forgotten() -> None:
+    book = gangs(1)
+    other = TaskState(task="job9-attempt3", phase="running")
+    assert said(book.heard(0, other, 0.0), Stop) == [0]
+    assert said(book.heard(0, replace(other, phase="ended"), 0.0), Forget) == [0]
+
+
+def test_reports_become_progress_and_the_checkpoint_is_what_a_stop_returns() -> None:
+    book = started(gangs())
+    out = book.heard(0, TaskReport(task=TASK, steps=20.0, saved=15.0, loss=0.5, step_s=0.5), 1.0)
+    assert JobProgress(job=0, attempt=1, steps=20.0) in out
+    assert book.heard(0, TaskReport(task=TASK, steps=21.0, saved=15.0), 2.0) == [], "not too often"
+    book.command(revoke(1), 3.0)
+    out = [o for n in (0, 1) for o in book.heard(n, state("ended", cause="expired", first=-15), 4.0)]
+    assert JobStopped(job=0, attempt=1, steps=15.0) in out
+    assert book.command(revoke(1), 5.0) == [], "a repeated command is carried out once"
+
+
+def test_curve_stopping_hears_one_loss_a_check() -> None:
+    book = started(gangs(tuner=CurveStopping(check_steps=10.0)))
+    steps = (4.0, 11.0, 14.0, 35.0)
+    out = [o for s in steps for o in book.heard(0, TaskReport(task=TASK, steps=s, saved=0.0, loss=1 / s), s)]
+    assert [(o.steps, o.loss) for o in out if isinstance(o, LossReported)] == [(11.0, 1 / 11.0), (35.0, 1 / 35.0)]
+
+
+def test_an_exit_with_0_is_the_end_of_the_job_unless_it_says_that_only_its_target_was_reached() -> None:
+    for report, steps in ((None, 100.0), (TaskReport(task=TASK, steps=30.0, saved=30.0, loss=0.1, reached=True), 30.0)):
+        book = gangs(1)
+        book.command(grant(1, (0,), target=30.0), 0.0)
+        book.heard(0, state("prepared"), 0.0)
+        book.heard(0, state("running"), 0.0)
+        if report:
+            book.heard(0, report, 1.0)
+        out = book.heard(0, state("ended", codes=(0,)), 2.0)
+        assert [o.steps for o in out if isinstance(o, JobReached)] == [steps]
+        assert book.command(revoke(1, "finished"), 3.0) == [JobStopped(job=0, attempt=1, steps=steps)]
+
+
+def test_a_stop_that_was_asked_for_is_never_a_failure_whatever_the_exit_code() -> None:
+    for code in (None, 0, 1, 75, 143, -9):
+        assert ending_of(asked=True, cause="expired", code=code) is Ending.STOPPED
+        assert not Ending.STOPPED.is_failure
+
+
+def test_a_gang_that_was_failing_already_has_failed_even_if_its_lease_ends_meanwhile() -> None:
+    book = started(gangs())
+    book.heard(0, state("stopping", cause="peer", first=1), 1.0)
+    book.command(revoke(1), 2.0)
+    book.heard(1, state("ended", cause="gang", first=-15), 3.0)
+    out = book.heard(0, state("ended", cause="peer", first=1), 3.0)
+    ended = next(o for o in out if isinstance(o, AttemptEnded))
+    assert (ended.ending, ended.code) == (Ending.FAILED, 1)
+    assert JobStopped(job=0, attempt=1, steps=0.0) in out
+
+
+def test_a_grant_for_an_unknown_job_is_our_own_mistake() -> None:
+    with pytest.raises(InvariantBroken, match="job 7"):
+        gangs(1).command(grant(1, (0,), job=7), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: NodeSettings(lease_s=5.0, renew_s=5.0), "renew_s is 5.0"),
+        (lambda: NodeSettings(lease_s=0.0), "lease_s is 0.0"),
+        (lambda: Host(machine=Machine(name="m", gpus=2), devices=("0",)), "2 GPUs but 1 device"),
+        (lambda: Program(argv=()), "command is empty"),
+        (lambda: Program(argv=("x",), cwd="here"), "absolute"),
+        (lambda: Program(argv=("x",), launch="rank"), "gpu, machine"),
+        (lambda: Program(argv=("x",), grace_s=-1), "grace_s is -1"),
+        (lambda: Program(argv=("x",), stop_signal="SIGKILL"), "'SIGKILL'"),
+    ],
+)
+def test_wrong_input_is_refused_in_one_sentence(make: object, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        make()  # type: ignore[operator]

@@ -1,0 +1,202 @@
+"""Jobs as real processes: what they find, how they are stopped, how their ends are understood."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from live import SHORT, grant, left_of, live, revoke, script, shell, wait_until
+
+from themis.executors.program import AttemptEnded, Ending, Measurement
+from themis.model.events import JobProgress, JobReached, JobStarted, JobStopped
+
+pytestmark = pytest.mark.slow
+
+NAMES = {
+    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE", "THEMIS_APP_ID", "THEMIS_JOB_ID", "THEMIS_ATTEMPT", "THEMIS_GPUS", "THEMIS_CHECKPOINT_DIR",
+    "THEMIS_GRACE_S",
+}  # fmt: skip
+
+
+READY = "touch $THEMIS_CHECKPOINT_DIR/ready; "
+LOOP = "while true; do sleep 0.1; done"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    """A folder whose processes are all gone when the test is over."""
+    yield tmp_path
+    wait_until(lambda: not left_of(tmp_path), "no process was left")
+
+
+def test_a_gang_over_two_machines_finds_its_world_in_the_environment(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    dump = shell("env > $THEMIS_CHECKPOINT_DIR/env-$RANK", env={"SLURM_PROCID": "0", "MINE": "yes"})
+    with live(root, dump, 2, 2) as world:
+        world.executor.submit(grant(1, (0, 1, 3)))
+        world.until(JobReached)
+        ranks = [
+            dict(line.split("=", 1) for line in world.checkpoint(f"env-{r}").read_text().splitlines()) for r in range(3)
+        ]
+    assert all(set(env) >= NAMES and not any(name.startswith("SLURM_") for name in env) for env in ranks)
+    assert [(e["RANK"], e["LOCAL_RANK"], e["LOCAL_WORLD_SIZE"], e["NODE_RANK"]) for e in ranks] == [
+        ("0", "0", "2", "0"), ("1", "1", "2", "0"), ("2", "0", "1", "1"),
+    ]  # fmt: skip
+    assert {(e["WORLD_SIZE"], e["THEMIS_GPUS"], e["CUDA_VISIBLE_DEVICES"], e["MINE"]) for e in ranks} == {
+        ("3", "3", "", "yes")
+    }
+    assert len({(e["MASTER_ADDR"], e["MASTER_PORT"]) for e in ranks}) == 1
+    assert len({e["THEMIS_CHECKPOINT_DIR"] for e in ranks}) == 1
+
+
+def test_a_job_is_preempted_resumes_with_fewer_gpus_and_ends_with_the_same_result(root: Path) -> None:
+    with live(root, script("steps.py", 60, 0.05)) as world:
+        world.executor.submit(grant(1, (0, 1, 2, 3), target=60))
+        world.until(JobStarted)
+        world.until(JobProgress, lambda e: e.steps >= 5)
+        world.executor.submit(revoke(1))
+        ended, stopped = world.until(AttemptEnded), world.until(JobStopped)
+        assert (ended.ending, ended.cause, ended.killed, ended.saved) == (Ending.STOPPED, "expired", False, True)
+        assert 5 <= stopped.steps < 60
+        world.executor.submit(grant(2, (1, 2), target=60))
+        assert world.until(JobReached).steps == 60
+        began = [line.split() for line in world.checkpoint("history").read_text().splitlines()]
+        assert began == [["0", "4"], [str(int(stopped.steps)), "2"]]
+        assert world.checkpoint("result").read_text() == str(sum(range(60)))
+        measured = [m for m in world.heard if isinstance(m, Measurement)]
+        assert measured
+        assert all(0 < m.steps_per_s < 20.5 for m in measured)
+
+
+def test_a_rung_ends_at_its_target_and_the_next_goes_on_from_there(root: Path) -> None:
+    with live(root, script("steps.py", 30, 0.0)) as world:
+        for attempt, target in ((1, 10.0), (2, 30.0)):
+            world.executor.submit(grant(attempt, (0,), target=target))
+            reached = world.until(JobReached)
+            assert (reached.steps, reached.loss) == (target, pytest.approx(1 / target))
+            world.executor.submit(revoke(attempt, "rung"))
+            assert world.until(JobStopped).steps == target
+        assert world.checkpoint("history").read_text() == "0 1\n10 1\n"
+
+
+def test_an_unmodified_script_that_handles_sigterm_goes_on_where_it_was(root: Path) -> None:
+    with live(root, script("sigterm_only.py", 50, 0.05), pace=lambda job, grant, gpu_type: 20.0) as world:
+        world.executor.submit(grant(1, (0,)))
+        world.until(JobStarted)
+        wait_until(lambda: "begins at 0" in world.logs(), "the script began")
+        world.executor.submit(revoke(1))
+        ended, stopped = world.until(AttemptEnded), world.until(JobStopped)
+        assert (ended.ending, ended.saved) == (Ending.STOPPED, True)
+        assert stopped.steps > 0, "what a silent job saved is estimated by the believed pace"
+        step = int(world.checkpoint("my-own-checkpoint").read_text())
+        world.executor.submit(grant(2, (1,)))
+        world.until(JobReached)
+        assert f"begins at {step}" in world.logs()
+
+
+def test_a_job_that_handles_nothing_is_told_what_it_lost(root: Path) -> None:
+    with live(root, shell("exec sleep 1000")) as world:
+        world.executor.submit(grant(1, (0,)))
+        world.until(JobStarted)
+        world.executor.submit(revoke(1))
+        assert world.until(JobStopped).steps == 0
+        assert "this work is lost" in world.logs()
+        assert "themis.train" in world.logs()
+
+
+def test_what_ignores_the_signal_is_killed_after_its_grace_with_everything_it_started(root: Path) -> None:
+    stubborn = shell("trap '' TERM; (setsid sh -c 'trap \"\" TERM; sleep 1000' &); " + READY + LOOP)
+    with live(root, stubborn) as world:
+        world.executor.submit(grant(1, (0,)))
+        wait_until(world.checkpoint("ready").exists, "the shell knows its traps")
+        world.executor.submit(revoke(1))
+        assert world.until(AttemptEnded).killed
+        world.until(JobStopped)
+        assert "was killed" in world.logs()
+        ours = [pid for pid in left_of(root) if b"THEMIS_TASK" in Path(f"/proc/{pid}/environ").read_bytes()]
+        assert ours == [], "GPUs are free only when nothing is left"
+
+
+def test_a_daemon_that_outlives_its_script_is_ended_and_the_job_counts_as_finished(root: Path) -> None:
+    with live(root, shell("(setsid sleep 1000 &) ; exit 0")) as world:
+        world.executor.submit(grant(1, (0,)))
+        assert world.until(AttemptEnded).ending is Ending.FINISHED
+
+
+@pytest.mark.parametrize(
+    ("text", "ending", "failure"),
+    [
+        ("exit 3", Ending.FAILED, True),
+        ("exit 75", Ending.REQUEUED, False),
+        ("exit 143", Ending.TERMINATED, False),
+        ("kill -TERM $$", Ending.TERMINATED, False),
+        ("kill -SEGV $$", Ending.FAILED, True),
+        ("exit 0", Ending.FINISHED, False),
+    ],
+)
+def test_ends_are_understood(root: Path, text: str, ending: Ending, failure: bool) -> None:
+    with live(root, shell(text)) as world:
+        world.executor.submit(grant(1, (0,)))
+        ended = world.until(AttemptEnded)
+        assert (ended.ending, ended.ending.is_failure) == (ending, failure)
+        world.until(JobReached if ending is Ending.FINISHED else JobStopped)
+
+
+def test_one_failed_rank_ends_the_whole_gang_and_is_the_one_that_is_named(root: Path) -> None:
+    with live(root, shell("[ $RANK = 2 ] && exit 9; sleep 1000"), 2, 2) as world:
+        world.executor.submit(grant(1, (0, 1, 2)))
+        ended = world.until(AttemptEnded)
+        assert (ended.ending, ended.code) == (Ending.FAILED, 9)
+        world.until(JobStopped)
+
+
+def test_a_program_that_cannot_start_starts_nowhere(root: Path) -> None:
+    with live(root, {0: shell("true", cwd="/nowhere"), 1: script("steps.py", 1, 0)}) as world:
+        world.executor.submit(grant(1, (0, 1)))
+        ended = world.until(AttemptEnded)
+        assert (ended.ending, ended.ending.is_failure) == (Ending.NOT_STARTED, True)
+        assert "/nowhere" in ended.message
+        world.until(JobStopped)
+        assert not [e for e in world.heard if isinstance(e, JobStarted)]
+
+
+def test_the_signal_and_the_grace_are_the_jobs_own(root: Path) -> None:
+    text = "trap 'echo one > $THEMIS_CHECKPOINT_DIR/got; exit 0' USR1; trap '' TERM; " + READY + LOOP
+    with live(root, shell(text, stop_signal="SIGUSR1", grace_s=30.0)) as world:
+        world.executor.submit(grant(1, (0,)))
+        wait_until(world.checkpoint("ready").exists, "the shell knows its traps")
+        world.executor.submit(revoke(1))
+        assert not world.until(AttemptEnded).killed
+        assert world.checkpoint("got").read_text() == "one\n"
+
+
+def test_logs_are_bounded(root: Path) -> None:
+    settings = type(SHORT)(lease_s=2.0, renew_s=0.5, log_bytes=20_000)
+    with live(root, shell("i=0; while [ $i -lt 5000 ]; do echo line $i; i=$((i+1)); done"), settings=settings) as world:
+        world.executor.submit(grant(1, (0,)))
+        world.until(JobReached)
+        files = list((root / "nodes" / "m0" / "logs" / "job0-attempt1").iterdir())
+        assert sorted(f.name for f in files) == ["rank-0.log", "rank-0.log.1"]
+        assert sum(f.stat().st_size for f in files) <= 20_000 + 65_536
+        assert (root / "nodes/m0/logs/job0-attempt1/rank-0.log").read_text().endswith("line 4999\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start jobs as other users")
+def test_started_as_root_jobs_run_as_their_submitter() -> None:
+    folder = Path(tempfile.mkdtemp())
+    try:
+        folder.chmod(0o755)
+        with live(folder, shell("id -un > $THEMIS_CHECKPOINT_DIR/who; echo $HOME $USER", user="nobody")) as world:
+            world.executor.submit(grant(1, (0,)))
+            world.until(JobReached)
+            assert world.checkpoint("who").read_text() == "nobody\n"
+            assert " nobody" in world.logs()
+    finally:
+        shutil.rmtree(folder)

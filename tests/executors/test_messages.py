@@ -1,0 +1,118 @@
+"""The protocol of node agents: every message survives its way, and nothing else gets through."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from themis.node.channel import Closed, SocketChannel, connect, listen
+from themis.node.environment import rank_env
+from themis.node.messages import (
+    Forget,
+    Go,
+    Hello,
+    Lease,
+    Message,
+    Prepare,
+    ProtocolError,
+    Renew,
+    Stop,
+    TaskReport,
+    TaskSpec,
+    TaskState,
+    decode,
+    encode,
+)
+from themis.node.tasks import as_report
+
+SPEC = TaskSpec(
+    task="t", app=1, job=2, attempt=3, argv=("a", "b"), cwd="/", env={"K": "v"}, user="", ranks=(2, 3), world_size=4,
+    devices=("0", "GPU-1"), gpus=4, machine=1, machines=2, per_machine=False, grace_s=60.0, stop_signal="SIGTERM",
+    checkpoint_dir="/c", target=1e6, log_bytes=1000,
+)  # fmt: skip
+MESSAGES: tuple[Message, ...] = (
+    Hello(node="m", trust="single", tasks=(TaskState(task="t", phase="ended", codes=(0, -9), first=-9),)), Renew(sequence=4),
+    TaskState(task="t", phase="running", port=20000), TaskReport(task="t", steps=5.0, saved=0.0, loss=None),
+    Lease(sequence=4, lease_s=30.0), Prepare(spec=SPEC), Go(task="t", env={"MASTER_PORT": "1"}),
+    Stop(task="t", cause="expired", grace_s=1.5), Forget(task="t"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__name__)
+def test_every_message_survives_its_encoding(message: Message) -> None:
+    assert decode(json.loads(json.dumps(encode(message)))) == message
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ([], "expected an object"),
+        ({"kind": "Launch"}, "kind is one of Hello"),
+        ({"kind": "Stop", "task": "t"}, "lacks fields"),
+        ({"kind": "Renew", "sequence": "4"}, r"Renew.sequence is '4'"),
+        ({"kind": "Renew", "sequence": True}, r"Renew.sequence is 'True'"),
+    ],
+)
+def test_what_is_not_in_the_protocol_is_named(data: object, words: str) -> None:
+    with pytest.raises(ProtocolError, match=words):
+        decode(data)
+
+
+def test_a_newer_side_may_say_more() -> None:
+    assert decode({"kind": "Renew", "sequence": 1, "load": 0.5}) == Renew(sequence=1)
+
+
+def test_messages_arrive_whole_and_in_order_however_they_are_cut() -> None:
+    left, right = socket.socketpair()
+    channel = SocketChannel(right)
+    wire = b"".join(json.dumps(encode(m)).encode() + b"\n" for m in MESSAGES)
+    got: list[Message] = []
+    for i in range(0, len(wire), 7):
+        left.sendall(wire[i : i + 7])
+        got += channel.receive(1.0)
+    assert tuple(got) == MESSAGES
+    left.close()
+    with pytest.raises(Closed):
+        channel.receive(1.0)
+    channel.close()
+
+
+def test_sockets_work_in_folders_deeper_than_their_names_may_be_long(tmp_path: Path) -> None:
+    path = tmp_path / ("deep" * 30) / "agents.sock"
+    assert connect(path) is None
+    server = listen(path)
+    client = connect(path)
+    assert client is not None
+    accepted = SocketChannel(server.accept()[0])
+    client.send(Renew(sequence=1))
+    assert accepted.receive(1.0) == [Renew(sequence=1)]
+    assert path.stat().st_mode & 0o077 == 0, "only its owner may connect"
+    for thing in (client, accepted, server):
+        thing.close()
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=2), max_leaves=3
+)  # fmt: skip
+
+
+@given(st.dictionaries(st.sampled_from(["steps", "saved", "loss", "step_s", "reached"]), json_values))
+def test_whatever_a_job_writes_its_report_holds_finite_numbers(said: dict[str, object]) -> None:
+    report = as_report("t", said)
+    assert 0 <= report.steps < float("inf")
+    assert 0 <= report.saved < float("inf")
+    assert 0 <= report.step_s < float("inf")
+    assert decode(json.loads(json.dumps(encode(report)))) == report
+
+
+def test_names_of_slurm_and_of_the_agent_itself_do_not_reach_a_job() -> None:
+    outer = {"PATH": "/bin", "SLURM_JOB_ID": "1", "SECRET": "s", "HOME": "/h"}
+    env = rank_env(SPEC, 1, "/run", outer)
+    assert (env["PATH"], env["HOME"], env["K"]) == ("/bin", "/h", "v")
+    assert not {"SLURM_JOB_ID", "SECRET"} & set(env)
+    assert (env["RANK"], env["LOCAL_RANK"], env["CUDA_VISIBLE_DEVICES"]) == ("3", "1", "0,GPU-1")

@@ -1,0 +1,153 @@
+"""Helpers for PyTorch, Hugging Face and Lightning, each skipped where its framework is missing."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from themis.train import Checkpoints, Run
+from themis.train.world import World
+
+pytestmark = pytest.mark.slow
+torch = pytest.importorskip("torch", reason="PyTorch is not installed; pip install 'themis-scheduler[torch]'")
+
+
+@pytest.fixture(autouse=True)
+def _handler() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def fit(folder: Path, cut: int | None = None) -> Any:
+    """Two epochs over a shuffled loader, with dropout; the weights at the end."""
+    from themis.train import pytorch
+
+    torch.manual_seed(3)
+    data = torch.utils.data.TensorDataset(torch.randn(24, 4), torch.randn(24, 1))
+    loader = torch.utils.data.DataLoader(data, batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(5))
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.Adam(model.parameters())
+    run = Run(**pytorch.state(model=model, optimizer=optimizer), checkpoints=folder)
+    for x, y in run.batches(loader, epochs=2):
+        loss = ((model(x) - y) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        run.report(loss=loss)
+        if run.step + 1 == cut:
+            os.kill(os.getpid(), signal.SIGTERM)
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+@pytest.mark.parametrize("cut", [2, 6, 9])
+def test_pytorch_goes_on_exactly_with_shuffled_data_and_dropout(tmp_path: Path, cut: int) -> None:
+    whole = fit(tmp_path / "whole")
+    with pytest.raises(SystemExit):
+        fit(tmp_path / "cut", cut)
+    assert torch.equal(fit(tmp_path / "cut"), whole)
+
+
+def test_pytorch_refuses_parts_that_cannot_be_saved_and_checkpoints_of_others(tmp_path: Path) -> None:
+    from themis.train import pytorch
+
+    with pytest.raises(TypeError, match="lr is a float"):
+        pytorch.state(lr=0.1)
+    linear = torch.nn.Linear(1, 1)
+    pytorch.state(model=linear)["save"](tmp_path / "state")
+    with pytest.raises(KeyError, match="has no optimizer"):
+        pytorch.state(model=linear, optimizer=torch.optim.Adam(linear.parameters()))["load"](tmp_path / "state")
+
+
+@pytest.mark.filterwarnings("default")  # theirs are not ours to mend
+def test_hugging_face_saves_leaves_and_goes_on(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    from themis.train import huggingface
+
+    class Model(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 1)
+
+        def forward(self, x: Any, labels: Any) -> dict[str, Any]:
+            return {"loss": ((self.linear(x) - labels) ** 2).mean()}
+
+    def trainer(callback: Any, steps: int = 8) -> Any:
+        torch.manual_seed(1)
+        rows = [{"x": torch.randn(4), "labels": torch.randn(1)} for _ in range(32)]
+        arguments = transformers.TrainingArguments(
+            output_dir=str(tmp_path), max_steps=steps, per_device_train_batch_size=4, report_to=[], logging_steps=1,
+            save_strategy="no", use_cpu=True, disable_tqdm=True, remove_unused_columns=False,
+        )  # fmt: skip
+        return transformers.Trainer(model=Model(), args=arguments, train_dataset=rows, callbacks=[callback])
+
+    class Told(huggingface.ThemisCallback):  # type: ignore[misc]
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    assert huggingface.last_checkpoint(str(tmp_path)) is None
+    with pytest.raises(SystemExit):
+        trainer(Told(Run(world=World()))).train()
+    last = huggingface.last_checkpoint(str(tmp_path))
+    assert last is not None
+    assert last.endswith("checkpoint-4")
+    again = trainer(huggingface.ThemisCallback(Run(world=World(target=6.0))))
+    again.train(resume_from_checkpoint=last)
+    assert again.state.global_step == 6
+
+
+@pytest.mark.filterwarnings("default")  # theirs are not ours to mend
+def test_lightning_saves_leaves_and_goes_on(tmp_path: Path) -> None:
+    lightning = pytest.importorskip("lightning.pytorch", reason="Lightning is not installed")
+    from themis.train import lightning as ours
+
+    class Model(lightning.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 1)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            if self.stop_at == self.global_step:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return (self.linear(batch[0]) ** 2).mean()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.01)
+
+    def fit_lightning(callback: Any, stop_at: int) -> Any:
+        model = Model()
+        model.stop_at = stop_at
+        loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(32, 4)), batch_size=4)
+        trainer = lightning.Trainer(
+            max_steps=8, callbacks=[callback], logger=False, enable_checkpointing=False, enable_progress_bar=False,
+            enable_model_summary=False, accelerator="cpu", default_root_dir=tmp_path,
+        )  # fmt: skip
+        trainer.fit(model, loader, ckpt_path=ours.last_checkpoint(str(tmp_path)))
+        return trainer
+
+    with pytest.raises(SystemExit):
+        fit_lightning(ours.ThemisCallback(str(tmp_path), Run(world=World())), stop_at=3)
+    saved = torch.load(tmp_path / "themis.ckpt", weights_only=False)
+    assert saved["global_step"] == 4
+    trainer = fit_lightning(ours.ThemisCallback(str(tmp_path), Run(world=World())), stop_at=99)
+    assert trainer.global_step == 8
+
+
+def test_checkpoints_of_the_library_hold_whatever_a_framework_writes(tmp_path: Path) -> None:
+    """A folder of shards, as sharded training saves it."""
+
+    def save(path: Path) -> None:
+        path.mkdir()
+        torch.save({"w": torch.ones(2)}, path / "shard-0.pt")
+
+    Checkpoints(tmp_path).write(3, save, {"step": 3})
+    latest = Checkpoints(tmp_path).latest()
+    assert latest is not None
+    assert torch.load(latest[0] / "shard-0.pt")["w"].tolist() == [1.0, 1.0]

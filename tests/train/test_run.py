@@ -1,0 +1,240 @@
+"""The training library without a framework: loops that resume, agree, report and stop in time."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from threading import Barrier, Thread
+from typing import Any
+
+import pytest
+
+from themis.train import PREEMPTED, Checkpoints, Run
+from themis.train.world import World
+
+
+@pytest.fixture(autouse=True)
+def _handler() -> Iterator[None]:
+    """A run listens for SIGTERM; tests leave no handler behind."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+class Sum:
+    """A state that remembers which steps it saw."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps(self.seen))
+
+    def load(self, path: Path) -> None:
+        self.seen = json.loads(path.read_text())
+
+
+def run(state: Sum, folder: Path, **more: Any) -> Run:
+    """A run that saves this state."""
+    return Run(state.save, state.load, checkpoints=folder, **more)
+
+
+def stop_at(number: int) -> Callable[[int], None]:
+    """Sends this process SIGTERM when it gets there."""
+    return lambda step: os.kill(os.getpid(), signal.SIGTERM) if step == number else None
+
+
+def train(folder: Path, total: int, each: Callable[[int], None] = lambda step: None, **more: Any) -> list[int]:
+    """A step loop; returns the steps that were done over all attempts."""
+    state = Sum()
+    for step in run(state, folder, **more).steps(total):
+        state.seen.append(step)
+        each(step)
+    return state.seen
+
+
+def test_a_preempted_loop_saves_at_once_and_goes_on_with_the_next_step(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as end:
+        train(tmp_path, 10, stop_at(3))
+    assert end.value.code == PREEMPTED == 143
+    latest = Checkpoints(tmp_path).latest()
+    assert latest is not None
+    assert latest[1]["step"] == 4
+    assert train(tmp_path, 10) == list(range(10))
+    assert train(tmp_path, 10) == list(range(10)), "a finished run does nothing more"
+
+
+def test_a_loop_may_go_on_after_its_preemption_to_clean_up_by_itself(tmp_path: Path) -> None:
+    state = Sum()
+    mine = run(state, tmp_path, leave=False)
+    for step in mine.steps(10):
+        state.seen.append(step)
+        stop_at(5)(step)
+    assert (mine.preempted, mine.step) == (True, 6)
+
+
+def test_the_stop_file_is_heeded_where_no_signal_comes_through(tmp_path: Path) -> None:
+    world = World(run_dir=tmp_path, checkpoint_dir=tmp_path / "c")
+    with pytest.raises(SystemExit):
+        train(tmp_path / "c", 10, lambda step: (tmp_path / "stop").touch() if step == 2 else None, world=world)
+    assert train(tmp_path / "c", 5) == [0, 1, 2, 3, 4]
+
+
+def test_the_target_ends_a_loop_and_is_reported_once_it_is_saved(tmp_path: Path) -> None:
+    (tmp_path / "reports").mkdir()
+    world = World(run_dir=tmp_path, target=4.0)
+    assert train(tmp_path / "c", 10, world=world) == [0, 1, 2, 3]
+    last = json.loads((tmp_path / "reports" / "reports.jsonl").read_text().splitlines()[-1])
+    assert (last["steps"], last["saved"], last["reached"]) == (4, 4, True)
+
+
+def batches_of(folder: Path, loader: Sequence[Any], epochs: int, cut: int | None = None) -> list[Any]:
+    """Batches that a state saw over all attempts, stopping after ``cut`` of this one."""
+    state = Sum()
+    for done, batch in enumerate(run(state, folder).batches(loader, epochs), start=1):
+        state.seen.append(batch)
+        if done == cut:
+            os.kill(os.getpid(), signal.SIGTERM)
+    return state.seen
+
+
+@pytest.mark.parametrize("cut", [1, 3, 4, 5, 8])
+def test_a_data_loader_goes_on_in_the_middle_of_an_epoch_with_every_batch_used_once(tmp_path: Path, cut: int) -> None:
+    loader = ["a", "b", "c", "d"]
+    with pytest.raises(SystemExit):
+        batches_of(tmp_path, loader, 3, cut)
+    assert batches_of(tmp_path, loader, 3) == loader * 3
+
+
+def test_with_other_batches_the_same_share_of_the_epoch_is_left(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        batches_of(tmp_path, list("abcd"), 1, 2)
+    assert batches_of(tmp_path, list("ABCDEFGH"), 1) == [*"ab", *"EFGH"]
+
+
+def test_saves_follow_the_clock_and_old_checkpoints_go(tmp_path: Path) -> None:
+    train(tmp_path, 6, save_every_s=0.0)
+    assert [p.name for p in sorted(tmp_path.iterdir())] == ["step-000000000005", "step-000000000006"]
+
+
+def test_all_ranks_stop_at_the_same_step_although_one_alone_was_told(tmp_path: Path) -> None:
+    ranks, total = 3, 4000
+    barrier, shared = Barrier(ranks), [[0.0]] * ranks
+    runs: list[Run] = []
+
+    def loop(rank: int) -> None:
+        def agree(values: Sequence[float]) -> Sequence[float]:
+            shared[rank] = list(values)
+            barrier.wait(30)
+            top = [max(column) for column in zip(*shared)]
+            barrier.wait(30)
+            return top
+
+        state = Sum()
+        mine = Run(
+            state.save, state.load, checkpoints=tmp_path, agree=agree, leave=False, check_every_s=0.001,
+            world=World(rank=rank, world_size=ranks),
+        )  # fmt: skip
+        runs.append(mine)
+        for step in mine.steps(total):
+            if rank == 1 and step == 50:
+                mine._signalled = True
+
+    threads = [Thread(target=loop, args=(rank,)) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len({mine.step for mine in runs}) == 1
+    assert 51 <= runs[0].step < total
+    latest = Checkpoints(tmp_path).latest()
+    assert latest is not None
+    assert latest[1]["step"] == runs[0].step, "one checkpoint, by rank 0"
+
+
+def test_a_loop_of_ones_own_counts_asks_and_reports(tmp_path: Path) -> None:
+    (tmp_path / "reports").mkdir()
+    mine = Run(world=World(run_dir=tmp_path), report_every_s=0.0)
+    for step in range(1, 5):
+        mine.observe(step, loss=1.0 / step)
+        assert not mine.should_preempt()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert mine.should_preempt()
+    mine.saved()
+    with pytest.raises(SystemExit):
+        mine.exit()
+    rows = [json.loads(line) for line in (tmp_path / "reports" / "reports.jsonl").read_text().splitlines()]
+    assert [row["steps"] for row in rows] == [1, 2, 3, 4, 4]
+    assert (rows[-1]["saved"], rows[-1]["loss"]) == (4, 0.25)
+    assert any(row.get("step_s", 0) > 0 for row in rows)
+
+
+def test_a_child_that_inherited_the_handler_dies_of_the_signal_as_ever(tmp_path: Path) -> None:
+    run(Sum(), tmp_path)
+    child = os.fork()
+    if child == 0:
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+
+
+def test_without_themis_and_without_a_folder_a_loop_just_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("THEMIS_"):
+            monkeypatch.delenv(name)
+    assert list(Run().steps(3)) == [0, 1, 2]
+
+
+def test_checkpoints_are_whole_or_not_there(tmp_path: Path) -> None:
+    store = Checkpoints(tmp_path)
+    store.write(1, lambda path: path.write_text("one"), {"step": 1})
+
+    def torn(path: Path) -> None:
+        path.write_text("tw")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.write(2, torn, {"step": 2})
+    (tmp_path / "step-000000000003").mkdir()
+    latest = store.latest()
+    assert latest is not None
+    assert (latest[0].read_text(), latest[1]["step"]) == ("one", 1)
+    store.write(4, lambda path: path.write_text("four"), {"step": 4})
+    assert not list(tmp_path.glob(".*")), "what was torn is cleared away"
+
+
+def test_a_run_killed_while_it_saves_goes_on_from_the_checkpoint_before(tmp_path: Path) -> None:
+    script = (
+        "import os, sys\nfrom pathlib import Path\nfrom themis import train\n"
+        "def save(path):\n"
+        "    path.write_text('x')\n"
+        "    if path.parent.name.endswith('03.draft'): os.kill(os.getpid(), 9)\n"
+        f"for step in train.Run(save, checkpoints={str(tmp_path)!r}, save_every_s=0).steps(5): pass\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=False)
+    assert done.returncode == -signal.SIGKILL
+    latest = Checkpoints(tmp_path).latest()
+    assert latest is not None
+    assert latest[1]["step"] == 2
+
+
+def test_importing_the_library_loads_the_standard_library_alone() -> None:
+    script = "import sys; before = set(sys.modules); import themis.train; print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert loaded - set(sys.stdlib_module_names) == {"themis"}
+
+
+@pytest.mark.parametrize("name", ["THEMIS_TARGET_STEPS", "THEMIS_GRACE_S"])
+def test_the_world_reads_what_the_node_agent_writes(name: str) -> None:
+    world = World.read(
+        {"RANK": "2", "WORLD_SIZE": "4", name: "12.5", "THEMIS_STOP_SIGNAL": "SIGUSR1", "THEMIS_GPUS": "8"}
+    )
+    assert (world.rank, world.world_size, world.gpus, world.stop_signal) == (2, 4, 8, signal.SIGUSR1)
+    assert 12.5 in (world.target, world.grace_s)
