@@ -11,10 +11,12 @@ import heapq
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Locality
-from themis.placement.grants import Demand, Hand, demand_of, lease_end, waiting_apps
+from themis.placement.grants import Demand, Hand, demand_of, lease_end
 from themis.placement.packing import Counts
 from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
 
@@ -52,7 +54,8 @@ class _Greedy:
     def __init__(self, snapshot: Snapshot) -> None:
         self.s = snapshot
         self.hand = Hand(snapshot)
-        self.demand: dict[int, Demand] = {int(a): demand_of(snapshot, int(a)) for a in waiting_apps(snapshot)}
+        self.alike = _alike(snapshot)
+        self.demand: dict[int, Demand] = {}
         self.held = snapshot.app_held.astype(float)
         self.places: dict[tuple[int, int, bytes], tuple[Counts, Locality] | None] = {}
         """Best place now by (gang, model, smallest gang on each type); apps differ in few of them."""
@@ -63,8 +66,11 @@ class _Greedy:
         Scores of rigid gangs only fall as GPUs are dealt, so an app's old key is a bound: whoever is still first after
         its key was brought up to date is first of all (lazy greedy), and few apps are looked at twice. An elastic gang
         that shrinks with what is left may be placed better than its old key says; it is then dealt a little later.
+        Of apps that are alike only the first stands in the heap; where it has no place, neither have the others.
         """
         hand = self.hand
+        self.demand = {queue[-1]: demand_of(self.s, queue[-1]) for queue in self.alike}
+        queue_of = {queue[-1]: queue for queue in self.alike}
         starving = any(d.next_step() > hand.left for d in self.demand.values())
         until = lease_end(self.s, starving)
         heap = [bid for a in self.demand if (bid := self._bid(a))]
@@ -83,7 +89,12 @@ class _Greedy:
             demand = self.demand[fresh.app]
             demand.low.pop(0)
             demand.high.pop(0)
-            if again := self._bid(fresh.app):
+            following = fresh.app
+            if not demand.low and len(queue := queue_of.pop(following)) > 1:
+                queue.pop()
+                following = queue[-1]
+                queue_of[following], self.demand[following] = queue, demand_of(self.s, following)
+            if again := self._bid(following):
                 heapq.heappush(heap, again)
         return Solved(answer=hand.grant())
 
@@ -113,3 +124,19 @@ class _Greedy:
 
     def _score(self, a: int, locality: Locality) -> float:
         return 1.0 / float(self.s.speeds.slowdown[self.s.job_config[self.s.job_ptr[a]], locality])
+
+
+def _alike(s: Snapshot) -> list[list[int]]:
+    """Waiting apps whose only waiting job asks for the same, last first; every other app is alone."""
+    rows = np.flatnonzero(s.job_held == 0)
+    apps, first, waiting = np.unique(s.job_app[rows], return_index=True, return_counts=True)
+    expiring = np.bincount(s.job_app, weights=s.job_expiring, minlength=s.apps)[apps] > 0
+    single = (waiting == 1) & ~expiring
+    job = rows[first]
+    wants = np.column_stack([s.job_gpus_min[job], s.job_gpus_max[job], s.job_config[s.job_ptr[apps]], s.job_allowed[job]])
+    # Apps that are not alike get a number of their own.
+    wants = np.column_stack([wants, np.where(single, -1, apps)])
+    kind = np.unique(wants, axis=0, return_inverse=True)[1].reshape(-1)
+    order = np.lexsort((-apps, -s.app_arrival[apps], -(s.app_held[apps] / s.app_weight[apps]), kind))
+    ends = np.flatnonzero(np.diff(kind[order])) + 1
+    return [part.tolist() for part in np.split(apps[order], ends)] if len(apps) else []
