@@ -6,7 +6,8 @@ price, which proves the optimum over all of them. Rates of pairs are looked up b
 exists at any time; prices are compared a block of rows at a time.
 
 Jobs that are alike (rates, model, GPUs and need) are one class with a multiplicity. Shares of a class are dealt to its
-jobs in the end, so that each runs as long as the other.
+jobs in the end, so that each runs as long as the other. Where needs differ, classes of jobs alike but for their needs come
+first: their optimum is a bound, since it forgets that a job has only so much time, and dealt by need it is mostly reached.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from scipy.optimize import brentq
 from scipy.sparse import coo_array
 
 from themis.errors import InputError, NotSolved
+from themis.gavel.dealing import deal
 from themis.gavel.problem import Need, Problem
 from themis.model.units import NONE, Float, Int
 from themis.solvers.columns import ColumnProgram, Optimum
@@ -92,17 +94,14 @@ def highest_level_paired(problem: Problem, pairs: PairRates, need: Need, ceiling
     ------
     NotSolved : columns or levels do not settle.
     """
+    coarse = _Classes.of(problem, pairs, np.zeros((problem.jobs, 0)))
+    program = _Program(problem, pairs, coarse)
+    level = _settle(program, need, ceiling)
     classes = _Classes.of(problem, pairs, alike)
-    program = _Program(problem, pairs, classes)
-    level = ceiling
-    for _ in range(_STEPS):
-        wanted = need(level)[classes.first]
-        theta, upper = program.solve(wanted)
-        if theta >= 1.0 - 2 * GAP:
-            break
-        level = _reached(need, classes, program.worth, level, upper)
-    else:
-        raise NotSolved(f"the level of {problem.jobs} jobs with pairs did not settle within {_STEPS} steps.")
+    if len(classes.first) > len(coarse.first):
+        combos, x = deal(coarse.members, program.masses(), problem.types, need(level))
+        program = _Program(problem, pairs, classes, seeds=classes.columns(combos, x))
+        level = _settle(program, need, level)
     combos, x = deal(classes.members, program.masses(), problem.types)
     return PairShares(
         combos=combos, x=x, throughput=paired_throughput(problem, pairs, combos, x), bound=level, columns=program.size
@@ -120,10 +119,18 @@ def paired_throughput(problem: Problem, pairs: PairRates, combos: Int, x: Float)
     return out
 
 
-def _reached(need: Need, classes: _Classes, worth: Float, level: float, upper: float) -> float:
-    """The level at which needs are worth what the prices say that there is: a bound, and the next level to try."""
-    root = brentq(lambda t: float((worth * need(t)[classes.first]).sum()) - upper, 0.0, level, xtol=1e-300, rtol=1e-14)
-    return float(root)
+def _settle(program: _Program, need: Need, level: float) -> float:
+    """Lower the level until it is reached: each time to where needs are worth what the prices say that there is."""
+    mean = program.classes.mean
+    for _ in range(_STEPS):
+        theta, upper = program.solve(mean(need(level)))
+        if theta >= 1.0 - 2 * GAP:
+            return level
+        worth = program.worth
+        level = float(brentq(lambda t: float(worth @ mean(need(t))) - upper, 0.0, level, xtol=1e-300, rtol=1e-14))  # noqa: B023
+    raise NotSolved(
+        f"the level of {len(program.worth)} classes of jobs with pairs did not settle within {_STEPS} steps."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -144,6 +151,19 @@ class _Classes:
         members = tuple(np.split(able[order], np.cumsum(count)[:-1]))
         return cls(members=members, first=np.array([m[0] for m in members], dtype=np.int64), count=count.astype(float))
 
+    def mean(self, value: Float) -> Float:
+        """[C], mean of a job's value over each class."""
+        start = np.concatenate([[0], np.cumsum(self.count[:-1])]).astype(np.int64)
+        out: Float = np.add.reduceat(value[np.concatenate(self.members)], start) / self.count
+        return out
+
+    def columns(self, combos: Int, x: Float) -> list[tuple[int, int, int]]:
+        """(class, class, type) of the pairs of jobs that run."""
+        kind = {int(j): c for c, jobs in enumerate(self.members) for j in jobs}
+        at, k = np.nonzero((x > 0) & (combos[:, 1] != NONE)[:, None])
+        found = {(*sorted((kind[i], kind[j])), type_) for (i, j), type_ in zip(combos[at].tolist(), k.tolist())}
+        return sorted((a, b, type_) for a, b, type_ in found)
+
 
 @dataclass(slots=True)
 class _Program:
@@ -152,6 +172,7 @@ class _Program:
     problem: Problem
     pairs: PairRates
     classes: _Classes
+    seeds: list[tuple[int, int, int]] = field(default_factory=list)
     worth: Float = field(init=False)
     program: ColumnProgram = field(init=False)
     index: list[tuple[int, int, int]] = field(default_factory=list)
@@ -181,17 +202,19 @@ class _Program:
             height = 2 * c + len(self.problem.workers)
             self.program.add(np.ones(1), coo_array((values, (rows, np.zeros(c, int))), shape=(height, 1)).tocsc())
             alone = np.argwhere(self.problem.rate[self.classes.first] > 0)
-            self._add([(int(i), NONE, int(k)) for i, k in alone])
+            self._add([(int(i), NONE, int(k)) for i, k in alone] + self.seeds)
         for _ in range(_ROUNDS):
             self.optimum = self.program.solve()
             time, rate = self.optimum.duals[:c], -self.optimum.duals[c : 2 * c]
             worth, theta = np.maximum(rate, 0.0) / scale, self.optimum.objective
-            found, most = self._price(np.maximum(time, 0.0), worth, self.optimum.duals[2 * c :])
-            upper = theta + 0.5 * max(most, 0.0) * float(self.classes.count.sum())
-            if upper - theta <= GAP * upper or not found:
+            found, surplus = self._price(np.maximum(time, 0.0), worth, self.optimum.duals[2 * c :])
+            upper = theta + 0.5 * float(surplus @ self.classes.count)
+            # Reaching 1 is enough: the level that is asked for is a bound already.
+            if theta >= 1.0 - GAP or upper - theta <= GAP * upper or not (found or self.program.tighten()):
                 self.worth = worth * self.classes.count
                 return theta, upper
-            self._add(found)
+            if found:
+                self._add(found)
         raise NotSolved(f"pairs of {c} classes of jobs did not settle within {_ROUNDS} rounds.")
 
     def masses(self) -> Iterator[tuple[int, int, Float]]:
@@ -203,13 +226,16 @@ class _Program:
         for (a, b), mass_of in together.items():
             yield a, b, mass_of
 
-    def _price(self, time: Float, worth: Float, pool: Float) -> tuple[list[tuple[int, int, int]], float]:
-        """For each class its best pair on each type that is worth more than its price; the largest surplus of any."""
+    def _price(self, time: Float, worth: Float, pool: Float) -> tuple[list[tuple[int, int, int]], Float]:
+        """For each class its best pair on each type that is worth more than its price, and its largest surplus [C].
+
+        Half of it on the price of the class's time, and of its partner's, would make every pair worth its price: a bound.
+        """
         first = self.classes.first
         model = np.where(self.problem.gpus[first] == 1, self.pairs.model[first], NONE)
         some = np.flatnonzero(model >= 0)
         found: set[tuple[int, int, int]] = set()
-        most = 0.0
+        most = np.zeros(len(first))
         for k in range(self.problem.types):
             may = some[self.problem.rate[first[some], k] > 0]
             table = self.pairs.rate[:, :, k]
@@ -223,7 +249,7 @@ class _Program:
                 surplus[np.flatnonzero(lonely), at + np.flatnonzero(lonely)] = -np.inf
                 best = np.argmax(surplus, axis=1)
                 value = surplus[np.arange(len(mine)), best]
-                most = max(most, float(value.max()))
+                most[mine] = np.maximum(most[mine], value)
                 for i in np.flatnonzero(value > _WORTH_IT).tolist():
                     a, b = sorted((int(mine[i]), int(may[best[i]])))
                     found.add((a, b, k))
@@ -250,34 +276,3 @@ class _Program:
         self.program.add(np.zeros(len(a)), matrix.tocsc())  # tocsc sums the two halves of a pair of one class
         self.index += columns
         self.known.update(columns)
-
-
-def deal(members: tuple[Int, ...], masses: Iterator[tuple[int, int, Float]], types: int) -> tuple[Int, Float]:
-    """Deal the time of classes to their jobs, so that jobs of a class get the same: (combos [C, 2], x [C, K]).
-
-    Two classes are laid side by side, each job as wide as its part, and jobs that overlap are pairs: fewer pairs than
-    jobs. Within one class each job runs beside the next one.
-    """
-    combos: list[tuple[int, int]] = []
-    x: list[Float] = []
-    for a, b, mass in masses:
-        mine = members[a]
-        if b == NONE:
-            combos += [(j, NONE) for j in mine.tolist()]
-            x += [mass / len(mine)] * len(mine)
-        elif a == b:
-            ring = [(0, 1)] if len(mine) == 2 else [(i, (i + 1) % len(mine)) for i in range(len(mine))]
-            combos += [(int(mine[i]), int(mine[other])) for i, other in ring]
-            x += [mass / len(ring)] * len(ring)
-        else:
-            theirs = members[b]
-            edges = np.union1d(np.arange(len(mine) + 1) / len(mine), np.arange(len(theirs) + 1) / len(theirs))
-            middle, width = (edges[1:] + edges[:-1]) / 2, np.diff(edges)
-            wide = width > 1e-12
-            i = (middle[wide] * len(mine)).astype(np.int64)
-            other = (middle[wide] * len(theirs)).astype(np.int64)
-            combos += list(zip(mine[i].tolist(), theirs[other].tolist()))
-            x += list(width[wide][:, None] * mass[None, :])
-    if not combos:
-        return np.zeros((0, 2), dtype=np.int64), np.zeros((0, types))
-    return np.array(combos, dtype=np.int64), np.minimum(np.array(x), 1.0)

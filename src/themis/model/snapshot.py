@@ -47,6 +47,7 @@ class Snapshot:
     version : number of the state that this is a picture of.
     round : decisions taken so far; with ``seed`` it seeds every random draw of a decision.
     lease_s, tick_s, restart_s : settings (seconds); ``restart_s`` is the container's share, models add their checkpoint's.
+    users : names, by the number in ``app_user``.
     app_weight : the product of the app's, its user's and its group's weights.
     app_contention : N_avg, mean over the app's life of (sum of weights of apps in the system / its own).
     app_capacity : R_C, in-service GPUs averaged over the app's life.
@@ -83,6 +84,7 @@ class Snapshot:
     tick_s: Seconds
     restart_s: Seconds
     gpu_types: tuple[str, ...]
+    users: tuple[str, ...]
     speeds: Speeds
 
     machine_gpus: Int

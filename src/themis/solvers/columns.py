@@ -47,11 +47,15 @@ class ColumnProgram:
 
     def __init__(self, row_low: Floats, row_high: Floats, *, interior: bool = False) -> None:
         self._highs = highspy.Highs()  # type: ignore[no-untyped-call]
-        for name, value in (("output_flag", False), ("threads", 1), ("parallel", "off"), ("random_seed", 0)):
+        for name, value in (
+            ("output_flag", False), ("threads", 1), ("parallel", "off"), ("random_seed", 0),
+            ("primal_feasibility_tolerance", 1e-9),
+        ):  # fmt: skip
             self._highs.setOptionValue(name, value)
         self._cold = "ipm" if interior else "simplex"
         self._rows = (np.asarray(row_low, dtype=np.float64), np.asarray(row_high, dtype=np.float64))
         self.columns = 0
+        self._tight = False
 
     def add(self, gain: Floats, matrix: csc_array) -> None:
         """Add columns: gains [B], and the matrix [M, B]."""
@@ -85,6 +89,12 @@ class ColumnProgram:
         """Give one column other coefficients in these rows."""
         for row, value in zip(rows.tolist(), values.tolist()):
             self._highs.changeCoeff(int(row), column, float(value))
+
+    def tighten(self) -> bool:
+        """Ask for prices as exact as can be had from now on, which is slower; false where they are already."""
+        done, self._tight = self._tight, True
+        self._highs.setOptionValue("dual_feasibility_tolerance", 1e-10)
+        return not done
 
     def solve(self) -> Optimum:
         """Solve to optimality, from the last basis if there is one.

@@ -1,0 +1,275 @@
+"""How fast Gavel's policies are solved, as tables and ratios; asserts no seconds.
+
+    python benchmarks/bench_gavel.py [--quick]
+
+(a) 128, 512 and 2,048 jobs on a quarter as many GPUs of each of three types, against the textbook program in cvxpy with
+    its fastest conic solver that reaches the optimum: objective equal or better, ratio of times.
+(b) Water filling and hierarchies of 64 entities, the same jobs.
+(c) Space sharing: pairs of 512 and 1,024 single-GPU jobs, and the memory that it takes.
+(d) 10,000 jobs on seven types, every policy anew.
+
+Rates are measured ones (Gavel's table) where ../shared/data or THEMIS_DATA has them, else drawn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import cvxpy as cp
+import numpy as np
+
+from themis.gavel.finish_time import Progress, finish_time_fairness, needed
+from themis.gavel.hierarchy import Entity, Rule, hierarchical
+from themis.gavel.makespan import min_makespan
+from themis.gavel.max_min import max_min, max_min_water_filling, normalised_unit
+from themis.gavel.pairs import PairRates, highest_level_paired
+from themis.gavel.problem import Problem
+from themis.gavel.total import best_total, cost_adjusted, in_order, relative
+from themis.model.units import Float, Int
+
+TABLE = Path(os.environ.get("THEMIS_DATA", Path(__file__).parents[2] / "shared" / "data")) / "gavel" / "tables"
+TYPES = ("v100", "p100", "k80")
+GANGS, GANG_PART = (1, 2, 4, 8), (0.7, 0.1, 0.15, 0.05)
+SOLVERS = ("CLARABEL", "SCS", "HIGHS")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Instance:
+    """Jobs with their work, and pair rates of their models."""
+
+    problem: Problem
+    progress: Progress
+    pairs: PairRates
+    weight: Float
+
+
+def models() -> tuple[Float, Float]:
+    """Rates alone [A, gang, K] and beside another [A, A, K]."""
+    if not TABLE.is_dir():
+        rng = np.random.default_rng(0)
+        alone = rng.uniform(1, 50, (26, 1, 1)) * np.sort(rng.uniform(0.15, 1.0, (26, 1, 3)), axis=2)[:, :, ::-1]
+        slower = rng.uniform(0.3, 1.0, (26, 26, 3))
+        return alone * np.array([1.0, 1.9, 3.6, 6.8])[None, :, None], alone[:, :1, :] * slower
+    table = json.loads((TABLE / "simulation_throughputs.json").read_text())
+    names = sorted({key.rsplit(", ", 1)[0] for key in table["v100"]})
+
+    def look(gpu: str, name: str, gangs: int, other: str) -> float:
+        found = table[gpu].get(f"{name}, {gangs})", {}).get(other, 0.0)
+        return float(found[0] if isinstance(found, list) else found)
+
+    alone = np.array([[[look(t, n, g, "null") for t in TYPES] for g in GANGS] for n in names])
+    beside = np.array([[[look(t, n, 1, f"{m}, 1)") for t in TYPES] for m in names] for n in names])
+    return alone, beside
+
+
+def instance(jobs: int, seed: int, *, gangs: bool, types: int = 3) -> Instance:
+    """Jobs as in Gavel §7: durations of minutes to days on a V100, models at random; a quarter as many GPUs a type."""
+    rng = np.random.default_rng(seed)
+    alone, beside = models()
+    model = rng.integers(len(alone), size=jobs)
+    size = rng.choice(4, size=jobs, p=GANG_PART) if gangs else np.zeros(jobs, dtype=np.int64)
+    size = np.where(alone[model, size, 0] > 0, size, 0)
+    rate, workers = alone[model, size], np.full(3, jobs / 4)
+    if types > 3:
+        more = rng.uniform(0.4, 2.0, (len(alone), types - 3))
+        rate, workers = np.hstack([rate, rate[:, :1] * more[model]]), np.full(types, jobs * 0.75 / types)
+    gpus = np.array(GANGS)[size]
+    problem = Problem.of(rate, gpus, workers)
+    minutes = 10 ** np.where(rng.random(jobs) < 0.8, rng.uniform(1.5, 3, jobs), rng.uniform(3, 4, jobs))
+    left = 60 * minutes * rate[:, 0] * rng.uniform(0.1, 1.0, jobs)
+    isolated = problem.isolated_rate()
+    elapsed = rng.uniform(0, 36_000, jobs)
+    progress = Progress(
+        left=left, elapsed=elapsed, isolated_elapsed=elapsed * rng.uniform(0.5, 1.0, jobs), isolated_rate=isolated
+    )
+    pairs = PairRates(model=np.where(gpus == 1, model, -1), rate=beside)
+    return Instance(problem=problem, progress=progress, pairs=pairs, weight=rng.choice([1.0, 2.0, 5.0], jobs))
+
+
+def textbook(i: Instance, goal: str) -> tuple[float, float, float, str]:
+    """(objective, seconds in all, seconds in the solver, solver) of the best of cvxpy's conic solvers."""
+    best: tuple[float, float, float, str] | None = None
+    for solver in SOLVERS:
+        started = time.perf_counter()
+        p = i.problem
+        x = cp.Variable(p.rate.shape, nonneg=True)
+        rate = cp.sum(cp.multiply(p.rate, x), axis=1)
+        valid = [cp.sum(x, axis=1) <= 1, p.gpus.astype(float) @ x <= p.workers]
+        if goal == "max_min":
+            objective = cp.Maximize(cp.min(cp.multiply(1 / (i.weight * normalised_unit(p)), rate)))
+        elif goal == "makespan":
+            objective = cp.Maximize(cp.min(cp.multiply(1 / i.progress.left, rate)))
+        else:
+            alone = i.progress.alone()
+            wait = cp.multiply(i.progress.left / alone, cp.inv_pos(rate))
+            objective = cp.Minimize(cp.max(i.progress.elapsed / alone + wait))
+        program = cp.Problem(objective, valid)
+        try:
+            program.solve(solver=solver)
+        except cp.error.SolverError:
+            continue
+        if program.status != "optimal":
+            continue
+        seconds = time.perf_counter() - started
+        value = _score(i, goal, np.asarray(x.value))
+        found = (value, seconds, float(program.solver_stats.solve_time or np.nan), solver)
+        exact = best is None or abs(value - best[0]) <= 1e-4 * abs(best[0])
+        if best is None or (exact and seconds < best[1]):
+            best = found
+    assert best is not None, f"no conic solver solved {goal}"
+    return best
+
+
+def _score(i: Instance, goal: str, x: Float) -> float:
+    """Objective of shares after they are made valid."""
+    p = i.problem
+    x = np.clip(x, 0.0, 1.0)
+    x = x / np.maximum(x.sum(axis=1, keepdims=True), 1.0)
+    x = x / max(float((p.usage(x) / p.workers).max()), 1.0)
+    rate = p.throughput(x)
+    if goal == "max_min":
+        return float((rate / (i.weight * normalised_unit(p))).min())
+    if goal == "makespan":
+        return float((i.progress.left / rate).max())
+    return float(i.progress.rho(rate).max())
+
+
+def timed(run: Callable[[], object], repeats: int = 3) -> float:
+    """Best of a few."""
+    best = np.inf
+    for _ in range(repeats):
+        started = time.perf_counter()
+        run()
+        best = min(best, time.perf_counter() - started)
+    return best
+
+
+def against_cvxpy(sizes: list[int]) -> None:
+    print("\n(a) against the textbook program in cvxpy (times in s; ratio: cvxpy over Themis)\n")
+    print(
+        "| policy | jobs | gangs | Themis | gap | cvxpy | in the solver | solver | ratio | ratio, solver alone | objective |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    for jobs in sizes:
+        for gangs in (False, True):
+            i = instance(jobs, 2, gangs=gangs)
+            ones = np.ones(jobs)
+            goals = {
+                "max_min": (lambda i=i: max_min(i.problem, i.weight, fill=False), True),
+                "makespan": (lambda i=i: min_makespan(i.problem, i.progress.left, fill=False), False),
+                "finish_time": (lambda i=i: finish_time_fairness(i.problem, i.progress, ones, fill=False), False),  # noqa: B023
+            }
+            for goal, (run, larger) in goals.items():
+                value, whole, solver_s, solver = textbook(i, goal)
+                found, mine = run(), timed(run)
+                better = found.objective / value - 1 if larger else 1 - found.objective / value
+                print(
+                    f"| {goal} | {jobs:,} | {'1-8' if gangs else '1'} | {mine:.4f} | {found.gap:.0e} | {whole:.3f} "
+                    f"| {solver_s:.3f} | {solver} | {whole / mine:.1f} | {solver_s / mine:.1f} | {better:+.1e} |",
+                    flush=True,
+                )
+
+
+def filling(sizes: list[int]) -> None:
+    print("\n(b) water filling and hierarchies (s)\n")
+    print("| jobs | water filling | 64 entities, fairness | half of them fifo | a third finish-time fairness |")
+    print("|---|---|---|---|---|")
+    for jobs in sizes:
+        i = instance(jobs, 2, gangs=True)
+        entity = np.random.default_rng(1).integers(64, size=jobs)
+        row = [timed(lambda i=i: max_min_water_filling(i.problem, i.weight))]
+        for rules in (
+            (Rule.FAIRNESS,),
+            (Rule.FAIRNESS, Rule.FIFO),
+            (Rule.FAIRNESS, Rule.FIFO, Rule.FINISH_TIME_FAIRNESS),
+        ):
+            root = _tree(entity, rules)
+            row.append(timed(lambda i=i, root=root: hierarchical(i.problem, root, i.weight, i.progress)))
+        print(f"| {jobs:,} | " + " | ".join(f"{s:.3f}" for s in row) + " |", flush=True)
+
+
+def _tree(entity: Int, rules: tuple[Rule, ...]) -> Entity:
+    return Entity(
+        name="root", jobs=np.zeros(0, dtype=np.int64),
+        members=tuple(
+            Entity(name=str(e), weight=1.0 + e % 3, rule=rules[e % len(rules)], jobs=np.flatnonzero(entity == e))
+            for e in range(64)
+        ),
+    )  # fmt: skip
+
+
+def space_sharing(sizes: list[int]) -> None:
+    print("\n(c) space sharing, single-GPU jobs (s)\n")
+    print("| jobs | pairs of jobs | policy | s | gap | columns generated | gain over no sharing | peak memory, MB |")
+    print("|---|---|---|---|---|---|---|---|")
+    for jobs in sizes:
+        i = instance(jobs, 3, gangs=False)
+        unit, left, best = normalised_unit(i.problem), i.progress.left, i.pairs.fastest(i.problem)
+        started = time.perf_counter()
+        found = highest_level_paired(
+            i.problem, i.pairs, lambda t, u=unit: t * u, float((best / unit).min()), np.zeros((jobs, 0))
+        )
+        seconds = time.perf_counter() - started
+        value, alone = float((found.throughput / unit).min()), max_min(i.problem, np.ones(jobs), fill=False).objective
+        _print_pairs(jobs, "max_min", seconds, found.bound / value - 1, found.columns, value / alone - 1)
+        start = np.zeros(jobs)
+        p = Progress(left=left, elapsed=start, isolated_elapsed=start, isolated_rate=i.progress.isolated_rate)
+        ceiling = float((p.alone() / (left / best)).min())
+        started = time.perf_counter()
+        found = highest_level_paired(
+            i.problem, i.pairs, needed(p, np.ones(jobs), np.ones(jobs)), ceiling, left[:, None]
+        )
+        seconds = time.perf_counter() - started
+        rho = float(p.rho(found.throughput).max())
+        without = finish_time_fairness(i.problem, p, np.ones(jobs), fill=False).objective
+        _print_pairs(jobs, "finish_time", seconds, rho * found.bound - 1, found.columns, 1 - rho / without)
+
+
+def _print_pairs(jobs: int, goal: str, seconds: float, gap: float, columns: int, gain: float) -> None:
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(
+        f"| {jobs:,} | {jobs * (jobs - 1) // 2:,} | {goal} | {seconds:.2f} | {gap:.0e} | {columns:,} | {gain:.1%} | {memory:.0f} |",
+        flush=True,
+    )
+
+
+def large(jobs: int) -> None:
+    print(f"\n(d) {jobs:,} jobs on seven types, solved anew, leftovers handed out (s)\n")
+    i = instance(jobs, 4, gangs=True, types=7)
+    p, ones = i.problem, np.ones(jobs)
+    runs: dict[str, Callable[[], object]] = {
+        "max_min_fairness": lambda: max_min(p, i.weight),
+        "max_min_water_filling": lambda: max_min_water_filling(p, i.weight),
+        "finish_time_fairness": lambda: finish_time_fairness(p, i.progress, ones),
+        "makespan": lambda: min_makespan(p, i.progress.left),
+        "hierarchical, 64 entities": lambda: hierarchical(
+            p, _tree(np.arange(jobs) % 64, (Rule.FAIRNESS, Rule.FIFO)), ones
+        ),
+        "fifo_hetero": lambda: in_order(p, np.arange(jobs)),
+        "max_throughput": lambda: best_total(p, relative(p)),
+        "min_cost": lambda: cost_adjusted(p, np.array([3.0, 1.5, 0.5, 1.0, 2.0, 2.5, 0.7])),
+    }
+    print("| policy | s |\n|---|---|")
+    for name, run in runs.items():
+        print(f"| {name} | {timed(run, 1):.2f} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small sizes only")
+    quick = parser.parse_args().quick
+    space_sharing([128] if quick else [512, 1024])  # first, for its peak memory is the process's
+    against_cvxpy([128] if quick else [128, 512, 2048])
+    filling([128] if quick else [128, 512, 2048])
+    large(1_000 if quick else 10_000)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Hierarchies described in YAML.
+
+    policy: fairness              # between the members: fairness or fifo
+    members:
+      - name: product
+        weight: 2
+        policy: fairness          # between its jobs: fairness, fifo or finish_time_fairness
+        users: [ann, bob]
+      - name: research
+        policy: fifo
+        users: ["*"]              # everybody who is listed nowhere
+
+An entity has ``members`` or ``users``. Users that no entity lists are an entity of their own beside the root's members,
+``others``, with weight 1 and fairness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from themis.errors import InputError, UnknownName
+from themis.gavel.hierarchy import Entity, Rule
+from themis.model.units import Int
+
+EVERYBODY = "*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """An entity as described: names instead of rows."""
+
+    name: str
+    rule: Rule = Rule.FAIRNESS
+    weight: float = 1.0
+    members: tuple[Plan, ...] = ()
+    users: tuple[str, ...] = ()
+
+    def leaves(self) -> Iterator[Plan]:
+        """Entities that list users."""
+        if not self.members:
+            yield self
+        for member in self.members:
+            yield from member.leaves()
+
+    def entity(self, jobs: Mapping[str, Int]) -> Entity:
+        """With the rows of jobs of each leaf, by its name."""
+        members = tuple(member.entity(jobs) for member in self.members)
+        rows = jobs.get(self.name, np.zeros(0, dtype=np.int64)) if not members else np.zeros(0, dtype=np.int64)
+        return Entity(name=self.name, rule=self.rule, weight=self.weight, members=members, jobs=rows)
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a hierarchy.
+
+    Raises
+    ------
+    InputError : the file cannot be read, or says something that makes no sense; with the entity and what was expected.
+    """
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read hierarchy {str(path)!r}: {error.strerror}.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}.") from None
+    plan = _plan(raw, "root", str(path))
+    if plan.users:
+        plan = Plan(name="root", members=(plan,))
+    names, seen = [leaf.name for leaf in plan.leaves()], [user for leaf in plan.leaves() for user in leaf.users]
+    for kind, values in (("entity", names), ("user", seen)):
+        twice = sorted({value for value in values if values.count(value) > 1})
+        if twice:
+            raise InputError(f"{path}: {kind} {twice[0]!r} is there twice, expected once.")
+    if EVERYBODY not in seen and "others" not in names:
+        others = Plan(name="others", users=(EVERYBODY,))
+        plan = Plan(name=plan.name, rule=plan.rule, weight=plan.weight, members=(*plan.members, others))
+    return plan
+
+
+def by_user(names: Sequence[str]) -> Plan:
+    """The plan without a file: every user is an entity, fairness between and within them."""
+    return Plan(name="root", members=tuple(Plan(name=f"user {name}", users=(name,)) for name in names))
+
+
+def jobs_of(plan: Plan, user_of_job: Sequence[str], order: Int) -> dict[str, Int]:
+    """Rows of jobs of each leaf, by its name, in ``order``."""
+    leaf_of = {user: leaf.name for leaf in plan.leaves() for user in leaf.users}
+    fallback = leaf_of.get(EVERYBODY, "others")
+    rows: dict[str, list[int]] = {}
+    for j in order.tolist():
+        rows.setdefault(leaf_of.get(user_of_job[j], fallback), []).append(j)
+    return {name: np.array(at, dtype=np.int64) for name, at in rows.items()}
+
+
+def _plan(raw: Any, default: str, where: str) -> Plan:
+    if not isinstance(raw, dict):
+        raise InputError(
+            f"{where}: entity {default!r} is {raw!r}, expected name, weight, policy, and members or users."
+        )
+    name = str(raw.get("name", default))
+    known = ("name", "weight", "policy", "members", "users")
+    for key in raw:
+        if key not in known:
+            raise UnknownName(f"key of entity {name!r} in {where}", str(key), known)
+    rule, weight = str(raw.get("policy", Rule.FAIRNESS)), raw.get("weight", 1.0)
+    if rule not in set(Rule):
+        raise UnknownName(f"policy of entity {name!r} in {where}", rule, [str(r) for r in Rule])
+    if not isinstance(weight, int | float) or isinstance(weight, bool) or not 0 < weight < float("inf"):
+        raise InputError(f"{where}: entity {name!r} has weight {weight!r}, expected a number above 0.")
+    members, users = raw.get("members", []), raw.get("users", [])
+    if not isinstance(members, list) or not isinstance(users, list) or bool(members) == bool(users):
+        raise InputError(f"{where}: entity {name!r} needs a list of either members or users.")
+    if members and rule == Rule.FINISH_TIME_FAIRNESS:
+        raise InputError(f"{where}: entity {name!r} shares between entities by {rule}, which is for users' jobs only.")
+    return Plan(
+        name=name, rule=Rule(rule), weight=float(weight),
+        members=tuple(_plan(m, f"{name}.{i + 1}", where) for i, m in enumerate(members)),
+        users=tuple(str(u) for u in users),
+    )  # fmt: skip

@@ -1,0 +1,86 @@
+"""Hierarchies in YAML, and the policy that reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from themis.errors import InputError
+from themis.gavel.hierarchy_file import jobs_of, read_plan
+from themis.model.answers import TimeShare
+from themis.policies.api import Workbench, make_policy
+from themis.testing.builders import app, job, machines, snapshot_of
+from themis.testing.policies import check_policy
+
+FIGURE_6 = """
+policy: fairness
+members:
+  - {name: product, policy: fairness, users: [ann]}
+  - {name: research, policy: fifo, users: ["*"]}
+"""
+
+NESTED = """
+members:
+  - name: labs
+    weight: 3
+    members:
+      - {name: vision, policy: finish_time_fairness, users: [u0]}
+      - {name: speech, policy: fifo, weight: 0.5, users: [u1]}
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "entities.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_figure_6_from_a_file_through_the_policy(tmp_path: Path) -> None:
+    """Two GPUs: the product team's jobs share one, research's first job has the other."""
+    apps = [
+        app("p", [job(100.0), job(100.0), job(100.0)], user="ann"),
+        app("r", [job(100.0), job(200.0), job(300.0)], user="bob"),
+    ]
+    policy = make_policy("hierarchical", {"file": str(write(tmp_path, FIGURE_6))})
+    answer = policy(snapshot_of(machines(2), apps), Workbench()).answer
+    assert isinstance(answer, TimeShare)
+    assert answer.x.ravel() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 1.0, 0.0, 0.0], abs=1e-8)
+
+
+def test_users_that_nobody_lists_are_an_entity_of_their_own(tmp_path: Path) -> None:
+    plan = read_plan(write(tmp_path, NESTED))
+    assert [leaf.name for leaf in plan.leaves()] == ["vision", "speech", "others"]
+    rows = jobs_of(plan, ["u1", "u9", "u0", "u1"], np.array([3, 2, 1, 0]))
+    assert {name: at.tolist() for name, at in rows.items()} == {"speech": [3, 0], "vision": [2], "others": [1]}
+
+
+@pytest.mark.slow
+def test_the_policy_conforms_with_nested_entities(tmp_path: Path) -> None:
+    path = write(tmp_path, NESTED)
+    check_policy(lambda: make_policy("hierarchical", {"file": str(path)}), seeds=(1,))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- a", "expected name, weight, policy"),
+        ("{policy: fairness}", "either members or users"),
+        ("{users: [a], polcy: fifo}", "Did you mean 'policy'"),
+        ("{users: [a], policy: fiffo}", "Did you mean 'fifo'"),
+        ("{users: [a], weight: -1}", "weight -1, expected a number above 0"),
+        ("{members: [{users: [a]}, {users: [a]}]}", "user 'a' is there twice"),
+        ("{members: [{users: [a]}], policy: finish_time_fairness}", "for users' jobs only"),
+        ("{users: [", "is not YAML"),
+    ],
+)
+def test_faulty_files_are_refused_in_one_sentence(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        read_plan(write(tmp_path, text))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(InputError, match="cannot read hierarchy 'nowhere"):
+        make_policy("hierarchical:file=nowhere.yaml")
