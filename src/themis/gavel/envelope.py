@@ -39,6 +39,32 @@ class Kinds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Needs:
+    """Needed relative rates of all jobs, sorted within their kinds, with running sums: many prices are tried on one.
+
+    Attributes
+    ----------
+    key : [J], rising, 2 kind + rate. ``gpus`` : [J + 1], GPUs of the jobs before. ``work`` : [J + 1], GPUs times rate.
+    """
+
+    key: Float
+    gpus: Float
+    work: Float
+
+    @classmethod
+    def of(cls, kinds: Kinds, need: Float, gpus: Int) -> Needs:
+        """Sort relative rates ``need`` [J] in [0, 1]."""
+        key = 2.0 * kinds.kind + need
+        order = np.argsort(key)
+        size = gpus[order].astype(np.float64)
+        return cls(
+            key=key[order],
+            gpus=np.concatenate([[0.0], np.cumsum(size)]),
+            work=np.concatenate([[0.0], np.cumsum(size * need[order])]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Envelope:
     """Lower convex envelopes at one price of each type.
 
@@ -89,6 +115,20 @@ class Envelope:
                 break
             out += self.slope[self.kind, s] * np.clip(need - low[self.kind, s], 0.0, width[self.kind, s])
         return out
+
+    def use(self, needs: Needs) -> Float:
+        """[K], GPUs of each type that all jobs use together at least price: what ``mix`` adds up to."""
+        kinds, types = self.slope.shape
+        base = 2.0 * np.arange(kinds)[:, None]
+        at = np.searchsorted(needs.key, base + self.knot, side="right")
+        at[:, 0] = np.searchsorted(needs.key, base[:, 0], side="left")  # all jobs of the kind, those at 0 too
+        low, wide = self.knot[:, :-1], np.diff(self.knot, axis=1)
+        gpus = np.diff(needs.gpus[at], axis=1)
+        part = (np.diff(needs.work[at], axis=1) - low * gpus) / np.where(wide > 0, wide, 1.0)
+        part = np.where(wide > 0, np.clip(part, 0.0, gpus), 0.0)
+        kind_of = np.concatenate([self.type_of[:, :-1].ravel(), self.type_of[:, 1:].ravel()]) + 1
+        amount = np.concatenate([(gpus - part).ravel(), part.ravel()])
+        return np.bincount(kind_of, weights=amount, minlength=types + 1).astype(np.float64)[1:]
 
     def marginal(self, need: Float) -> Float:
         """[J], price of a little more rate than ``need``; infinite for jobs at their fastest."""

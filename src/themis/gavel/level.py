@@ -24,7 +24,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from themis.errors import NotSolved
-from themis.gavel.envelope import Envelope, Kinds
+from themis.gavel.envelope import Envelope, Kinds, Needs
 from themis.gavel.problem import Need, Problem
 from themis.model.units import NONE, Float
 from themis.solvers.columns import ColumnProgram
@@ -144,18 +144,20 @@ class _Search:
     def _cost(self, i: int, relative: Float) -> float:
         return float(self.tried[i].envelope.cost(relative) @ self.problem.gpus)
 
-    def _use(self, i: int, relative: Float) -> Float:
-        """Utilisation of each pool if all jobs answer to price i."""
-        used = self.problem.usage(self.tried[i].envelope.mix(relative))
+    def _use(self, i: int, needs: Needs) -> Float:
+        """Utilisation of each pool if all jobs answer to price i; what that costs is its product with the price."""
+        pools = len(self.problem.workers)
+        used = np.bincount(self.problem.pool, weights=self.tried[i].envelope.use(needs), minlength=pools)
         out: Float = used / np.where(self.problem.workers > 0, self.problem.workers, 1.0)
         return out
 
     def _dearest(self, relative: Float) -> tuple[float, Float, int]:
         """The price at which these rates cost most, or one that is dear enough: (least utilisation so far, its shares, i)."""
         pools = len(self.problem.workers)
+        needs = Needs.of(self.kinds, relative, self.problem.gpus)
         master = ColumnProgram(np.append(np.full(pools, -np.inf), 1.0), np.append(np.zeros(pools), 1.0))
-        uses = np.array([self._use(i, relative) for i in range(len(self.tried))])
-        values = [self._cost(i, relative) for i in range(len(self.tried))]
+        uses = np.array([self._use(i, needs) for i in range(len(self.tried))])
+        values = [float(price.share @ use) for price, use in zip(self.tried, uses)]
         master.add_dense(
             np.append(-1.0, np.zeros(len(uses))),
             np.vstack([np.append(-np.ones(pools), 0.0), np.column_stack([uses, np.ones(len(uses))])]),
@@ -164,15 +166,14 @@ class _Search:
         for _ in range(_PRICES):
             self.solves += 1
             found = master.solve()
-            over = -found.objective
-            dear = values[best]
+            over, dear = -found.objective, values[best]
             if over <= 1.0 + FITS or over - dear <= FITS or (dear > 1.0 + FITS and over - dear <= 0.3 * (dear - 1.0)):
                 x = self._mixed(found.x[1:], relative) if over <= 1.0 + FITS else np.zeros(0)
                 return over, x, best
             share = np.maximum(found.duals[:pools], 0.0)
             i = self._try(share / share.sum())
-            use = self._use(i, relative)
-            values.append(self._cost(i, relative))
+            use = self._use(i, needs)
+            values.append(float(self.tried[i].share @ use))
             if values[i] > values[best]:
                 best = i
             master.add_dense(np.zeros(1), np.append(use, 1.0)[None, :])
