@@ -6,6 +6,7 @@ lower convex envelope of the points (rate, price), with (0, 0). Jobs with the sa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,20 +117,6 @@ class Envelope:
             out += self.slope[self.kind, s] * np.clip(need - low[self.kind, s], 0.0, width[self.kind, s])
         return out
 
-    def use(self, needs: Needs) -> Float:
-        """[K], GPUs of each type that all jobs use together at least price: what ``mix`` adds up to."""
-        kinds, types = self.slope.shape
-        base = 2.0 * np.arange(kinds)[:, None]
-        at = np.searchsorted(needs.key, base + self.knot, side="right")
-        at[:, 0] = np.searchsorted(needs.key, base[:, 0], side="left")  # all jobs of the kind, those at 0 too
-        low, wide = self.knot[:, :-1], np.diff(self.knot, axis=1)
-        gpus = np.diff(needs.gpus[at], axis=1)
-        part = (np.diff(needs.work[at], axis=1) - low * gpus) / np.where(wide > 0, wide, 1.0)
-        part = np.where(wide > 0, np.clip(part, 0.0, gpus), 0.0)
-        kind_of = np.concatenate([self.type_of[:, :-1].ravel(), self.type_of[:, 1:].ravel()]) + 1
-        amount = np.concatenate([(gpus - part).ravel(), part.ravel()])
-        return np.bincount(kind_of, weights=amount, minlength=types + 1).astype(np.float64)[1:]
-
     def marginal(self, need: Float) -> Float:
         """[J], price of a little more rate than ``need``; infinite for jobs at their fastest."""
         at = self._segment(need * (1 + 1e-9) + 1e-15)
@@ -158,3 +145,23 @@ class Envelope:
     def _at_top(self, need: Float) -> Bool:
         top: Bool = need >= self.knot[self.kind, -1] * (1 - 1e-9)
         return top
+
+
+def uses(envelopes: Sequence[Envelope], needs: Needs) -> Float:
+    """[P, K], GPUs of each type that all jobs use together at least price: what ``mix`` adds up to, for many prices."""
+    knot = np.stack([e.knot for e in envelopes])
+    type_of = np.stack([e.type_of for e in envelopes]) + 1
+    prices, kinds, types = len(knot), knot.shape[1], knot.shape[2] - 1
+    base = 2.0 * np.arange(kinds)
+    at = np.searchsorted(needs.key, base[:, None] + knot, side="right")
+    at[:, :, 0] = np.searchsorted(needs.key, base, side="left")  # all jobs of the kind, those at 0 too
+    low, wide = knot[:, :, :-1], knot[:, :, 1:] - knot[:, :, :-1]
+    before, work = needs.gpus[at], needs.work[at]
+    gpus = before[:, :, 1:] - before[:, :, :-1]
+    part = (work[:, :, 1:] - work[:, :, :-1] - low * gpus) / np.where(wide > 0, wide, np.inf)
+    part = np.minimum(np.maximum(part, 0.0), gpus)
+    cell = type_of + (np.arange(prices) * (types + 1))[:, None, None]
+    place = np.concatenate([cell[:, :, :-1].ravel(), cell[:, :, 1:].ravel()])
+    amount = np.concatenate([(gpus - part).ravel(), part.ravel()])
+    out = np.bincount(place, weights=amount, minlength=prices * (types + 1)).astype(np.float64)
+    return out.reshape(prices, types + 1)[:, 1:]

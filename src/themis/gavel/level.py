@@ -24,7 +24,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from themis.errors import NotSolved
-from themis.gavel.envelope import Envelope, Kinds, Needs
+from themis.gavel.envelope import Envelope, Kinds, Needs, uses
 from themis.gavel.problem import Need, Problem
 from themis.model.units import NONE, Float
 from themis.solvers.columns import ColumnProgram
@@ -144,11 +144,11 @@ class _Search:
     def _cost(self, i: int, relative: Float) -> float:
         return float(self.tried[i].envelope.cost(relative) @ self.problem.gpus)
 
-    def _use(self, i: int, needs: Needs) -> Float:
-        """Utilisation of each pool if all jobs answer to price i; what that costs is its product with the price."""
-        pools = len(self.problem.workers)
-        used = np.bincount(self.problem.pool, weights=self.tried[i].envelope.use(needs), minlength=pools)
-        out: Float = used / np.where(self.problem.workers > 0, self.problem.workers, 1.0)
+    def _uses(self, prices: list[_Price], needs: Needs) -> Float:
+        """[P, M], utilisation of each pool if all jobs answer to a price; what that costs is its product with the price."""
+        by_type = uses([price.envelope for price in prices], needs)
+        in_pool = self.problem.pool[:, None] == np.arange(len(self.problem.workers))
+        out: Float = (by_type @ in_pool) / np.where(self.problem.workers > 0, self.problem.workers, 1.0)
         return out
 
     def _dearest(self, relative: Float) -> tuple[float, Float, int]:
@@ -156,11 +156,11 @@ class _Search:
         pools = len(self.problem.workers)
         needs = Needs.of(self.kinds, relative, self.problem.gpus)
         master = ColumnProgram(np.append(np.full(pools, -np.inf), 1.0), np.append(np.zeros(pools), 1.0))
-        uses = np.array([self._use(i, needs) for i in range(len(self.tried))])
-        values = [float(price.share @ use) for price, use in zip(self.tried, uses)]
+        used = self._uses(self.tried, needs)
+        values = [float(price.share @ use) for price, use in zip(self.tried, used)]
         master.add_dense(
-            np.append(-1.0, np.zeros(len(uses))),
-            np.vstack([np.append(-np.ones(pools), 0.0), np.column_stack([uses, np.ones(len(uses))])]),
+            np.append(-1.0, np.zeros(len(used))),
+            np.vstack([np.append(-np.ones(pools), 0.0), np.column_stack([used, np.ones(len(used))])]),
         )
         best = int(np.argmax(values))
         for _ in range(_PRICES):
@@ -172,7 +172,7 @@ class _Search:
                 return over, x, best
             share = np.maximum(found.duals[:pools], 0.0)
             i = self._try(share / share.sum())
-            use = self._use(i, needs)
+            use = self._uses(self.tried[i:], needs)[0]
             values.append(float(self.tried[i].share @ use))
             if values[i] > values[best]:
                 best = i

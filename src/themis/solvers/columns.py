@@ -53,6 +53,8 @@ class ColumnProgram:
         ):  # fmt: skip
             self._highs.setOptionValue(name, value)
         self._cold = "ipm" if interior else "simplex"
+        if not interior:
+            self._highs.setOptionValue("presolve", "off")
         self._rows = (np.asarray(row_low, dtype=np.float64), np.asarray(row_high, dtype=np.float64))
         self.columns = 0
         self._tight = False

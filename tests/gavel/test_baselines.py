@@ -1,0 +1,68 @@
+"""AlloX, Gandiva's packing and Gandiva-fair: brute force and what each promises."""
+
+from __future__ import annotations
+
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+from gavel_cases import assert_valid, random_problem, total_of_pairs
+
+from themis.gavel.baselines import allox, gandiva_fair, gandiva_packing
+from themis.gavel.pairs import PairRates
+from themis.gavel.problem import Problem
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_allox_has_the_least_mean_completion_time(seed: int) -> None:
+    """Against all orders of four jobs on all assignments to three GPUs."""
+    rng = np.random.default_rng(seed)
+    problem = Problem.of(rng.uniform(0.5, 4.0, (4, 2)), np.ones(4, np.int64), np.array([1.0, 2.0]))
+    left = rng.uniform(1.0, 20.0, 4)
+    gpu_type = [0, 1, 1]
+    best = np.inf
+    for where in product(range(3), repeat=4):
+        for order in permutations(range(4)):
+            clock, total = [0.0] * 3, 0.0
+            for j in order:
+                clock[where[j]] += left[j] / problem.rate[j, gpu_type[where[j]]]
+                total += clock[where[j]]
+            best = min(best, total / 4)
+    found = allox(problem, left)
+    assert found.objective == pytest.approx(best)
+    assert_valid(problem, found.x)
+    assert found.x.sum() == 3.0, "all three GPUs run a job"
+
+
+def test_allox_keeps_gangs_within_the_pools() -> None:
+    problem = random_problem(4, jobs=20)
+    found = allox(problem, np.linspace(1.0, 9.0, 20))
+    assert_valid(problem, found.x)
+    assert set(np.unique(found.x)) <= {0.0, 1.0}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_nobody_loses_by_gandiva_fairs_trades(seed: int) -> None:
+    problem = random_problem(seed, jobs=14, barred=0.0)
+    weight = np.random.default_rng(seed).uniform(0.5, 2.0, 14)
+    share = np.outer(weight / weight.sum(), problem.workers) * (problem.rate > 0)
+    share = share * np.minimum(problem.gpus / share.sum(axis=1), 1.0)[:, None]
+    found = gandiva_fair(problem, weight)
+    assert_valid(problem, found.x)
+    before, after = problem.throughput(share / problem.gpus[:, None]), problem.throughput(found.x)
+    assert (after >= before * (1 - 1e-9)).all()
+    assert (after > before * 1.01).any()
+
+
+def test_gandiva_pairs_jobs_only_where_demand_exceeds_supply() -> None:
+    rate = np.full((1, 1, 1), 0.7)
+    four = Problem.of(np.ones((4, 1)), np.ones(4, np.int64), np.array([2.0]))
+    combos, x = gandiva_packing(four, PairRates(model=np.zeros(4, np.int64), rate=rate), np.random.default_rng(0))
+    assert sorted(combos.ravel().tolist()) == [0, 1, 2, 3]
+    assert x == pytest.approx(np.ones((2, 1)))
+    time, use = total_of_pairs(four, combos, x)
+    assert time.tolist() == [1.0] * 4
+    assert use == pytest.approx([2.0])
+    two = Problem.of(np.ones((2, 1)), np.ones(2, np.int64), np.array([2.0]))
+    combos, _ = gandiva_packing(two, PairRates(model=np.zeros(2, np.int64), rate=rate), np.random.default_rng(0))
+    assert combos.tolist() == [[0, -1], [1, -1]]
