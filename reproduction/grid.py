@@ -37,6 +37,7 @@ class Cell:
     policy : with parameters after a colon. ``workload`` : a generator's name. ``cluster`` : a preset.
     load, gpus : offered load, and the GPUs that it speaks of. ``network`` : share of network-intensive apps, or None.
     lease_s : length of a lease. ``error`` : bound of the agents' estimation errors. ``lie`` : what a liar adds.
+    scale : factor on every app's work, for the quick form.
     """
 
     policy: str
@@ -50,11 +51,13 @@ class Cell:
     lease_s: float = 600.0
     error: float = 0.0
     lie: float | None = None
+    scale: float = 1.0
 
     @property
     def key(self) -> str:
         """The cell as text."""
-        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+        values = dataclasses.asdict(self)
+        return json.dumps({k: v for k, v in values.items() if k != "scale" or v != 1.0}, sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

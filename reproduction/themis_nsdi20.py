@@ -39,6 +39,8 @@ ERRORS = (0.0, 0.05, 0.1, 0.2)
 LIES = (0.0, 0.1, 0.2, 0.34, 0.5, 0.75, 1.0)
 KNOBS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 LEASES = (300.0, 600.0, 1200.0, 2400.0)
+QUICK_SCALE = 0.1
+"""The quick form shows that everything runs; its figures mean nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,15 @@ class Size:
 
     def base(self, workload: str, cluster: str = "testbed-64", **more: Any) -> Cell:
         """A cell with Themis and the first seed."""
-        return Cell(policy="themis", workload=workload, cluster=cluster, seed=self.seeds[0], apps=self.apps, **more)
+        return Cell(
+            policy="themis",
+            workload=workload,
+            cluster=cluster,
+            seed=self.seeds[0],
+            apps=self.apps,
+            scale=1.0 if self.full else QUICK_SCALE,
+            **more,
+        )
 
     def some(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """All values in full, the ends in the quick form."""

@@ -33,7 +33,7 @@ def build(cell: Cell) -> Simulation:
         if cell.lie:
             believed = book.with_profiles([_overstated(book.get(LIAR), cell.lie)])
     else:
-        options: dict[str, Any] = {"apps": cell.apps, "load": cell.load, "gpus": cell.gpus}
+        options: dict[str, Any] = {"apps": cell.apps, "load": cell.load, "gpus": cell.gpus, "scale": cell.scale}
         if cell.network is not None:
             options["network_intensive"] = cell.network
         workload = load_workload(cell.workload, seed=cell.seed, **options)
