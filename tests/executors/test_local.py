@@ -188,6 +188,12 @@ def test_logs_are_bounded(root: Path) -> None:
         assert (root / "nodes/m0/logs/job0-attempt1/rank-0.log").read_text().endswith("line 4999\n")
 
 
+def test_reports_that_are_no_file_disturb_nobody(root: Path) -> None:
+    with live(root, shell("mkfifo $THEMIS_RUN_DIR/reports/reports.jsonl; sleep 0.5")) as world:
+        world.executor.submit(grant(1, (0,)))
+        assert world.until(AttemptEnded).ending is Ending.FINISHED
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start jobs as other users")
 def test_started_as_root_jobs_run_as_their_submitter() -> None:
     folder = Path(tempfile.mkdtemp())
@@ -198,5 +204,12 @@ def test_started_as_root_jobs_run_as_their_submitter() -> None:
             world.until(JobReached)
             assert world.checkpoint("who").read_text() == "nobody\n"
             assert " nobody" in world.logs()
+        named = folder / "roots-own"
+        named.mkdir()
+        with live(folder / "b", shell("true", user="nobody", checkpoint_dir=str(named / "new"))) as world:
+            world.executor.submit(grant(1, (0,)))
+            ended = world.until(AttemptEnded)
+            assert (ended.ending, "Permission denied" in ended.message) == (Ending.NOT_STARTED, True)
+            assert named.stat().st_uid == 0, "a folder that a user names is not handed over"
     finally:
         shutil.rmtree(folder)

@@ -33,7 +33,7 @@ from themis.node.tasks import as_report
 SPEC = TaskSpec(
     task="t", app=1, job=2, attempt=3, argv=("a", "b"), cwd="/", env={"K": "v"}, user="", ranks=(2, 3), world_size=4,
     devices=("0", "GPU-1"), gpus=4, machine=1, machines=2, per_machine=False, grace_s=60.0, stop_signal="SIGTERM",
-    checkpoint_dir="/c", target=1e6, log_bytes=1000,
+    checkpoint_dir="/c", make_checkpoint_dir=True, target=1e6, log_bytes=1000,
 )  # fmt: skip
 MESSAGES: tuple[Message, ...] = (
     Hello(node="m", trust="single", tasks=(TaskState(task="t", phase="ended", codes=(0, -9), first=-9),)), Renew(sequence=4),

@@ -84,6 +84,7 @@ def task_specs(
             devices=tuple(devices[i] if devices else "" for i in local), gpus=len(grant.gpus), machine=position,
             machines=len(where), per_machine=per_machine, grace_s=program.grace_s, stop_signal=program.stop_signal,
             checkpoint_dir=program.checkpoint_dir or f"{checkpoints}/app{grant.app}/job{grant.job}",
+            make_checkpoint_dir=not program.checkpoint_dir,
             target=grant.target, log_bytes=log_bytes,
         )  # fmt: skip
         ranks += count

@@ -269,6 +269,10 @@ class Keeper:
 
     def _ended(self, rank: Rank, code: int) -> None:
         rank.code = code
+        if self.status.phase in ("preparing", "prepared"):
+            if not rank.is_ready:
+                self._hear_ready(rank)
+            self.stop("not_started", 0.0, "a rank died before it was started")
         self.status.codes = [r.code for r in self.ranks]
         if code != 0:
             if self.status.first is None:
@@ -321,6 +325,7 @@ def run_rank(task: dict[str, Any], env: dict[str, str], parent: int, barrier: in
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
+        os.makedirs(task["checkpoint_dir"], exist_ok=True)
         os.chdir(task["cwd"])
         program = shutil.which(task["argv"][0], path=env.get("PATH", os.defpath))
         if program is None:

@@ -37,6 +37,8 @@ class TaskSpec:
     gpus : GPUs of the whole gang. ``machine`` : position of this machine in the gang, of ``machines``.
     user : system user to run as; only an agent that runs as root can and must be told one.
     grace_s : seconds between the stop signal and SIGKILL.
+    make_checkpoint_dir : the folder is the scheduler's own, for the agent to make and hand over; otherwise it is the
+        user's, made with the user's rights.
     target : steps after which this attempt should end.
     """
 
@@ -58,6 +60,7 @@ class TaskSpec:
     grace_s: float
     stop_signal: str
     checkpoint_dir: str
+    make_checkpoint_dir: bool
     target: float
     log_bytes: int
 

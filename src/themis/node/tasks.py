@@ -19,6 +19,7 @@ import random
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -59,13 +60,13 @@ class Task:
         folder, logs = root / "tasks" / spec.task, root / "logs" / spec.task
         draft = folder.with_name(f".{spec.task}.new")
         shutil.rmtree(draft, ignore_errors=True)
-        for path in (draft / "reports", logs, Path(spec.checkpoint_dir)):
-            try:
-                path.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise InputError(f"job {spec.job}: cannot make its folder {path}: {error.strerror}.") from error
-        for path in (draft / "reports", Path(spec.checkpoint_dir)):
-            _give(path, spec.user)
+        (draft / "reports").mkdir(parents=True)
+        _give(draft / "reports", spec.user)
+        logs.mkdir(parents=True, exist_ok=True)
+        _show(logs, spec.user)
+        if spec.make_checkpoint_dir:
+            # A folder that the user named is made by the rank itself: root would hand over whatever was named.
+            _make_for(Path(spec.checkpoint_dir), spec)
         os.mkfifo(draft / "control", 0o600)
         port = free_port()
         task = {
@@ -150,7 +151,11 @@ class Task:
     def report(self) -> TaskReport | None:
         """What rank 0 wrote since the last call, the last of each; the file is the job's, so nothing in it is trusted."""
         try:
-            with open(self.folder / "reports" / "reports.jsonl", "rb") as file:
+            # The folder is the job's: it may have put a pipe or a link to anywhere in the file's place.
+            handle = os.open(self.folder / "reports" / "reports.jsonl", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with open(handle, "rb") as file:
+                if not stat.S_ISREG(os.fstat(handle).st_mode):
+                    return None
                 file.seek(self._read_up_to)
                 data = file.read(READ_AT_MOST)
         except OSError:
@@ -211,6 +216,25 @@ def free_port() -> int:
             probe.bind(("", port))
             return port
     raise InputError(f"none of 200 ports between {PORTS.start} and {PORTS.stop} is free on this machine.")
+
+
+def _make_for(path: Path, spec: TaskSpec) -> None:
+    """The folder, owned by the job's user from the moment that it is made."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir()
+        _give(path, spec.user)
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise InputError(f"job {spec.job}: cannot make its folder {path}: {error.strerror}.") from error
+
+
+def _show(path: Path, user: str) -> None:
+    """Readable by the user and nobody else, but not the user's: root writes there."""
+    if os.geteuid() == 0 and user:
+        os.chown(path, 0, pwd.getpwnam(user).pw_gid)
+        path.chmod(0o750)
 
 
 def _give(path: Path, user: str) -> None:
