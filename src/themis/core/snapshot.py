@@ -61,7 +61,7 @@ def take(state: State) -> Snapshot:
         job_locality=i["locality"], job_gpu_type=i["gpu_type"], job_done=done, job_serial=f["serial"],
         job_loss_a=f["loss_a"], job_loss_b=f["loss_b"],
         received=state.received_now(job_id), entitled=state.entitled[job_id],
-        finished_service=np.sort(apps.attained[: apps.size][apps.active[: apps.size] == 0]),
+        finished_service=state.finished_service,
     )  # fmt: skip
     return dataclasses.replace(snapshot, app_left_held=_left_held(state, snapshot, i))
 

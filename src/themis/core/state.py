@@ -61,6 +61,8 @@ class State:
         """Where each job's processes physically are, until they are known to be gone."""
         self.restricted = False
         """Whether any job ever named the GPU types that it may use."""
+        self.finished_service: Float = np.zeros(0)
+        """GPU-seconds that apps no longer in the system received, rising; replaced, never changed in place."""
         # time integrals behind N_avg and R_C
         self.weight_in_system = 0.0
         self.capacity = 0.0
@@ -213,6 +215,9 @@ class State:
         t = self.apps
         self._sync_app(a)
         t.active[a] = 0
+        self.finished_service = np.insert(
+            self.finished_service, np.searchsorted(self.finished_service, t.attained[a]), t.attained[a]
+        )
         self.weight_in_system -= float(t.weight[a])
         if not t.active[: t.size].any():
             self.weight_in_system = 0.0
