@@ -32,6 +32,9 @@ from themis.solvers.columns import ColumnProgram
 FITS = 1e-10
 """Relative overuse of a pool that counts as fitting; shares are scaled down by it."""
 
+_SETTLED = 1e-8
+"""Overuse that is taken where rounding ends the search before ``FITS``; the proven gap says so."""
+
 _NOISE = 1e-12
 """Rounding in a cost: what full pools cost may come out so much above 1."""
 
@@ -105,13 +108,14 @@ class _Search:
         self._try(start / start.sum())
         for m in np.flatnonzero(usable):
             self._try(np.eye(pools)[m])
-        level, binding = ceiling, NONE
+        level, binding, stands = ceiling, NONE, False
         for _ in range(_LEVELS):
             relative = self._relative(need(level))
             over, x, dearest = self._dearest(relative)
-            if over <= 1.0 + FITS:
+            if over <= 1.0 + (_SETTLED if stands else FITS):
                 return self._found(level, x / max(over, 1.0), relative, binding)
-            level, binding = self._lower(need, dearest, level, floor), dearest
+            lower = self._lower(need, dearest, level, floor)
+            level, binding, stands = lower, dearest, lower >= level
         raise NotSolved(f"the level of {self.problem.jobs} jobs did not settle within {_LEVELS} steps.")
 
     def _found(self, level: float, x: Float, relative: Float, binding: int) -> Level:
@@ -162,16 +166,19 @@ class _Search:
             np.append(-1.0, np.zeros(len(used))),
             np.vstack([np.append(-np.ones(pools), 0.0), np.column_stack([used, np.ones(len(used))])]),
         )
-        best = int(np.argmax(values))
+        master.tighten()
+        best, repeated = int(np.argmax(values)), False
         for _ in range(_PRICES):
             self.solves += 1
             found = master.solve()
             over, dear = -found.objective, values[best]
-            if over <= 1.0 + FITS or over - dear <= FITS or (dear > 1.0 + FITS and over - dear <= 0.3 * (dear - 1.0)):
-                x = self._mixed(found.x[1:], relative) if over <= 1.0 + FITS else np.zeros(0)
+            close = over - dear <= FITS or (repeated and over - dear <= _SETTLED)
+            if over <= 1.0 + FITS or close or (dear > 1.0 + FITS and over - dear <= 0.3 * (dear - 1.0)):
+                x = self._mixed(found.x[1:], relative) if over <= 1.0 + _SETTLED else np.zeros(0)
                 return over, x, best
             share = np.maximum(found.duals[:pools], 0.0)
             i = self._try(share / share.sum())
+            repeated = any(np.abs(self.tried[i].share - price.share).max() <= 1e-13 for price in self.tried[:i])
             use = self._uses(self.tried[i:], needs)[0]
             values.append(float(self.tried[i].share @ use))
             if values[i] > values[best]:
@@ -190,6 +197,11 @@ class _Search:
         if self._cost(i, self._relative(need(floor))) >= 1.0 + _NOISE:
             return floor
         root = brentq(
-            lambda t: self._cost(i, self._relative(need(t))) - 1.0 - _NOISE, floor, level, xtol=1e-300, rtol=1e-14
+            lambda t: self._cost(i, self._relative(need(t))) - 1.0 - _NOISE,
+            floor,
+            level,
+            xtol=1e-18 * level,
+            maxiter=1000,
+            rtol=1e-14,
         )
         return float(root)

@@ -133,7 +133,9 @@ def _alike(s: Snapshot) -> list[list[int]]:
     expiring = np.bincount(s.job_app, weights=s.job_expiring, minlength=s.apps)[apps] > 0
     single = (waiting == 1) & ~expiring
     job = rows[first]
-    wants = np.column_stack([s.job_gpus_min[job], s.job_gpus_max[job], s.job_config[s.job_ptr[apps]], s.job_allowed[job]])
+    wants = np.column_stack(
+        [s.job_gpus_min[job], s.job_gpus_max[job], s.job_config[s.job_ptr[apps]], s.job_allowed[job]]
+    )
     # Apps that are not alike get a number of their own.
     wants = np.column_stack([wants, np.where(single, -1, apps)])
     kind = np.unique(wants, axis=0, return_inverse=True)[1].reshape(-1)

@@ -96,6 +96,7 @@ class ColumnProgram:
         """Ask for prices as exact as can be had from now on, which is slower; false where they are already."""
         done, self._tight = self._tight, True
         self._highs.setOptionValue("dual_feasibility_tolerance", 1e-10)
+        self._highs.setOptionValue("primal_feasibility_tolerance", 1e-10)
         return not done
 
     def solve(self) -> Optimum:

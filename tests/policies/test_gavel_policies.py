@@ -1,0 +1,110 @@
+"""Gavel's policies on snapshots: golden examples, weights, awareness, deadlines, bad parameters."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from themis.errors import InputError
+from themis.model.answers import Solved, TimeShare
+from themis.model.cluster import Cluster, Machine
+from themis.model.units import Float
+from themis.model.workload import App
+from themis.policies.api import Workbench, make_policy
+from themis.profiles.speed import ProfileBook, linear
+from themis.testing.builders import app, job, machines, snapshot_of
+from themis.testing.policies import check_policy
+
+PAPER_BOOK = ProfileBook.of(
+    [
+        linear("zero", 1 / 10, type_speed={"V100": 40.0, "K80": 10.0}),
+        linear("one", 1 / 4, type_speed={"V100": 12.0, "K80": 4.0}),
+        linear("two", 1 / 50, type_speed={"V100": 100.0, "K80": 50.0}),
+    ]
+)
+"""The jobs of Gavel §4.1; ``type_speed`` over the serial time of a step is steps/s up to a factor of the job's own."""
+
+V100_AND_K80 = Cluster(
+    name="two", machines=tuple(Machine(name=t, gpus=1, rack="r", gpu_type=t) for t in ("V100", "K80"))
+)
+
+
+def paper_apps(**more: object) -> list[App]:
+    return [app(f"a{i}", [job(1000.0, model=m)], **more) for i, m in enumerate(("zero", "one", "two"))]
+
+
+def shares(solved: Solved) -> Float:
+    assert isinstance(solved.answer, TimeShare)
+    return solved.answer.x
+
+
+def decide(spec: str, cluster: Cluster, apps: list[App], **more: object) -> Solved:
+    return make_policy(spec)(snapshot_of(cluster, apps, **more), Workbench())
+
+
+@pytest.mark.parametrize("name", ["max_min_fairness", "max_min_water_filling", "hierarchical"])
+def test_section_4_1_example_through_a_snapshot(name: str) -> None:
+    solved = decide(name, V100_AND_K80, paper_apps(), book=PAPER_BOOK)
+    assert shares(solved) == pytest.approx(np.array([[5 / 11, 0], [5 / 11, 1 / 11], [1 / 11, 10 / 11]]), abs=1e-7)
+    if name != "hierarchical":
+        assert solved.proof.objective == pytest.approx(8 / 11)
+        assert solved.proof.bound == pytest.approx(8 / 11)
+
+
+def test_without_awareness_the_three_jobs_get_a_third_of_each_type() -> None:
+    solved = decide("max_min_fairness:aware=false", V100_AND_K80, paper_apps(), book=PAPER_BOOK)
+    assert shares(solved) == pytest.approx(np.full((3, 2), 1 / 3), abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    "name", ["max_min_fairness", "max_min_water_filling", "finish_time_fairness", "makespan", "max_throughput"]
+)
+def test_with_one_type_awareness_changes_no_objective(name: str) -> None:
+    apps = [app(f"a{i}", [job(100.0 * (i + 1), 1 + i % 2)], weight=1.0 + i) for i in range(5)]
+    aware, blind = decide(name, machines(4), apps), decide(f"{name}:aware=false", machines(4), apps)
+    assert aware.proof.objective == pytest.approx(blind.proof.objective, rel=1e-8)
+
+
+def test_weights_divide_and_what_is_left_over_is_used() -> None:
+    """Weights 3, 1, 1, 1 on four GPUs (§4.3): plain max-min's objective is 1/3, and nothing stays idle."""
+    apps = [app(f"a{i}", [job(100.0)], weight=3.0 if i == 0 else 1.0) for i in range(4)]
+    for name in ("max_min_fairness", "max_min_water_filling"):
+        solved = decide(name, machines(4), apps)
+        assert solved.proof.objective == pytest.approx(1 / 3)
+        assert shares(solved) == pytest.approx(np.ones((4, 1)))
+
+
+def test_a_deadline_comes_before_cost() -> None:
+    """K80s are cheap, but only the V100 makes it in time."""
+    fast = {"V100": 4.0, "K80": 1.0}
+    book = ProfileBook.of([linear("m", 1.0, type_speed=fast)])
+    cheap = "cost=V100=9/K80=0.5"
+    free = decide(f"min_cost:{cheap}", V100_AND_K80, [app("a", [job(360.0, model="m")], deadline=100.0)], book=book)
+    assert shares(free) == pytest.approx(np.array([[0.0, 1.0]]), abs=1e-8)
+    bound = decide(
+        f"min_cost_slo:{cheap}", V100_AND_K80, [app("a", [job(360.0, model="m")], deadline=100.0)], book=book
+    )
+    assert shares(bound) @ np.array([4.0, 1.0]) == pytest.approx([3.6], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("min_cost:cost=V100", "expected TYPE=number above 0"),
+        ("min_cost:cost=V100=-2", "expected TYPE=number above 0"),
+    ],
+)
+def test_faulty_costs_are_refused(spec: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make_policy(spec)
+
+
+def test_costs_of_types_that_the_cluster_lacks_are_refused() -> None:
+    with pytest.raises(InputError, match="Did you mean 'V100'"):
+        decide("min_cost:cost=V10=2", V100_AND_K80, paper_apps(), book=PAPER_BOOK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["max_min_water_filling", "finish_time_fairness", "fifo_hetero", "min_cost"])
+def test_agnostic_forms_conform(name: str) -> None:
+    check_policy(lambda: make_policy(f"{name}:aware=false"), seeds=(2,))
