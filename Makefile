@@ -31,7 +31,8 @@ lint: $(VENV)/.dev ## Style, types and directions of imports
 
 bench: $(VENV)/.bench ## Measurements, as ratios against references in the same run (long)
 	$(BIN)/python -m pytest -m bench || [ $$? -eq 5 ]
-	@set -e; for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python "$$file"; done
+	@set -e; for file in benchmarks/bench_*.py; do echo "== $$file"; \
+	  OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 RAYON_NUM_THREADS=1 $(BIN)/python "$$file"; done
 
 reproduce-themis: $(VENV)/.installed ## The Themis paper's claims, measured: docs/reproduction/themis.md (hours)
 	$(BIN)/python reproduction/themis_nsdi20.py
