@@ -114,7 +114,7 @@ def textbook(i: Instance, goal: str) -> tuple[float, float, str]:
             objective = cp.Minimize(cp.max(progress.elapsed / alone + wait))
         program = cp.Problem(objective, valid)
         try:
-            program.solve(solver=solver)
+            program.solve(solver=solver, **({"max_iters": 2_000} if solver == "SCS" else {}))
         except cp.error.SolverError:
             continue
         if program.status != "optimal":
