@@ -1,0 +1,53 @@
+"""Dependencies between apps: who is missing, who waits in a circle."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from graphlib import CycleError, TopologicalSorter
+
+from themis.jobs.faults import did_you_mean
+from themis.jobs.spec import After, Submission, When
+
+
+def unmet(
+    submissions: Sequence[Submission], names: Collection[str], known: Collection[str] | None
+) -> Iterator[tuple[Submission, str]]:
+    """Dependencies that can never be met, each with a sentence.
+
+    Parameters
+    ----------
+    names : of the apps submitted together. ``known`` : of those submitted before; None if there may be any.
+    """
+    everybody = sorted({*names, *(known or ())})
+    for spec in submissions:
+        for other in spec.after:
+            if known is not None and other.name not in everybody:
+                yield spec, f"key 'after': there is no app {other.name!r}.{did_you_mean(other.name, everybody)}"
+    waits = {spec.name: [other.name for other in spec.after] for spec in submissions}
+    try:
+        TopologicalSorter(waits).prepare()
+    except CycleError as error:
+        # Its circle is told from the one waited for to the one who waits.
+        circle = [str(name) for name in reversed(error.args[1])]
+        first = min(range(len(circle) - 1), key=lambda i: circle[i])
+        circle = circle[first:-1] + circle[:first]
+        told = f"{' waits for '.join([*circle, circle[0]])}"
+        spec = next(s for s in submissions if s.name == circle[0])
+        yield spec, f"key 'after': the apps wait in a circle ({told}); none of them would ever start."
+
+
+def decide(after: Sequence[After], ended: dict[str, bool]) -> bool | None:
+    """Whether an app may start: True, not yet (None), or never (False).
+
+    Parameters
+    ----------
+    ended : apps that have ended, by name: whether all their jobs did well.
+    """
+    verdicts = [_met(other.when, ended[other.name]) if other.name in ended else None for other in after]
+    if False in verdicts:
+        return False
+    return None if None in verdicts else True
+
+
+def _met(when: When, well: bool) -> bool:
+    return when is When.ANY or (when is When.OK) == well

@@ -1,0 +1,150 @@
+"""From a submission to what the scheduler works with: an ``App`` with its estimate of work, a ``Program`` for each job.
+
+How much work a job has, by what is known:
+
+- work in steps or epochs, and ``speed`` or ``model``: those steps at that speed.
+- work in GPU time: that, on the reference GPU; with ``speed`` or ``model`` in steps of it.
+- steps or epochs without a speed: so slow that the job's fewest GPUs need all of the walltime for them, or ``prior_s``
+  without a walltime.
+- nothing but a speed, or nothing at all: what the fewest GPUs do in the walltime, or in ``prior_s``.
+
+The walltime is the sound figure: the submitter swears that the job ends within it on any number of GPUs allowed, the
+fewest included, so the estimate is an upper bound, and finish-time fairness, a ratio of two times that both grow with it,
+feels a common factor least. ``prior_s`` is an assumption: Themis §6.1 has a median task of 59 minutes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from themis.executors.program import Program, Programs
+from themis.jobs.place import parameter_env, place
+from themis.jobs.spec import Submission, Trial
+from themis.model.units import Float, Seconds
+from themis.model.workload import App, Job, Regime
+from themis.profiles.models import DEFAULT_BOOK, GENERIC
+from themis.profiles.speed import DEFAULT_SLOWDOWN, Curve, Profile, ProfileBook
+
+PRIOR_S = 3600.0
+"""Seconds on its fewest GPUs that a job is believed to train of which nothing is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """A submission as the core and the executor take it.
+
+    Attributes
+    ----------
+    programs : one for each of the app's jobs.
+    profile : of the submission's own speed hints, which must join the book before the app is submitted; or None.
+    in_own_steps : work is counted in the steps that the script reports; else in an estimate's, which it knows not.
+    estimated : the work is a guess (walltime or prior), not the submitter's word.
+    """
+
+    spec: Submission
+    app: App
+    programs: tuple[Program, ...]
+    profile: Profile | None
+    in_own_steps: bool
+    estimated: bool
+
+
+def build(
+    spec: Submission, *, user: str, arrival: Seconds = 0.0, name: str = "", system_user: str = "",
+    prior_s: Seconds = PRIOR_S, book: ProfileBook = DEFAULT_BOOK,
+) -> Built:  # fmt: skip
+    """Build an app and its programs.
+
+    Parameters
+    ----------
+    arrival : seconds on the service's clock. ``name`` : the app's, unique in the service; the submission's if empty.
+    system_user : whom the processes run as, for agents that run as root.
+    prior_s : see the head of this file. ``book`` : where ``model`` is looked up.
+    """
+    name = name or spec.name
+    profile = _profile(spec, f"{user}/{name}")
+    estimate = _estimate(spec, profile or (book.get(spec.hints.model) if spec.hints.model else None), prior_s)
+    several = spec.kind != "job"
+    jobs = tuple(
+        Job(
+            name=f"{name}-{trial.index}" if several else name, model=estimate.model, gpu_types=spec.gpu_types,
+            regimes=(Regime(steps=estimate.steps, batch=spec.hints.batch),), step_scale=estimate.step_scale,
+            gpus_min=spec.gpus_min, gpus_max=spec.gpus_max,
+        )
+        for trial in spec.trials
+    )  # fmt: skip
+    deadline = None if spec.deadline_s is None else arrival + spec.deadline_s
+    return Built(
+        spec=spec, profile=profile, in_own_steps=estimate.own, estimated=estimate.guessed,
+        app=App(name=name, user=user, arrival=arrival, jobs=jobs, tuner=spec.tuner, deadline=deadline),
+        programs=tuple(_program(spec, trial, system_user) for trial in spec.trials),
+    )  # fmt: skip
+
+
+def programs_of(built: dict[str, Built]) -> Programs:
+    """The executor's view of apps, by their names; ``built`` may grow."""
+    return lambda app, index: built[app.name].programs[index]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Estimate:
+    model: str
+    steps: float
+    step_scale: float = 1.0
+    own: bool
+    guessed: bool
+
+
+def _estimate(spec: Submission, profile: Profile | None, prior_s: Seconds) -> _Estimate:
+    time, work = spec.walltime_s or prior_s, spec.work
+    model = profile.name if profile else GENERIC
+    curve = _reference(profile, spec) if profile else Curve(gpus=(1,), rate=(1.0,))
+    if work is None:
+        steps = time * float(curve.at(_count(spec.gpus_min)))
+        return _Estimate(model=model, steps=steps, own=False, guessed=True)
+    if work.unit == "gpu-second":
+        return _Estimate(model=model, steps=work.amount * float(curve.at(_count(1))), own=False, guessed=False)
+    steps = work.steps(spec.steps_per_epoch)
+    if profile:
+        return _Estimate(model=model, steps=steps, own=True, guessed=False)
+    return _Estimate(model=model, steps=steps, step_scale=time * spec.gpus_min / steps, own=True, guessed=True)
+
+
+def _count(gpus: int) -> Float:
+    return np.array(float(gpus))
+
+
+def _reference(profile: Profile, spec: Submission) -> Curve:
+    """The speed by which GPU time becomes steps: of the first of the job's GPU types that the profile knows."""
+    named = [kind for kind, _ in profile.curves]
+    for kind in (*spec.gpu_types, *named):
+        curve = profile.curve(kind, spec.hints.batch)
+        if curve is not None:
+            return curve
+    return next(iter(profile.curves.values()))
+
+
+def _profile(spec: Submission, name: str) -> Profile | None:
+    hints = spec.hints
+    if not hints.speed:
+        return None
+    curves = {(kind, 0): Curve(gpus=tuple(by), rate=tuple(by.values())) for kind, by in hints.speed.items()}
+    return Profile(
+        name=name, curves=curves, slowdown=hints.slowdown or DEFAULT_SLOWDOWN,
+        checkpoint_s=7.5 if hints.checkpoint_s is None else hints.checkpoint_s, source="said by its submitter",
+    )  # fmt: skip
+
+
+def _program(spec: Submission, trial: Trial, system_user: str) -> Program:
+    """The job's own command line; places are filled where there is an array or a sweep."""
+
+    def fill(text: str) -> str:
+        return text if spec.kind == "job" else place(text, spec.name, trial)
+
+    return Program(
+        argv=tuple(map(fill, spec.command)), cwd=spec.workdir, user=system_user, launch=spec.launch,
+        env={key: fill(value) for key, value in spec.env.items()} | parameter_env(spec, trial),
+        grace_s=spec.grace_s, stop_signal=spec.stop_signal, checkpoint_dir=fill(spec.checkpoint_dir),
+    )  # fmt: skip

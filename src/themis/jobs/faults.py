@@ -1,0 +1,194 @@
+"""What is wrong with a file, fault by fault: file, line, key, value, what was expected, "did you mean".
+
+Pydantic finds the faults of one level of a document all at once; here they become sentences.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic_core import PydanticCustomError
+
+from themis.errors import InputError
+from themis.jobs.sizes import Unreadable
+from themis.jobs.yaml_text import Document, Path
+
+M = TypeVar("M", bound=BaseModel)
+
+SYNONYMS: Mapping[str, str] = MappingProxyType(
+    {
+        "cmd": "command", "script": "command", "run": "command", "args": "command", "entrypoint": "command",
+        "cwd": "workdir", "dir": "workdir", "working_directory": "workdir", "working_dir": "workdir", "chdir": "workdir",
+        "environment": "env", "environ": "env", "variables": "env", "time": "walltime", "timeout": "walltime",
+        "time_limit": "walltime", "gpu": "gpus", "num_gpus": "gpus", "gpu_type": "gpu_types", "gres": "gpus",
+        "accelerator": "gpu_types", "cpu": "cpus", "mem": "memory", "ram": "memory", "dependency": "after",
+        "dependencies": "after", "depends_on": "after", "needs": "after", "max_retries": "retries", "restarts": "retries",
+        "checkpoint": "checkpoint_dir", "checkpoints": "checkpoint_dir", "steps": "work", "epochs": "work",
+        "grace_period": "grace", "signal": "stop_signal", "throughput": "speed", "rate": "speed", "batch_size": "batch",
+        "search_space": "parameters", "params": "parameters", "space": "parameters", "samples": "trials",
+        "num_samples": "trials", "max_work": "budget", "scheduler": "tuner", "priority": "weight", "quota": "gpus",
+        "gpu_quota": "gpus", "nodes": "machines", "hosts": "machines", "lease_s": "lease", "tick_s": "tick",
+    }
+)  # fmt: skip
+"""What other systems call our keys, for "did you mean"."""
+
+
+class Written(BaseModel):
+    """Base of everything that people write."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True)
+
+
+def reads(function: Callable[[Any], Any]) -> BeforeValidator:
+    """A reader of ``themis.jobs.sizes`` as a step of validation."""
+
+    def read(value: Any) -> Any:
+        try:
+            return function(value)
+        except Unreadable as error:
+            raise PydanticCustomError("expected", "{expected}", {"expected": str(error)}) from None
+
+    return BeforeValidator(read)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault; its text is the whole sentence."""
+
+    source: str
+    line: int
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.source}{f', line {self.line}' if self.line else ''}: {self.problem}"
+
+
+@dataclass(slots=True)
+class Findings:
+    """The faults of one document, as they are found."""
+
+    source: str
+    document: Document
+    faults: list[Fault] = field(default_factory=list)
+
+    def add(self, path: Path, problem: str) -> None:
+        """A fault at the value that these keys lead to."""
+        fault = Fault(self.source, self.document.line(path), problem)
+        if fault not in self.faults:
+            self.faults.append(fault)
+
+    def expected(self, path: Path, value: object, expected: str) -> None:
+        """A value that is not what was expected."""
+        self.add(
+            path, f"{_key(path)}: got {short(value)}, expected {expected}{'' if expected.endswith(('?', '.')) else '.'}"
+        )
+
+    def valid(self, model: type[M], data: object, path: Path = ()) -> M | None:
+        """The data as the model, or None after noting all its faults."""
+        if not isinstance(data, dict):
+            names = ", ".join(keys_of(model))
+            self.add(path, f"{_key(path)}: got {short(data)}, expected a mapping with keys of: {names}.")
+            return None
+        try:
+            return model.model_validate(data)
+        except ValidationError as error:
+            for entry in error.errors(include_url=False):
+                self._complain(model, entry, path)
+            return None
+
+    def _complain(self, model: type[BaseModel], entry: Any, path: Path) -> None:
+        inner = tuple(part for part in entry["loc"] if part != "[key]")
+        where: Path = (*path, *inner)
+        if entry["type"] == "extra_forbidden":
+            known = keys_of(model)
+            self.add(where, f"unknown key {inner[-1]!r}{_inside(where)}.{did_you_mean(str(inner[-1]), known)} "
+                            f"Known: {', '.join(sorted(known))}.")  # fmt: skip
+        elif entry["type"] == "missing":
+            self.add(where[:-1], f"the key {inner[-1]!r}{_inside(where)} is missing; add it.")
+        else:
+            self.expected(where, entry["input"], _expected(entry))
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`` Did you mean 'gpus'?`` or nothing: what another system calls it, else the closest name."""
+    names = sorted(known)
+    plain = name.lower().replace("-", "_").replace(" ", "_")
+    synonym = plain if plain in names else SYNONYMS.get(plain)
+    close = [synonym] if synonym in names else difflib.get_close_matches(plain, names, n=1, cutoff=0.5)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def keys_of(model: type[BaseModel]) -> list[str]:
+    """The keys that people may write."""
+    return list(model.model_fields)
+
+
+def raise_first(faults: Iterable[Fault]) -> None:
+    """Raise an InputError of the first fault, which says how many more there are."""
+    found = list(faults)
+    if found:
+        more = f" ({len(found) - 1} more: `themis check` lists all faults)" if len(found) > 1 else ""
+        raise InputError(f"{found[0]}{more}")
+
+
+def short(value: object) -> str:
+    """A value for a message: one line of at most 60 characters."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of thousands of digits cannot be printed
+        text = "a huge number"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _key(path: Path) -> str:
+    if not path:
+        return "the document"
+    *_, last = path
+    return f"{f'entry {last}' if isinstance(last, int) else f'key {last!r}'}{_inside(path)}"
+
+
+def _inside(path: Path) -> str:
+    parents = path[:-1]
+    inside = "".join(f"[{p}]" if isinstance(p, int) else f"{'.' if i else ''}{p}" for i, p in enumerate(parents))
+    return f" in {inside}" if inside else ""
+
+
+_TYPES = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "dict_type": "a mapping of keys to values",
+    "model_type": "a mapping of keys to values",
+    "list_type": "a list",
+    "finite_number": "a finite number",
+    "string_too_short": "text that is not empty",
+}
+
+
+def _expected(entry: Any) -> str:
+    kind, context = entry["type"], entry.get("ctx", {})
+    if kind in _TYPES:
+        return _TYPES[kind]
+    match kind:
+        case "expected":
+            return str(context["expected"])
+        case "greater_than":
+            return f"a number above {context['gt']:g}"
+        case "greater_than_equal":
+            return f"a number of at least {context['ge']:g}"
+        case "less_than":
+            return f"a number below {context['lt']:g}"
+        case "less_than_equal":
+            return f"a number of at most {context['le']:g}"
+        case "too_short":
+            return f"at least {context['min_length']} of them"
+        case "literal_error":
+            return f"one of {str(context['expected']).replace(' or ', ', ')}"
+    text: str = entry["msg"].removeprefix("Input should be ").removeprefix("a valid ")
+    return text

@@ -1,0 +1,206 @@
+"""Job files: YAML documents, each an app, to ``Submission``; every fault of a file is found, not the first alone.
+
+Reading never raises on what a file says: ``parse`` gives submissions and faults. ``read_jobs`` raises the first fault;
+``check`` lists them all.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from themis.errors import InputError, UnknownName
+from themis.jobs.after import unmet
+from themis.jobs.faults import Fault, Findings, raise_first
+from themis.jobs.place import check_places, place
+from themis.jobs.spec import Hints, Submission, Trial
+from themis.jobs.tuners import sweep
+from themis.jobs.written import JobText, SweepText
+from themis.jobs.yaml_text import BadYaml, Document, documents
+from themis.model.workload import Bag, Tuner
+from themis.profiles.models import DEFAULT_BOOK
+from themis.profiles.speed import ProfileBook
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a text says, and what is wrong with it. With faults, the submissions are not the whole text."""
+
+    submissions: tuple[Submission, ...] = ()
+    faults: tuple[Fault, ...] = ()
+
+
+def parse(
+    text: str, *, source: str, folder: str = "", known: Collection[str] | None = None, book: ProfileBook = DEFAULT_BOOK
+) -> Reading:
+    """Read the documents of a text.
+
+    Parameters
+    ----------
+    source : the file's name, for messages.
+    folder : absolute, the one that ``workdir`` and ``checkpoint_dir`` are relative to; empty if there is none.
+    known : names of the apps that ``after`` may name beside those of this text; None if anything may be.
+    book : the profiles that ``model`` may name.
+    """
+    found: list[Submission] = []
+    notes: list[Findings] = []
+    faults: list[Fault] = []
+    try:
+        for document in documents(text):
+            findings = Findings(source, document)
+            notes.append(findings)
+            submission = _submission(findings, folder, book)
+            if submission:
+                found.append(submission)
+    except BadYaml as error:
+        faults.append(Fault(source, error.line, f"{error.problem}."))
+    if not notes and not faults:
+        faults.append(Fault(source, 0, "it holds no document, expected a job with at least the keys name and command."))
+    _names_differ(notes)
+    # Names of documents that are faulty count: one mistake should not be told twice.
+    names = [n.document.data.get("name") for n in notes if isinstance(n.document.data, dict)]
+    lines = {n.document.data.get("name"): n for n in notes if isinstance(n.document.data, dict)}
+    for submission, problem in unmet(found, {str(name) for name in names}, known):
+        lines[submission.name].add(("after",), problem)
+    faults += [fault for findings in notes for fault in findings.faults]
+    return Reading(submissions=tuple(found), faults=tuple(sorted(faults, key=lambda fault: fault.line)))
+
+
+def read_jobs(
+    paths: Iterable[Path], *, folder: Path | None = None, known: Collection[str] | None = None,
+    book: ProfileBook = DEFAULT_BOOK,
+) -> tuple[Submission, ...]:  # fmt: skip
+    """The submissions of files, in order; raises InputError of the first fault.
+
+    Parameters
+    ----------
+    folder : what ``workdir`` is relative to, as a shell's folder is; the current one if None.
+    """
+    out: list[Submission] = []
+    base = str((folder or Path()).absolute())
+    for path in paths:
+        reading = parse(read_text(path), source=str(path), folder=base, known=known, book=book)
+        raise_first(reading.faults)
+        out += reading.submissions
+    return tuple(out)
+
+
+def read_text(path: Path) -> str:
+    """A file's text, or an InputError that says why not."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise InputError(f"cannot read {str(path)!r}: {why}.") from None
+
+
+def _submission(findings: Findings, folder: str, book: ProfileBook) -> Submission | None:
+    document = findings.document
+    _as_written(document)
+    job = findings.valid(JobText, document.data)
+    if job is None:
+        # The sweep's own faults too, while we are at it.
+        if isinstance(document.data, dict) and document.data.get("sweep") is not None:
+            findings.valid(SweepText, document.data["sweep"], ("sweep",))
+        return None
+    search = findings.valid(SweepText, job.sweep, ("sweep",)) if job.sweep is not None else None
+    _together(job, search, findings)
+    _model(job, book, findings)
+    trials, tuner = _trials(job, search, findings)
+    workdir = _absolute(job.workdir or ".", folder, "workdir", findings)
+    saves = _absolute(job.checkpoint_dir, folder, "checkpoint_dir", findings) if job.checkpoint_dir else ""
+    several = job.array is not None or job.sweep is not None
+    if several and (search is not None or job.sweep is None):
+        places = list(search.parameters) if search else []
+        check_places(job.command, job.env, saves, places, findings)
+    if findings.faults:
+        return None
+    if (
+        several
+        and saves
+        and place(saves, job.name, trials[0]) == place(saves, job.name, trials[-1])
+        and len(trials) > 1
+    ):
+        saves = posixpath.join(saves, "{index}")
+    return Submission(
+        name=job.name, command=job.command, gpus_min=job.gpus[0], gpus_max=job.gpus[1], trials=trials, tuner=tuner,
+        hints=Hints(
+            model=job.model or "", batch=job.batch, speed=job.speed or {}, slowdown=job.slowdown,
+            checkpoint_s=job.checkpoint_time,
+        ),
+        kind="sweep" if search else "array" if job.array else "job",
+        gpu_types=job.gpu_types, cpus=job.cpus, memory=job.memory, workdir=workdir, env=job.env, launch=job.launch,
+        grace_s=job.grace, stop_signal=job.stop_signal, checkpoint_dir=saves, walltime_s=job.walltime,
+        retries=job.retries, after=job.after, at_once=job.array.at_once if job.array else 0,
+        work=search.budget if search else job.work, steps_per_epoch=job.steps_per_epoch or 0.0,
+        deadline_s=job.deadline, source=f"{findings.source}, line {document.line(())}",
+    )  # fmt: skip
+
+
+def _trials(job: JobText, search: SweepText | None, findings: Findings) -> tuple[tuple[Trial, ...], Tuner]:
+    if search is not None:
+        return sweep(search, job.steps_per_epoch or 1.0, findings) or ((), Bag())
+    indices = job.array.indices if job.array else (0,)
+    return tuple(Trial(index=index, parameters={}) for index in indices), Bag()
+
+
+def _as_written(document: Document) -> None:
+    """Words of a command and values of variables stay as they were written: ``1.10`` is not 1.1."""
+    data = document.data
+    if not isinstance(data, dict):
+        return
+    command, env = data.get("command"), data.get("env")
+    if isinstance(command, list):
+        data["command"] = [document.texts.get(("command", i), word) for i, word in enumerate(command)]
+    if isinstance(env, dict):
+        data["env"] = {key: document.texts.get(("env", key), value) for key, value in env.items()}
+
+
+def _together(job: JobText, search: SweepText | None, findings: Findings) -> None:
+    """Keys that exclude or need each other."""
+    if job.sweep is not None and job.array is not None:
+        findings.add(("array",), "keys 'array' and 'sweep' are both there, expected one of them.")
+    if job.sweep is not None and job.work is not None:
+        findings.add(("work",), "keys 'work' and 'sweep' are both there; say the work of a trial as 'budget' in sweep.")
+    if job.model and job.speed:
+        findings.add(("speed",), "keys 'model' and 'speed' are both there, expected one of them.")
+    for key in ("slowdown", "checkpoint_time"):
+        if getattr(job, key) is not None and not job.speed:
+            findings.add((key,), f"key {key!r} is there without 'speed', which it belongs to.")
+    if job.speed and job.gpu_types and "*" not in job.speed and not set(job.speed) & set(job.gpu_types):
+        findings.add(("speed",), f"key 'speed' knows {', '.join(job.speed)}, expected one of the gpu_types "
+                     f"{', '.join(job.gpu_types)}.")  # fmt: skip
+    works = {("work",): job.work} | ({("sweep", "budget"): search.budget} if search else {})
+    for path, work in works.items():
+        if work and work.unit == "epoch" and not job.steps_per_epoch:
+            findings.add(path, "work is in epochs without 'steps_per_epoch'; add it, or say the work in steps.")
+
+
+def _model(job: JobText, book: ProfileBook, findings: Findings) -> None:
+    try:
+        if job.model:
+            book.get(job.model)
+    except UnknownName as error:
+        findings.add(("model",), f"{error} Say 'speed' for a model of your own.")
+
+
+def _absolute(path: str, folder: str, key: str, findings: Findings) -> str:
+    whole = posixpath.normpath(posixpath.join(folder, path))
+    if not whole.startswith("/"):
+        findings.expected((key,), path, "an absolute path: there is no folder that it could be relative to")
+    return whole
+
+
+def _names_differ(notes: list[Findings]) -> None:
+    first: dict[str, int] = {}
+    for findings in notes:
+        data = findings.document.data
+        name = data.get("name") if isinstance(data, dict) else None
+        if not isinstance(name, str):
+            continue
+        if name in first:
+            findings.add(("name",), f"key 'name': got {name!r}, which the document of line {first[name]} has already; "
+                         "names must differ.")  # fmt: skip
+        first.setdefault(name, findings.document.line(("name",)))

@@ -1,0 +1,159 @@
+"""Readers of single values in job files and settings: what YAML gave to what it means, or ``Unreadable``."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+import signal
+from typing import Any
+
+from themis.executors.program import LAUNCHES
+from themis.jobs import sizes
+from themis.jobs.faults import did_you_mean
+from themis.jobs.sizes import Unreadable
+from themis.jobs.spec import After, When
+
+NAME = "a name of letters, digits, '.', '_' and '-' that begins with a letter or digit, at most 100 characters"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+RESERVED = ("index", "name")
+"""Places in a command that are no parameters."""
+
+
+def name(value: object) -> str:
+    """A name of an app, user or group."""
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise Unreadable(NAME)
+    return value
+
+
+def text(value: object) -> str:
+    """Text that is not empty and that a process can be given."""
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        raise Unreadable("text that is not empty")
+    return value
+
+
+def command(value: object) -> tuple[str, ...]:
+    """A command line, split as a shell would without running one, or a list of words."""
+    expected = "a program and its arguments, as one line or as a list of words"
+    try:
+        words = shlex.split(value) if isinstance(value, str) else value
+    except ValueError:
+        raise Unreadable(f"{expected}, with its quotes closed") from None
+    if not isinstance(words, list) or not words or not all(isinstance(w, str) and "\0" not in w for w in words):
+        raise Unreadable(expected)
+    if not words[0].strip():
+        raise Unreadable(expected)
+    return tuple(words)
+
+
+def folder(value: object) -> str:
+    """A path; whether it must be absolute depends on where it was written."""
+    if text(value).startswith("~"):
+        raise Unreadable("a path without '~': it is resolved on other machines; write it out")
+    return posixpath.normpath(text(value))
+
+
+def gpu_types(value: object) -> tuple[str, ...]:
+    """One GPU type or a list of them."""
+    types = [value] if isinstance(value, str) else value
+    if not isinstance(types, list) or not types or not all(isinstance(t, str) and t.strip() for t in types):
+        raise Unreadable("a GPU type such as A100, or a list of those that will do")
+    return tuple(dict.fromkeys(types))
+
+
+def variables(value: object) -> dict[str, str]:
+    """Environment variables."""
+    if not isinstance(value, dict):
+        raise Unreadable("a mapping of variable names to values")
+    for key, given in value.items():
+        if not isinstance(key, str) or not _VARIABLE.fullmatch(key):
+            raise Unreadable(f"names of letters, digits and '_', not {key!r}")
+        if key.startswith(("THEMIS_", "SLURM_")):
+            raise Unreadable(f"no names that begin with THEMIS_ or SLURM_, such as {key!r}: they are not passed on")
+        if not isinstance(given, str) or "\0" in given:
+            raise Unreadable(f"a plain value for {key!r}")
+    return value
+
+
+def after(value: object) -> tuple[After, ...]:
+    """An app's name, a list of them, or a mapping of names to ok, any or failed."""
+    expected = "an app's name, a list of names, or a mapping of names to ok, any or failed"
+    given = {value: "ok"} if isinstance(value, str) else value
+    if isinstance(given, list) and all(isinstance(entry, str) for entry in given):
+        given = dict.fromkeys(given, "ok")
+    if not isinstance(given, dict) or not given:
+        raise Unreadable(expected)
+    out: list[After] = []
+    for other, when in given.items():
+        if when not in list(When):
+            raise Unreadable(f"{expected}, not {when!r}.{did_you_mean(str(when), list(When))}".rstrip("."))
+        out.append(After(name=name(other), when=When(when)))
+    return tuple(out)
+
+
+def speed(value: object) -> dict[str, dict[int, float]]:
+    """Steps/s: of one GPU, by GPU type, or by GPU type and number of GPUs."""
+    expected = "steps per second above 0: a number for one GPU, or numbers by GPU type, or {A100: {1: 2.5, 4: 9.0}}"
+    given: dict[Any, Any] = value if isinstance(value, dict) else {"*": value}
+    out: dict[str, dict[int, float]] = {}
+    for kind, rates in given.items():
+        by_gpus = rates if isinstance(rates, dict) else {1: rates}
+        if not isinstance(kind, str) or not kind or not by_gpus:
+            raise Unreadable(expected)
+        if not all(isinstance(count, int) and 1 <= count <= sizes.MOST_GPUS for count in by_gpus):
+            raise Unreadable(expected)
+        if not all(_is_number(rate) and 1e-9 <= rate <= 1e12 for rate in by_gpus.values()):
+            raise Unreadable(expected)
+        out[kind] = {count: float(by_gpus[count]) for count in sorted(by_gpus)}
+    if not out:
+        raise Unreadable(expected)
+    return out
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def slowdown(value: object) -> tuple[float, float, float, float]:
+    """Divisors of the speed, by locality."""
+    expected = "four numbers that rise from 1 or more: within a slot, a machine, a rack, and across racks"
+    if not isinstance(value, list) or len(value) != 4:
+        raise Unreadable(expected)
+    if not all(_is_number(v) and 1 <= v <= 1e6 for v in value):
+        raise Unreadable(expected)
+    if sorted(value) != value:
+        raise Unreadable(expected)
+    a, b, c, d = map(float, value)
+    return a, b, c, d
+
+
+def stop_signal(value: object) -> str:
+    """The name of a signal that a job can handle."""
+    if value not in signal.Signals.__members__ or value in ("SIGKILL", "SIGSTOP"):
+        raise Unreadable("a signal that the job can handle, such as SIGTERM or SIGUSR1")
+    return str(value)
+
+
+def launch(value: object) -> str:
+    """One rank a GPU, or one process a machine."""
+    if value not in LAUNCHES:
+        raise Unreadable(f"one of {', '.join(LAUNCHES)}")
+    return str(value)
+
+
+def parameter_name(value: object) -> str:
+    """A name that can stand in a command and in an environment variable."""
+    if not isinstance(value, str) or not _PARAMETER.fullmatch(value):
+        raise Unreadable("a parameter's name of letters, digits and '_'")
+    if value in RESERVED:
+        raise Unreadable(f"another name for a parameter: {{{value}}} has a meaning of its own")
+    return value
+
+
+def zero_or_more(value: object) -> float:
+    """A duration that may be 0."""
+    return sizes.duration(value, zero=True)

@@ -1,0 +1,145 @@
+"""Sweeps: from a search space, a budget and a tuner as written to trials and one of the core's tuners."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from themis.errors import InputError
+from themis.jobs.faults import Findings, Written, did_you_mean
+from themis.jobs.search import points, sample
+from themis.jobs.sizes import MOST_JOBS, Unreadable, Work
+from themis.jobs.spec import Trial
+from themis.jobs.written import TUNERS, CurveText, HalvingText, HyperbandText, SweepText
+from themis.jobs.yaml_text import Path
+from themis.model.workload import Bag, CurveStopping, Halving, Hyperband, Rung, Tuner, brackets_of
+from themis.tuning.halving import hyperband
+
+AT: Path = ("sweep",)
+
+
+def sweep(text: SweepText, steps_per_epoch: float, findings: Findings) -> tuple[tuple[Trial, ...], Tuner] | None:
+    """Trials and tuner of a sweep, or None after noting what is wrong."""
+    written = _tuner_text(text, findings)
+    names = [name.upper() for name in text.parameters]
+    if len(set(names)) < len(names):
+        findings.add((*AT, "parameters"), "two parameters differ in case alone, expected names that also differ as "
+                     "environment variables THEMIS_PARAM_NAME.")  # fmt: skip
+    if written is None or not _units_fit(text, written, findings):
+        return None
+    steps = text.budget.steps(steps_per_epoch)
+    grid = text.sampler == "grid"
+    try:
+        count = points(text.parameters, grid=grid)
+    except Unreadable as error:
+        findings.add((*AT, "parameters"), f"key 'parameters' in sweep: expected {error}.")
+        return None
+    trials = text.trials
+    enumerated = grid or count > 1
+    if trials is None and enumerated and not isinstance(written, HyperbandText):
+        trials = count
+    try:
+        tuner = _tuner(written, trials, steps, lambda work: work.steps(steps_per_epoch))
+    except InputError as error:
+        findings.add((*AT, "tuner"), f"key 'tuner' in sweep: {error}")
+        return None
+    first = [bracket.rungs[0].jobs for bracket in brackets_of(tuner)]
+    needed = sum(first) or trials
+    if needed is None:
+        findings.add(AT, "the key 'trials' in sweep is missing; say how many trials are drawn.")
+    elif trials is not None and needed != trials:
+        findings.add((*AT, "trials"), f"key 'trials' in sweep: got {trials}, expected {needed}, the trials of the tuner's "
+                     "first rungs; leave it out or change the tuner.")  # fmt: skip
+    elif needed > MOST_JOBS:
+        findings.add(
+            AT, f"the sweep has {needed} trials, expected at most {MOST_JOBS}. Raise min_work, or try fewer values."
+        )
+    elif grid and needed > count:
+        findings.add(AT, f"the sweep has {needed} trials but its grid {count} combinations, expected no more trials than "
+                     "those. Use sampler: random, or list more values.")  # fmt: skip
+    else:
+        return sample(text.parameters, needed, seed=text.seed, grid=grid), tuner
+    return None
+
+
+def _tuner_text(text: SweepText, findings: Findings) -> Written | None:
+    given = {"kind": "bag"} if text.tuner is None else text.tuner
+    if isinstance(given, str):
+        given = {"kind": given}
+    where: Path = (*AT, "tuner")
+    kind = given.get("kind") if isinstance(given, dict) else None
+    if not isinstance(kind, str) or kind not in TUNERS:
+        hint = did_you_mean(kind, TUNERS) if isinstance(kind, str) else ""
+        findings.add(where, f"key 'tuner' in sweep has the kind {kind!r}, expected one of {', '.join(TUNERS)}, as in "
+                     f"{{kind: halving, eta: 3}}.{hint}")  # fmt: skip
+        return None
+    return findings.valid(TUNERS[kind], given, where)
+
+
+def _units_fit(text: SweepText, written: Written, findings: Findings) -> bool:
+    """Rungs and checks are counted in steps, so that a trial knows where they end."""
+    work = {name: value for name in ("min_work", "check") if isinstance(value := getattr(written, name, None), Work)}
+    rungs = (written.rungs or []) if isinstance(written, HalvingText) else []
+    in_gpu_time = [name for name, value in work.items() if value.unit == "gpu-second"]
+    in_gpu_time += ["rungs"] if any(rung.work.unit == "gpu-second" for rung in rungs) else []
+    for name in in_gpu_time:
+        findings.add((*AT, "tuner", name), f"key {name!r} in sweep.tuner is in GPU time, expected steps or epochs.")
+    if text.budget.unit == "gpu-second" and type(written) is not TUNERS["bag"]:
+        findings.add((*AT, "budget"), "key 'budget' in sweep is in GPU time, expected steps or epochs, which the tuner "
+                     "counts in.")  # fmt: skip
+        return False
+    return not in_gpu_time
+
+
+def _tuner(written: Written, trials: int | None, steps: float, count: Callable[[Work], float]) -> Tuner:
+    match written:
+        case HyperbandText():
+            return _within_reason(hyperband(steps, written.eta, count(written.min_work)))
+        case HalvingText(rungs=None):
+            if trials is None:
+                raise InputError("expected 'trials' beside it: how many trials the first rung has.")
+            return halving(trials, steps, written.eta, count(written.min_work) if written.min_work else None)
+        case HalvingText(rungs=list(rungs)):
+            total = sum(count(rung.work) for rung in rungs)
+            if not math.isclose(total, steps, rel_tol=1e-6):
+                raise InputError(f"the rungs have {total:g} steps together, the budget {steps:g}; they must agree.")
+            return Halving(rungs=tuple(Rung(jobs=rung.trials, steps=count(rung.work)) for rung in rungs))
+        case CurveText():
+            check = count(written.check)
+            if not check < steps:
+                raise InputError(f"check is {check:g} steps, expected less than the budget of {steps:g}.")
+            return CurveStopping(
+                check_steps=check, keep=written.keep, confidence=written.confidence, warmup=written.warmup
+            )
+        case _:
+            return Bag()
+
+
+def halving(trials: int, steps: float, eta: int = 3, min_steps: float | None = None) -> Halving:
+    """Successive halving of so many trials, in the geometry of a Hyperband bracket (``tuning.halving``).
+
+        rung i, 0 <= i <= s: floor(n / eta^i) trials up to step R / eta^(s - i)
+        s = floor(log_eta(n)), or floor(log_eta(R / min_steps)) if that is less
+
+    Parameters
+    ----------
+    trials : n. ``steps`` : R, of a trial that survives every rung. ``min_steps`` : the fewest steps of any trial.
+
+    Raises
+    ------
+    InputError : min_steps is more than steps.
+    """
+    if min_steps is not None and not 0 < min_steps <= steps:
+        raise InputError(f"min_work is {min_steps:g} steps, expected at most the budget of {steps:g}.")
+    s = 0
+    while trials // eta ** (s + 1) >= 1 and (min_steps is None or steps / eta ** (s + 1) >= min_steps * (1 - 1e-9)):
+        s += 1
+    upto = [0.0, *(steps / eta ** (s - i) for i in range(s + 1))]
+    return Halving(rungs=tuple(Rung(jobs=trials // eta**i, steps=upto[i + 1] - upto[i]) for i in range(s + 1)))
+
+
+def _within_reason(tuner: Hyperband) -> Hyperband:
+    jobs = sum(bracket.rungs[0].jobs for bracket in tuner.brackets)
+    if jobs > MOST_JOBS:
+        raise InputError(f"its brackets need {jobs:,} trials, expected at most {MOST_JOBS}. Raise min_work.")
+    return tuner

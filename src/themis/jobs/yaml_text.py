@@ -1,0 +1,157 @@
+"""YAML with the line of every value, in the sense of YAML 1.2: ``no`` is text, ``1e-5`` a number, ``1:30:00`` text.
+
+Whatever the text is, the outcome is documents or one ``BadYaml``: depth, size and aliases are bounded, a key that stands
+twice is refused, and no tag makes objects.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import yaml
+
+Path: TypeAlias = tuple[str | int, ...]
+
+LONGEST_TEXT = 4_000_000
+"""Characters of a file."""
+MOST_VALUES = 100_000
+"""Of a document, aliases counted where they are used: a few lines of aliases can stand for billions of values."""
+DEEPEST = 40
+
+_TAG = "tag:yaml.org,2002:"
+
+
+class BadYaml(Exception):
+    """Text that is no YAML that we take, and the line (from 1; 0 is unknown)."""
+
+    def __init__(self, problem: str, line: int = 0) -> None:
+        super().__init__(problem)
+        self.problem, self.line = problem, line
+
+
+@dataclass(slots=True, kw_only=True)
+class Document:
+    """One document as plain data.
+
+    Attributes
+    ----------
+    lines : line of each value, by the keys that lead to it; the document itself is ``()``.
+    texts : each scalar as it was written: ``1.10`` is the number 1.1, but in a command it should stay what it was.
+    """
+
+    data: Any = None
+    lines: dict[Path, int] = field(default_factory=dict)
+    texts: dict[Path, str] = field(default_factory=dict)
+
+    def line(self, path: Path) -> int:
+        """The line of a value, or of the nearest one around it."""
+        while path not in self.lines:
+            if not path:
+                return 0
+            path = path[:-1]
+        return self.lines[path]
+
+
+def documents(text: str) -> Iterator[Document]:
+    """The documents of a text, empty ones left out; raises BadYaml."""
+    if len(text) > LONGEST_TEXT:
+        raise BadYaml(f"it has {len(text)} characters, expected at most {LONGEST_TEXT}")
+    try:
+        for node in yaml.compose_all(text, Loader=_Loader):
+            if node is None or (isinstance(node, yaml.ScalarNode) and node.tag == _TAG + "null"):
+                continue
+            document = Document()
+            document.data = _Builder(document).build(node, (), 0)
+            yield document
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "no parser accepts it"
+        raise BadYaml(f"it is not valid YAML ({problem})", mark.line + 1 if mark else 0) from None
+    except RecursionError:
+        raise BadYaml(f"it is nested deeper than {DEEPEST} levels") from None
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes only; scalars are told apart by YAML 1.2's core schema, its tagged integers left out."""
+
+
+_Loader.yaml_implicit_resolvers = {}
+for _kind, _form, _first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("null", r"~|null|Null|NULL|", "~nN\0"),
+    ("int", r"[-+]?[0-9]+", "-+0123456789"),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", "-+.0123456789"),
+    ("merge", r"<<", "<"),
+):  # fmt: skip
+    _starts = ["" if c == "\0" else c for c in _first]
+    _Loader.add_implicit_resolver(_TAG + _kind, re.compile(f"(?:{_form})\\Z"), _starts)
+
+
+class _Builder:
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.values = 0
+
+    def build(self, node: yaml.Node, path: Path, depth: int) -> Any:
+        line = node.start_mark.line + 1
+        self.values += 1
+        if self.values > MOST_VALUES:
+            raise BadYaml(f"it stands for more than {MOST_VALUES} values", line)
+        if depth > DEEPEST:
+            raise BadYaml(f"it is nested deeper than {DEEPEST} levels", line)
+        self.document.lines.setdefault(path, line)
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path, depth)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.build(child, (*path, i), depth + 1) for i, child in enumerate(node.value)]
+        assert isinstance(node, yaml.ScalarNode)
+        self.document.texts[path] = node.value
+        return _scalar(node, line)
+
+    def _mapping(self, node: yaml.MappingNode, path: Path, depth: int) -> dict[str | int, Any]:
+        out: dict[str | int, Any] = {}
+        merged: list[yaml.Node] = []
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if key_node.tag == _TAG + "merge":
+                several = isinstance(value_node, yaml.SequenceNode)
+                merged += value_node.value if several else [value_node]
+                continue
+            key = _scalar(key_node, line) if isinstance(key_node, yaml.ScalarNode) else None
+            if not isinstance(key, (str, int)) or isinstance(key, bool):
+                raise BadYaml("it has a key that is neither text nor a whole number", line)
+            if key in out:
+                raise BadYaml(f"it has the key {key!r} twice", line)
+            self.document.lines[(*path, key)] = line
+            out[key] = self.build(value_node, (*path, key), depth + 1)
+        for other in merged:
+            if not isinstance(other, yaml.MappingNode):
+                raise BadYaml("'<<' merges something that is not a mapping", other.start_mark.line + 1)
+            for key, value in self.build(other, (*path, "<<"), depth + 1).items():
+                out.setdefault(key, value)
+        return out
+
+
+def _scalar(node: yaml.ScalarNode, line: int) -> Any:
+    kind, text = node.tag.removeprefix(_TAG), node.value
+    try:
+        match kind:
+            case "str" | "merge":
+                return text
+            case "null":
+                return None
+            case "bool":
+                return text.lower() == "true"
+            case "int":
+                return int(text)
+            case "float":
+                return float(
+                    text.replace(".inf", "inf").replace(".nan", "nan").replace(".Inf", "inf").replace(".NaN", "nan")
+                )
+    except ValueError:
+        shown = text if len(text) <= 40 else text[:37] + "..."
+        raise BadYaml(f"it has {shown!r} where a number was expected", line) from None
+    raise BadYaml(f"it has the tag {node.tag!r}; expected plain values", line)
