@@ -99,6 +99,8 @@ def _time_shared(s: Snapshot, answer: TimeShare) -> list[Gang]:
             break
         members = [int(j) for j in answer.combos[c] if j != NONE]
         gpus = int(answer.gpus[c])
+        if len(members) > 1 and not _may_share(s, [row_of.get(j, NONE) for j in members], k, gpus):
+            continue
         if gpus > free[k] or any(j in busy or j not in row_of for j in members):
             continue
         free[k] -= gpus
@@ -107,6 +109,14 @@ def _time_shared(s: Snapshot, answer: TimeShare) -> list[Gang]:
         app = int(s.app_id[s.job_app[row_of[members[0]]]])
         out.append(Gang(app=app, job=members[0], partner=partner, gpus=gpus, until=until, gpu_type=k))
     return _large_first(out)
+
+
+def _may_share(s: Snapshot, rows: list[int], gpu_type: int, gpus: int) -> bool:
+    """Whether both jobs take gangs of this size, and somebody measured them side by side on this GPU type."""
+    if NONE in rows or (s.job_gpus_min[rows] > gpus).any() or (s.job_gpus_max[rows] < gpus).any():
+        return False
+    one, other = s.job_config[rows].tolist()
+    return (one, other, gpu_type) in s.speeds.beside and (other, one, gpu_type) in s.speeds.beside
 
 
 def _planned(s: Snapshot, plan: RoundPlan) -> list[Gang]:

@@ -60,10 +60,13 @@ class _Placer:
         """Leave the gang where one of its app's expiring jobs already is."""
         if gang.extend:
             return False
-        for j in [gang.job] if gang.job != NONE else self.app_expiring.get(gang.app, ()):
+        named = [j for j in (gang.job, gang.partner) if j != NONE]
+        if any(j in self.taken for j in named):
+            return False
+        for j in named or self.app_expiring.get(gang.app, []):
             gpus = self.expiring.get(j, ())
             if j not in self.taken and len(gpus) == gang.gpus and self._stands(gang, gpus):
-                self._put(gang, j, gpus)
+                self._put(gang, gang.job if named else j, gpus)
                 return True
         return False
 
@@ -82,7 +85,7 @@ class _Placer:
         job = gang.job
         if job == NONE:
             job = self._app_job(gang, int(self.s.machine_type[counts[0][0]]))
-        if job in self.taken or job not in self.row_of:
+        if job in self.taken or job not in self.row_of or gang.partner in self.taken:
             return
         gpus = [g for n, c in counts for g in pick_gpus(sorted(self.free[n]), self.s.gpu_slot, c)]
         if gang.extend:
@@ -118,10 +121,16 @@ class _Placer:
     def _put(self, gang: Gang, job: int, gpus: tuple[int, ...]) -> None:
         self._take(gpus)
         self.taken.add(job)
-        self.out.append(Placed(job=job, gpus=gpus, seat=0, until=gang.until))
+        seat = self._seat(job, gang.partner, gpus)
+        self.out.append(Placed(job=job, gpus=gpus, seat=seat, until=gang.until))
         if gang.partner != NONE:
             self.taken.add(gang.partner)
-            self.out.append(Placed(job=gang.partner, gpus=gpus, seat=1, until=gang.until))
+            self.out.append(Placed(job=gang.partner, gpus=gpus, seat=1 - seat, until=gang.until))
+
+    def _seat(self, job: int, partner: int, gpus: tuple[int, ...]) -> int:
+        """Whoever was on these GPUs keeps its seat, so that a new neighbour restarts nobody."""
+        first, second = self.s.gpu_job[gpus[0]].tolist()
+        return int(second == job or (partner != NONE and first == partner))
 
     def _take(self, gpus: Sequence[int]) -> None:
         for g in gpus:

@@ -210,7 +210,8 @@ class Scheduler:
     def _successor(self, a: int, gpus: tuple[int, ...], until: Seconds, seat: int) -> None:
         """A finished job's GPUs stay with its app until their lease ends, if another of its jobs can use them."""
         s = self.state
-        if seat or until <= s.now + EPS or not s.machine_up[s.gpu_machine[list(gpus)]].all():
+        shared = bool((s.gpu_job[list(gpus), 1 - seat] != NONE).any())
+        if shared or until <= s.now + EPS or not s.machine_up[s.gpu_machine[list(gpus)]].all():
             return
         jobs, t = s.app_jobs(a), s.jobs
         gpu_type = int(s.machine_type[s.gpu_machine[gpus[0]]])
@@ -218,7 +219,7 @@ class Scheduler:
         fits &= s.allowed(jobs)[:, gpu_type]
         job = choose_job(jobs, s.work_left(jobs), np.zeros(len(jobs), dtype=bool), fits)
         if job != NONE:
-            self._grant(Placed(job=job, gpus=gpus, seat=0, until=until))
+            self._grant(Placed(job=job, gpus=gpus, seat=seat, until=until))
 
     def _end(self, j: int, outcome: str) -> None:
         s = self.state
@@ -273,8 +274,11 @@ class Scheduler:
 
     def _clear(self, grant: Grant) -> bool:
         """Nobody is still stopping on these GPUs, nor this job anywhere else."""
-        occupant = self.state.gpu_occupant[list(grant.gpus), grant.seat]
-        return grant.job not in self.stopping and bool((occupant == NONE).all())
+        s, gpus, other = self.state, list(grant.gpus), 1 - grant.seat
+        beside = s.gpu_occupant[gpus, other]
+        invited = (beside == NONE) | (beside == s.gpu_job[gpus, other])
+        empty = s.gpu_occupant[gpus, grant.seat] == NONE
+        return grant.job not in self.stopping and bool((empty & invited).all())
 
     def _issue(self, grant: Grant) -> None:
         self.state.occupy(grant.job, grant.gpus, grant.seat)

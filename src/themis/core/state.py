@@ -297,6 +297,9 @@ class State:
         """The gang trains from now on, at the speed model's rate."""
         t = self.jobs
         eff = self.speeds.effective(t.config[j], t.gpu_type[j], t.gpus[j], t.locality[j])
+        if (partner := self._partner(j)) != NONE:
+            # Who shares GPUs although nobody has measured the pair is believed to train as if alone.
+            eff *= self.speeds.beside.get((int(t.config[j]), int(t.config[partner]), int(t.gpu_type[j])), 1.0)
         t.done[j] = self.steps_now(np.array([j]))[0]
         t.rate[j], t.synced[j] = float(eff) / t.serial[j], self.now
 
@@ -338,11 +341,24 @@ class State:
         """The job's processes are about to be on these GPUs."""
         self.gpu_occupant[list(gpus), seat] = j
         self.occupied[j] = (gpus, seat)
+        self._new_pace(self._partner(j))
 
     def vacate(self, j: int) -> None:
         """The job's processes are gone."""
+        partner = self._partner(j)
         gpus, seat = self.occupied.pop(j, ((), 0))
         self.gpu_occupant[list(gpus), seat] = NONE
+        self._new_pace(partner)
+
+    def _partner(self, j: int) -> int:
+        """The job whose processes are on the same GPUs, or NONE."""
+        gpus, seat = self.occupied.get(j, ((), 0))
+        return int(self.gpu_occupant[gpus[0], 1 - seat]) if gpus else NONE
+
+    def _new_pace(self, j: int) -> None:
+        """Somebody joined or left the job's GPUs: if it trains, it does so at another speed from now on."""
+        if j != NONE and self.jobs.rate[j] > 0:
+            self.start(j)
 
     def allowed(self, rows: Int) -> Bool:
         """[J, K]: the model runs on the type, and the job did not rule it out."""

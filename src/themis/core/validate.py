@@ -24,6 +24,11 @@ def validate(state: State) -> None:
         _check(bool(state.machine_up[state.gpu_machine[gpus]].all()), f"job {j} holds GPUs of a failed machine")
         _check(len(np.unique(state.machine_type[state.gpu_machine[gpus]])) == 1, f"job {j} mixes GPU types")
         _check(bool(a.active[t.app[j]]), f"job {j} runs but its app is over")
+    both = (state.gpu_job != NONE).all(axis=1)
+    for first, second in np.unique(state.gpu_job[both], axis=0).tolist():
+        _check(
+            state.job_gpus[first] == state.job_gpus[second], f"jobs {first} and {second} share only some of their GPUs"
+        )
     _check(len(seats) == sum(len(g) for g in state.job_gpus.values()), "a seat is leased that no job holds")
     leased = np.bincount(t.app[running], weights=t.gpus[running], minlength=a.size)[: a.size]
     _check(bool((leased == a.leased[: a.size]).all()), "an app's count of leased GPUs is wrong")

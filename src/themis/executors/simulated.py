@@ -55,6 +55,9 @@ class _Gang:
     attempt: int = 0
     target: float = 0.0
     where: tuple[str, int, Locality] = ("", 0, Locality.SLOT)
+    gpus: tuple[int, ...] = ()
+    partner: tuple[str, int] | None = None
+    """Model and batch size of the job on the same GPUs, as of when it came."""
     pending: list[Cancel] = field(default_factory=list)
     checks: _Checks | None = None
 
@@ -79,7 +82,9 @@ class SimulatedExecutor(Executor):
         self.gpu_types = gpu_types
         """GPU type of each GPU id; grows as machines join."""
         self.gangs: dict[int, _Gang] = {}
-        self._rates: dict[tuple[str, int, str, int, Locality], float] = {}
+        self.on: dict[int, list[int]] = {}
+        """Jobs on the first GPU of each gang that is there: two where they share."""
+        self._rates: dict[tuple[str, int, str, int, Locality, tuple[str, int] | None], float] = {}
 
     def admit(self, first_job: int, app: App) -> None:
         """Remember the jobs of an app."""
@@ -105,7 +110,12 @@ class SimulatedExecutor(Executor):
         again = self.book.get(gang.spec.model).checkpoint_s if grant.attempt > 1 else 0.0
         gang.attempt, gang.target = grant.attempt, grant.target
         gang.where = (self.gpu_types[grant.gpus[0]], len(grant.gpus), Locality(grant.locality))
-        gang.began = now + self.settings.container_s + again
+        gang.gpus, gang.began = grant.gpus, now + self.settings.container_s + again
+        here = self.on.setdefault(grant.gpus[0], [])
+        gang.partner = self._looks(here[0]) if here else None
+        for other in here:
+            self._neighbour(other, self._looks(grant.job))
+        here.append(grant.job)
         gang.pending = [self.timer.schedule(gang.began, JobStarted(job=grant.job, attempt=grant.attempt))]
         self._train(grant.job, gang)
 
@@ -141,10 +151,35 @@ class SimulatedExecutor(Executor):
                 done = upto
 
     def _rate(self, gang: _Gang, batch: int) -> float:
-        key = (gang.spec.model, batch, *gang.where)
+        key = (gang.spec.model, batch, *gang.where, gang.partner)
         if key not in self._rates:
             self._rates[key] = self.book.rate(*key)
         return self._rates[key] / gang.spec.step_scale
+
+    def _looks(self, job: int) -> tuple[str, int]:
+        """The model and batch size that a gang trains with now."""
+        gang, end = self.gangs[job], 0.0
+        done = self._steps_after(gang, max(self.timer.now - gang.began, 0.0))
+        for regime in gang.spec.regimes:
+            end += regime.steps
+            if done < end - 1e-9:
+                break
+        return gang.spec.model, regime.batch
+
+    def _neighbour(self, job: int, partner: tuple[str, int] | None) -> None:
+        """Somebody joined or left a gang's GPUs: what it has yet to do takes another time.
+
+        Leaves out what a neighbour's later regimes change, and work lost in a crash from before the change.
+        """
+        gang, now = self.gangs[job], self.timer.now
+        started, *reports = gang.pending
+        for event in reports:
+            event.cancel()
+        gang.pending = [started]
+        if now > gang.began:
+            gang.done, gang.began = self._steps_after(gang, now - gang.began), now
+        gang.partner = partner
+        self._train(job, gang)
 
     def _stop(self, revoke: Revoke) -> None:
         gang, now = self.gangs[revoke.job], self.timer.now
@@ -155,6 +190,11 @@ class SimulatedExecutor(Executor):
         if revoke.cause == "failed":
             trained = trained // self.settings.checkpoint_every_s * self.settings.checkpoint_every_s
         gang.done = self._steps_after(gang, trained)
+        here = self.on.get(gang.gpus[0], []) if gang.gpus else []
+        if revoke.job in here:
+            here.remove(revoke.job)
+            for other in here:
+                self._neighbour(other, None)
         self.timer.schedule(now, JobStopped(job=revoke.job, attempt=revoke.attempt, steps=gang.done))
 
     def _steps_after(self, gang: _Gang, seconds: Seconds) -> float:

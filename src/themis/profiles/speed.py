@@ -3,7 +3,7 @@
 Simulation, rho, bids, shares and plans all read it here and nowhere else. A ``Profile`` is what is known of one
 model; a ``ProfileBook`` holds many; ``Speeds`` is its array form for the hot paths.
 
-    rate = curve[gpu_type, batch](gpus) / slowdown[locality]
+    rate = curve[gpu_type, batch](gpus) / slowdown[locality] * beside[partner]
 
 Linear scaling with a slowdown (Themis eq. 1) is a curve with one point; measured tables are curves with many.
 """
@@ -67,6 +67,8 @@ class Profile:
     curves : (GPU type or ``ANY_TYPE``, batch size or 0 for any) -> curve.
     slowdown : divisor of the rate at each of the four localities, rising, the first usually 1.
     checkpoint_s : seconds to write and read a checkpoint.
+    beside : share of its rate, above 0, that a job keeps while another shares its GPUs (Gavel §3.1): by GPU type or
+        ``ANY_TYPE``, own batch or 0 for any, the other's model, and its batch or 0. Missing: the two cannot share.
     source : where the figures come from; assumptions say so.
     """
 
@@ -76,6 +78,7 @@ class Profile:
     checkpoint_s: Seconds = 7.5
     category: str = ""
     source: str = ""
+    beside: Mapping[tuple[str, int, str, int], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.curves:
@@ -84,6 +87,18 @@ class Profile:
             raise InputError(
                 f"profile {self.name!r} has slowdowns {self.slowdown}, expected four numbers that rise from 1 or more."
             )
+        if any(share <= 0 for share in self.beside.values()):
+            raise InputError(
+                f"profile {self.name!r} keeps a share of 0 or less beside a partner; leave such pairs out."
+            )
+
+    def share_beside(self, gpu_type: str, batch: int, partner: tuple[str, int]) -> float:
+        """Share of its rate kept beside a partner (model, batch), by the most specific entry; 0 where they cannot share."""
+        model, other = partner
+        for key in ((k, b, model, o) for k in (gpu_type, ANY_TYPE) for b in (batch, 0) for o in (other, 0)):
+            if key in self.beside:
+                return self.beside[key]
+        return 0.0
 
     def curve(self, gpu_type: str, batch: int) -> Curve | None:
         """The most specific curve, or None where the model cannot run on the type."""
@@ -144,11 +159,22 @@ class ProfileBook:
             raise UnknownName("model", model, self.profiles)
         return self.profiles[model]
 
-    def rate(self, model: str, batch: int, gpu_type: str, gpus: int, locality: Locality) -> float:
-        """Steps/s of one gang; 0 where the model cannot run on the type."""
+    def rate(
+        self,
+        model: str,
+        batch: int,
+        gpu_type: str,
+        gpus: int,
+        locality: Locality,
+        partner: tuple[str, int] | None = None,
+    ) -> float:
+        """Steps/s of one gang, beside a partner (model, batch) if given; 0 where the model cannot run on the type."""
         profile = self.get(model)
         curve = profile.curve(gpu_type, batch)
-        return 0.0 if curve is None or gpus < 1 else float(curve.at(np.array(gpus))) / profile.slowdown[locality]
+        if curve is None or gpus < 1:
+            return 0.0
+        kept = profile.share_beside(gpu_type, batch, partner) if partner else 1.0
+        return float(curve.at(np.array(gpus))) / profile.slowdown[locality] * kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +187,8 @@ class Speeds:
     scale : Float[M, K, S+1], speed of a gang relative to one reference GPU, best locality; column 0 is 0.
         Linear scaling on one type is the identity 0, 1, 2, ...
     slowdown : Float[M, 4].
-    restart_s : Float[M], checkpoint seconds.
+    checkpoint_s : Float[M].
+    beside : (configuration, partner's configuration, GPU type) -> share of its rate kept; missing: they cannot share.
     """
 
     index: Mapping[tuple[str, int], int]
@@ -169,6 +196,7 @@ class Speeds:
     scale: Float
     slowdown: Float
     checkpoint_s: Float = field(repr=False)
+    beside: Mapping[tuple[int, int, int], float] = field(default_factory=dict, repr=False)
 
     def effective(self, config: Int, gpu_type: Int, gpus: Int, locality: Int) -> Float:
         """Reference GPUs that a gang is worth: ``scale / slowdown``, elementwise."""
@@ -213,4 +241,16 @@ def compile_speeds(
         scale=scale,
         slowdown=np.array([book.get(model).slowdown for model, _ in wanted], dtype=np.float64).reshape(-1, 4),
         checkpoint_s=np.array([book.get(model).checkpoint_s for model, _ in wanted]),
+        beside=_beside(book, wanted, gpu_types),
     )
+
+
+def _beside(
+    book: ProfileBook, configs: list[tuple[str, int]], gpu_types: tuple[str, ...]
+) -> dict[tuple[int, int, int], float]:
+    shares = {
+        (m, other, k): book.get(model).share_beside(gpu_type, batch, partner)
+        for m, (model, batch) in enumerate(configs) if book.get(model).beside
+        for other, partner in enumerate(configs) for k, gpu_type in enumerate(gpu_types)
+    }  # fmt: skip
+    return {key: share for key, share in shares.items() if share > 0}
