@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -118,3 +123,54 @@ def test_an_outcome_names_its_run() -> None:
     runs = _with_wrong()
     done: list[Done[dict[str, int]]] = run_many(runs, Kinds, processes=1)
     assert [d.run for d in done] == runs
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
+def test_runs_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-c",
+        "from themis.cli import main; main()",
+        "simulate",
+        "-w",
+        "themis1:apps=200",
+        "-c",
+        "testbed-64",
+        "-p",
+        "drf,fifo",
+        "-q",
+    ]
+    parent = subprocess.Popen(
+        [*command, "--out", str(tmp_path / "out")], env={**os.environ, "THEMIS_MARK": str(tmp_path)}
+    )
+    marked = _marked(str(tmp_path))
+    try:
+        assert _until(lambda: len(list((tmp_path / "out").glob("**/*.gz"))) == 2 and len(marked()) >= 3)
+    finally:
+        parent.kill()
+        parent.wait()
+    assert _until(lambda: not marked())
+
+
+def _marked(mark: str) -> Callable[[], list[int]]:
+    """Living processes that inherited the mark."""
+
+    def look() -> list[int]:
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if mark.encode() in (folder / "environ").read_bytes():
+                    found.append(int(folder.name))
+        return found
+
+    return look
+
+
+def _until(true: Callable[[], bool], seconds: float = 120.0) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if true():
+            return True
+        time.sleep(0.2)
+    return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -212,6 +213,15 @@ def _context() -> BaseContext:
 def _child(send: Connection, index: int, run: Run, fold: Callable[[], RecordFold[T]]) -> None:
     # An interrupt reaches the whole process group; only the parent acts on it, and ends us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     done = _simulate(run, fold, lambda finished, now: send.send(Progress(index=index, finished=finished, now=now)))
     send.send(done)
     send.close()
+
+
+def _end_with_parent() -> None:
+    """Nobody waits for the results of a parent that is gone, however it ended."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
