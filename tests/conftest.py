@@ -6,6 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A busy machine is no fault of a test: how long drawing an example takes says nothing here.
+settings.register_profile("themis", suppress_health_check=[HealthCheck.too_slow], deadline=None)
+settings.load_profile("themis")
 
 
 @pytest.fixture(scope="session")

@@ -101,14 +101,16 @@ def validate(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Most faults to list.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    from themis.traces.summary import check_fits
+    from themis.traces.summary import check_fits, check_lengths
 
     there = _cluster(cluster)
     faults = _faults(trace, trace_format, limit)
     workload = None if faults else _load(trace, trace_format, 0)
-    if there and workload:
+    if workload:
         try:
-            check_fits(workload, there)
+            check_lengths(workload)
+            if there:
+                check_fits(workload, there)
         except InputError as error:
             faults = [error]
     if as_json:

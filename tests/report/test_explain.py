@@ -120,6 +120,13 @@ def test_an_app_that_a_cut_proof_left_out_is_still_ranked(tmp_path: Path) -> Non
     assert (left_out.auction, left_out.of, left_out.cut) == (False, 300, True)
 
 
+def test_names_in_brackets_are_no_markup(tmp_path: Path) -> None:
+    log = write(tmp_path / "x.jsonl.gz", [(0.0, HEADER), (0.0, app("[red]a", 0.0, 1, user="[/bold]"))])
+    out = io.StringIO()
+    Console(file=out, width=120).print(explain(log, "[red]a").table())
+    assert "[red]a of [/bold] under themis" in out.getvalue()
+
+
 def test_an_unknown_app_gets_a_suggestion(tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match=r"unknown app 'mein'\. Did you mean 'mine'\?"):
         explain(write(tmp_path / "x.jsonl", STORY), "mein")

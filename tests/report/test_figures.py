@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from report_cases import MINI, fold, runs
 
 from themis.errors import InputError
@@ -16,7 +17,7 @@ from themis.report import figures, timeline
 from themis.report.compare import compare
 from themis.report.figures import draw, write_figures
 from themis.report.series import Series
-from themis.report.style import FILE, PAGE, colour, dash, inline_svg
+from themis.report.style import FILE, PAGE, Drawing, colour, dash, inline_svg, save
 
 NAMES = {
     "rho-paper", "rho-exact", "jct", "contention", "gpu-use", "placement", "localities", "gpu-time", "lost-gpu-time",
@@ -103,6 +104,15 @@ def test_users_beyond_the_most_are_left_to_the_table() -> None:
     apps = tuple(replace(run.apps[0], app=i, user=f"user{i}", gpu_seconds=float(i)) for i in range(30))
     axis = figures.users([("themis", replace(run, apps=apps))], FILE).figure.axes[0]
     assert [label.get_text() for label in axis.get_yticklabels()] == [f"user{i}" for i in range(29, 21, -1)]
+
+
+def test_names_in_any_script_are_drawn_without_a_warning(tmp_path: Path) -> None:
+    for kind in ("svg", "png"):
+        figure = Figure()
+        figure.text(0.1, 0.1, "\u96c6\u7fa4")
+        save(Drawing(name="x", title="\u96c6", figure=figure), tmp_path / f"x.{kind}", "")
+    assert "\u96c6\u7fa4" in (tmp_path / "x.svg").read_text(encoding="utf-8")
+    assert "\u96c6\u7fa4" in inline_svg(Drawing(name="x", title="", figure=figure))
 
 
 def test_names_of_files_hold_no_odd_characters(tmp_path: Path) -> None:

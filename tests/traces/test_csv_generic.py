@@ -240,7 +240,7 @@ def test_a_file_that_cannot_be_read_is_an_input_error(
 names = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=6).map(str.strip).filter(bool)
 positive = st.floats(min_value=1e-300, max_value=1e300)
 finite = st.floats(allow_nan=False, allow_infinity=False)
-losses = st.builds(LossCurve, a=finite, b=finite, c=finite)
+losses = st.builds(LossCurve, a=finite, b=st.floats(min_value=0.0, allow_infinity=False), c=finite)
 regimes = st.lists(st.builds(Regime, steps=positive, batch=st.integers(0, 4096)), min_size=1, max_size=3).map(tuple)
 
 

@@ -15,6 +15,9 @@ import numpy as np
 from themis.errors import ClusterError
 from themis.model.units import Int
 
+MOST_GPUS = 100_000
+"""Of one machine: far more than any has, far fewer than fill the memory."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
@@ -34,6 +37,8 @@ class Machine:
             raise ClusterError(
                 f"machine {self.name!r} has {self.gpus} GPUs, expected at least 1. Leave it out instead."
             )
+        if self.gpus > MOST_GPUS:
+            raise ClusterError(f"machine {self.name!r} has {self.gpus} GPUs, expected at most {MOST_GPUS}.")
         if self.gpus_per_slot < 0 or self.gpus_per_slot > self.gpus:
             raise ClusterError(
                 f"machine {self.name!r} has {self.gpus_per_slot} GPUs per slot, expected 0 (one slot) to {self.gpus}."

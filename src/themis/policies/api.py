@@ -7,6 +7,7 @@ Adding one is a file in this folder, a line under the entry points ``themis.poli
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -32,6 +33,10 @@ class Pace:
     """When a policy is asked: whenever GPUs are free, or (with ``round_s``) also at every round's boundary."""
 
     round_s: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        if self.round_s is not None and not 1.0 <= self.round_s < math.inf:
+            raise InputError(f"round_s is {self.round_s}, expected at least 1 second.")
 
 
 ON_FREE_GPUS = Pace()
@@ -112,7 +117,12 @@ def make_policy(spec: str, overrides: Mapping[str, Any] | None = None) -> Policy
         if key not in parameters:
             raise UnknownName(f"parameter of policy {name}", key, parameters)
         values[key] = _convert(name, key, value, parameters[key].default)
-    return kind(**values)
+    policy = kind(**values)
+    try:
+        _ = policy.pace
+    except InputError as error:
+        raise InputError(f"policy {name}: {error}") from None
+    return policy
 
 
 def params(policy: Policy) -> dict[str, Any]:

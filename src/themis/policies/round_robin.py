@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from themis.errors import InputError
 from themis.model.answers import RoundPlan, Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
@@ -29,6 +30,10 @@ class RoundRobin:
     claims: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
     level: ClassVar[Level] = Level.JOB
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.window <= 1000:
+            raise InputError(f"policy round_robin: window is {self.window}, expected 1 to 1000 rounds.")
 
     @property
     def pace(self) -> Pace:

@@ -27,7 +27,7 @@ from themis.fairness.filtering import bidder_count, worst_first
 from themis.fairness.finish_time import FinishTime, Form
 from themis.model.answers import Ask, Proof, Solved
 from themis.model.snapshot import Snapshot
-from themis.model.units import NONE, Int, Locality
+from themis.model.units import NONE, Bool, Int, Locality
 from themis.placement.grants import Hand, demand_of, lease_end
 from themis.placement.packing import Counts, narrowest
 from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
@@ -149,8 +149,12 @@ class _Round:
         So a winner without whom more apps would be served pays nothing, as in the usual extension of maximum Nash
         welfare; otherwise the same ratio as ever, over the same set.
         """
-        kept = float(outcome.kept[b])
-        return 1.0 if self.policy.waiting is Waiting.UNBOUNDED and kept < math.exp(-UNSERVED / 2) else kept
+        return 1.0 if self._free_of_charge(outcome)[b] else float(outcome.kept[b])
+
+    def _free_of_charge(self, outcome: Outcome) -> Bool:
+        unbounded = self.policy.waiting is Waiting.UNBOUNDED
+        free: Bool = (outcome.kept < math.exp(-UNSERVED / 2)) & unbounded
+        return free
 
     def _has_waiting(self, a: int) -> bool:
         return bool((self.s.job_held[self.s.job_ptr[a] : self.s.job_ptr[a + 1]] == 0).any())
@@ -214,10 +218,11 @@ class _Round:
         at = np.searchsorted(self.bidders, rows)
         bid = np.isin(rows, self.bidders)
         at = np.where(bid, np.minimum(at, len(self.bidders) - 1), 0)
+        pays = bid & ~self._free_of_charge(outcome)[at]
         won = np.bincount(outcome.win_bidder, weights=outcome.win_gpus, minlength=len(self.bidders)).astype(np.int64)
         return Proof(
             objective=outcome.objective, bound=outcome.bound, method=outcome.method, offered=int(s.free.sum()),
             app=s.app_id[rows], rho=self.finish.rho[rows], bid=bid, won=np.where(bid, won[at], 0),
-            kept=np.where(bid, outcome.kept[at], 1.0), kept_low=np.where(bid, outcome.kept_low[at], 1.0),
-            kept_high=np.where(bid, outcome.kept_high[at], 1.0), leftover=self.leftover[rows],
+            kept=np.where(pays, outcome.kept[at], 1.0), kept_low=np.where(pays, outcome.kept_low[at], 1.0),
+            kept_high=np.where(pays, outcome.kept_high[at], 1.0), leftover=self.leftover[rows],
         )  # fmt: skip

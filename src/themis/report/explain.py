@@ -261,8 +261,8 @@ def collapse(steps: Sequence[Step]) -> list[list[Step]]:
 
 def _table(story: Explanation, every: bool) -> Table:
     auctions = bool(story.form)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=_title(story), title_justify="left", title_style="bold",
-                  caption=_caption(story), caption_justify="left", caption_style="dim")  # fmt: skip
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=Text(_title(story)), title_justify="left", title_style="bold",
+                  caption=Text(_caption(story)), caption_justify="left", caption_style="dim")  # fmt: skip
     table.add_column("time", no_wrap=True)
     table.add_column("round", justify="right", no_wrap=True)
     if auctions:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -122,7 +123,7 @@ def inline_svg(drawing: Drawing) -> str:
     figure = drawing.figure
     figure.patch.set_visible(False)
     out = io.StringIO()
-    with _svg_context(drawing.name):
+    with _svg_context(drawing.name), _any_script():
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = out.getvalue()
     text = text[text.index("<svg") :]
@@ -141,6 +142,14 @@ def inline_svg(drawing: Drawing) -> str:
 def _svg_context(name: str) -> AbstractContextManager[None]:
     # A salt for each figure keeps the ids of figures on one page apart; text stays text.
     return matplotlib.rc_context({"svg.hashsalt": f"themis-{name}", "svg.fonttype": "none"})
+
+
+@contextmanager
+def _any_script() -> Iterator[None]:
+    """Names in scripts that matplotlib's font lacks: an SVG shows them in the reader's fonts, a PNG as boxes."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font", category=UserWarning)
+        yield
 
 
 def escape(text: str) -> str:
@@ -175,7 +184,7 @@ def save(drawing: Drawing, path: Path, caption: str) -> None:
     else:
         figure.supxlabel(said, fontsize=6.5, color=SOFT, x=0.01, ha="left")
     kind = path.suffix.removeprefix(".")
-    with _svg_context(drawing.name):
+    with _svg_context(drawing.name), _any_script():
         figure.savefig(path, format=kind, dpi=160, metadata={"Date": None} if kind == "svg" else {"Software": None})
 
 

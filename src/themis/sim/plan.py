@@ -28,7 +28,7 @@ from themis.profiles.presets import load_cluster
 from themis.sim.many import Run
 from themis.sim.runner import Outage, Simulation, outages
 from themis.traces.api import load_workload
-from themis.traces.summary import app_work, check_fits
+from themis.traces.summary import app_work, check_fits, check_lengths
 
 _PARAMETER = re.compile(r"\s*\w+\s*=")
 _NAME_AND_PARAMETERS = re.compile(r"(?P<name>.*?):(?P<rest>\s*\w+\s*=.*)")
@@ -64,7 +64,9 @@ class Plan:
         InputError : anything is wrong, before anything runs.
         """
         if not (0 <= self.mtbf < math.inf and 0 < self.repair < math.inf):
-            raise InputError(f"mtbf is {self.mtbf} s and repair {self.repair} s, expected 0 or more, and more than 0.")
+            raise InputError(
+                f"mtbf is {self.mtbf} s, expected 0 (no failures) or more; repair is {self.repair} s, expected more than 0."
+            )
         cluster = load_cluster(self.cluster)
         policies = [(spec, make_policy(spec)) for spec in self.policies]
         make_settings(self.settings, seed=0)
@@ -92,6 +94,7 @@ class Plan:
         if not workload.apps:
             raise InputError(f"workload {self.workload!r} has no apps, expected at least one.")
         check_fits(workload, cluster)
+        check_lengths(workload)
         if not self.mtbf:
             return workload, ()
         # Nobody knows how long a run will take; ten times its work after the last arrival is long enough.

@@ -10,6 +10,7 @@ import csv
 import difflib
 import gzip
 import io
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -247,10 +248,14 @@ def _tuner(row: Row, jobs: tuple[Job, ...]) -> Tuner:
 def _loss(row: Row) -> LossCurve:
     if not row.text("loss"):
         return LossCurve()
+    expected = "three numbers 'a b c' of the curve a / (b i + 1) + c, b at least 0"
     try:
         a, b, c = (float(part) for part in row.text("loss").split())
     except ValueError:
-        row.fail("loss", "three numbers 'a b c' of the curve a / (b i + 1) + c")
+        row.fail("loss", expected)
+    # A negative b has a pole where the run may well come.
+    if not all(map(math.isfinite, (a, b, c))) or b < 0:
+        row.fail("loss", expected)
     return LossCurve(a=a, b=b, c=c)
 
 

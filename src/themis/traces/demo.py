@@ -63,8 +63,8 @@ class Demo:
     def __post_init__(self) -> None:
         for key in ("load", "gpus", "hours"):
             value = getattr(self, key)
-            if not 0 < value < float("inf"):
-                raise InputError(f"workload 'demo': {key} is {value}, expected more than 0.")
+            if not 1e-6 <= value <= 1e9:
+                raise InputError(f"workload 'demo': {key} is {value}, expected more than 0, 1e-6 to 1e9.")
 
     def generate(self, *, seed: int, book: ProfileBook = DEFAULT_BOOK) -> Workload:
         """Draw the workload; the same seed and parameters give the same one."""

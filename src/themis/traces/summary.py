@@ -17,6 +17,9 @@ from themis.profiles.speed import Profile, ProfileBook
 from themis.traces.mix import ReferenceRates
 from themis.tuning.curves import dry_run
 
+LONGEST: Seconds = 1e10
+"""The longest job and the latest arrival that are taken, some 300 years."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSummary:
@@ -156,6 +159,26 @@ def check_fits(workload: Workload, cluster: Cluster, book: ProfileBook = DEFAULT
                 raise ClusterError(
                     f"job {job.name!r} of app {app.name!r} needs {job.gpus_min} GPUs{kind}; cluster {cluster.name!r} "
                     f"has {checked[key]} that it can use. Lower its gpus_min or take a larger cluster."
+                )
+
+
+def check_lengths(workload: Workload, book: ProfileBook = DEFAULT_BOOK) -> None:
+    """Check that arrivals and jobs lie within ``LONGEST``; beyond, a lease is lost in the rounding of the clock.
+
+    Raises
+    ------
+    InputError : an app arrives later, or a job takes longer on its most GPUs.
+    """
+    rates = ReferenceRates(book)
+    for app in workload.apps:
+        if not app.arrival <= LONGEST:
+            raise InputError(f"app {app.name!r} arrives at {app.arrival:.3g} s, expected at most {LONGEST:.0e} s.")
+        for job in app.jobs:
+            takes = job_seconds(job, job.gpus_max, rates)
+            if not takes <= LONGEST:
+                raise InputError(
+                    f"job {job.name!r} of app {app.name!r} takes {takes:.3g} s, expected at most {LONGEST:.0e} s "
+                    "(300 years). Correct its duration or steps."
                 )
 
 
