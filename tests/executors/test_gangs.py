@@ -247,3 +247,20 @@ def test_a_grant_for_an_unknown_job_is_our_own_mistake() -> None:
 def test_wrong_input_is_refused_in_one_sentence(make: object, words: str) -> None:
     with pytest.raises(InputError, match=words):
         make()  # type: ignore[operator]
+
+
+def test_a_program_whose_work_is_estimated_as_time_gets_no_target_and_its_steps_are_not_believed() -> None:
+    """It would end after as many steps as the estimate has seconds, and its progress would be taken for theirs."""
+    book = gangs()
+    book.programs = lambda app, index: replace(PROGRAM, own_steps=False)
+    out = book.command(grant(1, (1, 2, 3), target=100.0), 0.0)
+    specs = [o.message.spec for o in out if isinstance(o, Send) and isinstance(o.message, Prepare)]
+    assert [spec.target for spec in specs] == [1e18, 1e18]
+    for phase in ("prepared", "running"):
+        for n in (0, 1):
+            book.heard(n, state(phase, port=20000 + n), 0.0)
+    assert book.heard(0, TaskReport(task=TASK, steps=5000.0, saved=5000.0, loss=0.1, step_s=0.01), 50.0) == []
+    assert 0 not in book.saved
+    book.heard(0, state("ended"), 60.0)
+    ended = [o for o in book.heard(1, state("ended"), 60.0) if isinstance(o, JobReached)]
+    assert [o.steps for o in ended] == [100.0]

@@ -242,7 +242,7 @@ class Gangs:
         gang = next(
             (g for g in self.gangs.values() if machine in g.parts and g.parts[machine].spec.task == report.task), None
         )
-        if gang is None or gang.over:
+        if gang is None or gang.over or not gang.program.own_steps:
             return
         gang.report = report
         if report.saved > 0:

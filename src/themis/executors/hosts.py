@@ -12,6 +12,9 @@ from themis.model.events import Grant
 from themis.model.units import Seconds
 from themis.node.messages import TaskSpec
 
+NO_TARGET = 1e18
+"""Steps that no program does; finite, so that every text form of a message can hold it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
@@ -85,7 +88,7 @@ def task_specs(
             machines=len(where), per_machine=per_machine, grace_s=program.grace_s, stop_signal=program.stop_signal,
             checkpoint_dir=program.checkpoint_dir or f"{checkpoints}/app{grant.app}/job{grant.job}",
             make_checkpoint_dir=not program.checkpoint_dir,
-            target=grant.target, log_bytes=log_bytes,
+            target=grant.target if program.own_steps else NO_TARGET, log_bytes=log_bytes,
         )  # fmt: skip
         ranks += count
     return specs

@@ -26,6 +26,8 @@ class Program:
     launch : ``gpu`` starts one rank a GPU, ``machine`` one process a machine (torchrun starts its own ranks).
     grace_s : seconds from ``stop_signal`` to SIGKILL.
     checkpoint_dir : where it saves, on every machine; empty for a folder that the executor chooses.
+    own_steps : its app's work is counted in the steps that the program counts. If not, because work was estimated as
+        time, the program gets no target that it could take for its own, and its reports of steps are not believed.
     """
 
     argv: tuple[str, ...]
@@ -36,6 +38,7 @@ class Program:
     grace_s: Seconds = 60.0
     stop_signal: str = "SIGTERM"
     checkpoint_dir: str = ""
+    own_steps: bool = True
 
     def __post_init__(self) -> None:
         if not self.argv or not self.argv[0]:

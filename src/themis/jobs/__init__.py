@@ -10,8 +10,10 @@ from themis.jobs.after import decide
 from themis.jobs.build import Built, build, programs_of
 from themis.jobs.check import check
 from themis.jobs.read import Reading, parse, read_jobs
+from themis.jobs.settings import ServiceSettings, load_service_settings
 from themis.jobs.spec import After, Submission, Trial, When
 
 __all__ = [
-    "After", "Built", "Reading", "Submission", "Trial", "When", "build", "check", "decide", "parse", "programs_of", "read_jobs",
+    "After", "Built", "Reading", "ServiceSettings", "Submission", "Trial", "When", "build", "check", "decide",
+    "load_service_settings", "parse", "programs_of", "read_jobs",
 ]  # fmt: skip

@@ -79,7 +79,7 @@ def build(
     return Built(
         spec=spec, profile=profile, in_own_steps=estimate.own, estimated=estimate.guessed,
         app=App(name=name, user=user, arrival=arrival, jobs=jobs, tuner=spec.tuner, deadline=deadline),
-        programs=tuple(_program(spec, trial, system_user) for trial in spec.trials),
+        programs=tuple(_program(spec, trial, system_user, estimate.own) for trial in spec.trials),
     )  # fmt: skip
 
 
@@ -137,7 +137,7 @@ def _profile(spec: Submission, name: str) -> Profile | None:
     )  # fmt: skip
 
 
-def _program(spec: Submission, trial: Trial, system_user: str) -> Program:
+def _program(spec: Submission, trial: Trial, system_user: str, own_steps: bool) -> Program:
     """The job's own command line; places are filled where there is an array or a sweep."""
 
     def fill(text: str) -> str:
@@ -146,5 +146,5 @@ def _program(spec: Submission, trial: Trial, system_user: str) -> Program:
     return Program(
         argv=tuple(map(fill, spec.command)), cwd=spec.workdir, user=system_user, launch=spec.launch,
         env={key: fill(value) for key, value in spec.env.items()} | parameter_env(spec, trial),
-        grace_s=spec.grace_s, stop_signal=spec.stop_signal, checkpoint_dir=fill(spec.checkpoint_dir),
+        grace_s=spec.grace_s, stop_signal=spec.stop_signal, checkpoint_dir=fill(spec.checkpoint_dir), own_steps=own_steps,
     )  # fmt: skip

@@ -8,21 +8,27 @@ from pathlib import Path
 from themis.errors import InputError
 from themis.jobs.faults import Fault
 from themis.jobs.read import parse, read_text
+from themis.jobs.settings import is_settings, settings_faults
 
 
 def check(paths: Iterable[Path], *, folder: Path | None = None) -> list[str]:
-    """Every fault of these files, a sentence each, in order of file and line; empty if there is none.
+    """Every fault of these files, of jobs or of the service's settings: a sentence each, by file and line.
 
-    Apps of one file or of earlier files may be waited for (``after``), and so may apps that were submitted before: a
-    name that nobody here has is no fault.
+    Apps of the same file may be waited for (``after``), and so may apps that were submitted before: a name that nobody
+    here has is no fault.
     """
     base = str((folder or Path()).absolute())
     out: list[str] = []
     for path in paths:
         try:
-            faults: tuple[Fault, ...] = parse(read_text(path), source=str(path), folder=base).faults
+            text = read_text(path)
+            faults = settings_faults(text, path) if is_settings(text) else _job_faults(text, path, base)
         except InputError as error:
             out.append(str(error))
         else:
             out += map(str, faults)
     return out
+
+
+def _job_faults(text: str, path: Path, folder: str) -> list[Fault]:
+    return list(parse(text, source=str(path), folder=folder).faults)

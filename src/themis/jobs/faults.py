@@ -6,10 +6,11 @@ Pydantic finds the faults of one level of a document all at once; here they beco
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any, TypeVar
+from types import MappingProxyType, NoneType, UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import PydanticCustomError
@@ -104,10 +105,10 @@ class Findings:
     def _complain(self, model: type[BaseModel], entry: Any, path: Path) -> None:
         inner = tuple(part for part in entry["loc"] if part != "[key]")
         where: Path = (*path, *inner)
-        if entry["type"] == "extra_forbidden":
-            known = keys_of(model)
-            self.add(where, f"unknown key {inner[-1]!r}{_inside(where)}.{did_you_mean(str(inner[-1]), known)} "
-                            f"Known: {', '.join(sorted(known))}.")  # fmt: skip
+        if entry["type"] in ("extra_forbidden", "invalid_key"):
+            known = keys_of(_model_at(model, inner[:-1]))
+            hint = did_you_mean(str(inner[-1]), known)
+            self.add(where, f"unknown key {short(inner[-1])}{_inside(where)}.{hint} Known: {', '.join(sorted(known))}.")
         elif entry["type"] == "missing":
             self.add(where[:-1], f"the key {inner[-1]!r}{_inside(where)} is missing; add it.")
         else:
@@ -132,7 +133,7 @@ def raise_first(faults: Iterable[Fault]) -> None:
     """Raise an InputError of the first fault, which says how many more there are."""
     found = list(faults)
     if found:
-        more = f" ({len(found) - 1} more: `themis check` lists all faults)" if len(found) > 1 else ""
+        more = f" ({len(found) - 1} more; `themis check` lists all faults of a file.)" if len(found) > 1 else ""
         raise InputError(f"{found[0]}{more}")
 
 
@@ -154,8 +155,31 @@ def _key(path: Path) -> str:
 
 def _inside(path: Path) -> str:
     parents = path[:-1]
-    inside = "".join(f"[{p}]" if isinstance(p, int) else f"{'.' if i else ''}{p}" for i, p in enumerate(parents))
+    inside = "".join(f"[{p}]" if isinstance(p, int) else f"{'.' if i else ''}{_bare(p)}" for i, p in enumerate(parents))
     return f" in {inside}" if inside else ""
+
+
+def _bare(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_.-]{1,60}", key) else short(key)
+
+
+def _model_at(model: type[BaseModel], path: Path) -> type[BaseModel]:
+    """The model that the value at these keys is read as: the innermost one that there is."""
+    kind: Any = model
+    for part in path:
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            model = kind
+            kind = _bare_type(kind.model_fields[str(part)].annotation) if str(part) in kind.model_fields else None
+        else:
+            kind = _bare_type(get_args(kind)[-1]) if get_args(kind) else None
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else model
+
+
+def _bare_type(kind: Any) -> Any:
+    """Without ``Annotated`` and ``| None``."""
+    while get_origin(kind) in (Annotated, Union, UnionType):
+        kind = next(k for k in get_args(kind) if k is not NoneType)
+    return kind
 
 
 _TYPES = {

@@ -16,7 +16,7 @@ from themis.jobs.after import unmet
 from themis.jobs.faults import Fault, Findings, raise_first
 from themis.jobs.place import check_places, place
 from themis.jobs.spec import Hints, Submission, Trial
-from themis.jobs.tuners import sweep
+from themis.jobs.tuners import sweep, tuner_text
 from themis.jobs.written import JobText, SweepText
 from themis.jobs.yaml_text import BadYaml, Document, documents
 from themis.model.workload import Bag, Tuner
@@ -60,10 +60,9 @@ def parse(
         faults.append(Fault(source, 0, "it holds no document, expected a job with at least the keys name and command."))
     _names_differ(notes)
     # Names of documents that are faulty count: one mistake should not be told twice.
-    names = [n.document.data.get("name") for n in notes if isinstance(n.document.data, dict)]
-    lines = {n.document.data.get("name"): n for n in notes if isinstance(n.document.data, dict)}
-    for submission, problem in unmet(found, {str(name) for name in names}, known):
-        lines[submission.name].add(("after",), problem)
+    written = {name: findings for findings in notes if (name := _name(findings))}
+    for submission, problem in unmet(found, written, known):
+        written[submission.name].add(("after",), problem)
     faults += [fault for findings in notes for fault in findings.faults]
     return Reading(submissions=tuple(found), faults=tuple(sorted(faults, key=lambda fault: fault.line)))
 
@@ -100,12 +99,13 @@ def _submission(findings: Findings, folder: str, book: ProfileBook) -> Submissio
     document = findings.document
     _as_written(document)
     job = findings.valid(JobText, document.data)
+    # The sweep's own faults too, whatever is wrong around it.
+    written = document.data.get("sweep") if isinstance(document.data, dict) else None
+    search = findings.valid(SweepText, written, ("sweep",)) if written is not None else None
+    if isinstance(written, dict):
+        tuner_text(written.get("tuner"), findings)
     if job is None:
-        # The sweep's own faults too, while we are at it.
-        if isinstance(document.data, dict) and document.data.get("sweep") is not None:
-            findings.valid(SweepText, document.data["sweep"], ("sweep",))
         return None
-    search = findings.valid(SweepText, job.sweep, ("sweep",)) if job.sweep is not None else None
     _together(job, search, findings)
     _model(job, book, findings)
     trials, tuner = _trials(job, search, findings)
@@ -117,12 +117,7 @@ def _submission(findings: Findings, folder: str, book: ProfileBook) -> Submissio
         check_places(job.command, job.env, saves, places, findings)
     if findings.faults:
         return None
-    if (
-        several
-        and saves
-        and place(saves, job.name, trials[0]) == place(saves, job.name, trials[-1])
-        and len(trials) > 1
-    ):
+    if several and saves and len({place(saves, job.name, trial) for trial in trials}) < len(trials):
         saves = posixpath.join(saves, "{index}")
     return Submission(
         name=job.name, command=job.command, gpus_min=job.gpus[0], gpus_max=job.gpus[1], trials=trials, tuner=tuner,
@@ -196,11 +191,15 @@ def _absolute(path: str, folder: str, key: str, findings: Findings) -> str:
 def _names_differ(notes: list[Findings]) -> None:
     first: dict[str, int] = {}
     for findings in notes:
-        data = findings.document.data
-        name = data.get("name") if isinstance(data, dict) else None
-        if not isinstance(name, str):
-            continue
+        name = _name(findings)
         if name in first:
             findings.add(("name",), f"key 'name': got {name!r}, which the document of line {first[name]} has already; "
                          "names must differ.")  # fmt: skip
-        first.setdefault(name, findings.document.line(("name",)))
+        if name:
+            first.setdefault(name, findings.document.line(("name",)))
+
+
+def _name(findings: Findings) -> str:
+    data = findings.document.data
+    name = data.get("name") if isinstance(data, dict) else None
+    return name if isinstance(name, str) else ""

@@ -6,11 +6,11 @@ import posixpath
 import re
 import shlex
 import signal
-from typing import Any
+from typing import Any, TypeGuard
 
 from themis.executors.program import LAUNCHES
 from themis.jobs import sizes
-from themis.jobs.faults import did_you_mean
+from themis.jobs.faults import did_you_mean, short
 from themis.jobs.sizes import Unreadable
 from themis.jobs.spec import After, When
 
@@ -29,9 +29,22 @@ def name(value: object) -> str:
     return value
 
 
+def plain(value: object) -> TypeGuard[str]:
+    """Whether it is text that a process can be given."""
+    return isinstance(value, str) and "\0" not in value and _encodes(value)
+
+
+def _encodes(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def text(value: object) -> str:
     """Text that is not empty and that a process can be given."""
-    if not isinstance(value, str) or not value.strip() or "\0" in value:
+    if not plain(value) or not value.strip():
         raise Unreadable("text that is not empty")
     return value
 
@@ -43,7 +56,7 @@ def command(value: object) -> tuple[str, ...]:
         words = shlex.split(value) if isinstance(value, str) else value
     except ValueError:
         raise Unreadable(f"{expected}, with its quotes closed") from None
-    if not isinstance(words, list) or not words or not all(isinstance(w, str) and "\0" not in w for w in words):
+    if not isinstance(words, list) or not words or not all(map(plain, words)):
         raise Unreadable(expected)
     if not words[0].strip():
         raise Unreadable(expected)
@@ -60,7 +73,7 @@ def folder(value: object) -> str:
 def gpu_types(value: object) -> tuple[str, ...]:
     """One GPU type or a list of them."""
     types = [value] if isinstance(value, str) else value
-    if not isinstance(types, list) or not types or not all(isinstance(t, str) and t.strip() for t in types):
+    if not isinstance(types, list) or not types or not all(plain(t) and t.strip() for t in types):
         raise Unreadable("a GPU type such as A100, or a list of those that will do")
     return tuple(dict.fromkeys(types))
 
@@ -71,11 +84,13 @@ def variables(value: object) -> dict[str, str]:
         raise Unreadable("a mapping of variable names to values")
     for key, given in value.items():
         if not isinstance(key, str) or not _VARIABLE.fullmatch(key):
-            raise Unreadable(f"names of letters, digits and '_', not {key!r}")
+            raise Unreadable(f"names of letters, digits and '_', not {short(key)}")
         if key.startswith(("THEMIS_", "SLURM_")):
-            raise Unreadable(f"no names that begin with THEMIS_ or SLURM_, such as {key!r}: they are not passed on")
-        if not isinstance(given, str) or "\0" in given:
-            raise Unreadable(f"a plain value for {key!r}")
+            raise Unreadable(
+                f"no names that begin with THEMIS_ or SLURM_, such as {short(key)}: they are not passed on"
+            )
+        if not plain(given):
+            raise Unreadable(f"a plain value for {short(key)}")
     return value
 
 
@@ -90,7 +105,7 @@ def after(value: object) -> tuple[After, ...]:
     out: list[After] = []
     for other, when in given.items():
         if when not in list(When):
-            raise Unreadable(f"{expected}, not {when!r}.{did_you_mean(str(when), list(When))}".rstrip("."))
+            raise Unreadable(f"{expected}, not {short(when)}.{did_you_mean(str(when), list(When))}".rstrip("."))
         out.append(After(name=name(other), when=When(when)))
     return tuple(out)
 
@@ -102,7 +117,7 @@ def speed(value: object) -> dict[str, dict[int, float]]:
     out: dict[str, dict[int, float]] = {}
     for kind, rates in given.items():
         by_gpus = rates if isinstance(rates, dict) else {1: rates}
-        if not isinstance(kind, str) or not kind or not by_gpus:
+        if not plain(kind) or not kind or not by_gpus:
             raise Unreadable(expected)
         if not all(isinstance(count, int) and 1 <= count <= sizes.MOST_GPUS for count in by_gpus):
             raise Unreadable(expected)
@@ -133,7 +148,7 @@ def slowdown(value: object) -> tuple[float, float, float, float]:
 
 def stop_signal(value: object) -> str:
     """The name of a signal that a job can handle."""
-    if value not in signal.Signals.__members__ or value in ("SIGKILL", "SIGSTOP"):
+    if not isinstance(value, str) or value not in signal.Signals.__members__ or value in ("SIGKILL", "SIGSTOP"):
         raise Unreadable("a signal that the job can handle, such as SIGTERM or SIGUSR1")
     return str(value)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from themis.jobs.faults import did_you_mean, short
+from themis.jobs.readers import plain
 from themis.jobs.sizes import MOST_JOBS, Unreadable
 from themis.jobs.spec import Trial, Value
 
@@ -70,7 +71,7 @@ def domain(value: object) -> Domain:
         raise Unreadable(DOMAIN)
     ((form, given),) = value.items()
     if form not in FORMS:
-        raise Unreadable(f"{DOMAIN}, not {form!r}.{did_you_mean(str(form), FORMS)}".rstrip("."))
+        raise Unreadable(f"{DOMAIN}, not {short(form)}.{did_you_mean(str(form), FORMS)}".rstrip("."))
     if form in ("choice", "grid"):
         return _listed(given, grid=form == "grid")
     return _numbers(form, given)
@@ -100,7 +101,7 @@ def _numbers(form: str, given: object) -> Numbers:
 
 def _scalar(value: object) -> bool:
     if isinstance(value, (bool, str)):
-        return not (isinstance(value, str) and "\0" in value)
+        return isinstance(value, bool) or plain(value)
     if isinstance(value, int):
         return abs(value) < 2**63
     return isinstance(value, float) and math.isfinite(value)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from themis.errors import InputError
-from themis.jobs.faults import Findings, Written, did_you_mean
+from themis.jobs.faults import Findings, Written, did_you_mean, short
 from themis.jobs.search import points, sample
 from themis.jobs.sizes import MOST_JOBS, Unreadable, Work
 from themis.jobs.spec import Trial
@@ -20,7 +21,7 @@ AT: Path = ("sweep",)
 
 def sweep(text: SweepText, steps_per_epoch: float, findings: Findings) -> tuple[tuple[Trial, ...], Tuner] | None:
     """Trials and tuner of a sweep, or None after noting what is wrong."""
-    written = _tuner_text(text, findings)
+    written = tuner_text(text.tuner, findings)
     names = [name.upper() for name in text.parameters]
     if len(set(names)) < len(names):
         findings.add((*AT, "parameters"), "two parameters differ in case alone, expected names that also differ as "
@@ -62,15 +63,17 @@ def sweep(text: SweepText, steps_per_epoch: float, findings: Findings) -> tuple[
     return None
 
 
-def _tuner_text(text: SweepText, findings: Findings) -> Written | None:
-    given = {"kind": "bag"} if text.tuner is None else text.tuner
+def tuner_text(given: Any, findings: Findings) -> Written | None:
+    """The value of ``tuner`` as one of ``TUNERS``, or None after noting its faults."""
+    if given is None:
+        given = {"kind": "bag"}
     if isinstance(given, str):
         given = {"kind": given}
     where: Path = (*AT, "tuner")
     kind = given.get("kind") if isinstance(given, dict) else None
     if not isinstance(kind, str) or kind not in TUNERS:
         hint = did_you_mean(kind, TUNERS) if isinstance(kind, str) else ""
-        findings.add(where, f"key 'tuner' in sweep has the kind {kind!r}, expected one of {', '.join(TUNERS)}, as in "
+        findings.add(where, f"key 'tuner' in sweep has the kind {short(kind)}, expected one of {', '.join(TUNERS)}, as in "
                      f"{{kind: halving, eta: 3}}.{hint}")  # fmt: skip
         return None
     return findings.valid(TUNERS[kind], given, where)

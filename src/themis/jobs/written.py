@@ -50,7 +50,7 @@ class JobText(Written):
     )
     after: Annotated[tuple[After, ...], reads(readers.after)] = Field(
         default=(),
-        description="apps of yours that must have ended: a name, a list, or `{name: ok | any | failed}` (none)",
+        description="apps of yours that must have ended: a name, a list, or `{name: any}` with `ok`, `any` or `failed` (none)",
     )
     array: Annotated[Array, reads(sizes.array)] | None = Field(
         default=None,

@@ -131,8 +131,16 @@ class _Builder:
             if not isinstance(other, yaml.MappingNode):
                 raise BadYaml("'<<' merges something that is not a mapping", other.start_mark.line + 1)
             for key, value in self.build(other, (*path, "<<"), depth + 1).items():
-                out.setdefault(key, value)
+                if key not in out:
+                    out[key] = value
+                    self._stands_at((*path, "<<", key), (*path, key))
         return out
+
+    def _stands_at(self, there: Path, here: Path) -> None:
+        """A merged value has its line and text where it was written."""
+        self.document.lines[here] = self.document.lines[there]
+        if there in self.document.texts:
+            self.document.texts[here] = self.document.texts[there]
 
 
 def _scalar(node: yaml.ScalarNode, line: int) -> Any:

@@ -73,10 +73,11 @@ def read_cluster(path: Path) -> Cluster:
         spec = ClusterFile.model_validate(data)
     except ValidationError as error:
         raise ClusterError(f"{path}: {_sentence(error)}") from None
-    return _build(spec, path)
+    return build_cluster(spec, path)
 
 
-def _build(spec: ClusterFile, path: Path) -> Cluster:
+def build_cluster(spec: ClusterFile, path: Path) -> Cluster:
+    """The machines of a file that was read; ClusterError where names clash."""
     machines: list[Machine] = []
     racked = 0
     try:
