@@ -94,10 +94,12 @@ def replay(
             }
         )  # fmt: skip
     elif done.difference is None:
+        active = int(state.apps.active[: state.apps.size].sum())
+        cut = f" Apps still active at its end: {active}." if active else ""
         out.print(
             f"{header.policy}, seed {header.seed}, {header.workload} on {header.cluster}: {state.apps.size} apps of "
             f"{state.jobs.size} jobs in {state.now / 3600:.1f} h. {done.events} events gave the same {done.commands} "
-            "commands.", markup=False, soft_wrap=True,
+            f"commands.{cut}", markup=False, soft_wrap=True,
         )  # fmt: skip
     if done.difference is not None:
         say_red(f"{log} does not replay; {done.difference}.")

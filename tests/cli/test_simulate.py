@@ -79,6 +79,19 @@ def test_every_log_replays(folder: Path, themis: Command) -> None:
 
 
 @pytest.mark.slow
+def test_a_log_that_was_cut_off_replays_so_far_and_says_so(folder: Path, tmp_path: Path, themis: Command) -> None:
+    with gzip.open(min(folder.glob("*.jsonl.gz")), "rt", encoding="utf-8") as log:
+        lines = log.readlines()
+    cut = next(i for i, line in enumerate(lines) if '"kind":"JobStarted"' in line) + 1
+    (tmp_path / "cut.jsonl").write_text("".join(lines[:cut]), encoding="utf-8")
+    ended = themis("replay", str(tmp_path / "cut.jsonl"))
+    assert ended.code == 0
+    assert "Apps still active at its end: " in ended.out
+    (tmp_path / "head.jsonl").write_text(lines[0], encoding="utf-8")
+    assert "Known: none." in themis("explain", "x", "--log", str(tmp_path / "head.jsonl")).err
+
+
+@pytest.mark.slow
 def test_an_edited_log_does_not_replay(folder: Path, tmp_path: Path, themis: Command) -> None:
     lines = gzip.decompress((folder / "drf-seed0.jsonl.gz").read_bytes()).decode().splitlines()
     at = next(i for i, line in enumerate(lines) if '"kind":"Renew"' in line)
