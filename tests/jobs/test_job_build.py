@@ -107,3 +107,16 @@ def test_the_app_carries_arrival_deadline_and_limits() -> None:
 def test_two_users_profiles_do_not_meet() -> None:
     spec = job("speed: 2", PLAIN)
     assert build(spec, user="u").profile != build(spec, user="v").profile
+
+
+def test_an_app_with_a_guessed_speed_has_a_profile_of_its_own() -> None:
+    """What is measured of it must not pass for the speed of other unknown models."""
+    guessed = build(job("work: 9", PLAIN), user="u")
+    assert guessed.profile is not None
+    assert guessed.app.jobs[0].model == guessed.profile.name == "u/a"
+    assert build(job("work: 9\nmodel: ResNet50", PLAIN), user="u").profile is None
+
+
+def test_figure_4_the_median_task_stands_in_for_work_that_nobody_knows() -> None:
+    """Themis, Figure 4: 3.75 hours."""
+    assert PRIOR_S == 13_500

@@ -10,7 +10,7 @@ How much work a job has, by what is known:
 
 The walltime is the sound figure: the submitter swears that the job ends within it on any number of GPUs allowed, the
 fewest included, so the estimate is an upper bound, and finish-time fairness, a ratio of two times that both grow with it,
-feels a common factor least. ``prior_s`` is an assumption: Themis §6.1 has a median task of 59 minutes.
+feels a common factor least. ``prior_s`` is an assumption: the median task's duration in Themis Figure 4.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from themis.jobs.spec import Submission, Trial
 from themis.model.units import Float, Seconds
 from themis.model.workload import App, Job, Regime
 from themis.profiles.models import DEFAULT_BOOK, GENERIC
-from themis.profiles.speed import DEFAULT_SLOWDOWN, Curve, Profile, ProfileBook
+from themis.profiles.speed import DEFAULT_SLOWDOWN, Curve, Profile, ProfileBook, linear
 
-PRIOR_S = 3600.0
-"""Seconds on its fewest GPUs that a job is believed to train of which nothing is known."""
+PRIOR_S = 3.75 * 3600
+"""Seconds on its fewest GPUs that a job is believed to train of which nothing is known (the median task of Themis Figure 4)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Built:
     Attributes
     ----------
     programs : one for each of the app's jobs.
-    profile : of the submission's own speed hints, which must join the book before the app is submitted; or None.
+    profile : of the app's own speed, as hinted or guessed, which must join the book before the app is submitted; or None.
     in_own_steps : work is counted in the steps that the script reports; else in an estimate's, which it knows not.
     estimated : the work is a guess (walltime or prior), not the submitter's word.
     """
@@ -64,13 +64,13 @@ def build(
     prior_s : see the head of this file. ``book`` : where ``model`` is looked up.
     """
     name = name or spec.name
-    profile = _profile(spec, f"{user}/{name}")
+    profile = _profile(spec, f"{user}/{name}", prior_s)
     estimate = _estimate(spec, profile or (book.get(spec.hints.model) if spec.hints.model else None), prior_s)
     several = spec.kind != "job"
     jobs = tuple(
         Job(
             name=f"{name}-{trial.index}" if several else name, model=estimate.model, gpu_types=spec.gpu_types,
-            regimes=(Regime(steps=estimate.steps, batch=spec.hints.batch),), step_scale=estimate.step_scale,
+            regimes=(Regime(steps=estimate.steps, batch=spec.hints.batch),),
             gpus_min=spec.gpus_min, gpus_max=spec.gpus_max,
         )
         for trial in spec.trials
@@ -92,7 +92,6 @@ def programs_of(built: dict[str, Built]) -> Programs:
 class _Estimate:
     model: str
     steps: float
-    step_scale: float = 1.0
     own: bool
     guessed: bool
 
@@ -107,9 +106,7 @@ def _estimate(spec: Submission, profile: Profile | None, prior_s: Seconds) -> _E
     if work.unit == "gpu-second":
         return _Estimate(model=model, steps=work.amount * float(curve.at(_count(1))), own=False, guessed=False)
     steps = work.steps(spec.steps_per_epoch)
-    if profile:
-        return _Estimate(model=model, steps=steps, own=True, guessed=False)
-    return _Estimate(model=model, steps=steps, step_scale=time * spec.gpus_min / steps, own=True, guessed=True)
+    return _Estimate(model=model, steps=steps, own=True, guessed=not (spec.hints.speed or spec.hints.model))
 
 
 def _count(gpus: int) -> Float:
@@ -126,10 +123,14 @@ def _reference(profile: Profile, spec: Submission) -> Curve:
     return next(iter(profile.curves.values()))
 
 
-def _profile(spec: Submission, name: str) -> Profile | None:
-    hints = spec.hints
+def _profile(spec: Submission, name: str, prior_s: Seconds) -> Profile | None:
+    hints, work = spec.hints, spec.work
     if not hints.speed:
-        return None
+        if hints.model or work is None or work.unit == "gpu-second":
+            return None
+        # A profile of its own: what is measured of this app must not pass for the speed of another.
+        serial_s = (spec.walltime_s or prior_s) * spec.gpus_min / work.steps(spec.steps_per_epoch)
+        return linear(name, serial_s, source="assumption: it needs all of its walltime on its fewest GPUs")
     curves = {(kind, 0): Curve(gpus=tuple(by), rate=tuple(by.values())) for kind, by in hints.speed.items()}
     return Profile(
         name=name, curves=curves, slowdown=hints.slowdown or DEFAULT_SLOWDOWN,

@@ -70,7 +70,7 @@ class ServiceText(Written):
     )
     checkpoint_every: Duration = Field(default=600.0, description="how often jobs are believed to save (10m)")
     unknown_work: Duration = Field(
-        default=PRIOR_S, description="training on its fewest GPUs of a job of which nothing is known (1h)"
+        default=PRIOR_S, description="training on its fewest GPUs of a job of which nothing is known (3h45m)"
     )
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(default=0, description="of policies that draw lots (0)")
     groups: dict[Name, GroupText] = Field(default={}, description="groups of users by name, see below (none)")
