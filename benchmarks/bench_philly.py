@@ -83,11 +83,16 @@ def main() -> None:
         print(f"skipped: no {path}; set THEMIS_DATA to the folder of the real traces")
         return
     policies = given.policies.split(",")
+    print(
+        "| policy | apps finished | lost | CPU s | peak GB | log MB | decisions |\n|---|---|---|---|---|---|---|",
+        flush=True,
+    )
+    rows = []
     with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
-        rows = list(pool.map(one, [str(path)] * len(policies), policies, [given.single_jobs] * len(policies)))
-    print("| policy | apps finished | lost | CPU s | peak GB | log MB | decisions |\n|---|---|---|---|---|---|---|")
-    print("\n".join(cost for cost, _ in rows) + "\n")
-    print(f"(max rho also without the {TAIL} largest apps)\n")
+        for row in pool.map(one, [str(path)] * len(policies), policies, [given.single_jobs] * len(policies)):
+            print(row[0], flush=True)
+            rows.append(row)
+    print(f"\n(max rho also without the {TAIL} largest apps)\n")
     print("| policy | max rho paper | without | median | max rho exact | without | median | exact > 1 % "
           "| mean JCT h | median JCT h | makespan d | GPU h | restarts |" + "\n" + "|---" * 13 + "|")  # fmt: skip
     print("\n".join(fair for _, fair in rows))
