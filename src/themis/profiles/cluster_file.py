@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -58,7 +58,7 @@ def read_cluster(path: Path) -> Cluster:
         was expected.
     """
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_EachKeyOnce)
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise InputError(f"cannot read cluster file {str(path)!r}: {why}.") from None
@@ -74,6 +74,21 @@ def read_cluster(path: Path) -> Cluster:
     except ValidationError as error:
         raise ClusterError(f"{path}: {_sentence(error)}") from None
     return build_cluster(spec, path)
+
+
+class _EachKeyOnce(yaml.SafeLoader):
+    """YAML as ever, but of two equal keys the last would win in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"key {key.value!r} appears twice", key.start_mark
+                    )
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 def build_cluster(spec: ClusterFile, path: Path) -> Cluster:
