@@ -1,3 +1,18 @@
 """Themis: a fair scheduler for shared GPU clusters."""
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from themis.client.client import Client
+
 __version__ = "0.1.0"
+__all__ = ["Client", "__version__"]
+
+
+def __getattr__(name: str) -> object:
+    """``Client`` when it is first asked for: gRPC is not loaded by who only simulates."""
+    if name == "Client":
+        from themis.client.client import Client
+
+        return Client
+    raise AttributeError(f"module 'themis' has no attribute {name!r}")

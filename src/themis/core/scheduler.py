@@ -23,6 +23,8 @@ from themis.model.answers import Answer, Ask, GpuGrant, RoundPlan, Solved, TimeS
 from themis.model.events import (
     Allocated,
     AppCancelled,
+    AppHeld,
+    AppResumed,
     AppSubmitted,
     BidsCollected,
     CollectBids,
@@ -114,6 +116,12 @@ class Scheduler:
                 s.plan = None
             case AppCancelled():
                 self._cancel(event.app)
+            case AppHeld():
+                self._hold(event.app)
+            case AppResumed():
+                jobs = s.app_jobs(event.app)
+                s.jobs.status[jobs[s.jobs.status[jobs] == Status.HELD]] = Status.WAITING
+                s.plan = None
             case MachineJoined():
                 s.add_machine(event.machine)
             case MachineFailed():
@@ -237,6 +245,16 @@ class Scheduler:
                 self._end(j, "cancelled")
         s.plan = None
         self._finish(a, "cancelled")
+
+    def _hold(self, a: int) -> None:
+        s = self.state
+        for j in s.app_jobs(a).tolist():
+            if s.jobs.status[j] == Status.RUNNING:
+                self._revoke(j, "held", Status.HELD)
+            elif s.jobs.status[j] == Status.WAITING:
+                s.jobs.status[j] = Status.HELD
+        s.apps.stale[a] = 1
+        s.plan = None
 
     def _machine_failed(self, machine: int) -> None:
         s = self.state

@@ -17,6 +17,8 @@ class Status(IntEnum):
     RUNNING = 1
     PAUSED = 2
     ENDED = 3
+    HELD = 4
+    """Its user does not want it to run now."""
 
 
 class Table:

@@ -140,13 +140,20 @@ class Gangs:
             self._revoke(command)
         return self._done()
 
-    def restore(self, grant: Grant, steps: float, now: Seconds) -> list[Out]:
-        """A gang that an arbiter before this one granted: its agents know whether it runs; ``steps`` as last saved."""
+    def restore(self, grant: Grant, steps: float, now: Seconds, *, started: bool = True) -> list[Out]:
+        """A gang that an arbiter before this one granted: its agents know whether it runs; ``steps`` as last saved.
+
+        ``started`` : its ``JobStarted`` is known already.
+        """
         self.saved[grant.job] = steps
-        self._grant(grant, now, known=True)
+        self._grant(grant, now, known=True, started=started)
         return self._done()
 
-    def _grant(self, grant: Grant, now: Seconds, *, known: bool) -> None:
+    def restore_lost(self, machine: int) -> None:
+        """A machine that an arbiter before this one took for failed: it returns when it renews its lease."""
+        self.nodes[machine].failed = True
+
+    def _grant(self, grant: Grant, now: Seconds, *, known: bool, started: bool = False) -> None:
         if grant.job not in self.jobs:
             raise InvariantBroken(f"job {grant.job} was granted GPUs but never admitted.")
         app, index = self.jobs[grant.job]
@@ -157,7 +164,7 @@ class Gangs:
         }
         self.gangs[grant.job] = _Gang(
             app=app, job=app.jobs[index], grant=grant, program=program, parts=parts, since=now,
-            base=self.saved.get(grant.job, 0.0), started=known,
+            base=self.saved.get(grant.job, 0.0), started=started,
         )  # fmt: skip
         self._settle(self.gangs[grant.job])
 

@@ -96,9 +96,13 @@ class LocalExecutor(Executor):
         """Carry out a command; the answer comes as events."""
         self._do(lambda: self._carry_out(self.gangs.command(command, clock())))
 
-    def restore(self, grant: Grant, steps: float) -> None:
+    def restore(self, grant: Grant, steps: float, *, started: bool = True) -> None:
         """Take back a gang that was granted before this arbiter started; call it before ``start``, after ``admit``."""
-        self._do(lambda: self._carry_out(self.gangs.restore(grant, steps, clock())))
+        self._do(lambda: self._carry_out(self.gangs.restore(grant, steps, clock(), started=started)))
+
+    def restore_lost(self, machine: int) -> None:
+        """A machine that had failed when the arbiter before this one ended; call it before ``start``."""
+        self.gangs.restore_lost(machine)
 
     def close(self, *, stop_jobs: bool = True, timeout_s: float = 120.0) -> None:
         """Stop all gangs, or leave them to an arbiter that comes back within the lease; then end the agents."""

@@ -81,6 +81,20 @@ class AppCancelled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AppHeld:
+    """Its user wants an app to wait: what it holds is given back, and it gets nothing until ``AppResumed``."""
+
+    app: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppResumed:
+    """An app that was held takes part again."""
+
+    app: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobStarted:
     """The gang is training now (after restart and container costs)."""
 
@@ -148,7 +162,7 @@ class Wake:
 
 
 Event: TypeAlias = (
-    MachineJoined | MachineFailed | MachineReturned | AppSubmitted | AppCancelled | JobStarted | JobProgress | JobStopped
+    MachineJoined | MachineFailed | MachineReturned | AppSubmitted | AppCancelled | AppHeld | AppResumed | JobStarted | JobProgress | JobStopped
     | JobReached | LossReported | Allocated | BidsCollected | Wake
 )  # fmt: skip
 
@@ -186,7 +200,7 @@ class Renew:
 class Revoke:
     """The job's lease is over; stop the gang.
 
-    ``cause``: expired | moved | finished | rung | stopped (by its tuner) | failed | cancelled.
+    ``cause``: expired | moved | finished | rung | stopped (by its tuner) | failed | cancelled | held.
     """
 
     app: int

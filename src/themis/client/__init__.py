@@ -1,0 +1,1 @@
+"""The Python SDK: ``themis.Client`` over the arbiter's gRPC API."""

@@ -1,0 +1,242 @@
+"""``themis.Client``: the arbiter's API as Python. Answers are the messages of ``themis.proto``, whose fields are typed.
+
+    with Client() as client:
+        app = client.run(["python", "train.py"], gpus=2)
+        client.wait(app.app)
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import grpc
+
+from themis.client import themis_pb2 as pb
+from themis.client.channel import METHODS, to_bytes
+from themis.client.home import default_home, read_endpoint, read_token
+from themis.errors import InputError, ThemisError
+
+OVER = ("completed", "cancelled", "failed")
+RETRY_S = 0.2
+
+
+class Unavailable(ThemisError):
+    """No arbiter answers."""
+
+
+class Client:
+    """A connection to an arbiter.
+
+    Parameters
+    ----------
+    home : its home, which says where it listens and holds the token; by default ``$THEMIS_HOME`` or ``~/.themis``.
+    address, token : instead of those of the home.
+    timeout_s : of a call that does not follow anything; an arbiter that starts anew is waited for as long.
+
+    Raises
+    ------
+    InputError : no arbiter was started there, its token is missing or open to others, or a call was wrong.
+    Unavailable : no arbiter answers.
+    """
+
+    def __init__(
+        self, home: Path | None = None, *, address: str = "", token: str = "", timeout_s: float = 30.0
+    ) -> None:
+        self.home = home or default_home()
+        self.address = address or read_endpoint(self.home).grpc
+        self.timeout_s = timeout_s
+        self._metadata = (("authorization", f"Bearer {token or read_token(self.home)}"),)
+        self._channel = grpc.insecure_channel(
+            self.address, options=[("grpc.max_receive_message_length", 256 << 20), ("grpc.enable_http_proxy", 0)]
+        )
+
+    def close(self) -> None:
+        """Hang up."""
+        self._channel.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- apps ------------------------------------------------------------------------------------------------------
+
+    def submit(self, request: pb.SubmitRequest) -> pb.SubmitReply:
+        """Enter an app; safe to repeat, for a submission without a ``key`` gets one here."""
+        whole = pb.SubmitRequest()
+        whole.CopyFrom(request)
+        whole.key = whole.key or uuid.uuid4().hex
+        whole.user = whole.user or user_name()
+        return cast(pb.SubmitReply, self._call("Submit", whole))
+
+    def run(
+        self,
+        command: Sequence[str],
+        *,
+        gpus: int | tuple[int, int] = 1,
+        name: str = "",
+        hours: float = 1.0,
+        model: str = "",
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        **more: Any,
+    ) -> pb.SubmitReply:
+        """Submit one job: a command that runs on so many GPUs, or on any number between two.
+
+        Parameters
+        ----------
+        hours : how long it is believed to need on one GPU; the scheduler plans by it, the job may take longer.
+        model : a profile's name; then ``hours`` still says the work.
+        more : fields of ``SubmitRequest`` (user, weight, retries, deadline_s) and of ``Program`` (launch, grace_s,
+            stop_signal, checkpoint_dir).
+        """
+        if not hours > 0:
+            raise InputError(f"hours is {hours}, expected more than 0: the time that the job needs on one GPU.")
+        low, high = (gpus, gpus) if isinstance(gpus, int) else gpus
+        names = set(pb.Program.DESCRIPTOR.fields_by_name)
+        program = pb.Program(
+            argv=command, cwd=str(cwd or Path.cwd()), env=dict(env or {}),
+            **{key: value for key, value in more.items() if key in names},
+        )  # fmt: skip
+        job = pb.Job(
+            name="job", model=model, regimes=[pb.Regime(steps=hours * 3600)], gpus_min=low, gpus_max=high, program=program
+        )
+        rest = {key: value for key, value in more.items() if key not in names}
+        return self.submit(pb.SubmitRequest(name=name or name_of(command), jobs=[job], **rest))
+
+    def cancel(self, app: int | str) -> pb.App:
+        """Withdraw an app."""
+        return cast(pb.AppReply, self._call("Cancel", _ref(app))).app
+
+    def hold(self, app: int | str) -> pb.App:
+        """Let an app wait without GPUs."""
+        return cast(pb.AppReply, self._call("Hold", _ref(app))).app
+
+    def resume(self, app: int | str) -> pb.App:
+        """Let it take part again."""
+        return cast(pb.AppReply, self._call("Resume", _ref(app))).app
+
+    def queue(self, user: str = "") -> list[pb.App]:
+        """Apps that are not over."""
+        return list(cast(pb.AppsReply, self._call("Apps", pb.AppsRequest(user=user))).apps)
+
+    def history(self, user: str = "", limit: int = 0) -> list[pb.App]:
+        """Apps that are over, the newest last."""
+        return list(cast(pb.AppsReply, self._call("Apps", pb.AppsRequest(user=user, ended=True, limit=limit))).apps)
+
+    def show(self, app: int | str) -> pb.ShowReply:
+        """An app with its jobs and their attempts."""
+        return cast(pb.ShowReply, self._call("Show", _ref(app)))
+
+    def wait(self, app: int | str, *, timeout_s: float = float("inf"), poll_s: float = 0.5) -> pb.App:
+        """Until the app is over, however often the arbiter starts anew meanwhile; Unavailable after ``timeout_s``."""
+        end = time.monotonic() + timeout_s
+        while True:
+            found = self.show(app).app
+            if found.state in OVER:
+                return found
+            if time.monotonic() > end:
+                raise Unavailable(f"app {app} is still {found.state} after {timeout_s:g} s.")
+            time.sleep(poll_s)
+
+    def logs(
+        self, app: int | str, job: int = 0, rank: int = 0, *, follow: bool = False, attempt: int = 0
+    ) -> Iterator[bytes]:
+        """What a rank wrote, in pieces."""
+        request = pb.LogsRequest(app=str(app), job=job, rank=rank, follow=follow, attempt=attempt)
+        for chunk in self._stream("Logs", request):
+            yield chunk.data
+
+    def why(self, app: int | str) -> str:
+        """The app's story as JSON: its auctions, bids, payments and leases."""
+        return cast(pb.WhyReply, self._call("Why", _ref(app))).json
+
+    # ---- the cluster -------------------------------------------------------------------------------------------------
+
+    def info(self) -> pb.InfoReply:
+        """Who answers."""
+        return cast(pb.InfoReply, self._call("Info", pb.InfoRequest()))
+
+    def nodes(self) -> list[pb.Node]:
+        """All machines."""
+        return list(cast(pb.NodesReply, self._call("Nodes", pb.NodesRequest())).nodes)
+
+    def drain(self, node: str) -> pb.Node:
+        """Take a machine out of service."""
+        return cast(pb.NodeReply, self._call("Drain", pb.NodeRef(node=node))).node
+
+    def undrain(self, node: str) -> pb.Node:
+        """Put it back."""
+        return cast(pb.NodeReply, self._call("Undrain", pb.NodeRef(node=node))).node
+
+    def share(self, user: str = "") -> list[pb.UserShare]:
+        """Who holds how much now."""
+        return list(cast(pb.ShareReply, self._call("Share", pb.UsersRequest(user=user))).users)
+
+    def usage(self, user: str = "") -> list[pb.UserUsage]:
+        """Who had how much so far."""
+        return list(cast(pb.UsageReply, self._call("Usage", pb.UsersRequest(user=user))).users)
+
+    def events(self, after: int = 0, *, follow: bool = False, limit: int = 0) -> Iterator[pb.Record]:
+        """The journal's records after a number."""
+        yield from self._stream("Events", pb.EventsRequest(after=after, follow=follow, limit=limit))
+
+    # ---- calls -------------------------------------------------------------------------------------------------------
+
+    def _call(self, name: str, request: Any) -> Any:
+        """One call, repeated while no arbiter answers; every method may be repeated without harm."""
+        method, end = METHODS[name], time.monotonic() + self.timeout_s
+        call: Callable[..., Any] = self._channel.unary_unary(method.path, to_bytes, method.read_reply)
+        while True:
+            try:
+                left = max(end - time.monotonic(), 0.1)
+                return call(request, metadata=self._metadata, timeout=left, wait_for_ready=False)
+            except grpc.RpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE or time.monotonic() + RETRY_S > end:
+                    raise self._in_words(error) from None
+            time.sleep(RETRY_S)
+
+    def _stream(self, name: str, request: Any) -> Iterator[Any]:
+        method = METHODS[name]
+        call: Callable[..., Any] = self._channel.unary_stream(method.path, to_bytes, method.read_reply)
+        try:
+            yield from call(request, metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise self._in_words(error) from None
+
+    def _in_words(self, error: grpc.RpcError) -> ThemisError:
+        code = grpc.StatusCode
+        match error.code():
+            case code.UNAVAILABLE | code.DEADLINE_EXCEEDED:
+                return Unavailable(f"the arbiter at {self.address} does not answer; is `themis up` running there?")
+            case code.INTERNAL | code.UNKNOWN | code.CANCELLED:
+                return ThemisError(f"the arbiter at {self.address} failed: {error.details()}")
+            case _:
+                return InputError(str(error.details()))
+
+
+def _ref(app: int | str) -> pb.AppRef:
+    return pb.AppRef(app=str(app))
+
+
+def user_name() -> str:
+    """Whoever runs this, as the system knows them."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid{os.getuid()}"
+
+
+def name_of(command: Sequence[str]) -> str:
+    """A name for an app that has none: the script's, or the program's."""
+    words = [Path(word).stem for word in command if not word.startswith("-")]
+    script = next((w for word, w in zip(command, words) if word.endswith((".py", ".sh"))), words[0] if words else "")
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", script).strip("-._")[:60] or "app"

@@ -1,0 +1,71 @@
+"""An arbiter's home, as callers see it: where it listens, and the token that every call must carry."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from themis.errors import InputError
+
+HOME = "THEMIS_HOME"
+
+
+def default_home() -> Path:
+    """``$THEMIS_HOME``, or ``~/.themis``."""
+    return Path(os.environ.get(HOME, "") or Path.home() / ".themis").absolute()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where an arbiter answers; ``http`` is empty where it has no status pages."""
+
+    grpc: str
+    http: str
+    pid: int
+
+
+def read_endpoint(home: Path) -> Endpoint:
+    """The arbiter of a home; InputError where none was started."""
+    path = home / "endpoint.json"
+    try:
+        return Endpoint(**json.loads(path.read_text()))
+    except FileNotFoundError:
+        raise InputError(f"no arbiter was started with the home {home}; run `themis up`, or set {HOME}.") from None
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"{path} cannot be read ({error}); start the arbiter anew.") from None
+
+
+def write_endpoint(home: Path, endpoint: Endpoint) -> None:
+    """Say where the arbiter answers, in one step."""
+    draft = home / ".endpoint.json"
+    draft.write_text(json.dumps(asdict(endpoint)) + "\n")
+    draft.replace(home / "endpoint.json")
+
+
+def read_token(home: Path) -> str:
+    """The home's token.
+
+    Raises
+    ------
+    InputError : there is none, or others could read it.
+    """
+    path = home / "token"
+    try:
+        mode, token = path.stat().st_mode, path.read_text().strip()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; only who may read it may use the arbiter.") from None
+    if mode & 0o077:
+        raise InputError(f"{path} has mode {mode & 0o777:o}, so others can use it; make a new one, with mode 600.")
+    return token
+
+
+def make_token(home: Path) -> str:
+    """The home's token, made where there is none."""
+    path = home / "token"
+    if not path.exists():
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_urlsafe(32) + "\n")
+    return read_token(home)

@@ -1,0 +1,409 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class InfoRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class InfoReply(_message.Message):
+    __slots__ = ("version", "api", "policy", "gpus", "machines", "started", "lease_s", "active_apps", "records", "problem", "pid")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    API_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    MACHINES_FIELD_NUMBER: _ClassVar[int]
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_APPS_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    api: int
+    policy: str
+    gpus: int
+    machines: int
+    started: float
+    lease_s: float
+    active_apps: int
+    records: int
+    problem: str
+    pid: int
+    def __init__(self, version: _Optional[str] = ..., api: _Optional[int] = ..., policy: _Optional[str] = ..., gpus: _Optional[int] = ..., machines: _Optional[int] = ..., started: _Optional[float] = ..., lease_s: _Optional[float] = ..., active_apps: _Optional[int] = ..., records: _Optional[int] = ..., problem: _Optional[str] = ..., pid: _Optional[int] = ...) -> None: ...
+
+class AppRef(_message.Message):
+    __slots__ = ("app",)
+    APP_FIELD_NUMBER: _ClassVar[int]
+    app: str
+    def __init__(self, app: _Optional[str] = ...) -> None: ...
+
+class Program(_message.Message):
+    __slots__ = ("argv", "cwd", "env", "launch", "grace_s", "stop_signal", "checkpoint_dir")
+    class EnvEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    ARGV_FIELD_NUMBER: _ClassVar[int]
+    CWD_FIELD_NUMBER: _ClassVar[int]
+    ENV_FIELD_NUMBER: _ClassVar[int]
+    LAUNCH_FIELD_NUMBER: _ClassVar[int]
+    GRACE_S_FIELD_NUMBER: _ClassVar[int]
+    STOP_SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_DIR_FIELD_NUMBER: _ClassVar[int]
+    argv: _containers.RepeatedScalarFieldContainer[str]
+    cwd: str
+    env: _containers.ScalarMap[str, str]
+    launch: str
+    grace_s: float
+    stop_signal: str
+    checkpoint_dir: str
+    def __init__(self, argv: _Optional[_Iterable[str]] = ..., cwd: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., launch: _Optional[str] = ..., grace_s: _Optional[float] = ..., stop_signal: _Optional[str] = ..., checkpoint_dir: _Optional[str] = ...) -> None: ...
+
+class Regime(_message.Message):
+    __slots__ = ("steps", "batch")
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    steps: float
+    batch: int
+    def __init__(self, steps: _Optional[float] = ..., batch: _Optional[int] = ...) -> None: ...
+
+class Job(_message.Message):
+    __slots__ = ("name", "model", "regimes", "gpus_min", "gpus_max", "step_scale", "gpu_types", "program")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    REGIMES_FIELD_NUMBER: _ClassVar[int]
+    GPUS_MIN_FIELD_NUMBER: _ClassVar[int]
+    GPUS_MAX_FIELD_NUMBER: _ClassVar[int]
+    STEP_SCALE_FIELD_NUMBER: _ClassVar[int]
+    GPU_TYPES_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    model: str
+    regimes: _containers.RepeatedCompositeFieldContainer[Regime]
+    gpus_min: int
+    gpus_max: int
+    step_scale: float
+    gpu_types: _containers.RepeatedScalarFieldContainer[str]
+    program: Program
+    def __init__(self, name: _Optional[str] = ..., model: _Optional[str] = ..., regimes: _Optional[_Iterable[_Union[Regime, _Mapping]]] = ..., gpus_min: _Optional[int] = ..., gpus_max: _Optional[int] = ..., step_scale: _Optional[float] = ..., gpu_types: _Optional[_Iterable[str]] = ..., program: _Optional[_Union[Program, _Mapping]] = ...) -> None: ...
+
+class Rung(_message.Message):
+    __slots__ = ("jobs", "steps")
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    jobs: int
+    steps: float
+    def __init__(self, jobs: _Optional[int] = ..., steps: _Optional[float] = ...) -> None: ...
+
+class Bracket(_message.Message):
+    __slots__ = ("rungs",)
+    RUNGS_FIELD_NUMBER: _ClassVar[int]
+    rungs: _containers.RepeatedCompositeFieldContainer[Rung]
+    def __init__(self, rungs: _Optional[_Iterable[_Union[Rung, _Mapping]]] = ...) -> None: ...
+
+class Brackets(_message.Message):
+    __slots__ = ("brackets",)
+    BRACKETS_FIELD_NUMBER: _ClassVar[int]
+    brackets: _containers.RepeatedCompositeFieldContainer[Bracket]
+    def __init__(self, brackets: _Optional[_Iterable[_Union[Bracket, _Mapping]]] = ...) -> None: ...
+
+class CurveStopping(_message.Message):
+    __slots__ = ("check_steps", "keep", "confidence", "warmup")
+    CHECK_STEPS_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
+    WARMUP_FIELD_NUMBER: _ClassVar[int]
+    check_steps: float
+    keep: int
+    confidence: float
+    warmup: int
+    def __init__(self, check_steps: _Optional[float] = ..., keep: _Optional[int] = ..., confidence: _Optional[float] = ..., warmup: _Optional[int] = ...) -> None: ...
+
+class SubmitRequest(_message.Message):
+    __slots__ = ("key", "name", "user", "weight", "jobs", "brackets", "curve", "retries", "deadline_s")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    BRACKETS_FIELD_NUMBER: _ClassVar[int]
+    CURVE_FIELD_NUMBER: _ClassVar[int]
+    RETRIES_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    name: str
+    user: str
+    weight: float
+    jobs: _containers.RepeatedCompositeFieldContainer[Job]
+    brackets: Brackets
+    curve: CurveStopping
+    retries: int
+    deadline_s: float
+    def __init__(self, key: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., weight: _Optional[float] = ..., jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., brackets: _Optional[_Union[Brackets, _Mapping]] = ..., curve: _Optional[_Union[CurveStopping, _Mapping]] = ..., retries: _Optional[int] = ..., deadline_s: _Optional[float] = ...) -> None: ...
+
+class SubmitReply(_message.Message):
+    __slots__ = ("app", "name")
+    APP_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    app: int
+    name: str
+    def __init__(self, app: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
+
+class App(_message.Message):
+    __slots__ = ("id", "name", "user", "state", "gpus", "demand", "jobs", "jobs_ended", "progress", "submitted", "ended", "rho", "gpu_hours", "weight", "reason")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    DEMAND_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    JOBS_ENDED_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    SUBMITTED_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    RHO_FIELD_NUMBER: _ClassVar[int]
+    GPU_HOURS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    name: str
+    user: str
+    state: str
+    gpus: int
+    demand: int
+    jobs: int
+    jobs_ended: int
+    progress: float
+    submitted: float
+    ended: float
+    rho: float
+    gpu_hours: float
+    weight: float
+    reason: str
+    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., state: _Optional[str] = ..., gpus: _Optional[int] = ..., demand: _Optional[int] = ..., jobs: _Optional[int] = ..., jobs_ended: _Optional[int] = ..., progress: _Optional[float] = ..., submitted: _Optional[float] = ..., ended: _Optional[float] = ..., rho: _Optional[float] = ..., gpu_hours: _Optional[float] = ..., weight: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Attempt(_message.Message):
+    __slots__ = ("number", "ending", "cause", "code", "seconds", "steps", "killed", "message", "ended")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ENDING_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    KILLED_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    ending: str
+    cause: str
+    code: int
+    seconds: float
+    steps: float
+    killed: bool
+    message: str
+    ended: float
+    def __init__(self, number: _Optional[int] = ..., ending: _Optional[str] = ..., cause: _Optional[str] = ..., code: _Optional[int] = ..., seconds: _Optional[float] = ..., steps: _Optional[float] = ..., killed: bool = ..., message: _Optional[str] = ..., ended: _Optional[float] = ...) -> None: ...
+
+class JobInfo(_message.Message):
+    __slots__ = ("id", "name", "state", "attempt", "gpus", "nodes", "steps", "total", "until", "command", "attempts")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    name: str
+    state: str
+    attempt: int
+    gpus: _containers.RepeatedScalarFieldContainer[int]
+    nodes: _containers.RepeatedScalarFieldContainer[str]
+    steps: float
+    total: float
+    until: float
+    command: _containers.RepeatedScalarFieldContainer[str]
+    attempts: _containers.RepeatedCompositeFieldContainer[Attempt]
+    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., gpus: _Optional[_Iterable[int]] = ..., nodes: _Optional[_Iterable[str]] = ..., steps: _Optional[float] = ..., total: _Optional[float] = ..., until: _Optional[float] = ..., command: _Optional[_Iterable[str]] = ..., attempts: _Optional[_Iterable[_Union[Attempt, _Mapping]]] = ...) -> None: ...
+
+class AppReply(_message.Message):
+    __slots__ = ("app",)
+    APP_FIELD_NUMBER: _ClassVar[int]
+    app: App
+    def __init__(self, app: _Optional[_Union[App, _Mapping]] = ...) -> None: ...
+
+class ShowReply(_message.Message):
+    __slots__ = ("app", "jobs")
+    APP_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    app: App
+    jobs: _containers.RepeatedCompositeFieldContainer[JobInfo]
+    def __init__(self, app: _Optional[_Union[App, _Mapping]] = ..., jobs: _Optional[_Iterable[_Union[JobInfo, _Mapping]]] = ...) -> None: ...
+
+class AppsRequest(_message.Message):
+    __slots__ = ("user", "ended", "limit")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    ended: bool
+    limit: int
+    def __init__(self, user: _Optional[str] = ..., ended: bool = ..., limit: _Optional[int] = ...) -> None: ...
+
+class AppsReply(_message.Message):
+    __slots__ = ("apps",)
+    APPS_FIELD_NUMBER: _ClassVar[int]
+    apps: _containers.RepeatedCompositeFieldContainer[App]
+    def __init__(self, apps: _Optional[_Iterable[_Union[App, _Mapping]]] = ...) -> None: ...
+
+class NodesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class NodeRef(_message.Message):
+    __slots__ = ("node",)
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    def __init__(self, node: _Optional[str] = ...) -> None: ...
+
+class Node(_message.Message):
+    __slots__ = ("name", "state", "gpu_type", "gpus", "leased", "apps")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    GPU_TYPE_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    LEASED_FIELD_NUMBER: _ClassVar[int]
+    APPS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    state: str
+    gpu_type: str
+    gpus: int
+    leased: int
+    apps: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., gpu_type: _Optional[str] = ..., gpus: _Optional[int] = ..., leased: _Optional[int] = ..., apps: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class NodesReply(_message.Message):
+    __slots__ = ("nodes",)
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedCompositeFieldContainer[Node]
+    def __init__(self, nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ...) -> None: ...
+
+class NodeReply(_message.Message):
+    __slots__ = ("node",)
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    node: Node
+    def __init__(self, node: _Optional[_Union[Node, _Mapping]] = ...) -> None: ...
+
+class UsersRequest(_message.Message):
+    __slots__ = ("user",)
+    USER_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    def __init__(self, user: _Optional[str] = ...) -> None: ...
+
+class UserShare(_message.Message):
+    __slots__ = ("user", "apps", "gpus", "share", "fair", "rho_worst", "rho_median")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    APPS_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    FAIR_FIELD_NUMBER: _ClassVar[int]
+    RHO_WORST_FIELD_NUMBER: _ClassVar[int]
+    RHO_MEDIAN_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    apps: int
+    gpus: int
+    share: float
+    fair: float
+    rho_worst: float
+    rho_median: float
+    def __init__(self, user: _Optional[str] = ..., apps: _Optional[int] = ..., gpus: _Optional[int] = ..., share: _Optional[float] = ..., fair: _Optional[float] = ..., rho_worst: _Optional[float] = ..., rho_median: _Optional[float] = ...) -> None: ...
+
+class ShareReply(_message.Message):
+    __slots__ = ("users",)
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    users: _containers.RepeatedCompositeFieldContainer[UserShare]
+    def __init__(self, users: _Optional[_Iterable[_Union[UserShare, _Mapping]]] = ...) -> None: ...
+
+class UserUsage(_message.Message):
+    __slots__ = ("user", "apps", "completed", "cancelled", "failed", "gpu_hours")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    APPS_FIELD_NUMBER: _ClassVar[int]
+    COMPLETED_FIELD_NUMBER: _ClassVar[int]
+    CANCELLED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    GPU_HOURS_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    apps: int
+    completed: int
+    cancelled: int
+    failed: int
+    gpu_hours: float
+    def __init__(self, user: _Optional[str] = ..., apps: _Optional[int] = ..., completed: _Optional[int] = ..., cancelled: _Optional[int] = ..., failed: _Optional[int] = ..., gpu_hours: _Optional[float] = ...) -> None: ...
+
+class UsageReply(_message.Message):
+    __slots__ = ("users",)
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    users: _containers.RepeatedCompositeFieldContainer[UserUsage]
+    def __init__(self, users: _Optional[_Iterable[_Union[UserUsage, _Mapping]]] = ...) -> None: ...
+
+class EventsRequest(_message.Message):
+    __slots__ = ("after", "follow", "limit")
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    after: int
+    follow: bool
+    limit: int
+    def __init__(self, after: _Optional[int] = ..., follow: bool = ..., limit: _Optional[int] = ...) -> None: ...
+
+class Record(_message.Message):
+    __slots__ = ("number", "time", "kind", "json")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    time: float
+    kind: str
+    json: str
+    def __init__(self, number: _Optional[int] = ..., time: _Optional[float] = ..., kind: _Optional[str] = ..., json: _Optional[str] = ...) -> None: ...
+
+class LogsRequest(_message.Message):
+    __slots__ = ("app", "job", "rank", "follow", "attempt")
+    APP_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    app: str
+    job: int
+    rank: int
+    follow: bool
+    attempt: int
+    def __init__(self, app: _Optional[str] = ..., job: _Optional[int] = ..., rank: _Optional[int] = ..., follow: bool = ..., attempt: _Optional[int] = ...) -> None: ...
+
+class LogChunk(_message.Message):
+    __slots__ = ("data", "attempt")
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    attempt: int
+    def __init__(self, data: _Optional[bytes] = ..., attempt: _Optional[int] = ...) -> None: ...
+
+class WhyReply(_message.Message):
+    __slots__ = ("json",)
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    json: str
+    def __init__(self, json: _Optional[str] = ...) -> None: ...

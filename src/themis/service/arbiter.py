@@ -1,0 +1,394 @@
+"""The arbiter: one thread that owns core and journal, between callers and the executor.
+
+    callers --ask--> queue --> turn: [events in, instants settled, journal committed] --> commands to the executor
+    executor --emit, note--> queue
+
+Whatever a turn decides is on disk before anything is carried out or answered. After a crash ``Arbiter`` folds the
+journal, hands the executor every gang that may still hold GPUs, and says again which of them should stop; machines then
+tell what is there, and what is not waits for another lease.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any, Protocol, TypeVar, cast
+
+from themis import __version__
+from themis.core.scheduler import Scheduler
+from themis.core.state import State
+from themis.errors import InputError, ThemisError
+from themis.executors.hosts import Host
+from themis.executors.program import AttemptEnded, Measurement, Program, Programs
+from themis.model.events import (
+    SCHEMA,
+    AppFinished,
+    AppCancelled,
+    AppHeld,
+    AppResumed,
+    Command,
+    Event,
+    Grant,
+    Header,
+    MachineFailed,
+    MachineJoined,
+    MachineReturned,
+    Renew,
+    Revoke,
+)  # fmt: skip
+from themis.model.settings import Settings
+from themis.model.units import Locality, Seconds
+from themis.model.workload import App, Job
+from themis.policies.api import make_policy, params
+from themis.profiles.models import DEFAULT_BOOK
+from themis.profiles.speed import ProfileBook
+from themis.service.config import Config
+from themis.service.engine import Engine
+from themis.service.journal import Entry, Journal
+
+IDLE_S = 0.5
+"""Longest wait of the thread, so that it notices that it should end."""
+
+T = TypeVar("T")
+
+
+class LiveExecutor(Protocol):
+    """What the arbiter needs of an executor: ``executors.api`` and recovery."""
+
+    def admit(self, first_job: int, app: App) -> None: ...
+    def submit(self, command: Command) -> None: ...
+    def restore(self, grant: Grant, steps: float, *, started: bool = True) -> None: ...
+    def restore_lost(self, machine: int) -> None: ...
+    def start(self) -> object: ...
+    def close(self, *, stop_jobs: bool = True) -> None: ...
+
+
+Heard = Event | AttemptEnded | Measurement
+MakeExecutor = Callable[[Programs, Callable[[Heard], None]], LiveExecutor]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    do: Callable[[], Any]
+    reply: Future[Any]
+
+
+class Closed(ThemisError):
+    """The arbiter is ending; ask again when it is back."""
+
+
+class Arbiter:
+    """A live scheduler.
+
+    Parameters
+    ----------
+    journal : a fresh one, or one to go on from; it must have been begun with the same machines and settings.
+    make_executor : builds the executor from (programs, where it should report to).
+    wall : seconds since 1970, read once: from then on a clock that never jumps is used.
+
+    Raises
+    ------
+    InputError : the journal was begun with other machines or settings, or another version of Themis wrote it.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        hosts: Sequence[Host],
+        journal: Journal,
+        make_executor: MakeExecutor,
+        *,
+        book: ProfileBook = DEFAULT_BOOK,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.config, self.hosts, self.journal, self.book = config, tuple(hosts), journal, book
+        self.queue: SimpleQueue[Heard | _Call] = SimpleQueue()
+        self.programs: dict[str, tuple[Program, ...]] = {}
+        self.lost: set[int] = set()
+        """Machines whose lease lapsed, whether or not they are drained."""
+        self.broken: BaseException | None = None
+        self.instant: Seconds = 0.0
+        """The time that everything in the turn under way happens at."""
+        self._closing = self._ended = False
+        self.settings = Settings(
+            lease_s=config.lease_s, tick_s=config.tick_s, container_s=config.container_s, seed=config.seed,
+            validate=config.validate,
+        )  # fmt: skip
+        policy = make_policy(config.policy)
+        self.engine = Engine(journal, Scheduler(book, self.settings, policy.pace), policy, self._announce)
+        fresh = journal.last()[0] == 0
+        if fresh:
+            self._begin(wall())
+        self.epoch = float(journal.meta("epoch") or 0.0)
+        records = 0 if fresh else self._recall()
+        self._origin = max(wall() - self.epoch, journal.last()[1]) - time.monotonic()
+        self.started, self.recovered = self.epoch + self.now(), records
+        self.engine.not_before = self.now()
+        self.executor = make_executor(self._program, self.queue.put)
+        self._hand_over()
+        self._thread = Thread(target=self._run, name="themis-arbiter", daemon=True)
+
+    @property
+    def state(self) -> State:
+        """The core's; to be read in the arbiter's thread only (``ask``)."""
+        return self.engine.core.state
+
+    def now(self) -> Seconds:
+        """Seconds since the journal began."""
+        return time.monotonic() + self._origin
+
+    def start(self) -> Arbiter:
+        """Start the executor and the thread."""
+        self.executor.start()
+        self._thread.start()
+        return self
+
+    def ask(self, do: Callable[[], T], timeout_s: float = 60.0) -> T:
+        """Run something in the arbiter's thread and return its result, once all that it changed is on disk.
+
+        Raises
+        ------
+        Closed : the arbiter is ending. Whatever ``do`` raises; it must have changed nothing then.
+        """
+        if self._ended:
+            raise Closed("the arbiter is ending; try again when it is back.")
+        reply: Future[T] = Future()
+        self.queue.put(_Call(do, cast("Future[Any]", reply)))
+        try:
+            return reply.result(timeout_s)
+        except TimeoutError:
+            raise Closed(f"the arbiter did not answer within {timeout_s:g} s; try again.") from None
+
+    def close(self, *, stop_jobs: bool = True) -> None:
+        """End: jobs are preempted and wait for the next arbiter, or (``stop_jobs=False``) run on within their machine's lease.
+
+        Nothing is decided any more from here on; how the jobs ended is still written down.
+        """
+        self._closing = True
+        try:
+            self.executor.close(stop_jobs=stop_jobs)
+        finally:
+            self._ended = True
+            if self._thread.is_alive():
+                self._thread.join()
+            self.journal.close()
+
+    # ---- beginning and going on --------------------------------------------------------------------------------------
+
+    def _begin(self, wall: float) -> None:
+        config, policy = self.config, self.engine.policy
+        header = Header(
+            schema=SCHEMA, version=__version__, simulated=False, policy=config.policy, params=params(policy),
+            seed=config.seed, workload="live", source=str(self.journal.path), cluster=config.machines or "this machine",
+            settings=self._core_settings(), profiles=self.book.fingerprint,
+        )  # fmt: skip
+        with self.journal.turn():
+            self.journal.set_meta("epoch", repr(wall))
+            self.journal.append(0.0, header)
+            for host in self.hosts:
+                self.engine.feed(MachineJoined(machine=host.machine), 0.0)
+            self.engine.advance(0.0)
+
+    def _core_settings(self) -> dict[str, float]:
+        return {n: getattr(self.settings, n) for n in ("lease_s", "tick_s", "container_s", "checkpoint_every_s")}
+
+    def _recall(self) -> int:
+        """Check that the journal is ours, then fold it; returns its records."""
+        records = self.journal.records()
+        _, header = next(records)
+        if not isinstance(header, Header):
+            raise InputError(f"{self.journal.path} begins with a {type(header).__name__}, expected a Header.")
+        then: dict[str, object] = {**header.settings, "policy": header.policy, "seed": header.seed}
+        now: dict[str, object] = {**self._core_settings(), "policy": self.config.policy, "seed": self.config.seed}
+        for name, value in now.items():
+            if then.get(name) != value:
+                raise self._begun_with(name, then.get(name), value)
+        if header.profiles != self.book.fingerprint:
+            raise self._begun_with("the models' profiles", header.profiles, self.book.fingerprint)
+        records.close()  # type: ignore[attr-defined]
+        count = self.engine.fold()
+        machines, mine = self.state.machines, [host.machine for host in self.hosts]
+        if machines != mine:
+            raise self._begun_with("machines", _sizes(machines), _sizes(mine))
+        return count
+
+    def _begun_with(self, name: str, then: object, now: object) -> InputError:
+        return InputError(
+            f"{self.journal.path} was begun with {name} {then}, now it is {now}; start the arbiter as before, or with "
+            "another home."
+        )
+
+    def _hand_over(self) -> None:
+        """Tell the executor of every app, of machines that are away, of gangs that may be there."""
+        state = self.state
+        self.programs = {entry.name: entry.programs for entry in self.journal.apps()}
+        for a, app in enumerate(state.app_specs):
+            self.executor.admit(int(state.apps.first_job[a]), app)
+        drained = self.journal.drained()
+        for n, machine in enumerate(state.machines):
+            if not state.machine_up[n] and machine.name not in drained:
+                self.lost.add(n)
+                self.executor.restore_lost(n)
+        for grant, steps, started in self.engine.held():
+            self.executor.restore(grant, steps, started=started)
+            if grant.job in self.engine.core.stopping:
+                self.executor.submit(self.engine.revokes[grant.job])
+
+    def _program(self, app: App, index: int) -> Program:
+        return self.programs[app.name][index]
+
+    # ---- the thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not (self._ended and self.queue.empty()):
+                self._turn()
+        except BaseException as error:
+            self.broken = error
+        finally:
+            self._ended = True
+            self._refuse_rest()
+
+    def _turn(self) -> None:
+        heard = self._wait()
+        self.instant = now = self.now()
+        replies: list[tuple[Future[Any], Any, ThemisError | None]] = []
+        with self.journal.turn():
+            if not self._closing:
+                self.engine.advance(now)
+            for item in heard:
+                if isinstance(item, _Call):
+                    replies.append(self._answer(item))
+                else:
+                    self._hear(item, now)
+            if not self._closing:
+                self.engine.advance(now)
+        for command in self.engine.commands():
+            # While it ends, gangs may stop but none may start; the next arbiter finds that those never ran.
+            if isinstance(command, Revoke) or (isinstance(command, Grant | Renew) and not self._closing):
+                self.executor.submit(command)
+        for reply, result, error in replies:
+            if error is None:
+                reply.set_result(result)
+            else:
+                reply.set_exception(error)
+
+    def _wait(self) -> list[Heard | _Call]:
+        """What came in, at once if something did, at latest when the core wants to be woken."""
+        due = self.engine.next_wake
+        wait = IDLE_S if due is None or self._closing else min(max(due - self.now(), 0.0), IDLE_S)
+        heard: list[Heard | _Call] = []
+        try:
+            heard.append(self.queue.get(timeout=wait) if wait > 0 else self.queue.get_nowait())
+            while len(heard) < 1000:
+                heard.append(self.queue.get_nowait())
+        except Empty:
+            pass
+        return heard
+
+    def _answer(self, call: _Call) -> tuple[Future[Any], Any, ThemisError | None]:
+        if self._closing:
+            return call.reply, None, Closed("the arbiter is ending; try again when it is back.")
+        try:
+            return call.reply, call.do(), None
+        except (InputError, Closed) as error:
+            return call.reply, None, error
+        except BaseException as error:
+            call.reply.set_exception(error)
+            raise
+
+    def _hear(self, item: Heard, now: Seconds) -> None:
+        match item:
+            case AttemptEnded():
+                self.journal.add_attempt(now, item)
+                self._count_failure(item, now)
+            case Measurement():
+                pass
+            case MachineFailed() | MachineReturned():
+                away = isinstance(item, MachineFailed)
+                (self.lost.add if away else self.lost.discard)(item.machine)
+                if self.state.machines[item.machine].name not in self.journal.drained():
+                    self.engine.feed(item, now)
+            case _:
+                self.engine.feed(item, now)
+
+    def _count_failure(self, end: AttemptEnded, now: Seconds) -> None:
+        """An app one of whose jobs fails again and again is given up."""
+        if not end.ending.is_failure or not self.state.apps.active[end.app]:
+            return
+        allowed = self.journal.apps("app = ?", end.app)[0].retries
+        failures = self.journal.failures(end.job)
+        if failures > allowed:
+            how = end.message or (f"exit code {end.code}" if end.code is not None else str(end.ending))
+            name = self.state.job_specs[end.job].name
+            self.journal.give_up(end.app, f"job {name} failed {failures} times, at last: {how}")
+            self.engine.feed(AppCancelled(app=end.app), now)
+
+    def _announce(self, now: Seconds, command: Command) -> None:
+        if isinstance(command, AppFinished):
+            self.journal.end_app(command.app, command.outcome, now, command.rho_paper)
+
+    def _refuse_rest(self) -> None:
+        while True:
+            try:
+                item = self.queue.get_nowait()
+            except Empty:
+                return
+            if isinstance(item, _Call):
+                item.reply.set_exception(Closed("the arbiter is ending; try again when it is back."))
+
+    # ---- what callers want; called through ``ask`` ----------------------------------------------------------------------
+
+    def enter(self, app: App, weight: float, entry: Entry, event: Event) -> None:
+        """Take a submission in; ``app`` and ``entry`` were checked."""
+        self.journal.add_app(entry)
+        self.programs[app.name] = entry.programs
+        self.executor.admit(self.state.jobs.size, app)
+        self.engine.feed(event, self.instant)
+
+    def cancel(self, app: int) -> None:
+        """Withdraw an app."""
+        self._active(app, "cancelled")
+        self.engine.feed(AppCancelled(app=app), self.instant)
+
+    def hold(self, app: int) -> None:
+        """Take everything from an app until it is resumed."""
+        self._active(app, "held")
+        self.engine.feed(AppHeld(app=app), self.instant)
+
+    def resume(self, app: int) -> None:
+        """Let an app take part again."""
+        self._active(app, "resumed")
+        self.engine.feed(AppResumed(app=app), self.instant)
+
+    def _active(self, app: int, what: str) -> None:
+        if not self.state.apps.active[app]:
+            name = self.state.app_specs[app].name
+            raise InputError(f"app {name!r} is over, it cannot be {what}; `themis show {app}` says how it ended.")
+
+    def drain(self, machine: int, drained: bool) -> None:
+        """Take a machine out of service, its jobs preempted; or back, if it is there."""
+        name = self.state.machines[machine].name
+        self.journal.set_drained(name, drained)
+        if drained:
+            self.engine.feed(MachineFailed(machine=machine), self.instant)
+        elif machine not in self.lost:
+            self.engine.feed(MachineReturned(machine=machine), self.instant)
+
+
+def believed_pace(book: ProfileBook) -> Callable[[Job, Grant, str], float]:
+    """Steps per second by the speed model, for jobs that report nothing."""
+
+    def pace(job: Job, grant: Grant, gpu_type: str) -> float:
+        batch = job.regimes[0].batch
+        return book.rate(job.model, batch, gpu_type, len(grant.gpus), Locality(grant.locality)) / job.step_scale
+
+    return pace
+
+
+def _sizes(machines: Sequence[Any]) -> str:
+    return ", ".join(f"{m.name} ({m.gpus} x {m.gpu_type})" for m in machines[:6]) + (" ..." if len(machines) > 6 else "")

@@ -1,0 +1,106 @@
+"""``themis doctor``: what a service needs, each checked by using it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from themis.client.client import Client
+from themis.client.home import read_endpoint, read_token
+from themis.errors import ThemisError
+from themis.executors.local import trust_warning
+from themis.service.journal import SCHEMA
+from themis.service.machines import nvml_gpus
+
+LEAST_FREE = 1 << 30
+Check = dict[str, str]
+
+
+def examine(home: Path) -> list[Check]:
+    """Every check with its state (``ok``, ``note`` or ``wrong``) and what was found."""
+    checks: dict[str, Callable[[Path], tuple[str, str]]] = {
+        "system": _system, "home": _home, "disk": _disk, "token": _token, "journal": _journal, "GPUs": _gpus, "rights": _rights,
+        "arbiter": _arbiter,
+    }  # fmt: skip
+    out = []
+    for name, check in checks.items():
+        try:
+            state, finding = check(home)
+        except (ThemisError, OSError) as error:
+            state, finding = "wrong", str(error)
+        out.append({"check": name, "state": state, "finding": finding})
+    return out
+
+
+def _system(home: Path) -> tuple[str, str]:
+    if sys.platform != "linux":
+        return "wrong", f"{sys.platform}; the service needs Linux, simulations run anywhere"
+    return "ok", f"Linux, Python {sys.version.split()[0]}"
+
+
+def _home(home: Path) -> tuple[str, str]:
+    if not home.exists():
+        return "note", f"{home} is not there yet; `themis up` makes it"
+    mode = home.stat().st_mode & 0o777
+    if mode & 0o077:
+        return "wrong", f"{home} has mode {mode:o}, others can look into it; chmod 700 {home}"
+    return ("ok", str(home)) if os.access(home, os.W_OK) else ("wrong", f"{home} cannot be written")
+
+
+def _disk(home: Path) -> tuple[str, str]:
+    there = next(p for p in (home, *home.parents) if p.exists())
+    free = shutil.disk_usage(there).free
+    return "ok" if free >= LEAST_FREE else "wrong", f"{free / 2**30:.1f} GiB free; journal, logs and checkpoints go there"
+
+
+def _token(home: Path) -> tuple[str, str]:
+    if not (home / "token").exists():
+        return "note", "none yet; `themis up` makes it"
+    read_token(home)
+    return "ok", "readable by its owner alone"
+
+
+def _journal(home: Path) -> tuple[str, str]:
+    path = home / "journal.db"
+    if not path.exists():
+        return "note", "none yet; `themis up` makes it"
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+            found = db.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
+            intact = db.execute("PRAGMA quick_check").fetchone()[0]
+            count = db.execute("SELECT count(*) FROM records").fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        return "wrong", f"{path} is no journal of Themis ({error}); move it away, or restore a copy"
+    if found is None or found[0] != str(SCHEMA):
+        return "wrong", f"{path} has schema {found and found[0]}, this Themis reads {SCHEMA}"
+    return ("ok", f"{count} records, schema {SCHEMA}") if intact == "ok" else ("wrong", f"{path} is damaged: {intact}")
+
+
+def _gpus(home: Path) -> tuple[str, str]:
+    try:
+        found = nvml_gpus()
+    except ThemisError as error:
+        return "note", str(error)
+    return "ok", ", ".join(f"{kind} {uuid}" for uuid, kind in found)
+
+
+def _rights(home: Path) -> tuple[str, str]:
+    warning = trust_warning()
+    return ("note", warning) if warning else ("ok", "each job runs as its submitter's system user")
+
+
+def _arbiter(home: Path) -> tuple[str, str]:
+    try:
+        at = read_endpoint(home)
+    except ThemisError:
+        return "note", "none was started; run `themis up`"
+    with Client(home, timeout_s=3.0) as client:
+        info = client.info()
+    if info.problem:
+        return "wrong", f"its policy {info.policy} could not decide {info.problem}"
+    return "ok", f"version {info.version} answers on {at.grpc}: {info.gpus} GPUs, {info.active_apps} apps"

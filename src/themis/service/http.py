@@ -1,0 +1,130 @@
+"""Status as JSON over HTTP: read only, with the same token, for scripts and dashboards.
+
+    GET /healthz                      without a token: {"status": "ok"}
+    GET /v1/info  /v1/apps  /v1/history  /v1/nodes  /v1/share  /v1/usage        ?user=NAME
+    GET /v1/apps/APP                  an app with its jobs and attempts
+    GET /v1/events?after=N&limit=M    records of the journal, at most 1000
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from google.protobuf.json_format import MessageToDict
+
+from themis.client import themis_pb2 as pb
+from themis.errors import InputError, ThemisError, UnknownName
+from themis.service.api import Api
+from themis.service.arbiter import Closed
+
+MOST_EVENTS = 1000
+log = logging.getLogger("themis.service")
+Get = Callable[[Api, Mapping[str, str]], Any]
+
+
+def as_dict(message: Any) -> dict[str, Any]:
+    """A message as JSON has it: every field, under its own name."""
+    out: dict[str, Any] = MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )  # fmt: skip
+    return out
+
+
+PAGES: Mapping[str, Get] = {
+    "info": lambda api, q: as_dict(api.Info(pb.InfoRequest())),
+    "apps": lambda api, q: as_dict(api.Apps(pb.AppsRequest(user=q.get("user", ""))))["apps"],
+    "history": lambda api, q: as_dict(api.Apps(pb.AppsRequest(user=q.get("user", ""), ended=True)))["apps"],
+    "nodes": lambda api, q: as_dict(api.Nodes(pb.NodesRequest()))["nodes"],
+    "share": lambda api, q: as_dict(api.Share(pb.UsersRequest(user=q.get("user", ""))))["users"],
+    "usage": lambda api, q: as_dict(api.Usage(pb.UsersRequest(user=q.get("user", ""))))["users"],
+    "events": lambda api, q: _events(api, q),
+}
+
+
+def serve_http(api: Api, host: str, port: int, token: str) -> ThreadingHTTPServer:
+    """Listen, in threads of its own.
+
+    Raises
+    ------
+    InputError : the port is taken.
+    """
+
+    class Handler(_Handler):
+        pass
+
+    Handler.api, Handler.token = api, token
+    try:
+        server = ThreadingHTTPServer((host, port), Handler)
+    except OSError as error:
+        raise InputError(f"cannot listen on {host}:{port} for HTTP ({error.strerror}); choose another http_port.") from None
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, name="themis-http", daemon=True).start()
+    return server
+
+
+class _Handler(BaseHTTPRequestHandler):
+    api: Api
+    token: str
+    server_version, sys_version = "themis", ""
+    timeout = 30
+
+    def do_GET(self) -> None:
+        """Answer a page."""
+        url = urlsplit(self.path)
+        if url.path == "/healthz":
+            ok = self.api.arbiter.broken is None
+            self._say(200 if ok else 500, {"status": "ok" if ok else "broken"})
+            return
+        given = self.headers.get("Authorization", "")
+        if not hmac.compare_digest(given.encode(), f"Bearer {self.token}".encode()):
+            self._say(401, {"error": "this request lacks the arbiter's token; see the file token in its home."})
+            return
+        query = {name: values[-1] for name, values in parse_qs(url.query).items()}
+        try:
+            self._say(200, _page(self.api, url.path, query))
+        except UnknownName as error:
+            self._say(404, {"error": str(error)})
+        except InputError as error:
+            self._say(400, {"error": str(error)})
+        except Closed as error:
+            self._say(503, {"error": str(error)})
+        except ThemisError as error:
+            log.error("GET %s failed", url.path, exc_info=error)
+            self._say(500, {"error": str(error)})
+
+    def _say(self, code: int, value: object) -> None:
+        data = json.dumps(value).encode() + b"\n"
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Requests are no news."""
+
+
+def _page(api: Api, path: str, query: Mapping[str, str]) -> Any:
+    parts = [unquote(part) for part in path.strip("/").split("/")]
+    if len(parts) == 3 and parts[:2] == ["v1", "apps"]:
+        return as_dict(api.Show(pb.AppRef(app=parts[2])))
+    if len(parts) == 2 and parts[0] == "v1" and parts[1] in PAGES:
+        return PAGES[parts[1]](api, query)
+    raise UnknownName("page", path[:100], [f"/v1/{name}" for name in PAGES])
+
+
+def _events(api: Api, query: Mapping[str, str]) -> Any:
+    numbers = {"after": query.get("after", "0"), "limit": query.get("limit", str(MOST_EVENTS))}
+    for name, text in numbers.items():
+        if not text.isdecimal():
+            raise InputError(f"{name} is {text[:100]!r}, expected a whole number.")
+    limit = min(int(numbers["limit"]) or MOST_EVENTS, MOST_EVENTS)
+    records = api.Events(pb.EventsRequest(after=min(int(numbers["after"]), 2**62), limit=limit))
+    return [{"number": r.number, "time": r.time, "kind": r.kind, "record": json.loads(r.json)} for r in records]

@@ -1,0 +1,247 @@
+"""The journal: the event log in SQLite, with what the core does not know about apps beside it.
+
+    meta       the schema's version, when the arbiter's time began
+    records    the log's lines in order (``themis.model.log``), and ``Wake`` with its time, which a file leaves out
+    apps       what each app runs, who submitted it, how it ended
+    attempts   how each attempt ended, beyond what the core needs
+    nodes      machines that were drained
+
+Everything that one turn of the arbiter changes is one transaction, on disk before any command goes out. One connection,
+used by the arbiter's thread alone; readers of other threads open their own with ``read_records``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from themis.errors import InputError
+from themis.executors.program import AttemptEnded, Program
+from themis.model.events import Command, Event, Header, Wake
+from themis.model.log import decode, encode, is_record
+from themis.model.units import Seconds
+
+SCHEMA = 1
+"""Of the tables; that of the records is ``themis.model.events.SCHEMA``."""
+
+Record = Header | Event | Command
+
+_TABLES = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE records (number INTEGER PRIMARY KEY, t REAL NOT NULL, kind TEXT NOT NULL, line BLOB NOT NULL);
+CREATE TABLE apps (
+    app INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, user TEXT NOT NULL, key TEXT UNIQUE, submitted REAL NOT NULL,
+    retries INTEGER NOT NULL, programs TEXT NOT NULL, reason TEXT NOT NULL DEFAULT '', outcome TEXT, ended REAL, rho REAL
+);
+CREATE TABLE attempts (
+    job INTEGER NOT NULL, attempt INTEGER NOT NULL, app INTEGER NOT NULL, ended REAL NOT NULL, ending TEXT NOT NULL,
+    cause TEXT NOT NULL, code INTEGER, seconds REAL NOT NULL, steps REAL NOT NULL, killed INTEGER NOT NULL,
+    message TEXT NOT NULL, failure INTEGER NOT NULL, PRIMARY KEY (job, attempt)
+) WITHOUT ROWID;
+CREATE TABLE nodes (name TEXT PRIMARY KEY, drained INTEGER NOT NULL) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What was submitted, beside the app itself. ``key`` makes a repeated submission harmless."""
+
+    app: int
+    name: str
+    user: str
+    key: str
+    submitted: Seconds
+    retries: int
+    programs: tuple[Program, ...]
+    """By the job's position in the app."""
+    reason: str = ""
+    outcome: str = ""
+    ended: Seconds | None = None
+    rho: float | None = None
+
+
+class Journal:
+    """The journal of one arbiter; the caller sees to it that there is only one."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the journal, making it where there is none.
+
+        Raises
+        ------
+        InputError : no SQLite file, or one of another version.
+        """
+        self.path = path
+        fresh = not path.exists()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Programs hold their submitters' environments: nobody else may read them, from the first byte on.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        try:
+            self.db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self.db.execute("PRAGMA journal_mode = WAL")
+            self.db.execute("PRAGMA synchronous = FULL")
+            if fresh or not self._tables():
+                self._make()
+            found = self.meta("schema")
+        except sqlite3.DatabaseError as error:
+            raise InputError(f"{path} is no journal of Themis ({error}); move it away, or restore a copy.") from None
+        if found != str(SCHEMA):
+            raise InputError(
+                f"{path} has journal schema {found}, this Themis reads {SCHEMA}; use the version that wrote it."
+            )
+
+    def _tables(self) -> int:
+        return int(self.db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
+
+    def _make(self) -> None:
+        with self.turn():
+            for statement in filter(None, map(str.strip, _TABLES.split(";"))):
+                self.db.execute(statement)
+            self.db.execute("INSERT INTO meta VALUES ('schema', ?)", (str(SCHEMA),))
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """All or nothing: what is written inside is on disk afterwards, or gone if an error came."""
+        self.db.execute("BEGIN")
+        try:
+            yield
+        except BaseException:
+            self.db.execute("ROLLBACK")
+            raise
+        self.db.execute("COMMIT")
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self.db.close()
+
+    # ---- meta and records -----------------------------------------------------------------------------------------
+
+    def meta(self, name: str) -> str | None:
+        """A value that belongs to the whole journal."""
+        row = self.db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        return str(row[0]) if row else None
+
+    def set_meta(self, name: str, value: str) -> None:
+        """Write it."""
+        self.db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+
+    def append(self, time: Seconds, record: Record) -> None:
+        """A record of the log, or a ``Wake``; machinery is passed over."""
+        if isinstance(record, Wake):
+            self._append(time, "Wake", b"")
+        elif is_record(record):
+            self._append(time, type(record).__name__, encode(time, record))
+
+    def _append(self, time: Seconds, kind: str, line: bytes) -> None:
+        self.db.execute("INSERT INTO records (t, kind, line) VALUES (?, ?, ?)", (time, kind, line))
+
+    def records(self) -> Iterator[tuple[Seconds, Record]]:
+        """Every record in order, ``Wake`` included.
+
+        Raises
+        ------
+        InputError : a record that this version cannot read.
+        """
+        for number, time, kind, line in self.db.execute("SELECT number, t, kind, line FROM records ORDER BY number"):
+            try:
+                yield time, Wake() if kind == "Wake" else decode(line)[1]
+            except InputError as error:
+                raise InputError(f"{self.path}, record {number}: {error}") from None
+
+    def last(self) -> tuple[int, Seconds]:
+        """Number and time of the last record; zeros where there is none."""
+        row = self.db.execute("SELECT number, t FROM records ORDER BY number DESC LIMIT 1").fetchone()
+        return (int(row[0]), float(row[1])) if row else (0, 0.0)
+
+    # ---- apps -----------------------------------------------------------------------------------------------------
+
+    def add_app(self, entry: Entry) -> None:
+        """Enter an app."""
+        programs = json.dumps([{**asdict(p), "env": dict(p.env)} for p in entry.programs])
+        self.db.execute(
+            "INSERT INTO apps (app, name, user, key, submitted, retries, programs) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (entry.app, entry.name, entry.user, entry.key or None, entry.submitted, entry.retries, programs),
+        )
+
+    def apps(self, where: str = "1", *values: object) -> list[Entry]:
+        """Apps for which an SQL condition on their columns holds, in order of their numbers."""
+        rows = self.db.execute(
+            "SELECT app, name, user, key, submitted, retries, programs, reason, outcome, ended, rho FROM apps "
+            f"WHERE {where} ORDER BY app", values,
+        )  # fmt: skip
+        return [
+            Entry(
+                app=app, name=name, user=user, key=key or "", submitted=submitted, retries=retries,
+                programs=tuple(Program(**{**p, "argv": tuple(p["argv"])}) for p in json.loads(programs)), reason=reason,
+                outcome=outcome or "", ended=ended, rho=rho,
+            )
+            for app, name, user, key, submitted, retries, programs, reason, outcome, ended, rho in rows
+        ]  # fmt: skip
+
+    def give_up(self, app: int, reason: str) -> None:
+        """Why the app that is about to be cancelled failed."""
+        self.db.execute("UPDATE apps SET reason = ? WHERE app = ?", (reason, app))
+
+    def end_app(self, app: int, outcome: str, ended: Seconds, rho: float) -> None:
+        """The app is over; one that was given up has failed."""
+        self.db.execute(
+            "UPDATE apps SET outcome = CASE WHEN reason <> '' THEN 'failed' ELSE ? END, ended = ?, rho = ? WHERE app = ?",
+            (outcome, ended, rho, app),
+        )
+
+    def add_attempt(self, time: Seconds, end: AttemptEnded) -> None:
+        """How an attempt ended; what is told again after a restart counts once."""
+        self.db.execute(
+            "INSERT OR IGNORE INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                end.job, end.attempt, end.app, time, str(end.ending), end.cause, end.code, end.seconds, end.steps,
+                end.killed, end.message, end.ending.is_failure,
+            ),
+        )  # fmt: skip
+
+    def attempts(self, jobs: Sequence[int]) -> list[tuple[int, int, float, str, str, int | None, float, float, bool, str]]:
+        """(job, attempt, ended, ending, cause, code, seconds, steps, killed, message) of consecutive jobs."""
+        rows = self.db.execute(
+            "SELECT job, attempt, ended, ending, cause, code, seconds, steps, killed, message FROM attempts "
+            "WHERE job BETWEEN ? AND ? ORDER BY job, attempt", (min(jobs), max(jobs)),
+        )  # fmt: skip
+        return list(rows)
+
+    def failures(self, job: int) -> int:
+        """Attempts of a job that failed by its own doing."""
+        row = self.db.execute("SELECT count(*) FROM attempts WHERE job = ? AND failure", (job,)).fetchone()
+        return int(row[0])
+
+    # ---- machines -------------------------------------------------------------------------------------------------
+
+    def drained(self) -> set[str]:
+        """Names of the machines that somebody took out of service."""
+        return {name for (name,) in self.db.execute("SELECT name FROM nodes WHERE drained")}
+
+    def set_drained(self, name: str, drained: bool) -> None:
+        """Take a machine out of service, or back."""
+        self.db.execute("INSERT OR REPLACE INTO nodes VALUES (?, ?)", (name, drained))
+
+
+def read_records(path: Path, after: int = 0, limit: int = -1) -> list[tuple[int, Seconds, str, str]]:
+    """(number, time, kind, line) of the records after a number, for any thread; ``Wake`` is left out."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+        rows = db.execute(
+            "SELECT number, t, kind, line FROM records WHERE number > ? AND kind <> 'Wake' ORDER BY number LIMIT ?",
+            (after, limit),
+        )
+        return [(number, time, kind, line.decode()) for number, time, kind, line in rows]
+
+
+def export(path: Path, log: Path) -> int:
+    """Write the journal as an event log that ``themis explain`` and ``themis replay`` read; returns its records."""
+    count = 0
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db, log.open("wb") as file:
+        for (line,) in db.execute("SELECT line FROM records WHERE kind <> 'Wake' ORDER BY number"):
+            file.write(line + b"\n")
+            count += 1
+    return count

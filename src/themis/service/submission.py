@@ -1,0 +1,148 @@
+"""A submission as it comes over the wire -> an app of the core and its programs, checked against the limits."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+
+from themis.client import themis_pb2 as pb
+from themis.core.state import State
+from themis.errors import InputError
+from themis.executors.program import Program
+from themis.model.events import AppSubmitted
+from themis.model.units import Seconds
+from themis.model.workload import App, Bag, CurveStopping, Halving, Hyperband, Job, Regime, Rung, Tuner
+from themis.profiles.models import GENERIC
+from themis.profiles.speed import ProfileBook
+from themis.service.arbiter import Arbiter
+from themis.service.config import Config
+from themis.service.journal import Entry
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+MOST_REGIMES = 1000
+
+
+class Limit(InputError):
+    """More than this arbiter takes."""
+
+
+def submit(arbiter: Arbiter, request: pb.SubmitRequest) -> pb.SubmitReply:
+    """Check a submission and enter it; in the arbiter's thread. The same ``key`` again gives the same answer.
+
+    Raises
+    ------
+    InputError : something in it is wrong. Limit : it is more than this arbiter takes.
+    """
+    if request.key and (known := arbiter.journal.apps("key = ?", request.key)):
+        return pb.SubmitReply(app=known[0].app, name=known[0].name)
+    config, state = arbiter.config, arbiter.state
+    _check_room(config, state, request.user)
+    now = arbiter.instant
+    app = read_app(request, now, arbiter.config, int(state.machine_size.sum()))
+    check_models(state, arbiter.book, app)
+    state.check_fits(app)
+    app = replace(app, name=_free_name(app.name, lambda name: bool(arbiter.journal.apps("name = ?", name))))
+    number = state.apps.size
+    weight = app.weight * arbiter.config.weights.get(app.user, 1.0)
+    entry = Entry(
+        app=number, name=app.name, user=app.user, key=request.key, submitted=now,
+        retries=request.retries if request.HasField("retries") else config.retries,
+        programs=tuple(_program(job, app.user, config) for job in request.jobs),
+    )  # fmt: skip
+    arbiter.enter(app, weight, entry, AppSubmitted(app=app, weight=weight))
+    return pb.SubmitReply(app=number, name=app.name)
+
+
+def read_app(request: pb.SubmitRequest, now: Seconds, config: Config, gpus: int) -> App:
+    """The app of a submission that arrives now; gangs grow to at most ``gpus``."""
+    for what, name in (("app", request.name), ("user", request.user)):
+        if not NAME.fullmatch(name):
+            raise InputError(
+                f"the name of the {what} is {name[:100]!r}, expected 1 to 64 letters, digits, dots, dashes or underscores."
+            )
+    if len(request.jobs) > config.max_jobs:
+        raise Limit(f"app {request.name!r} has {len(request.jobs)} jobs, this arbiter takes {config.max_jobs}.")
+    weight = _finite("weight", request.weight or 1.0)
+    deadline = now + _finite("deadline_s", request.deadline_s) if request.HasField("deadline_s") else None
+    return App(
+        name=request.name, user=request.user, arrival=now, jobs=tuple(_job(job, gpus) for job in request.jobs),
+        tuner=_tuner(request), weight=weight, deadline=deadline,
+    )  # fmt: skip
+
+
+def check_models(state: State, book: ProfileBook, app: App) -> None:
+    """Raise InputError if the speed of one of the app's models is not known on any machine that it may use."""
+    for job in app.jobs:
+        profile = book.get(job.model)
+        types = [t for t in state.gpu_types if not job.gpu_types or t in job.gpu_types]
+        if types and not any(profile.curve(t, r.batch) for t in types for r in job.regimes):
+            raise InputError(
+                f"job {job.name!r}: model {job.model!r} has no speed on GPU type {', '.join(types)}; add a profile."
+            )
+
+
+def _check_room(config: Config, state: State, user: str) -> None:
+    t = state.apps
+    active = t.active[: t.size] == 1
+    if (there := int(active.sum())) >= config.max_apps:
+        raise Limit(f"{there} apps are queued or running, this arbiter takes {config.max_apps}; try again later.")
+    mine = int((active & (t.user[: t.size] == state.users.get(user, -1))).sum())
+    if mine >= config.max_apps_per_user:
+        raise Limit(f"user {user!r} has {mine} apps queued or running, the limit is {config.max_apps_per_user}.")
+
+
+def _free_name(name: str, taken: Callable[[str], bool]) -> str:
+    """The name, with a number added if it was used before: one name is one app for ever."""
+    if not taken(name):
+        return name
+    return next(n for i in count(2) if not taken(n := f"{name[:54]}-{i}"))
+
+
+def _job(job: pb.Job, gpus: int) -> Job:
+    name = job.name or "job"
+    if not NAME.fullmatch(name):
+        raise InputError(f"the name of a job is {name[:100]!r}, expected 1 to 64 letters, digits, dots, dashes.")
+    if len(job.regimes) > MOST_REGIMES:
+        raise Limit(f"job {name!r} has {len(job.regimes)} regimes, expected at most {MOST_REGIMES}.")
+    scale = _finite("step_scale", job.step_scale) if job.HasField("step_scale") else 1.0
+    low = job.gpus_min or 1
+    regimes = tuple(Regime(steps=_finite("steps", r.steps), batch=r.batch) for r in job.regimes)
+    # A gang that may be larger than the cluster is one that may have all of it.
+    high = max(low, min(job.gpus_max or low, gpus))
+    return Job(
+        name=name, model=job.model or GENERIC, regimes=regimes, gpus_min=low, gpus_max=high, step_scale=scale,
+        gpu_types=tuple(job.gpu_types),
+    )  # fmt: skip
+
+
+def _tuner(request: pb.SubmitRequest) -> Tuner:
+    match request.WhichOneof("tuner"):
+        case "brackets":
+            brackets = tuple(
+                Halving(rungs=tuple(Rung(jobs=r.jobs, steps=_finite("steps", r.steps)) for r in b.rungs))
+                for b in request.brackets.brackets
+            )
+            return brackets[0] if len(brackets) == 1 else Hyperband(brackets=brackets)
+        case "curve":
+            c = request.curve
+            return CurveStopping(check_steps=c.check_steps, keep=c.keep, confidence=c.confidence, warmup=c.warmup)
+        case _:
+            return Bag()
+
+
+def _program(job: pb.Job, user: str, config: Config) -> Program:
+    p = job.program
+    return Program(
+        argv=tuple(p.argv), cwd=p.cwd or "/", env=dict(p.env), user=user, launch=p.launch or "gpu",
+        grace_s=p.grace_s if p.HasField("grace_s") else config.grace_s, stop_signal=p.stop_signal or "SIGTERM",
+        checkpoint_dir=p.checkpoint_dir,
+    )  # fmt: skip
+
+
+def _finite(name: str, value: float) -> float:
+    if not math.isfinite(value):
+        raise InputError(f"{name} is {value}, expected a finite number.")
+    return value

@@ -1,0 +1,130 @@
+"""``themis up``: home, journal, machines, executor, arbiter and servers put together, until told to end."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+
+import grpc
+
+from themis.client.home import Endpoint, make_token, write_endpoint
+from themis.errors import InputError
+from themis.executors.hosts import NodeSettings
+from themis.executors.local import LocalExecutor
+from themis.executors.program import Programs
+from themis.profiles.models import DEFAULT_BOOK
+from themis.service.api import Api, serve
+from themis.service.arbiter import Arbiter, Heard, LiveExecutor, believed_pace
+from themis.service.config import Config
+from themis.service.http import serve_http
+from themis.service.journal import Journal
+from themis.service.machines import find_hosts
+
+
+@dataclass(slots=True)
+class Service:
+    """A running service."""
+
+    arbiter: Arbiter
+    endpoint: Endpoint
+    api: Api
+    server: grpc.Server
+    http: ThreadingHTTPServer | None
+
+    def close(self, *, stop_jobs: bool = True) -> None:
+        """End it: first the arbiter, so that what is asked meanwhile is refused in words."""
+        self.api.ending.set()
+        try:
+            self.arbiter.close(stop_jobs=stop_jobs)
+        finally:
+            self.server.stop(grace=1.0).wait()
+            if self.http is not None:
+                self.http.shutdown()
+                self.http.server_close()
+
+
+@contextmanager
+def running(home: Path, config: Config) -> Iterator[Service]:
+    """A service in this process; jobs are preempted when it ends.
+
+    Raises
+    ------
+    InputError : another arbiter has this home, it was begun otherwise, or an address is taken.
+    """
+    with _only_one(home):
+        service = start(home, config)
+        try:
+            yield service
+        finally:
+            service.close()
+
+
+def start(home: Path, config: Config) -> Service:
+    """Start a service in a home that is locked already."""
+    token, hosts = make_token(home), find_hosts(config)
+    nodes = NodeSettings(
+        lease_s=config.node_lease_s, renew_s=config.node_renew_s, margin_s=config.node_margin_s, progress_s=config.progress_s
+    )
+
+    def executor(programs: Programs, heard: Callable[[Heard], None]) -> LiveExecutor:
+        return LocalExecutor(
+            home / "run", hosts, programs, heard, heard, settings=nodes, pace=believed_pace(DEFAULT_BOOK),
+            allow_root=config.allow_root,
+        )  # fmt: skip
+
+    arbiter = Arbiter(config, hosts, Journal(home / "journal.db"), executor)
+    api = Api(arbiter, home / "run")
+    server, port = serve(api, f"{config.host}:{config.port}", token, config.max_message_bytes)
+    try:
+        http = serve_http(api, config.host, config.http_port, token) if config.http_port >= 0 else None
+    except InputError:
+        server.stop(grace=None)
+        raise
+    arbiter.start()
+    endpoint = Endpoint(
+        grpc=f"{config.host}:{port}", http=f"http://{config.host}:{http.server_address[1]}" if http else "", pid=os.getpid()
+    )
+    write_endpoint(home, endpoint)
+    return Service(arbiter, endpoint, api, server, http)
+
+
+def serve_until_told(home: Path, config: Config, say: Callable[[Service], None], *, leave_jobs: bool = False) -> None:
+    """Run until SIGTERM or SIGINT, or until the arbiter breaks; then its error is raised."""
+    told = threading.Event()
+    with _only_one(home):
+        service = start(home, config)
+        before = {number: signal.signal(number, lambda *_: told.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            say(service)
+            while not told.wait(0.5) and service.arbiter.broken is None:
+                pass
+        finally:
+            broken = service.arbiter.broken
+            # What cannot decide any more should not stop jobs either: the next arbiter finds them running.
+            service.close(stop_jobs=not leave_jobs and broken is None)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        if broken is not None:
+            raise broken
+
+
+@contextmanager
+def _only_one(home: Path) -> Iterator[None]:
+    home.mkdir(parents=True, exist_ok=True)
+    home.chmod(0o700)
+    lock = os.open(home / "arbiter.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"an arbiter already runs with the home {home}; use another home, or stop it.") from None
+        yield
+    finally:
+        os.close(lock)

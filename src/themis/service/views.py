@@ -1,0 +1,198 @@
+"""What callers see: rows made from core state and journal, in the arbiter's thread."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+
+import numpy as np
+
+from themis.client import themis_pb2 as pb
+from themis.core import snapshot as snapshots
+from themis.core.state import State
+from themis.core.tables import Status
+from themis.errors import InputError, UnknownName
+from themis.fairness.finish_time import FinishTime, Form
+from themis.model.units import NONE
+from themis.service.arbiter import Arbiter
+from themis.service.journal import Entry
+
+MOST_APPS = 1000
+_JOB_STATES = {
+    Status.WAITING: "waiting", Status.RUNNING: "running", Status.PAUSED: "paused", Status.ENDED: "ended", Status.HELD: "held",
+}  # fmt: skip
+
+
+def find_app(arbiter: Arbiter, ref: str) -> int:
+    """The number of an app that is named by number or name.
+
+    Raises
+    ------
+    UnknownName : there is none.
+    """
+    if ref.isdecimal() and int(ref) < arbiter.state.apps.size:
+        return int(ref)
+    found = arbiter.journal.apps("name = ?", ref)
+    if found:
+        return found[0].app
+    near = [entry.name for entry in arbiter.journal.apps("ended IS NULL")[-20:]]
+    raise UnknownName("app", ref[:100], near)
+
+
+def find_machine(arbiter: Arbiter, name: str) -> int:
+    """The number of a machine; UnknownName where there is none."""
+    names = [machine.name for machine in arbiter.state.machines]
+    if name not in names:
+        raise UnknownName("node", name[:100], names)
+    return names.index(name)
+
+
+def picture(arbiter: Arbiter) -> State:
+    """The core's state as of now, to look at: what is kept up with time moves on, the core itself does not."""
+    out = copy.copy(arbiter.state)
+    # Taking a snapshot renews forecasts of bags; the core's own must change at its own instants only.
+    out.apps = copy.deepcopy(out.apps)
+    out.advance(arbiter.instant)
+    return out
+
+
+def rho_now(state: State) -> dict[int, float]:
+    """Finish-time fairness of every app that takes part, if things went on as they are (Themis §4.1)."""
+    view = snapshots.take(state)
+    if not view.apps:
+        return {}
+    with np.errstate(all="ignore"):
+        rho = FinishTime(view, Form.PAPER).rho
+    return dict(zip(view.app_id.tolist(), rho.tolist()))
+
+
+def app_row(arbiter: Arbiter, s: State, entry: Entry, rho: dict[int, float]) -> pb.App:
+    """One line of the queue."""
+    a = entry.app
+    t, jobs = s.apps, s.app_jobs(a)
+    ended = s.jobs.status[jobs] == Status.ENDED
+    done = s.steps_now(jobs)
+    attained = float(t.attained[a] + t.leased[a] * max(s.now - t.since[a], 0.0))
+    row = pb.App(
+        id=a, name=entry.name, user=entry.user, state=_app_state(s, entry), gpus=int(t.leased[a]), demand=int(t.demand[a]),
+        jobs=len(jobs), jobs_ended=int(ended.sum()), submitted=arbiter.epoch + entry.submitted, weight=float(t.weight[a]),
+        progress=float(np.clip(done / np.maximum(s.jobs.total[jobs], 1e-9), 0, 1).mean()), gpu_hours=attained / 3600,
+        reason=entry.reason,
+    )  # fmt: skip
+    if entry.ended is not None:
+        row.ended = arbiter.epoch + entry.ended
+    known = entry.rho if entry.rho is not None else rho.get(a)
+    if known is not None:
+        row.rho = known
+    return row
+
+
+def _app_state(s: State, entry: Entry) -> str:
+    if entry.outcome:
+        return entry.outcome
+    status = s.jobs.status[s.app_jobs(entry.app)]
+    if (status == Status.HELD).any() and not (status <= Status.RUNNING).any():
+        return "held"
+    return "running" if (status == Status.RUNNING).any() else "waiting"
+
+
+def apps(arbiter: Arbiter, request: pb.AppsRequest) -> pb.AppsReply:
+    """The queue, or what is over."""
+    where, values = "ended IS NOT NULL" if request.ended else "ended IS NULL", list[object]()
+    if request.user:
+        where, values = f"{where} AND user = ?", [request.user]
+    entries = arbiter.journal.apps(where, *values)[-(request.limit or MOST_APPS) :]
+    now = picture(arbiter)
+    rho = {} if request.ended else rho_now(now)
+    return pb.AppsReply(apps=[app_row(arbiter, now, entry, rho) for entry in entries])
+
+
+def show(arbiter: Arbiter, ref: str) -> pb.ShowReply:
+    """An app, its jobs, their attempts."""
+    s, a = picture(arbiter), find_app(arbiter, ref)
+    entry = arbiter.journal.apps("app = ?", a)[0]
+    jobs = s.app_jobs(a).tolist()
+    rows = {j: _job_row(arbiter, s, j, entry.programs[i].argv) for i, j in enumerate(jobs)}
+    for job, number, ended, ending, cause, code, seconds, steps, killed, message in arbiter.journal.attempts(jobs):
+        rows[job].attempts.append(
+            pb.Attempt(
+                number=number, ending=ending, cause=cause, code=code, seconds=seconds, steps=steps, killed=bool(killed),
+                message=message, ended=arbiter.epoch + ended,
+            )
+        )  # fmt: skip
+    return pb.ShowReply(app=app_row(arbiter, s, entry, rho_now(s)), jobs=rows.values())
+
+
+def _job_row(arbiter: Arbiter, s: State, j: int, argv: Iterable[str]) -> pb.JobInfo:
+    t = s.jobs
+    gpus = s.job_gpus.get(j) or s.occupied.get(j, ((), 0))[0]
+    stopping = j in arbiter.engine.core.stopping
+    steps = float(s.steps_now(np.array([j]))[0])
+    row = pb.JobInfo(
+        id=j, name=s.job_specs[j].name, state="stopping" if stopping else _JOB_STATES[Status(int(t.status[j]))],
+        attempt=int(t.attempt[j]), gpus=gpus, nodes=sorted({s.machines[s.gpu_machine[g]].name for g in gpus}),
+        steps=steps, total=float(t.total[j]), command=argv,
+    )  # fmt: skip
+    if np.isfinite(t.until[j]):
+        row.until = arbiter.epoch + float(t.until[j])
+    return row
+
+
+def node_row(arbiter: Arbiter, n: int) -> pb.Node:
+    """One machine."""
+    s, machine = arbiter.state, arbiter.state.machines[n]
+    drained = machine.name in arbiter.journal.drained()
+    holders = s.gpu_job[s.gpu_machine == n]
+    names = dict.fromkeys(s.app_specs[int(s.jobs.app[j])].name for j in holders[holders != NONE].tolist())
+    return pb.Node(
+        name=machine.name, state="drained" if drained else "up" if s.machine_up[n] else "lost", gpu_type=machine.gpu_type,
+        gpus=machine.gpus, leased=int((holders != NONE).any(axis=1).sum()), apps=names,
+    )  # fmt: skip
+
+
+def nodes(arbiter: Arbiter) -> pb.NodesReply:
+    """All machines."""
+    return pb.NodesReply(nodes=[node_row(arbiter, n) for n in range(len(arbiter.state.machines))])
+
+
+def share(arbiter: Arbiter, user: str = "") -> pb.ShareReply:
+    """Who holds how much now; ``fair`` is a user's part of the weight in the system."""
+    s = picture(arbiter)
+    rho = rho_now(s)
+    total = max(s.weight_in_system, 1e-9)
+    by_user: dict[str, list[int]] = {}
+    for a in np.flatnonzero(s.apps.active[: s.apps.size]).tolist():
+        by_user.setdefault(s.app_specs[a].user, []).append(a)
+    out = pb.ShareReply()
+    for name, members in sorted(by_user.items()):
+        gpus = int(s.apps.leased[members].sum())
+        row = out.users.add(
+            user=name, apps=len(members), gpus=gpus, share=gpus / max(s.capacity, 1.0),
+            fair=float(s.apps.weight[members].sum()) / total,
+        )  # fmt: skip
+        known = [rho[a] for a in members if a in rho]
+        if known:
+            row.rho_worst, row.rho_median = max(known), float(np.median(known))
+    return pb.ShareReply(users=[row for row in out.users if user in ("", row.user)])
+
+
+def usage(arbiter: Arbiter, user: str = "") -> pb.UsageReply:
+    """What everybody had since the journal began."""
+    s, rows = picture(arbiter), dict[str, pb.UserUsage]()
+    t = s.apps
+    attained = t.attained[: t.size] + t.leased[: t.size] * np.maximum(s.now - t.since[: t.size], 0.0)
+    for entry in arbiter.journal.apps("user = ?", user) if user else arbiter.journal.apps():
+        row = rows.setdefault(entry.user, pb.UserUsage(user=entry.user))
+        row.apps += 1
+        row.gpu_hours += float(attained[entry.app]) / 3600
+        row.completed += entry.outcome == "completed"
+        row.cancelled += entry.outcome == "cancelled"
+        row.failed += entry.outcome == "failed"
+    return pb.UsageReply(users=[rows[name] for name in sorted(rows)])
+
+
+def machine_of(arbiter: Arbiter, ref: str) -> int:
+    """As ``find_machine``, refusing empty names in words."""
+    if not ref:
+        raise InputError("no node was named; `themis nodes` lists them.")
+    return find_machine(arbiter, ref)
