@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test quick lint bench reproduce-themis clean
+.PHONY: help demo test quick lint bench soak proto reproduce-themis clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -33,6 +33,14 @@ bench: $(VENV)/.bench ## Measurements, as ratios against references in the same 
 	$(BIN)/python -m pytest -m bench || [ $$? -eq 5 ]
 	@set -e; for file in benchmarks/bench_*.py; do echo "== $$file"; \
 	  OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 RAYON_NUM_THREADS=1 $(BIN)/python "$$file"; done
+
+soak: $(VENV)/.dev ## Kill arbiter and agents at 200 random moments; nothing may be lost or doubled (an hour)
+	THEMIS_FAULT_TRIALS=200 $(BIN)/python -m pytest tests/service/test_faults.py
+
+proto: $(VENV)/.dev ## Compile the API's description anew
+	cd src && ../$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. themis/client/themis.proto
+	@# Without the check that ties it to one protobuf; a test compares it with the description.
+	sed -i -e '/import runtime_version/d' -e '/^_runtime_version/,/^)/d' src/themis/client/themis_pb2.py
 
 reproduce-themis: $(VENV)/.installed ## The Themis paper's claims, measured: docs/reproduction/themis.md (hours)
 	$(BIN)/python reproduction/themis_nsdi20.py

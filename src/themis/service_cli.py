@@ -52,7 +52,9 @@ def up(
     port: Annotated[int | None, typer.Option(help="Of gRPC; 0 lets the system choose.")] = None,
     http_port: Annotated[int | None, typer.Option(help="Of the status pages; -1: none.")] = None,
     allow_root: Annotated[bool | None, typer.Option("--allow-root", help="Let jobs run as root.")] = None,
-    leave_jobs: Annotated[bool, typer.Option("--leave-jobs", help="At the end, leave jobs to the next arbiter.")] = False,
+    leave_jobs: Annotated[
+        bool, typer.Option("--leave-jobs", help="At the end, leave jobs to the next arbiter.")
+    ] = False,
     home: Home = None,
 ) -> None:
     """Start the scheduler of this machine, until Ctrl-C or SIGTERM; started again it goes on where it was.
@@ -127,7 +129,9 @@ def run(
     user: User = "",
     weight: Annotated[float, typer.Option(help="Its weight among apps.")] = 1.0,
     retries: Annotated[int | None, typer.Option(help="Failures after which it is given up.")] = None,
-    launch: Annotated[str, typer.Option(metavar="gpu|machine", help="A rank for each GPU, or for each machine.")] = "gpu",
+    launch: Annotated[
+        str, typer.Option(metavar="gpu|machine", help="A rank for each GPU, or for each machine.")
+    ] = "gpu",
     grace: Annotated[float | None, typer.Option(help="Seconds from the stop signal to SIGKILL.")] = None,
     checkpoints: Annotated[Path | None, typer.Option(help="Folder to save to.")] = None,
     env: Annotated[list[str], typer.Option("--env", "-e", metavar="NAME=VALUE", help="For the job; repeatable.")] = [],  # noqa: B006
@@ -170,12 +174,12 @@ def submit(
 
     Example: [cyan]themis submit sweep.yaml[/cyan]
     """
+    from themis.client.client import user_name
     from themis.client.spec import read_requests
 
-    requests = read_requests(file)
+    requests = read_requests(file, user or user_name())
     with _client(home) as client:
         for request in requests:
-            request.user = user or request.user
             made = client.submit(request)
             print(f"{made.app} {made.name}")
 
@@ -339,7 +343,9 @@ def events(
                 _dump([line], output)
             else:
                 rest = {k: v for k, v in line.items() if k not in ("t", "kind", "answer", "proof", "machine")}
-                print(f"{record.number:6d} {_clock(record.time)} {record.kind:<14} {json.dumps(rest)[:160]}", flush=True)
+                print(
+                    f"{record.number:6d} {_clock(record.time)} {record.kind:<14} {json.dumps(rest)[:160]}", flush=True
+                )
 
 
 # ---- printing ---------------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """``themis.Client``: the arbiter's API as Python. Answers are the messages of ``themis.proto``, whose fields are typed.
 
-    with Client() as client:
-        app = client.run(["python", "train.py"], gpus=2)
-        client.wait(app.app)
+with Client() as client:
+    app = client.run(["python", "train.py"], gpus=2)
+    client.wait(app.app)
 """
 
 from __future__ import annotations
@@ -107,7 +107,12 @@ class Client:
             **{key: value for key, value in more.items() if key in names},
         )  # fmt: skip
         job = pb.Job(
-            name="job", model=model, regimes=[pb.Regime(steps=hours * 3600)], gpus_min=low, gpus_max=high, program=program
+            name="job",
+            model=model,
+            regimes=[pb.Regime(steps=hours * 3600)],
+            gpus_min=low,
+            gpus_max=high,
+            program=program,
         )
         rest = {key: value for key, value in more.items() if key not in names}
         return self.submit(pb.SubmitRequest(name=name or name_of(command), jobs=[job], **rest))

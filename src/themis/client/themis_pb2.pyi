@@ -126,8 +126,28 @@ class CurveStopping(_message.Message):
     warmup: int
     def __init__(self, check_steps: _Optional[float] = ..., keep: _Optional[int] = ..., confidence: _Optional[float] = ..., warmup: _Optional[int] = ...) -> None: ...
 
+class SpeedCurve(_message.Message):
+    __slots__ = ("gpu_type", "gpus", "steps_per_s")
+    GPU_TYPE_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    gpu_type: str
+    gpus: _containers.RepeatedScalarFieldContainer[int]
+    steps_per_s: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, gpu_type: _Optional[str] = ..., gpus: _Optional[_Iterable[int]] = ..., steps_per_s: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class Profile(_message.Message):
+    __slots__ = ("curves", "slowdown", "checkpoint_s")
+    CURVES_FIELD_NUMBER: _ClassVar[int]
+    SLOWDOWN_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_S_FIELD_NUMBER: _ClassVar[int]
+    curves: _containers.RepeatedCompositeFieldContainer[SpeedCurve]
+    slowdown: _containers.RepeatedScalarFieldContainer[float]
+    checkpoint_s: float
+    def __init__(self, curves: _Optional[_Iterable[_Union[SpeedCurve, _Mapping]]] = ..., slowdown: _Optional[_Iterable[float]] = ..., checkpoint_s: _Optional[float] = ...) -> None: ...
+
 class SubmitRequest(_message.Message):
-    __slots__ = ("key", "name", "user", "weight", "jobs", "brackets", "curve", "retries", "deadline_s")
+    __slots__ = ("key", "name", "user", "weight", "jobs", "brackets", "curve", "retries", "deadline_s", "profile")
     KEY_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
@@ -137,6 +157,7 @@ class SubmitRequest(_message.Message):
     CURVE_FIELD_NUMBER: _ClassVar[int]
     RETRIES_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
     key: str
     name: str
     user: str
@@ -146,7 +167,8 @@ class SubmitRequest(_message.Message):
     curve: CurveStopping
     retries: int
     deadline_s: float
-    def __init__(self, key: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., weight: _Optional[float] = ..., jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., brackets: _Optional[_Union[Brackets, _Mapping]] = ..., curve: _Optional[_Union[CurveStopping, _Mapping]] = ..., retries: _Optional[int] = ..., deadline_s: _Optional[float] = ...) -> None: ...
+    profile: Profile
+    def __init__(self, key: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., weight: _Optional[float] = ..., jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., brackets: _Optional[_Union[Brackets, _Mapping]] = ..., curve: _Optional[_Union[CurveStopping, _Mapping]] = ..., retries: _Optional[int] = ..., deadline_s: _Optional[float] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ...) -> None: ...
 
 class SubmitReply(_message.Message):
     __slots__ = ("app", "name")

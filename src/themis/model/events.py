@@ -162,8 +162,8 @@ class Wake:
 
 
 Event: TypeAlias = (
-    MachineJoined | MachineFailed | MachineReturned | AppSubmitted | AppCancelled | AppHeld | AppResumed | JobStarted | JobProgress | JobStopped
-    | JobReached | LossReported | Allocated | BidsCollected | Wake
+    MachineJoined | MachineFailed | MachineReturned | AppSubmitted | AppCancelled | AppHeld | AppResumed
+    | JobStarted | JobProgress | JobStopped | JobReached | LossReported | Allocated | BidsCollected | Wake
 )  # fmt: skip
 
 

@@ -47,7 +47,7 @@ class Api:
     def _do(self, work: Callable[[Arbiter], Any]) -> Any:
         return self.arbiter.ask(lambda: work(self.arbiter))
 
-    def Info(self, request: pb.InfoRequest) -> pb.InfoReply:  # noqa: N802 - the API's name, as all below
+    def Info(self, request: pb.InfoRequest) -> pb.InfoReply:
         """Who answers."""
 
         def info(a: Arbiter) -> pb.InfoReply:
@@ -60,19 +60,19 @@ class Api:
 
         return self._do(info)  # type: ignore[no-any-return]
 
-    def Submit(self, request: pb.SubmitRequest) -> pb.SubmitReply:  # noqa: N802
+    def Submit(self, request: pb.SubmitRequest) -> pb.SubmitReply:
         """Enter an app."""
         return self._do(lambda a: submit(a, request))  # type: ignore[no-any-return]
 
-    def Cancel(self, request: pb.AppRef) -> pb.AppReply:  # noqa: N802
+    def Cancel(self, request: pb.AppRef) -> pb.AppReply:
         """Withdraw an app."""
         return self._change(request, Arbiter.cancel)
 
-    def Hold(self, request: pb.AppRef) -> pb.AppReply:  # noqa: N802
+    def Hold(self, request: pb.AppRef) -> pb.AppReply:
         """Let an app wait."""
         return self._change(request, Arbiter.hold)
 
-    def Resume(self, request: pb.AppRef) -> pb.AppReply:  # noqa: N802
+    def Resume(self, request: pb.AppRef) -> pb.AppReply:
         """Let it go on."""
         return self._change(request, Arbiter.resume)
 
@@ -84,23 +84,23 @@ class Api:
 
         return self._do(change)  # type: ignore[no-any-return]
 
-    def Apps(self, request: pb.AppsRequest) -> pb.AppsReply:  # noqa: N802
+    def Apps(self, request: pb.AppsRequest) -> pb.AppsReply:
         """The queue, or what is over."""
         return self._do(lambda a: views.apps(a, request))  # type: ignore[no-any-return]
 
-    def Show(self, request: pb.AppRef) -> pb.ShowReply:  # noqa: N802
+    def Show(self, request: pb.AppRef) -> pb.ShowReply:
         """One app."""
         return self._do(lambda a: views.show(a, request.app))  # type: ignore[no-any-return]
 
-    def Nodes(self, request: pb.NodesRequest) -> pb.NodesReply:  # noqa: N802
+    def Nodes(self, request: pb.NodesRequest) -> pb.NodesReply:
         """All machines."""
         return self._do(views.nodes)  # type: ignore[no-any-return]
 
-    def Drain(self, request: pb.NodeRef) -> pb.NodeReply:  # noqa: N802
+    def Drain(self, request: pb.NodeRef) -> pb.NodeReply:
         """Out of service."""
         return self._drain(request, drained=True)
 
-    def Undrain(self, request: pb.NodeRef) -> pb.NodeReply:  # noqa: N802
+    def Undrain(self, request: pb.NodeRef) -> pb.NodeReply:
         """Back."""
         return self._drain(request, drained=False)
 
@@ -112,15 +112,15 @@ class Api:
 
         return self._do(change)  # type: ignore[no-any-return]
 
-    def Share(self, request: pb.UsersRequest) -> pb.ShareReply:  # noqa: N802
+    def Share(self, request: pb.UsersRequest) -> pb.ShareReply:
         """Who holds what."""
         return self._do(lambda a: views.share(a, request.user))  # type: ignore[no-any-return]
 
-    def Usage(self, request: pb.UsersRequest) -> pb.UsageReply:  # noqa: N802
+    def Usage(self, request: pb.UsersRequest) -> pb.UsageReply:
         """Who had what."""
         return self._do(lambda a: views.usage(a, request.user))  # type: ignore[no-any-return]
 
-    def Why(self, request: pb.AppRef) -> pb.WhyReply:  # noqa: N802
+    def Why(self, request: pb.AppRef) -> pb.WhyReply:
         """An app's story, read from the journal; outside the arbiter's thread, for it may be long."""
         name = self._do(lambda a: a.state.app_specs[views.find_app(a, request.app)].name)
         with tempfile.TemporaryDirectory(prefix="themis-") as folder:
@@ -130,7 +130,7 @@ class Api:
 
     # ---- what goes on ------------------------------------------------------------------------------------------------
 
-    def Events(self, request: pb.EventsRequest) -> Iterator[pb.Record]:  # noqa: N802
+    def Events(self, request: pb.EventsRequest) -> Iterator[pb.Record]:
         """The journal's records."""
         after, left = request.after, request.limit or -1
         with _Turn(self._streams):
@@ -145,7 +145,7 @@ class Api:
                 if not rows:
                     self.ending.wait(POLL_S)
 
-    def Logs(self, request: pb.LogsRequest) -> Iterator[pb.LogChunk]:  # noqa: N802
+    def Logs(self, request: pb.LogsRequest) -> Iterator[pb.LogChunk]:
         """What a rank wrote: every attempt's file in turn, the last one as it grows."""
         job = self._do(lambda a: self._job(a, request))
         at: dict[int, int] = {}
@@ -214,7 +214,7 @@ def serve(api: Api, address: str, token: str, most_bytes: int) -> tuple[grpc.Ser
     """
     options = [("grpc.max_receive_message_length", most_bytes), ("grpc.so_reuseport", 0)]
     server = grpc.server(
-        ThreadPoolExecutor(WORKERS, thread_name_prefix="themis-api"), options=options, interceptors=(_Token(token),)
+        ThreadPoolExecutor(WORKERS, thread_name_prefix="themis-api"), options=options, interceptors=[_Token(token)]
     )
     handlers = {name: _handler(getattr(api, name), name) for name in METHODS}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
@@ -228,7 +228,7 @@ def serve(api: Api, address: str, token: str, most_bytes: int) -> tuple[grpc.Ser
     return server, port
 
 
-class _Token(grpc.ServerInterceptor):  # type: ignore[misc]
+class _Token(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic for the type checker only
     """Turns away calls without the token, before anything of them is read."""
 
     def __init__(self, token: str) -> None:
@@ -278,7 +278,9 @@ class _Status:
             self.context.abort(code_of(error), str(error))
         elif isinstance(error, Exception) and self.context.is_active():
             log.error("%s failed", self.name, exc_info=error)
-            self.context.abort(grpc.StatusCode.INTERNAL, f"a bug in Themis: {type(error).__name__}; see the arbiter's log.")
+            self.context.abort(
+                grpc.StatusCode.INTERNAL, f"a bug in Themis: {type(error).__name__}; see the arbiter's log."
+            )
 
 
 def code_of(error: ThemisError) -> grpc.StatusCode:

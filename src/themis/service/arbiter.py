@@ -19,15 +19,16 @@ from threading import Thread
 from typing import Any, Protocol, TypeVar, cast
 
 from themis import __version__
+from themis.client import themis_pb2 as pb
 from themis.core.scheduler import Scheduler
-from themis.core.state import State
+from themis.core.state import EPS, State
 from themis.errors import InputError, ThemisError
 from themis.executors.hosts import Host
 from themis.executors.program import AttemptEnded, Measurement, Program, Programs
 from themis.model.events import (
     SCHEMA,
-    AppFinished,
     AppCancelled,
+    AppFinished,
     AppHeld,
     AppResumed,
     Command,
@@ -45,13 +46,17 @@ from themis.model.units import Locality, Seconds
 from themis.model.workload import App, Job
 from themis.policies.api import make_policy, params
 from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.speed import ProfileBook
+from themis.profiles.speed import Profile, ProfileBook
 from themis.service.config import Config
 from themis.service.engine import Engine
 from themis.service.journal import Entry, Journal
+from themis.service.speeds import read_profile
 
 IDLE_S = 0.5
 """Longest wait of the thread, so that it notices that it should end."""
+
+INSTANT_S = 2 * EPS
+"""Least time between two turns."""
 
 T = TypeVar("T")
 
@@ -68,7 +73,7 @@ class LiveExecutor(Protocol):
 
 
 Heard = Event | AttemptEnded | Measurement
-MakeExecutor = Callable[[Programs, Callable[[Heard], None]], LiveExecutor]
+MakeExecutor = Callable[[Programs, Callable[[Heard], None], Callable[[], ProfileBook]], LiveExecutor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +92,8 @@ class Arbiter:
     Parameters
     ----------
     journal : a fresh one, or one to go on from; it must have been begun with the same machines and settings.
-    make_executor : builds the executor from (programs, where it should report to).
-    wall : seconds since 1970, read once: from then on a clock that never jumps is used.
+    make_executor : builds the executor from (programs, where it should report to, speeds as believed).
+    wall : seconds since 1970, read once: from then on ``steady``, a clock that never jumps, is used.
 
     Raises
     ------
@@ -104,8 +109,12 @@ class Arbiter:
         *,
         book: ProfileBook = DEFAULT_BOOK,
         wall: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.config, self.hosts, self.journal, self.book = config, tuple(hosts), journal, book
+        self.config, self.hosts, self.journal = config, tuple(hosts), journal
+        self.fingerprint = book.fingerprint
+        """Of the book without what submitters added."""
+        self.book = book.with_profiles(read_profile(n, pb.Profile.FromString(m)) for n, m in journal.profiles())
         self.queue: SimpleQueue[Heard | _Call] = SimpleQueue()
         self.programs: dict[str, tuple[Program, ...]] = {}
         self.lost: set[int] = set()
@@ -119,16 +128,17 @@ class Arbiter:
             validate=config.validate,
         )  # fmt: skip
         policy = make_policy(config.policy)
-        self.engine = Engine(journal, Scheduler(book, self.settings, policy.pace), policy, self._announce)
+        self.engine = Engine(journal, Scheduler(self.book, self.settings, policy.pace), policy, self._announce)
         fresh = journal.last()[0] == 0
         if fresh:
             self._begin(wall())
         self.epoch = float(journal.meta("epoch") or 0.0)
         records = 0 if fresh else self._recall()
-        self._origin = max(wall() - self.epoch, journal.last()[1]) - time.monotonic()
+        self._steady = steady
+        self._origin = max(wall() - self.epoch, journal.last()[1]) - steady()
         self.started, self.recovered = self.epoch + self.now(), records
         self.engine.not_before = self.now()
-        self.executor = make_executor(self._program, self.queue.put)
+        self.executor = make_executor(self._program, self.queue.put, lambda: self.book)
         self._hand_over()
         self._thread = Thread(target=self._run, name="themis-arbiter", daemon=True)
 
@@ -139,7 +149,7 @@ class Arbiter:
 
     def now(self) -> Seconds:
         """Seconds since the journal began."""
-        return time.monotonic() + self._origin
+        return self._steady() + self._origin
 
     def start(self) -> Arbiter:
         """Start the executor and the thread."""
@@ -184,7 +194,7 @@ class Arbiter:
         header = Header(
             schema=SCHEMA, version=__version__, simulated=False, policy=config.policy, params=params(policy),
             seed=config.seed, workload="live", source=str(self.journal.path), cluster=config.machines or "this machine",
-            settings=self._core_settings(), profiles=self.book.fingerprint,
+            settings=self._core_settings(), profiles=self.fingerprint,
         )  # fmt: skip
         with self.journal.turn():
             self.journal.set_meta("epoch", repr(wall))
@@ -207,8 +217,8 @@ class Arbiter:
         for name, value in now.items():
             if then.get(name) != value:
                 raise self._begun_with(name, then.get(name), value)
-        if header.profiles != self.book.fingerprint:
-            raise self._begun_with("the models' profiles", header.profiles, self.book.fingerprint)
+        if header.profiles != self.fingerprint:
+            raise self._begun_with("the models' profiles", header.profiles, self.fingerprint)
         records.close()  # type: ignore[attr-defined]
         count = self.engine.fold()
         machines, mine = self.state.machines, [host.machine for host in self.hosts]
@@ -255,7 +265,8 @@ class Arbiter:
 
     def _turn(self) -> None:
         heard = self._wait()
-        self.instant = now = self.now()
+        # An instant that is settled takes in no more events: what comes now comes later than it.
+        self.instant = now = max(self.now(), self.state.now + INSTANT_S)
         replies: list[tuple[Future[Any], Any, ThemisError | None]] = []
         with self.journal.turn():
             if not self._closing:
@@ -343,6 +354,11 @@ class Arbiter:
 
     # ---- what callers want; called through ``ask`` ----------------------------------------------------------------------
 
+    def learn(self, profile: Profile, message: pb.Profile) -> None:
+        """Add the speeds of a submission to what is known."""
+        self.journal.add_profile(profile.name, message.SerializeToString())
+        self.book = self.state.book = self.book.with_profiles([profile])
+
     def enter(self, app: App, weight: float, entry: Entry, event: Event) -> None:
         """Take a submission in; ``app`` and ``entry`` were checked."""
         self.journal.add_app(entry)
@@ -380,15 +396,17 @@ class Arbiter:
             self.engine.feed(MachineReturned(machine=machine), self.instant)
 
 
-def believed_pace(book: ProfileBook) -> Callable[[Job, Grant, str], float]:
-    """Steps per second by the speed model, for jobs that report nothing."""
+def believed_pace(book: Callable[[], ProfileBook]) -> Callable[[Job, Grant, str], float]:
+    """Steps per second by the speed model, for jobs that report nothing; ``book`` is asked each time, for it grows."""
 
     def pace(job: Job, grant: Grant, gpu_type: str) -> float:
         batch = job.regimes[0].batch
-        return book.rate(job.model, batch, gpu_type, len(grant.gpus), Locality(grant.locality)) / job.step_scale
+        return book().rate(job.model, batch, gpu_type, len(grant.gpus), Locality(grant.locality)) / job.step_scale
 
     return pace
 
 
 def _sizes(machines: Sequence[Any]) -> str:
-    return ", ".join(f"{m.name} ({m.gpus} x {m.gpu_type})" for m in machines[:6]) + (" ..." if len(machines) > 6 else "")
+    return ", ".join(f"{m.name} ({m.gpus} x {m.gpu_type})" for m in machines[:6]) + (
+        " ..." if len(machines) > 6 else ""
+    )

@@ -15,6 +15,7 @@ import yaml
 from themis.errors import InputError, UnknownName
 from themis.model.units import Seconds
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """Settings of an arbiter.

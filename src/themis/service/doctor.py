@@ -55,7 +55,10 @@ def _home(home: Path) -> tuple[str, str]:
 def _disk(home: Path) -> tuple[str, str]:
     there = next(p for p in (home, *home.parents) if p.exists())
     free = shutil.disk_usage(there).free
-    return "ok" if free >= LEAST_FREE else "wrong", f"{free / 2**30:.1f} GiB free; journal, logs and checkpoints go there"
+    return (
+        "ok" if free >= LEAST_FREE else "wrong",
+        f"{free / 2**30:.1f} GiB free; journal, logs and checkpoints go there",
+    )
 
 
 def _token(home: Path) -> tuple[str, str]:

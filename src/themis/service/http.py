@@ -1,9 +1,9 @@
 """Status as JSON over HTTP: read only, with the same token, for scripts and dashboards.
 
-    GET /healthz                      without a token: {"status": "ok"}
-    GET /v1/info  /v1/apps  /v1/history  /v1/nodes  /v1/share  /v1/usage        ?user=NAME
-    GET /v1/apps/APP                  an app with its jobs and attempts
-    GET /v1/events?after=N&limit=M    records of the journal, at most 1000
+GET /healthz                      without a token: {"status": "ok"}
+GET /v1/info  /v1/apps  /v1/history  /v1/nodes  /v1/share  /v1/usage        ?user=NAME
+GET /v1/apps/APP                  an app with its jobs and attempts
+GET /v1/events?after=N&limit=M    records of the journal, at most 1000
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ def serve_http(api: Api, host: str, port: int, token: str) -> ThreadingHTTPServe
     try:
         server = ThreadingHTTPServer((host, port), Handler)
     except OSError as error:
-        raise InputError(f"cannot listen on {host}:{port} for HTTP ({error.strerror}); choose another http_port.") from None
+        raise InputError(
+            f"cannot listen on {host}:{port} for HTTP ({error.strerror}); choose another http_port."
+        ) from None
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, name="themis-http", daemon=True).start()
     return server

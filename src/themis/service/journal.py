@@ -4,6 +4,7 @@
     records    the log's lines in order (``themis.model.log``), and ``Wake`` with its time, which a file leaves out
     apps       what each app runs, who submitted it, how it ended
     attempts   how each attempt ended, beyond what the core needs
+    profiles   speeds that came with a submission
     nodes      machines that were drained
 
 Everything that one turn of the arbiter changes is one transaction, on disk before any command goes out. One connection,
@@ -43,6 +44,7 @@ CREATE TABLE attempts (
     cause TEXT NOT NULL, code INTEGER, seconds REAL NOT NULL, steps REAL NOT NULL, killed INTEGER NOT NULL,
     message TEXT NOT NULL, failure INTEGER NOT NULL, PRIMARY KEY (job, attempt)
 ) WITHOUT ROWID;
+CREATE TABLE profiles (name TEXT PRIMARY KEY, message BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE nodes (name TEXT PRIMARY KEY, drained INTEGER NOT NULL) WITHOUT ROWID;
 """
 
@@ -203,7 +205,9 @@ class Journal:
             ),
         )  # fmt: skip
 
-    def attempts(self, jobs: Sequence[int]) -> list[tuple[int, int, float, str, str, int | None, float, float, bool, str]]:
+    def attempts(
+        self, jobs: Sequence[int]
+    ) -> list[tuple[int, int, float, str, str, int | None, float, float, bool, str]]:
         """(job, attempt, ended, ending, cause, code, seconds, steps, killed, message) of consecutive jobs."""
         rows = self.db.execute(
             "SELECT job, attempt, ended, ending, cause, code, seconds, steps, killed, message FROM attempts "
@@ -215,6 +219,14 @@ class Journal:
         """Attempts of a job that failed by its own doing."""
         row = self.db.execute("SELECT count(*) FROM attempts WHERE job = ? AND failure", (job,)).fetchone()
         return int(row[0])
+
+    def add_profile(self, name: str, message: bytes) -> None:
+        """Keep the speeds of a submission."""
+        self.db.execute("INSERT INTO profiles VALUES (?, ?)", (name, message))
+
+    def profiles(self) -> list[tuple[str, bytes]]:
+        """All of them."""
+        return list(self.db.execute("SELECT name, message FROM profiles ORDER BY name"))
 
     # ---- machines -------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from themis.profiles.speed import ProfileBook
 from themis.service.arbiter import Arbiter
 from themis.service.config import Config
 from themis.service.journal import Entry
+from themis.service.speeds import read_profile
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MOST_REGIMES = 1000
@@ -42,9 +43,13 @@ def submit(arbiter: Arbiter, request: pb.SubmitRequest) -> pb.SubmitReply:
     _check_room(config, state, request.user)
     now = arbiter.instant
     app = read_app(request, now, arbiter.config, int(state.machine_size.sum()))
-    check_models(state, arbiter.book, app)
-    state.check_fits(app)
     app = replace(app, name=_free_name(app.name, lambda name: bool(arbiter.journal.apps("name = ?", name))))
+    profile = None
+    if request.HasField("profile"):
+        profile = read_profile(f"{app.user}/{app.name}", request.profile)
+        app = replace(app, jobs=tuple(replace(job, model=profile.name) for job in app.jobs))
+    check_models(state, arbiter.book.with_profiles([profile] if profile else []), app)
+    state.check_fits(app)
     number = state.apps.size
     weight = app.weight * arbiter.config.weights.get(app.user, 1.0)
     entry = Entry(
@@ -52,6 +57,8 @@ def submit(arbiter: Arbiter, request: pb.SubmitRequest) -> pb.SubmitReply:
         retries=request.retries if request.HasField("retries") else config.retries,
         programs=tuple(_program(job, app.user, config) for job in request.jobs),
     )  # fmt: skip
+    if profile is not None:
+        arbiter.learn(profile, request.profile)
     arbiter.enter(app, weight, entry, AppSubmitted(app=app, weight=weight))
     return pb.SubmitReply(app=number, name=app.name)
 

@@ -19,7 +19,7 @@ from themis.errors import InputError
 from themis.executors.hosts import NodeSettings
 from themis.executors.local import LocalExecutor
 from themis.executors.program import Programs
-from themis.profiles.models import DEFAULT_BOOK
+from themis.profiles.speed import ProfileBook
 from themis.service.api import Api, serve
 from themis.service.arbiter import Arbiter, Heard, LiveExecutor, believed_pace
 from themis.service.config import Config
@@ -70,12 +70,15 @@ def start(home: Path, config: Config) -> Service:
     """Start a service in a home that is locked already."""
     token, hosts = make_token(home), find_hosts(config)
     nodes = NodeSettings(
-        lease_s=config.node_lease_s, renew_s=config.node_renew_s, margin_s=config.node_margin_s, progress_s=config.progress_s
+        lease_s=config.node_lease_s,
+        renew_s=config.node_renew_s,
+        margin_s=config.node_margin_s,
+        progress_s=config.progress_s,
     )
 
-    def executor(programs: Programs, heard: Callable[[Heard], None]) -> LiveExecutor:
+    def executor(programs: Programs, heard: Callable[[Heard], None], book: Callable[[], ProfileBook]) -> LiveExecutor:
         return LocalExecutor(
-            home / "run", hosts, programs, heard, heard, settings=nodes, pace=believed_pace(DEFAULT_BOOK),
+            home / "run", hosts, programs, heard, heard, settings=nodes, pace=believed_pace(book),
             allow_root=config.allow_root,
         )  # fmt: skip
 
@@ -89,7 +92,9 @@ def start(home: Path, config: Config) -> Service:
         raise
     arbiter.start()
     endpoint = Endpoint(
-        grpc=f"{config.host}:{port}", http=f"http://{config.host}:{http.server_address[1]}" if http else "", pid=os.getpid()
+        grpc=f"{config.host}:{port}",
+        http=f"http://{config.host}:{http.server_address[1]}" if http else "",
+        pid=os.getpid(),
     )
     write_endpoint(home, endpoint)
     return Service(arbiter, endpoint, api, server, http)

@@ -1,0 +1,121 @@
+"""``themis up`` as a process of its own, to be killed and started again, that leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from themis.client.client import Client
+from themis.client.home import read_endpoint
+from themis.errors import ThemisError
+from themis.node.keeper import processes
+
+PROGRAMS = Path(__file__).parent / "programs"
+PATIENCE_S = 90.0
+QUICK = (
+    "lease_s=2", "tick_s=1", "container_s=0.2", "grace_s=1", "node_lease_s=4", "node_renew_s=0.5", "node_margin_s=1",
+    "progress_s=0.5", "validate=true", "retries=0",
+)  # fmt: skip
+
+
+@dataclass
+class Daemon:
+    """A service with a home of its own."""
+
+    home: Path
+    options: Sequence[str] = ("--machines", "2x2")
+    settings: Sequence[str] = QUICK
+    process: subprocess.Popen[bytes] | None = None
+    starts: int = field(default=0)
+
+    def up(self) -> None:
+        """Start it and wait until it answers."""
+        settings = [word for setting in self.settings for word in ("--set", setting)]
+        root = ["--allow-root"] if os.geteuid() == 0 else []
+        self.home.mkdir(parents=True, exist_ok=True)
+        (self.home / "endpoint.json").unlink(missing_ok=True)
+        self.starts += 1
+        with open(self.home / f"up-{self.starts}.log", "wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "themis.cli", "up", "--home", str(self.home), "--port", "0", "--http-port", "0",
+                 *self.options, *settings, *root], stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        wait_until(self._answers, lambda: f"the arbiter answers; it said {self.said()}")
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, f"the arbiter ended: {self.said()}"
+        try:
+            return read_endpoint(self.home).pid == self.process.pid
+        except ThemisError:
+            return False
+
+    def said(self) -> str:
+        """All that it wrote."""
+        return "\n".join(path.read_text() for path in sorted(self.home.glob("up-*.log")))
+
+    def kill(self) -> None:
+        """kill -9 of the arbiter."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def agents(self) -> list[int]:
+        """Node agents of this home."""
+        return [
+            pid for pid in left_of(self.home) if b"themis.node\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]  # fmt: skip
+
+    def down(self) -> int:
+        """SIGTERM; returns its exit code."""
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(PATIENCE_S)
+
+    def client(self) -> Client:
+        """A connection that outlives restarts as long as the port does; ask for a new one after each."""
+        return Client(self.home, timeout_s=PATIENCE_S)
+
+
+@contextmanager
+def daemon(home: Path, **more: Sequence[str]) -> Iterator[Daemon]:
+    """A running service; whatever is left of it in the end is killed."""
+    service = Daemon(home.resolve(), **more)
+    try:
+        service.up()
+        yield service
+    finally:
+        if service.process is not None and service.process.poll() is None:
+            service.process.kill()
+            service.process.wait()
+        for pid in left_of(service.home):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def left_of(home: Path) -> list[int]:
+    """Processes other than this that name the home in arguments or environment."""
+    found = []
+    for pid, _, state in processes():
+        try:
+            text = Path(f"/proc/{pid}/environ").read_bytes() + Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if str(home).encode() in text and pid != os.getpid() and state not in "ZX":
+            found.append(pid)
+    return found
+
+
+def wait_until(holds: Callable[[], bool], what: Callable[[], str]) -> None:
+    """Poll until something holds."""
+    end = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < end, f"it never held that {what()}"
+        time.sleep(0.05)

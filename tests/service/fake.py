@@ -1,0 +1,137 @@
+"""An arbiter over an executor without processes, and time that only the test moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from themis.client import themis_pb2 as pb
+from themis.executors.hosts import Host
+from themis.executors.program import Programs
+from themis.model.cluster import Machine
+from themis.model.events import Command, Event, Grant, JobReached, JobStarted, JobStopped, Revoke
+from themis.model.workload import App
+from themis.service.arbiter import Arbiter
+from themis.service.config import Config
+from themis.service.journal import Journal
+
+SHORT: Mapping[str, Any] = {"lease_s": 2.0, "tick_s": 1.0, "container_s": 0.0, "validate": True, "grace_s": 1.0}
+
+
+@dataclass
+class FakeExecutor:
+    """Starts and stops at once what it is told, unless ``silent``; the test says when jobs are done."""
+
+    heard: Callable[[Any], None]
+    silent: bool = False
+    admitted: list[tuple[int, str]] = field(default_factory=list)
+    commands: list[Command] = field(default_factory=list)
+    restored: list[tuple[Grant, float, bool]] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
+
+    def admit(self, first_job: int, app: App) -> None:
+        self.admitted.append((first_job, app.name))
+
+    def submit(self, command: Command) -> None:
+        self.commands.append(command)
+        if self.silent:
+            return
+        if isinstance(command, Grant):
+            self.heard(JobStarted(job=command.job, attempt=command.attempt))
+        elif isinstance(command, Revoke):
+            self.heard(JobStopped(job=command.job, attempt=command.attempt, steps=0.0))
+
+    def restore(self, grant: Grant, steps: float, *, started: bool = True) -> None:
+        self.restored.append((grant, steps, started))
+
+    def restore_lost(self, machine: int) -> None:
+        self.lost.append(machine)
+
+    def start(self) -> None:
+        pass
+
+    def close(self, *, stop_jobs: bool = True) -> None:
+        pass
+
+
+@dataclass
+class World:
+    """An arbiter whose turns are taken by the test."""
+
+    arbiter: Arbiter
+    executor: FakeExecutor
+    clock: list[float]
+
+    def turn(self, passed: float = 0.0) -> None:
+        """Let time pass, then take turns until nothing is left to do."""
+        self.clock[0] += passed
+        while True:
+            self.arbiter._turn()
+            if self.arbiter.queue.empty():
+                return
+
+    def say(self, *events: Event | Any) -> None:
+        """What the executor reports, taken in at once."""
+        for event in events:
+            self.executor.heard(event)
+        self.turn()
+
+    def ask(self, do: Callable[[Arbiter], Any]) -> Any:
+        """As a caller would, without another thread."""
+        from concurrent.futures import Future
+
+        from themis.service.arbiter import _Call
+
+        reply: Future[Any] = Future()
+        self.arbiter.queue.put(_Call(lambda: do(self.arbiter), reply))
+        self.turn()
+        return reply.result(0)
+
+    def finish(self, job: int, steps: float = 100.0) -> None:
+        """The job's gang did its work."""
+        attempt = int(self.arbiter.state.jobs.attempt[job])
+        self.say(JobReached(job=job, attempt=attempt, steps=steps, loss=0.0))
+
+    def held(self) -> dict[int, tuple[int, ...]]:
+        """GPUs of each job."""
+        return dict(self.arbiter.state.job_gpus)
+
+
+@contextmanager
+def world(
+    home: Path, *gpus: int, clock: list[float] | None = None, silent: bool = False, **more: Any
+) -> Iterator[World]:
+    """An arbiter on machines m0, m1, ... over the journal in ``home``."""
+    at = clock if clock is not None else [1000.0]
+    made: list[FakeExecutor] = []
+
+    def executor(programs: Programs, heard: Callable[[Any], None], book: object) -> FakeExecutor:
+        made.append(FakeExecutor(heard, silent))
+        return made[0]
+
+    hosts = [Host(machine=Machine(name=f"m{n}", gpus=g)) for n, g in enumerate(gpus or (4,))]
+    journal = Journal(home / "journal.db")
+    try:
+        arbiter = Arbiter(
+            Config(**{**SHORT, **more}), hosts, journal, executor, wall=lambda: at[0], steady=lambda: at[0]
+        )
+        yield World(arbiter, made[0], at)
+    finally:
+        journal.close()
+
+
+def request(
+    name: str = "a", *, gpus: tuple[int, int] = (1, 1), steps: float = 100.0, jobs: int = 1, **more: Any
+) -> Any:
+    """A submission of jobs that would sleep."""
+    program = pb.Program(argv=["sleep", "1"], cwd="/tmp")
+    return pb.SubmitRequest(
+        name=name, **{"user": "u", "key": "", **more},
+        jobs=[
+            pb.Job(name=f"j{i}", regimes=[pb.Regime(steps=steps)], gpus_min=gpus[0], gpus_max=gpus[1], program=program)
+            for i in range(jobs)
+        ],
+    )  # fmt: skip

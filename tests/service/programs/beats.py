@@ -1,0 +1,27 @@
+"""A job that says every moment that it is alive. Arguments: witness file, steps, seconds a step.
+
+Each line of the witness: task, rank, CLOCK_MONOTONIC. One clock for all processes of a machine, so that two tasks that
+were on one GPU at once are found afterwards.
+"""
+
+import os
+import sys
+import time
+
+witness, steps, pause = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+task, rank = os.environ["THEMIS_TASK"], os.environ["RANK"]
+saved = os.path.join(os.environ["THEMIS_CHECKPOINT_DIR"], "done-" + rank)
+at = 0
+if os.path.exists(saved):
+    with open(saved) as file:
+        at = int(file.read())
+out = os.open(witness, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+while True:
+    os.write(out, f"{task} {rank} {time.monotonic()}\n".encode())
+    if at >= steps:
+        break
+    time.sleep(pause)
+    at += 1
+    with open(saved + ".new", "w") as file:
+        file.write(str(at))
+    os.replace(saved + ".new", saved)

@@ -1,0 +1,333 @@
+"""The API over the loopback: what it promises to callers in any language."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+import yaml
+
+from themis.cli import main
+from themis.client import themis_pb2 as pb
+from themis.client.channel import METHODS
+from themis.client.client import Client, Unavailable, name_of
+from themis.client.home import make_token, read_token
+from themis.errors import InputError, UnknownName
+from themis.service.config import Config, load
+from themis.service.doctor import examine
+from themis.service.machines import find_hosts, gpu_type
+from themis.service.up import Service, running
+
+SOURCE = Path(__file__).parents[2] / "src"
+ROOT = os.geteuid() == 0
+
+
+# ---- the description ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(importlib.util.find_spec("grpc_tools") is None, reason="grpcio-tools is not installed")
+def test_the_compiled_description_is_that_of_the_proto_file(tmp_path: Path) -> None:
+    out = tmp_path / "set.bin"
+    command = [
+        "-m",
+        "grpc_tools.protoc",
+        "-I",
+        str(SOURCE),
+        f"--descriptor_set_out={out}",
+        "themis/client/themis.proto",
+    ]
+    subprocess.run([sys.executable, *command], check=True, cwd=SOURCE)
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+
+    mine = FileDescriptorProto.FromString(pb.DESCRIPTOR.serialized_pb)
+    theirs = FileDescriptorSet.FromString(out.read_bytes()).file[0]
+    for message in theirs.message_type:
+        # protoc spells names for JSON out in a set, not in the code it makes.
+        for field in (*message.field, *(f for inner in message.nested_type for f in inner.field)):
+            field.ClearField("json_name")
+    assert mine == theirs, "run make proto"
+
+
+def test_every_method_is_served_and_every_message_is_documented_by_its_package() -> None:
+    from themis.service.api import Api
+
+    assert all(callable(getattr(Api, name, None)) for name in METHODS)
+    assert pb.DESCRIPTOR.package == "themis.v1"
+
+
+# ---- a service ---------------------------------------------------------------------------------------------------------
+
+slow = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    home = tmp_path_factory.mktemp("home")
+    config = Config(
+        gpus=2, port=0, http_port=0, lease_s=2, tick_s=1, container_s=0.2, grace_s=1, allow_root=ROOT, validate=True, retries=0,
+        max_message_bytes=100_000, node_renew_s=1, node_lease_s=10,
+    )  # fmt: skip
+    with running(home, config) as up:
+        yield up
+
+
+@pytest.fixture
+def home(service: Service) -> Path:
+    return service.arbiter.journal.path.parent
+
+
+@pytest.fixture
+def client(home: Path) -> Iterator[Client]:
+    with Client(home) as open_:
+        yield open_
+
+
+@slow
+def test_a_command_runs_is_followed_and_leaves_its_record(client: Client, tmp_path: Path) -> None:
+    made = client.run(["sh", "-c", "echo begin; sleep 0.3; echo $WORD in $PWD"], env={"WORD": "done"}, cwd=tmp_path)
+    text = b"".join(client.logs(made.app, follow=True)).decode()
+    assert text == f"begin\ndone in {tmp_path}\n"
+    assert client.wait(made.app, timeout_s=60).state == "completed"
+    shown = client.show(made.name)
+    assert [a.ending for a in shown.jobs[0].attempts] == ["finished"]
+    assert shown.app.id in [app.id for app in client.history()]
+    kinds = [record.kind for record in client.events()]
+    assert kinds[0] == "Header"
+    assert {"AppSubmitted", "Grant", "JobReached", "AppFinished"} <= set(kinds)
+    assert json.loads(client.why(made.app))["app"] == made.name
+    assert next(u for u in client.usage() if u.apps).gpu_hours > 0
+
+
+@slow
+def test_a_command_that_fails_says_how(client: Client) -> None:
+    made = client.run(["sh", "-c", "echo no >&2; exit 7"])
+    app = client.wait(made.app, timeout_s=60)
+    assert (app.state, app.reason) == ("failed", "job job failed 1 times, at last: exit code 7")
+    assert b"".join(client.logs(made.app)) == b"no\n"
+
+
+@slow
+def test_a_running_app_is_seen_held_and_cancelled(client: Client, home: Path) -> None:
+    made = client.run(["sleep", "100"], gpus=2)
+    while client.show(made.app).app.state != "running":
+        pass
+    (share,) = client.share()
+    assert (share.gpus, share.share, share.fair) == (2, 1.0, 1.0)
+    assert client.nodes()[0].leased == 2
+    assert client.hold(made.app).state == "held"
+    assert client.resume(made.app).id == made.app
+    assert client.cancel(made.app).state == "cancelled"
+    with pytest.raises(InputError, match="is over, it cannot be resumed"):
+        client.resume(made.app)
+
+
+@slow
+def test_calls_without_the_token_are_refused(service: Service, client: Client) -> None:
+    with Client(client.home, token="wrong") as other, pytest.raises(InputError, match="lacks the arbiter's token"):
+        other.info()
+    channel = grpc.insecure_channel(service.endpoint.grpc)
+    call = channel.unary_unary(METHODS["Submit"].path, lambda m: m.SerializeToString(), METHODS["Submit"].read_reply)
+    with pytest.raises(grpc.RpcError) as refused:
+        call(pb.SubmitRequest(name="a", user="u"))
+    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    channel.close()
+
+
+@slow
+def test_wrong_calls_get_one_sentence(client: Client) -> None:
+    with pytest.raises(InputError, match="unknown app 'nosuch'"):
+        client.show("nosuch")
+    with pytest.raises(InputError, match="unknown node 'm9'"):
+        client.drain("m9")
+    with pytest.raises(InputError, match="has no jobs"):
+        client.submit(pb.SubmitRequest(name="a"))
+    with pytest.raises(InputError, match="hours is 0"):
+        client.run(["true"], hours=0.0)
+
+
+@slow
+def test_messages_are_bounded(client: Client) -> None:
+    with pytest.raises(InputError, match="larger than max"):
+        client.run(["true"], env={"BIG": "x" * 200_000})
+
+
+def get(service: Service, page: str, token: str = "") -> tuple[int, object]:
+    request = urllib.request.Request(service.endpoint.http + page, headers={"Authorization": f"Bearer {token}"})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+@slow
+def test_status_is_json_over_http(service: Service, client: Client, home: Path) -> None:
+    made, token = client.run(["true"]), read_token(home)
+    client.wait(made.app, timeout_s=60)
+    assert get(service, "/healthz") == (200, {"status": "ok"})
+    assert get(service, "/v1/apps")[0] == 401
+    assert get(service, "/v1/info", token)[1]["gpus"] == 2  # type: ignore[index]
+    assert get(service, f"/v1/apps/{made.app}", token)[1]["app"]["state"] == "completed"  # type: ignore[index]
+    assert get(service, "/v1/events?after=0&limit=2", token)[1][0]["kind"] == "Header"  # type: ignore[index]
+    assert get(service, "/v1/events?after=-1", token)[0] == 400
+    assert get(service, "/v1/apps/nosuch", token)[0] == 404
+    assert get(service, "/v1/nodesx", token)[0] == 404
+    for page in ("history", "nodes", "share", "usage"):
+        assert get(service, f"/v1/{page}", token)[0] == 200
+
+
+def themis(*words: str) -> int:
+    try:
+        main(list(words))
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+@slow
+def test_the_commands_print_what_the_service_knows(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("THEMIS_HOME", str(home))
+    assert themis("run", "--gpus", "1", "--name", "first", "--", "sh", "-c", "echo from the job") == 0
+    assert "from the job" in capfd.readouterr().out
+    assert themis("run", "--", "sh", "-c", "exit 3") == 1
+    capfd.readouterr()
+    assert themis("history", "-o", "json") == 0
+    rows = json.loads(capfd.readouterr().out)
+    assert [row["state"] for row in rows if row["name"] == "first"] == ["completed"]
+    assert themis("nodes", "-o", "yaml") == 0
+    assert yaml.safe_load(capfd.readouterr().out)[0]["gpus"] == 2
+    for verb in (["queue"], ["share"], ["usage"], ["show", "first"], ["why", "first"], ["logs", "first"], ["events"]):
+        assert themis(*verb) == 0, verb
+    assert "from the job" in capfd.readouterr().out
+    assert themis("queue", "-o", "jsno") == 2
+    assert "Did you mean 'json'" in capfd.readouterr().err
+    assert themis("cancel", "nosuch") == 2
+    assert themis("run", "--gpus", "two", "--", "true") == 2
+    assert themis("doctor") == 0
+
+
+@slow
+def test_yaml_is_submitted_with_its_speeds_and_its_sweep(
+    home: Path, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("THEMIS_HOME", str(home))
+    file = tmp_path / "job.yaml"
+    file.write_text("name: listed\ncommand: [sh, -c, 'echo from a file']\ngpus: 1\n")
+    assert themis("submit", str(file)) == 0
+    app = capfd.readouterr().out.split()[0]
+    assert client.wait(app, timeout_s=60).state == "completed"
+    assert b"".join(client.logs(app)) == b"from a file\n"
+
+
+@slow
+def test_a_home_has_one_arbiter(home: Path) -> None:
+    code = f"from themis.cli import main; main(['up', '--gpus', '1', '--home', {str(home)!r}])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "an arbiter already runs with the home" in done.stderr
+
+
+# ---- without a service ---------------------------------------------------------------------------------------------------
+
+
+def test_a_client_without_an_arbiter_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="run `themis up`"):
+        Client(tmp_path)
+    with Client(tmp_path, address="127.0.0.1:1", token="t", timeout_s=0.1) as client, pytest.raises(Unavailable):
+        client.info()
+
+
+def test_a_token_that_others_can_read_is_not_used(tmp_path: Path) -> None:
+    token = make_token(tmp_path)
+    assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
+    assert make_token(tmp_path) == token
+    assert len(token) >= 40
+    (tmp_path / "token").chmod(0o644)
+    with pytest.raises(InputError, match="has mode 644"):
+        read_token(tmp_path)
+
+
+def test_flags_win_over_variables_and_those_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("gpus: 1\nlease_s: 5\npolicy: drf\nweights: {alice: 2}\n")
+    found = load(file, {"gpus": 3, "policy": None}, {"THEMIS_GPUS": "2", "THEMIS_LEASE_S": "7"})
+    assert (found.gpus, found.lease_s, found.policy, found.weights["alice"]) == (3, 7.0, "drf", 2.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("gpu: 1", "Did you mean 'gpus'"),
+        ("gpus: many", "gpus is 'many', expected a whole number"),
+        ("lease_s: true", "lease_s is True, expected a number"),
+        ("[1]", "holds a list"),
+        ("a: [", "is not YAML"),
+        ("weights: {a: x}", "expected names with numbers"),
+        ("gpus: 1\nmachines: 2x2", "give one of them"),
+        ("port: 99999", "port is 99999"),
+    ],
+)
+def test_wrong_settings_are_named(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(InputError, match=words):
+        load(tmp_path / "c.yaml", {}, {})
+
+
+def test_machines_are_virtual_as_told() -> None:
+    assert [host.machine.gpus for host in find_hosts(Config(machines="2x4"))] == [4, 4]
+    assert [host.machine.gpus for host in find_hosts(Config(gpus=8))] == [8]
+    assert (gpu_type("NVIDIA H200"), gpu_type("Tesla V100-SXM2-16GB")) == ("H200", "V100-SXM2-16GB")
+
+
+def test_real_gpus_are_found_through_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Nvml:
+        NVMLError = RuntimeError
+        nvmlInit = nvmlShutdown = staticmethod(lambda: None)
+        nvmlDeviceGetCount = staticmethod(lambda: 2)
+        nvmlDeviceGetHandleByIndex = staticmethod(lambda i: i)
+        nvmlDeviceGetPciInfo = staticmethod(lambda i: type("Pci", (), {"busId": f"0000:{9 - i}"}))
+        nvmlDeviceGetUUID = staticmethod(lambda i: f"GPU-{i}")
+        nvmlDeviceGetName = staticmethod(lambda i: "NVIDIA H200")
+
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml)
+    (host,) = find_hosts(Config())
+    assert (host.devices, host.machine.gpus, host.machine.gpu_type) == (("GPU-1", "GPU-0"), 2, "H200")
+
+
+def test_the_doctor_finds_what_is_wrong(tmp_path: Path) -> None:
+    states = {check["check"]: check["state"] for check in examine(tmp_path / "none")}
+    assert "wrong" not in states.values()
+    tmp_path.chmod(0o755)
+    (tmp_path / "journal.db").write_text("no database")
+    (tmp_path / "token").write_text("t")
+    (tmp_path / "token").chmod(0o644)
+    wrong = {check["check"] for check in examine(tmp_path) if check["state"] == "wrong"}
+    assert wrong == {"home", "journal", "token"}
+
+
+def test_apps_are_named_after_their_script() -> None:
+    assert name_of(["python", "-u", "deep/train.py", "--lr", "1"]) == "train"
+    assert name_of(["/bin/sleep", "9"]) == "sleep"
+    assert name_of(["--"]) == "app"
+
+
+def test_themis_offers_its_client_without_loading_it_first() -> None:
+    import themis as package
+
+    assert package.Client is Client
+    with pytest.raises(AttributeError):
+        _ = package.nothing
+    with pytest.raises(UnknownName):
+        load(None, {"nothing": 1}, {})

@@ -1,0 +1,373 @@
+"""The arbiter over a fake executor: what it decides, what it writes down, what a restart brings back."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake import World, request, world
+
+from themis.core.scheduler import Scheduler
+from themis.errors import InputError, NotSolved, UnknownName
+from themis.executors.program import AttemptEnded, Ending
+from themis.model.events import (
+    Allocated,
+    Command,
+    Event,
+    Grant,
+    JobStopped,
+    MachineFailed,
+    MachineReturned,
+    Renew,
+    Revoke,
+)  # fmt: skip
+from themis.model.settings import Settings
+from themis.policies.api import make_policy
+from themis.profiles.models import DEFAULT_BOOK
+from themis.service import views
+from themis.service.engine import Engine
+from themis.service.journal import Journal
+from themis.service.submission import Limit, submit
+from themis.sim.replay import replay_records
+from themis.sim.runner import Simulation
+from themis.testing.builders import BOOK, NO_OVERHEAD, machines, random_workload
+
+
+def enter(w: World, name: str = "a", **more: object) -> int:
+    return int(w.ask(lambda a: submit(a, request(name, **more))).app)
+
+
+def ended(job: int, attempt: int, ending: Ending, code: int | None = None) -> AttemptEnded:
+    return AttemptEnded(
+        app=job, job=job, attempt=attempt, ending=ending, cause="", code=code, seconds=1.0, steps=0.0, saved=False,
+        killed=False, message="",
+    )  # fmt: skip
+
+
+# ---- decisions -------------------------------------------------------------------------------------------------------
+
+
+def test_a_submitted_app_gets_gpus_and_ends_when_its_job_does(tmp_path: Path) -> None:
+    with world(tmp_path) as w:
+        app = enter(w, gpus=(2, 2))
+        assert len(w.held()[0]) == 2
+        w.finish(0)
+        assert w.arbiter.journal.apps("app = ?", app)[0].outcome == "completed"
+        assert isinstance(w.executor.commands[-1], Revoke)
+
+
+@pytest.mark.parametrize("policy", ["themis", "drf", "max_min_fairness", "tiresias"])
+@pytest.mark.parametrize("seed", range(2))
+def test_live_and_simulated_schedulers_give_the_same_commands(tmp_path: Path, policy: str, seed: int) -> None:
+    """One workload through both: the simulator's events, fed to the engine at their times, give the simulator's log."""
+    simulated: list[tuple[float, object]] = []
+    world_ = Simulation(
+        workload=random_workload(seed, apps=8), cluster=machines(4, 4), book=BOOK, policy_name=policy,
+        policy=make_policy(policy), settings=NO_OVERHEAD,
+    )  # fmt: skip
+    world_.run(lambda time, record: simulated.append((time, record)))
+    journal = Journal(tmp_path / "journal.db")
+    engine = Engine(journal, Scheduler(BOOK, NO_OVERHEAD, world_.policy.pace), world_.policy)
+    live: list[tuple[float, object]] = []
+    engine.announce = lambda time, command: live.append((time, command))
+    expected: list[tuple[float, object]] = []
+    with journal.turn():
+        journal.append(0.0, world_.header())
+        for time, record in simulated[1:]:
+            if not is_event(record):
+                expected.append((time, record))
+                if len(live) < len(expected):
+                    engine.advance(time)
+            elif not isinstance(record, Allocated):
+                engine.advance(float(np.nextafter(time, 0.0)))
+                engine.feed(record, time)  # type: ignore[arg-type]
+    assert len(expected) > 20
+    assert live == expected
+    journal.close()
+
+
+def is_event(record: object) -> bool:
+    return isinstance(record, Event) and not isinstance(record, Command)
+
+
+def test_leases_end_and_are_renewed_while_nothing_else_happens(tmp_path: Path) -> None:
+    with world(tmp_path, 1) as w:
+        enter(w, "a")
+        for _ in range(8):
+            w.turn(1.0)
+        assert [type(c) for c in w.executor.commands[1:]] == [Renew] * (len(w.executor.commands) - 1)
+        assert len(w.executor.commands) >= 4
+
+
+def test_commands_go_out_only_after_they_are_on_disk(tmp_path: Path) -> None:
+    with world(tmp_path) as w:
+        seen = []
+        other = sqlite3.connect(tmp_path / "journal.db")
+        inner = w.executor.submit
+
+        def submit_(command: object) -> None:
+            seen.append(other.execute("SELECT count(*) FROM records WHERE kind = 'Grant'").fetchone()[0])
+            inner(command)  # type: ignore[arg-type]
+
+        w.executor.submit = submit_  # type: ignore[method-assign, assignment]
+        enter(w)
+        other.close()
+        assert seen == [1]
+
+
+def test_where_the_policy_cannot_decide_another_does_and_the_reason_is_kept(tmp_path: Path) -> None:
+    class Fails:
+        def __call__(self, *_: object) -> object:
+            raise NotSolved("no proof within the gap.")
+
+    with world(tmp_path) as w:
+        w.arbiter.engine.policy = Fails()  # type: ignore[assignment]
+        enter(w)
+        assert w.held() == {0: (0,)}
+        assert "no proof within the gap" in w.arbiter.engine.problem
+
+
+def test_a_job_that_fails_too_often_ends_its_app(tmp_path: Path) -> None:
+    with world(tmp_path, retries=1) as w:
+        enter(w)
+        for attempt in (1, 2):
+            w.say(ended(0, attempt, Ending.FAILED, 5), JobStopped(job=0, attempt=attempt, steps=0.0))
+        entry = w.arbiter.journal.apps()[0]
+        assert (entry.outcome, entry.reason) == ("failed", "job j0 failed 2 times, at last: exit code 5")
+        assert w.held() == {}
+
+
+def test_preemptions_and_lost_machines_are_no_failures(tmp_path: Path) -> None:
+    with world(tmp_path, retries=0) as w:
+        enter(w)
+        for attempt, ending in enumerate((Ending.NODE_LOST, Ending.REQUEUED, Ending.TERMINATED), start=1):
+            w.say(ended(0, attempt, ending), JobStopped(job=0, attempt=attempt, steps=0.0))
+        assert w.held() == {0: (0,)}
+
+
+def test_a_held_app_gives_its_gpus_back_until_it_is_resumed(tmp_path: Path) -> None:
+    with world(tmp_path, 1) as w:
+        enter(w, "a")
+        enter(w, "b")
+        assert w.held() == {0: (0,)}
+        w.ask(lambda a: a.hold(0))
+        assert w.held() == {1: (0,)}
+        assert w.ask(lambda a: views.apps(a, views.pb.AppsRequest())).apps[0].state == "held"
+        w.finish(1)
+        w.turn(10.0)
+        assert w.held() == {}
+        w.ask(lambda a: a.resume(0))
+        assert w.held() == {0: (0,)}
+
+
+def test_a_held_app_can_be_cancelled_but_not_one_that_is_over(tmp_path: Path) -> None:
+    with world(tmp_path) as w:
+        enter(w)
+        w.ask(lambda a: a.hold(0))
+        w.ask(lambda a: a.cancel(0))
+        assert w.arbiter.journal.apps()[0].outcome == "cancelled"
+        with pytest.raises(InputError, match="is over, it cannot be held"):
+            w.ask(lambda a: a.hold(0))
+
+
+def test_drained_machines_are_empty_and_stay_so_when_they_return_by_themselves(tmp_path: Path) -> None:
+    with world(tmp_path, 1, 1) as w:
+        enter(w, "a", gpus=(2, 2))
+        w.ask(lambda a: a.drain(1, True))
+        assert w.held() == {}
+        w.say(MachineFailed(machine=1), MachineReturned(machine=1))
+        assert w.held() == {}
+        assert [n.state for n in w.ask(views.nodes).nodes] == ["up", "drained"]
+        w.ask(lambda a: a.drain(1, False))
+        assert w.held() == {0: (0, 1)}
+
+
+# ---- submissions -----------------------------------------------------------------------------------------------------
+
+
+def test_a_repeated_submission_enters_one_app(tmp_path: Path) -> None:
+    with world(tmp_path) as w:
+        assert [enter(w, key="k"), enter(w, key="k"), enter(w, key="other")] == [0, 0, 1]
+        assert [entry.name for entry in w.arbiter.journal.apps()] == ["a", "a-2"]
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "words"),
+    [
+        ({"name": "no spaces"}, InputError, "the name of the app is 'no spaces'"),
+        ({"user": ""}, InputError, "the name of the user is ''"),
+        ({"gpus": (9, 9)}, InputError, "wants at least 9 GPUs"),
+        ({"steps": 0.0}, InputError, "has no work"),
+        ({"steps": float("inf")}, InputError, "steps is inf"),
+        ({"weight": -1.0}, InputError, "weight -1.0"),
+        ({"jobs": 0}, InputError, "has no jobs"),
+        ({"jobs": 4}, Limit, "has 4 jobs, this arbiter takes 3"),
+    ],
+)
+def test_bad_submissions_are_refused_in_one_sentence_and_change_nothing(
+    tmp_path: Path, change: dict[str, object], kind: type[Exception], words: str
+) -> None:
+    with world(tmp_path, max_jobs=3) as w:
+        before = w.arbiter.journal.last()
+        with pytest.raises(kind, match=words):
+            enter(w, **{"name": "a", **change})  # type: ignore[arg-type]
+        assert w.arbiter.journal.last() == before
+        assert w.executor.admitted == []
+
+
+def test_models_that_nobody_knows_are_refused(tmp_path: Path) -> None:
+    bad = request()
+    bad.jobs[0].model = "resnet51"
+    with world(tmp_path) as w, pytest.raises(UnknownName, match="unknown model 'resnet51'"):
+        w.ask(lambda a: submit(a, bad))
+
+
+def test_users_and_the_arbiter_have_a_most_of_active_apps(tmp_path: Path) -> None:
+    with world(tmp_path, max_apps=3, max_apps_per_user=2) as w:
+        enter(w), enter(w)
+        with pytest.raises(Limit, match="user 'u' has 2 apps"):
+            enter(w)
+        enter(w, user="v")
+        with pytest.raises(Limit, match="3 apps are queued"):
+            enter(w, user="w")
+
+
+def test_gangs_grow_to_the_cluster_at_most_and_users_have_weights(tmp_path: Path) -> None:
+    with world(tmp_path, 2, weights={"u": 3.0}) as w:
+        enter(w, gpus=(1, 1_000_000), weight=2.0)
+        assert (w.arbiter.state.job_specs[0].gpus_max, w.arbiter.state.apps.weight[0]) == (2, 6.0)
+
+
+def test_speeds_of_a_submission_are_believed_and_outlive_a_restart(tmp_path: Path) -> None:
+    clock = [1000.0]
+    with world(tmp_path, clock=clock) as w:
+        fast = request()
+        fast.profile.curves.add(gpu_type="*", gpus=[1], steps_per_s=[50.0])
+        w.ask(lambda a: submit(a, fast))
+        w.turn(1.0)
+        assert w.ask(views.picture).steps_now(np.array([0]))[0] == pytest.approx(50.0, rel=1e-3)
+    with world(tmp_path, clock=clock) as w:
+        assert w.arbiter.state.job_specs[0].model == "u/a"
+
+
+# ---- going on --------------------------------------------------------------------------------------------------------
+
+
+def test_a_restart_brings_the_same_state_back_and_hands_every_gang_over(tmp_path: Path) -> None:
+    clock = [1000.0]
+    with world(tmp_path, 2, 2, clock=clock) as w:
+        for name in "abcd":
+            enter(w, name, gpus=(1, 2), jobs=2)
+            w.turn(0.7)
+        w.finish(0)
+        w.ask(lambda a: a.hold(3))
+        held, attempts = w.held(), w.arbiter.state.jobs.attempt[:8].tolist()
+        wakes, done = sorted(w.arbiter.engine.wakes), w.arbiter.state.jobs.done[:8].tolist()
+    with world(tmp_path, 2, 2, clock=clock) as w:
+        assert w.held() == held
+        assert w.arbiter.state.jobs.attempt[:8].tolist() == attempts
+        assert w.arbiter.state.jobs.done[:8].tolist() == done
+        assert sorted(w.arbiter.engine.wakes) == wakes
+        assert {g.job: g.gpus for g, _, _ in w.executor.restored} == held
+        assert all(started for _, _, started in w.executor.restored)
+        assert w.executor.admitted == [(0, "a"), (2, "b"), (4, "c"), (6, "d")]
+
+
+def test_gangs_that_were_told_to_stop_are_told_again(tmp_path: Path) -> None:
+    clock = [1000.0]
+    with world(tmp_path, 1, clock=clock, silent=True) as w:
+        enter(w)
+        w.ask(lambda a: a.cancel(0))
+    with world(tmp_path, 1, clock=clock) as w:
+        assert [(g.job, started) for g, _, started in w.executor.restored] == [(0, False)]
+        assert [(c.job, c.cause) for c in w.executor.commands if isinstance(c, Revoke)] == [(0, "cancelled")]
+
+
+def test_what_was_due_while_no_arbiter_ran_is_settled_once(tmp_path: Path) -> None:
+    clock = [1000.0]
+    with world(tmp_path, 1, clock=clock) as w:
+        enter(w)
+    clock[0] += 3600.0
+    with world(tmp_path, 1, clock=clock) as w:
+        w.turn()
+        renewed = [c for c in w.executor.commands if isinstance(c, Renew)]
+        assert len(renewed) == 1
+        assert renewed[0].until > 3600.0
+
+
+def test_a_lost_machine_is_lost_after_a_restart_until_it_says_otherwise(tmp_path: Path) -> None:
+    clock = [1000.0]
+    with world(tmp_path, 1, 1, clock=clock) as w:
+        w.say(MachineFailed(machine=1))
+    with world(tmp_path, 1, 1, clock=clock) as w:
+        assert w.executor.lost == [1]
+        enter(w, gpus=(2, 2))
+        assert w.held() == {}
+        w.say(MachineReturned(machine=1))
+        assert w.held() == {0: (0, 1)}
+
+
+def test_time_never_goes_back_where_the_wall_clock_does(tmp_path: Path) -> None:
+    with world(tmp_path, clock=[1000.0]) as w:
+        w.turn(500.0)
+        enter(w)
+        last = w.arbiter.journal.last()[1]
+    with world(tmp_path, clock=[900.0]) as w:
+        assert w.arbiter.now() >= last
+
+
+@pytest.mark.parametrize("change", [{"lease_s": 3.0}, {"policy": "drf"}, {"seed": 1}])
+def test_a_journal_goes_on_only_as_it_began(tmp_path: Path, change: dict[str, object]) -> None:
+    with world(tmp_path) as w:
+        enter(w)
+    name, value = next(iter(change.items()))
+    with pytest.raises(InputError, match=f"was begun with {name} .*, now it is {value}"), world(tmp_path, **change):
+        pass
+    with pytest.raises(InputError, match="was begun with machines m0"), world(tmp_path, 3):
+        pass
+
+
+def test_a_journal_with_another_schema_or_none_is_refused(tmp_path: Path) -> None:
+    with world(tmp_path):
+        pass
+    db = sqlite3.connect(tmp_path / "journal.db")
+    db.execute("UPDATE meta SET value = '99' WHERE name = 'schema'")
+    db.commit()
+    db.close()
+    with pytest.raises(InputError, match="has journal schema 99, this Themis reads 1"):
+        Journal(tmp_path / "journal.db")
+    (tmp_path / "text.db").write_text("this is no database, and long enough to be seen as none\n" * 100)
+    with pytest.raises(InputError, match="is no journal of Themis"):
+        Journal(tmp_path / "text.db")
+
+
+def test_a_journal_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
+    with world(tmp_path) as w:
+        enter(w)
+    db = sqlite3.connect(tmp_path / "journal.db")
+    db.execute("""UPDATE records SET line = replace(line, '"gpus":[0]', '"gpus":[1]') WHERE kind = 'Grant'""")
+    db.commit()
+    db.close()
+    with pytest.raises(InputError, match="a Grant does not follow from the records before it"), world(tmp_path):
+        pass
+
+
+def test_the_journal_is_an_event_log_that_replays(tmp_path: Path) -> None:
+    with world(tmp_path, 2) as w:
+        for name in "abc":
+            enter(w, name)
+            w.turn(1.3)
+        w.finish(1)
+        w.turn(3.0)
+        log = [(t, r) for t, r in w.arbiter.journal.records() if type(r).__name__ != "Wake"]
+        done = replay_records(log)  # type: ignore[arg-type]
+        assert done.difference is None
+        assert any(isinstance(r, Grant) for _, r in log)
+
+
+def test_settings_of_the_core_are_those_of_the_configuration(tmp_path: Path) -> None:
+    with world(tmp_path) as w:
+        assert w.arbiter.settings == Settings(lease_s=2.0, tick_s=1.0, container_s=0.0, validate=True)
+        assert w.arbiter.fingerprint == DEFAULT_BOOK.fingerprint

@@ -1,0 +1,118 @@
+"""kill -9 of arbiter and node agents at random moments: no job is lost, no GPU serves two, nothing is left running.
+
+Checked twice: in the journal, and by what the processes themselves wrote. ``make soak`` runs 200 kills.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from daemon import PROGRAMS, Daemon, daemon, left_of, wait_until
+
+from themis.model.events import AppFinished, AppSubmitted, Grant, JobReached, JobStopped
+from themis.model.log import decode
+from themis.service.journal import read_records
+
+pytestmark = pytest.mark.slow
+TRIALS = int(os.environ.get("THEMIS_FAULT_TRIALS", "5"))
+BATCH = 5
+"""Kills in one home; each batch has a seed of its own."""
+WHAT = ("arbiter", "agent", "both", "arbiter for long")
+
+
+@pytest.mark.parametrize("seed", range(-(-TRIALS // BATCH)))
+def test_nothing_is_lost_or_doubled_by_kill_9_at_random_moments(tmp_path: Path, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    witness = tmp_path / "witness"
+    with daemon(tmp_path / "home") as service:
+        keys = []
+        for trial in range(min(BATCH, TRIALS - seed * BATCH)):
+            keys += [_submit(service, witness, rng) for _ in range(2)]
+            time.sleep(float(rng.uniform(0.0, 2.5)))
+            _strike(service, WHAT[(trial + seed) % len(WHAT)], rng)
+        with service.client() as client:
+            states = {key: client.wait(key, timeout_s=180).state for key in keys}
+        assert set(states.values()) == {"completed"}, f"{states}\n{service.said()}"
+        assert service.down() == 0, service.said()
+        wait_until(lambda: not left_of(service.home / "run"), lambda: "no process is left")
+        grants = _check_journal(service.home / "journal.db", len(keys))
+        _check_processes(witness, grants)
+
+
+def _submit(service: Daemon, witness: Path, rng: np.random.Generator) -> int:
+    low = int(rng.integers(1, 3))
+    steps = int(rng.integers(10, 60))
+    command = [sys.executable, "-I", "-S", str(PROGRAMS / "beats.py"), str(witness), str(steps), "0.05"]
+    with service.client() as client:
+        return client.run(command, gpus=(low, int(rng.integers(low, 4))), hours=steps / 72000).app
+
+
+def _strike(service: Daemon, what: str, rng: np.random.Generator) -> None:
+    if what in ("agent", "both"):
+        victims = service.agents()
+        for pid in rng.permutation(victims)[: int(rng.integers(1, 3))].tolist():
+            os.kill(pid, signal.SIGKILL)
+    if what != "agent":
+        service.kill()
+        # Longer than the machines' lease: the keepers end the jobs by themselves.
+        time.sleep(7.0 if what == "arbiter for long" else float(rng.uniform(0.0, 1.0)))
+        service.up()
+
+
+def _check_journal(path: Path, apps: int) -> dict[tuple[int, int], Grant]:
+    """From a grant to the end of its gang its seats are its own; every app ends once. Returns the grants."""
+    seats: dict[tuple[int, int], int] = {}
+    last: dict[int, Grant] = {}
+    grants: dict[tuple[int, int], Grant] = {}
+    counts: Counter[type] = Counter()
+    for _, _, _, line in read_records(path):
+        record = decode(line)[1]
+        counts[type(record)] += 1
+        if isinstance(record, Grant):
+            assert (record.job, record.attempt) not in grants, f"{record} was granted twice"
+            assert record.job not in last, f"job {record.job} has two gangs"
+            for gpu in record.gpus:
+                assert (gpu, record.seat) not in seats, f"GPU {gpu} is leased twice: {record}"
+                seats[gpu, record.seat] = record.job
+            last[record.job] = grants[record.job, record.attempt] = record
+        elif isinstance(record, JobStopped) and record.job in last and last[record.job].attempt == record.attempt:
+            gone = last.pop(record.job)
+            for gpu in gone.gpus:
+                del seats[gpu, gone.seat]
+    assert (counts[AppSubmitted], counts[AppFinished], counts[JobReached]) == (apps, apps, apps)
+    assert not last
+    return grants
+
+
+def _check_processes(witness: Path, grants: dict[tuple[int, int], Grant]) -> None:
+    """On no GPU did two attempts live at once, nor any job twice, by the processes' own word."""
+    alive: dict[tuple[int, int], list[float]] = {}
+    for line in witness.read_text().splitlines():
+        task, _, at = line.split()
+        job, _, attempt = task.removeprefix("job").partition("-attempt")
+        alive.setdefault((int(job), int(attempt)), []).append(float(at))
+    assert {job for job, _ in alive} == {job for job, _ in grants}
+    held: dict[str, list[tuple[float, float, tuple[int, int]]]] = {}
+    for key, beats in alive.items():
+        for place in (f"job {key[0]}", *(f"GPU {gpu}" for gpu in grants[key].gpus)):
+            held.setdefault(place, []).append((min(beats), max(beats), key))
+    for place, stays in held.items():
+        ordered = sorted(stays)
+        for before, after in pairwise(ordered):
+            assert before[1] < after[0], f"{place} had two at once: {before} and {after}"
+
+
+def test_the_witness_check_sees_two_jobs_on_one_gpu(tmp_path: Path) -> None:
+    given = {"app": 0, "attempt": 1, "seat": 0, "until": 9.0, "locality": 0, "target": 1.0, "score": 1.0}
+    grants = {(j, 1): Grant(job=j, gpus=(0,), **given) for j in (0, 1)}  # type: ignore[arg-type]
+    (tmp_path / "w").write_text("job0-attempt1 0 1.0\njob1-attempt1 0 2.0\njob0-attempt1 0 3.0\n")
+    with pytest.raises(AssertionError, match="GPU 0 had two at once"):
+        _check_processes(tmp_path / "w", grants)
