@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -128,6 +129,15 @@ def test_a_running_app_is_seen_held_and_cancelled(client: Client, home: Path) ->
     assert client.cancel(made.app).state == "cancelled"
     with pytest.raises(InputError, match="is over, it cannot be resumed"):
         client.resume(made.app)
+
+
+@slow
+def test_an_app_that_is_cancelled_while_it_starts_gives_its_gpus_back(client: Client) -> None:
+    for pause in (0.0, 0.02, 0.05, 0.1):
+        made = client.run(["sleep", "100"], gpus=2)
+        time.sleep(pause)
+        client.cancel(made.app)
+    assert client.wait(client.run(["true"], gpus=2).app, timeout_s=60).state == "completed"
 
 
 @slow

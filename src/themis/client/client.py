@@ -242,6 +242,6 @@ def user_name() -> str:
 
 def name_of(command: Sequence[str]) -> str:
     """A name for an app that has none: the script's, or the program's."""
-    words = [Path(word).stem for word in command if not word.startswith("-")]
-    script = next((w for word, w in zip(command, words) if word.endswith((".py", ".sh"))), words[0] if words else "")
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", script).strip("-._")[:60] or "app"
+    words = [word for word in command if not word.startswith("-")]
+    script = next((word for word in words if word.endswith((".py", ".sh"))), words[0] if words else "")
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(script).stem).strip("-._")[:60] or "app"

@@ -243,6 +243,9 @@ class Gangs:
         part = gang.parts[machine]
         if not part.over:
             part.state, part.known = state, True
+            if gang.want == part.said == "stop" and state.phase in ("preparing", "prepared", "running"):
+                # Its keeper was not listening yet; saying it again changes nothing where it was.
+                part.said = ""
             self._settle(gang)
 
     def _report(self, machine: int, report: TaskReport, now: Seconds) -> None:
