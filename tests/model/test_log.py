@@ -92,6 +92,8 @@ RECORDS: list[Record] = [
     e.AppSubmitted(app=BRACKETS),
     *(e.AppSubmitted(app=app) for app in CURVES),
     e.AppCancelled(app=0),
+    e.AppHeld(app=0),
+    e.AppResumed(app=0),
     e.JobStarted(job=2, attempt=1),
     e.JobProgress(job=2, attempt=1, steps=0.1),
     e.JobStopped(job=2, attempt=1, steps=1 / 3),
