@@ -35,8 +35,8 @@ def find_app(arbiter: Arbiter, ref: str) -> int:
     found = arbiter.journal.apps("name = ?", ref)
     if found:
         return found[0].app
-    near = [entry.name for entry in arbiter.journal.apps("ended IS NULL")[-20:]]
-    raise UnknownName("app", ref[:100], near)
+    last = [app.name for app in arbiter.state.app_specs[-20:]]
+    raise UnknownName("app", ref[:100], last or ["none was submitted yet"])
 
 
 def find_machine(arbiter: Arbiter, name: str) -> int:
