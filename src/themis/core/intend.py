@@ -5,11 +5,11 @@ The single place that looks at the kind of an answer. What follows (``place``, `
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
+from themis.core.rounds import Rounds, round_end
 from themis.errors import InvariantBroken
 from themis.model.answers import Answer, GpuGrant, RoundPlan, TimeShare
 from themis.model.snapshot import Snapshot
@@ -25,7 +25,7 @@ class Gang:
     ----------
     job : its job, or -1 where the app's own scheduler chooses. ``partner`` : the job that shares the GPUs, or -1.
     counts : GPUs on each machine, or None where placement chooses. ``gpu_type`` : the type to use, or -1 for any.
-    extend : the GPUs are added to those that ``job`` holds.
+    extend : the GPUs are added to those that ``job`` holds. ``combo`` : row of the time shares, or -1.
     """
 
     app: int
@@ -36,24 +36,20 @@ class Gang:
     counts: Counts | None = None
     gpu_type: int = NONE
     extend: bool = False
+    combo: int = NONE
 
 
-def intend(snapshot: Snapshot, answer: Answer) -> list[Gang]:
-    """The gangs that an answer wants to run from now on, in order of precedence."""
+def intend(snapshot: Snapshot, answer: Answer, rounds: Rounds | None = None) -> list[Gang]:
+    """The gangs that an answer wants to run from now on, in order of precedence; ``rounds`` is the account of shares."""
     match answer:
         case GpuGrant():
             return _granted(answer)
         case TimeShare():
-            return _time_shared(snapshot, answer)
+            return _time_shared(snapshot, answer, rounds or _fresh(snapshot, answer))
         case RoundPlan():
             return _planned(snapshot, answer)
         case _:
             raise InvariantBroken(f"an answer of kind {type(answer).__name__} cannot be carried out.")
-
-
-def round_end(now: Seconds, round_s: Seconds) -> Seconds:
-    """Rounds begin at multiples of their length: the next boundary after ``now``."""
-    return (math.floor(now / round_s + 1e-9) + 1) * round_s
 
 
 def _granted(grant: GpuGrant) -> list[Gang]:
@@ -78,37 +74,41 @@ def _granted(grant: GpuGrant) -> list[Gang]:
     return out
 
 
-def _time_shared(s: Snapshot, answer: TimeShare) -> list[Gang]:
-    """Gavel algorithm 1: combos in falling priority while their GPUs fit; no job runs twice.
-
-    Priority is what is owed by the end of this round over what was received on that type, the latter floored at half
-    a round. Differs from the published code: both are carried over re-solves, not reset.
-    """
-    row_of = {int(j): r for r, j in enumerate(s.job_id)}
+def _time_shared(s: Snapshot, answer: TimeShare, rounds: Rounds) -> list[Gang]:
+    """Gavel algorithm 1: combinations in falling priority while their GPUs fit; no job runs twice."""
     free = np.bincount(s.machine_type, weights=s.free, minlength=len(s.gpu_types)).astype(np.int64)
     until = round_end(s.now, answer.round_s)
-    rows = np.array([row_of.get(int(j), NONE) for j in answer.combos[:, 0]], dtype=np.int64)
-    alive = rows >= 0
-    owed = s.entitled[rows] + answer.x * answer.round_s
-    priority = np.where((answer.x > 0) & alive[:, None], owed / np.maximum(s.received[rows], answer.round_s / 2), 0.0)
-    busy = {int(j) for j in s.job_id[s.job_held > 0]}
+    row_of = np.full(max(int(s.job_id.max(initial=0)), int(answer.combos.max(initial=0))) + 2, NONE)
+    row_of[s.job_id] = np.arange(s.jobs)
+    able = np.append(s.job_held == 0, False)[row_of]
+    able[NONE] = True  # nobody is always ready to be a partner
+    priority = rounds.priority(s.now, able[answer.combos].all(axis=1))
+    flat = np.flatnonzero(priority)
+    order = flat[np.argsort(-priority.ravel()[flat], kind="stable")]
+    combo, kind = np.divmod(order, priority.shape[1])
+    gpus = answer.gpus[combo]
+    busy: set[int] = set()
     out: list[Gang] = []
-    for flat in np.argsort(-priority, axis=None, kind="stable"):
-        c, k = divmod(int(flat), priority.shape[1])
-        if priority[c, k] <= 0:
+    for c, k, size, (job, partner) in zip(combo.tolist(), kind.tolist(), gpus.tolist(), answer.combos[combo].tolist()):
+        if size > free[k] or job in busy or partner in busy:
+            continue
+        if partner != NONE and not _may_share(s, [int(row_of[job]), int(row_of[partner])], k, size):
+            continue
+        free[k] -= size
+        busy.add(job)
+        if partner != NONE:
+            busy.add(partner)
+        app = int(s.app_id[s.job_app[row_of[job]]])
+        out.append(Gang(app=app, job=job, partner=partner, gpus=size, until=until, gpu_type=k, combo=c))
+        if not free.any():
             break
-        members = [int(j) for j in answer.combos[c] if j != NONE]
-        gpus = int(answer.gpus[c])
-        if len(members) > 1 and not _may_share(s, [row_of.get(j, NONE) for j in members], k, gpus):
-            continue
-        if gpus > free[k] or any(j in busy or j not in row_of for j in members):
-            continue
-        free[k] -= gpus
-        busy.update(members)
-        partner = members[1] if len(members) > 1 else NONE
-        app = int(s.app_id[s.job_app[row_of[members[0]]]])
-        out.append(Gang(app=app, job=members[0], partner=partner, gpus=gpus, until=until, gpu_type=k))
     return _large_first(out)
+
+
+def _fresh(s: Snapshot, answer: TimeShare) -> Rounds:
+    rounds = Rounds()
+    rounds.adopt(answer, s.now, s.version)
+    return rounds
 
 
 def _may_share(s: Snapshot, rows: list[int], gpu_type: int, gpus: int) -> bool:

@@ -13,8 +13,9 @@ import numpy as np
 
 from themis.core import phases, rungs
 from themis.core import snapshot as snapshots
-from themis.core.intend import intend, plan_from, round_end
+from themis.core.intend import Gang, intend, plan_from
 from themis.core.place import Placed, place
+from themis.core.rounds import round_end
 from themis.core.state import EPS, State
 from themis.core.tables import Status
 from themis.core.validate import validate
@@ -312,10 +313,11 @@ class Scheduler:
             # Nobody asked it to stop: the gang died. It waits for another lease.
             s.release(j, Status.WAITING)
             self.out.append(Revoke(app=int(s.jobs.app[j]), job=j, attempt=event.attempt, cause="failed"))
-        s.vacate(j)
+        left = s.vacate(j)
         if s.jobs.status[j] != Status.ENDED:
             s.report(j, event.steps)
-        for grant in [g for g in self.held_back if self._clear(g)]:
+        waited = [g for g in self.held_back if g.job == j or not left.isdisjoint(g.gpus)]
+        for grant in [g for g in waited if self._clear(g)]:
             self.held_back.remove(grant)
             self._issue(grant)
         if since is None or since < s.now:
@@ -327,10 +329,10 @@ class Scheduler:
         """The instant is over: if GPUs are free and somebody could use them, one decision on all of them."""
         s = self.state
         self.wakes = {time for time in self.wakes if time > s.now}
-        if self.solving is None:
-            view = snapshots.take(s)
+        if self.solving is None and not self._idles():
+            planned = self._plan_answer() or self._shares_in_force()
+            view = snapshots.take(s, forecast=planned is None)
             if view.free.any() and (view.job_held < view.job_gpus_max).any():
-                planned = self._plan_answer()
                 if planned is not None:
                     self._carry_out(view, planned)
                 else:
@@ -352,6 +354,28 @@ class Scheduler:
         column = round((round_end(s.now, s.plan.round_s) - s.plan_start) / s.plan.round_s) - 1
         return plan_from(s.plan, column) if column < s.plan.run.shape[1] else None
 
+    def _idles(self) -> bool:
+        """Without backfilling, what falls free in mid-round waits for the round's end."""
+        s, pace = self.state, self.pace
+        if pace.backfill or pace.round_s is None:
+            return False
+        end = round_end(s.now, pace.round_s)
+        if end - s.now > pace.round_s - EPS:
+            return False
+        self._wake(end)
+        return True
+
+    def _shares_in_force(self) -> TimeShare | None:
+        """Time shares that need no new solve: nothing changed since, or not long enough ago."""
+        rounds, pace, now = self.state.rounds, self.pace, self.state.now
+        if rounds.answer is None or pace.resolve_interval is None or rounds.version == self.state.version:
+            return rounds.answer if pace.resolve_interval is not None else None
+        if now >= rounds.solved + pace.resolve_interval - EPS:
+            return None
+        # Whoever came since waits, maybe with nobody else in the system: the rounds go on.
+        self._wake(round_end(now, rounds.answer.round_s))
+        return rounds.answer
+
     def _bids(self, event: BidsCollected) -> None:
         if self.solving is None or event.version != self.solving.version:
             return
@@ -365,28 +389,36 @@ class Scheduler:
         if isinstance(event.solved.answer, Ask):
             self.out.append(CollectBids(version=event.version, ask=event.solved.answer, snapshot=view))
             return
-        self.solving = None
+        self.solving, asked = None, view.version
         if view.version != s.version:
             # Events came in while the solve ran (live only): what still fits is placed, the rest is solved again.
             view = snapshots.take(s)
             self._wake(s.now)
-        self._remember(event.solved)
+        self._remember(event.solved, asked)
         self._carry_out(view, event.solved.answer)
         s.round += 1
         self._wake_for_expiry()
 
-    def _remember(self, solved: Solved) -> None:
+    def _remember(self, solved: Solved, asked: int) -> None:
         s, answer = self.state, solved.answer
         if isinstance(answer, TimeShare):
-            rows = answer.combos >= 0
-            c, side = np.nonzero(rows)
-            s.entitle(answer.combos[c, side], answer.x[c])
+            s.rounds.adopt(answer, s.now, asked)
         elif isinstance(answer, RoundPlan):
             s.plan, s.plan_start = answer, round_end(s.now, answer.round_s) - answer.round_s
 
     def _carry_out(self, view: Snapshot, answer: Answer) -> None:
-        placed = place(view, intend(view, answer))
+        gangs = intend(view, answer, self.state.rounds)
+        placed = place(view, gangs)
+        if isinstance(answer, TimeShare):
+            self._deal(gangs, placed)
         self._lease(placed, tick_aligned=isinstance(answer, GpuGrant))
+
+    def _deal(self, gangs: list[Gang], placed: list[Placed]) -> None:
+        """Gangs that found room count as served until their round ends."""
+        there = {p.job for p in placed}
+        for gang in gangs:
+            if gang.job in there:
+                self.state.rounds.deal(gang.combo, gang.gpu_type, gang.until - self.state.now)
 
     def _lease(self, placed: list[Placed], tick_aligned: bool) -> None:
         """The difference to what is held: expired leases go first, then renewals, then new gangs."""

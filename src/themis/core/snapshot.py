@@ -14,8 +14,11 @@ from themis.model.snapshot import Kind, Snapshot
 from themis.model.units import NONE, Bool, Float, Int
 
 
-def take(state: State) -> Snapshot:
-    """The picture of the state at its ``now``; leases that end at this instant count as free."""
+def take(state: State, *, forecast: bool = True) -> Snapshot:
+    """The picture of the state at its ``now``; leases that end at this instant count as free.
+
+    ``forecast`` : with ``app_left_held``, which only policies read.
+    """
     table = state.jobs
     job_id = np.flatnonzero(table.status[: table.size] <= Status.RUNNING)
     f = dict(zip(table.floats, np.take(table.f, job_id, axis=1)))
@@ -60,9 +63,11 @@ def take(state: State) -> Snapshot:
         job_held=job_held, job_expiring=np.where(running & ~held_on, i["gpus"], 0), job_until=f["until"],
         job_locality=i["locality"], job_gpu_type=i["gpu_type"], job_done=done, job_serial=f["serial"],
         job_loss_a=f["loss_a"], job_loss_b=f["loss_b"],
-        received=state.received_now(job_id), entitled=state.entitled[job_id],
+        received=state.received_now(job_id),
         finished_service=state.finished_service,
     )  # fmt: skip
+    if not forecast:
+        return snapshot
     return dataclasses.replace(snapshot, app_left_held=_left_held(state, snapshot, i))
 
 

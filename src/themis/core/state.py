@@ -12,6 +12,7 @@ import numpy as np
 
 from themis.core import phases
 from themis.core.curves import Curves
+from themis.core.rounds import Rounds
 from themis.core.tables import Apps, Jobs, Status
 from themis.errors import ClusterError
 from themis.fairness.finish_time import t_id_exact, t_id_paper
@@ -70,9 +71,7 @@ class State:
         self.capacity_integral = 0.0
         # round mechanism
         self.received: Float = np.zeros((64, 1))
-        self.entitled: Float = np.zeros((64, 1))
-        self.share: Float = np.zeros((64, 1))
-        self.share_since: Seconds = 0.0
+        self.rounds = Rounds()
         self.plan: RoundPlan | None = None
         self.plan_start: Seconds = 0.0
         self.speeds: Speeds = compile_speeds(book, [], (), 1)
@@ -128,9 +127,7 @@ class State:
     def _widen_types(self) -> None:
         add = len(self.gpu_types) - self.received.shape[1]
         if add > 0:
-            self.received, self.entitled, self.share = (
-                np.concatenate([x, np.zeros((len(x), add))], axis=1) for x in (self.received, self.entitled, self.share)
-            )
+            self.received = np.concatenate([self.received, np.zeros((len(self.received), add))], axis=1)
         self._compile(list(self.speeds.index), self.speeds.scale.shape[2] - 1)
 
     # ---- apps -------------------------------------------------------------------------------------------------------
@@ -189,9 +186,7 @@ class State:
 
     def _grow_round_columns(self) -> None:
         while len(self.received) < self.jobs.size:
-            self.received, self.entitled, self.share = (
-                np.concatenate([x, np.zeros_like(x)]) for x in (self.received, self.entitled, self.share)
-            )
+            self.received = np.concatenate([self.received, np.zeros_like(self.received)])
 
     def _learn(self, app: App) -> None:
         """Tabulate speeds that this app is the first to need."""
@@ -290,6 +285,7 @@ class State:
         t.done[j], t.synced[j] = steps, self.now
         if steps >= t.regime_end[j] - 1e-9 and t.regime[j] < len(self.job_specs[j].regimes) - 1:
             self._set_regime(j)
+            self.rounds.version = NONE  # it has other rates now
             if t.rate[j] > 0:
                 self.start(j)
 
@@ -343,12 +339,13 @@ class State:
         self.occupied[j] = (gpus, seat)
         self._new_pace(self._partner(j))
 
-    def vacate(self, j: int) -> None:
-        """The job's processes are gone."""
+    def vacate(self, j: int) -> set[int]:
+        """The job's processes are gone; returns the GPUs that they were on."""
         partner = self._partner(j)
         gpus, seat = self.occupied.pop(j, ((), 0))
         self.gpu_occupant[list(gpus), seat] = NONE
         self._new_pace(partner)
+        return set(gpus)
 
     def _partner(self, j: int) -> int:
         """The job whose processes are on the same GPUs, or NONE."""
@@ -376,13 +373,6 @@ class State:
         at = np.flatnonzero(running)
         out[at, t.gpu_type[rows[at]]] += self.now - t.since[rows[at]]
         return out
-
-    def entitle(self, jobs: Int, x: Float) -> None:
-        """A new time share is in force: what the old one promised is added up first."""
-        self.entitled += self.share * (self.now - self.share_since)
-        self.share[:] = 0.0
-        np.add.at(self.share, jobs, x)
-        self.share_since = self.now
 
     def _sync_app(self, a: int) -> None:
         t = self.apps

@@ -29,5 +29,7 @@ def min_makespan(problem: Problem, left: Float, *, fill: bool = True) -> Shares:
     if fill:
         unit = np.where(able, left, 1.0)
         x = water_fill(problem, unit, flat(np.ones(problem.jobs)), np.where(able, found.level, 0.0)).x
-    seconds = float((left[able] / problem.throughput(x)[able]).max())
-    return Shares(x=x, objective=seconds, bound=1.0 / found.level, price=found.price)
+    rate = problem.throughput(x)
+    seconds = float((left[able] / rate[able]).max())
+    due = np.divide(work * found.level, rate, out=np.zeros(problem.jobs), where=rate > 0)
+    return Shares(x=x, objective=seconds, bound=1.0 / found.level, price=found.price, due=np.clip(due, 0.0, 1.0))

@@ -138,12 +138,15 @@ class Shares:
         Value of ``x`` and what no valid shares can better: ``|bound - objective|`` is the proven gap.
     price
         Shape [M], price of a GPU of each pool in the proof (zeros where there is none).
+    due
+        Shape [J], part of ``x`` that the objective needs; the rest is what it left over. None where nobody asked.
     """
 
     x: Float
     objective: float
     bound: float
     price: Float
+    due: Float | None = None
 
     @property
     def gap(self) -> float:

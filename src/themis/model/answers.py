@@ -49,12 +49,14 @@ class TimeShare:
     gpus : Int[C], gang size while the combo runs (both jobs of a pair use the same GPUs).
     x : Float[C, K], in [0, 1]; a job's sum over its combos and types is at most 1.
     round_s : seconds of a round; shares are realised round by round.
+    due : Float[C], part of x, in [0, 1], that the objective needs; what it left over may wait. None: all alike.
     """
 
     combos: Int
     gpus: Int
     x: Float
     round_s: Seconds
+    due: Float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -316,7 +316,16 @@ def _write_answer(answer: Answer) -> Fields:
             who = {"combos": answer.combos.ravel()} if pairs else {"job": np.ascontiguousarray(answer.combos[:, 0])}
             x = answer.x.ravel()
             types = answer.x.shape[1]
-            return {"kind": "share", **who, "gpus": answer.gpus, "x": x, "types": types, "round_s": answer.round_s}
+            due = {} if answer.due is None else {"due": answer.due}
+            return {
+                "kind": "share",
+                **who,
+                "gpus": answer.gpus,
+                "x": x,
+                "types": types,
+                "round_s": answer.round_s,
+                **due,
+            }
         case RoundPlan():
             digits = ["".join("1" if cell else "0" for cell in row) for row in answer.run.tolist()]
             return {
@@ -347,7 +356,8 @@ def _read_answer(d: Fields) -> Answer:
             x = column("x", np.float64).reshape(-1, d["types"])
             alone = "job" in d
             combos = column("job")[:, None] * [1, 0] + [0, NONE] if alone else column("combos").reshape(-1, 2)
-            return TimeShare(combos=combos, gpus=column("gpus"), x=x, round_s=d["round_s"])
+            due = column("due", np.float64) if "due" in d else None
+            return TimeShare(combos=combos, gpus=column("gpus"), x=x, round_s=d["round_s"], due=due)
         case "plan":
             cells = [c == "1" for row in d["run"] for c in row]
             run = np.array(cells, dtype=bool).reshape(len(d["run"]), d["rounds"])

@@ -73,7 +73,7 @@ class Snapshot:
     gpu_machine, gpu_slot : [G]. ``gpu_free`` : [G], in the offer. ``gpu_job`` : [G, seats], job id that has the seat or -1.
     free : [N] GPUs in the offer. ``machine_gpus`` : [N] in service, 0 while failed.
     finished_service : GPU-seconds that each app of the past got until it ended, rising; any length.
-    received, entitled : [J, K] seconds that the job ran on each type, and should have by its time shares so far (rounds).
+    received : [J, K] seconds that the job ran on each type.
     """
 
     version: int
@@ -143,7 +143,6 @@ class Snapshot:
     job_loss_a: Float
     job_loss_b: Float
     received: Float
-    entitled: Float
     finished_service: Float
 
     bids: Bids | None = field(default=None)

@@ -30,9 +30,24 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """When a policy is asked: whenever GPUs are free, or (with ``round_s``) also at every round's boundary."""
+    """When a policy is asked: whenever GPUs are free, or (with ``round_s``) also at every round's boundary.
+
+    Attributes
+    ----------
+    resolve_interval : time shares stay in force until jobs or machines come or go, and at least so many seconds; None:
+        the policy is asked anew for every decision.
+    backfill : GPUs that fall free in mid-round are given out at once, not at the round's end.
+    """
 
     round_s: Seconds | None = None
+    resolve_interval: Seconds | None = None
+    backfill: bool = True
+
+    def __post_init__(self) -> None:
+        if self.round_s is not None and not 0 < self.round_s < math.inf:
+            raise InputError(f"round_s is {self.round_s}, expected more than 0 seconds.")
+        if self.resolve_interval is not None and not 0 <= self.resolve_interval < math.inf:
+            raise InputError(f"resolve_interval is {self.resolve_interval}, expected 0 seconds or more.")
 
     def __post_init__(self) -> None:
         if self.round_s is not None and not 1.0 <= self.round_s < math.inf:

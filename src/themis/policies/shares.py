@@ -31,10 +31,14 @@ class SharePolicy(ABC):
     ----------
     round_s : length of a round, seconds.
     aware : use each type's rate; otherwise every job is taken to run at its mean rate everywhere.
+    resolve_interval : shares are solved anew when jobs or machines come or go, but not within so many seconds; 0: at once.
+    backfill : GPUs that fall free in mid-round go to a waiting job at once; otherwise they idle to the round's end.
     """
 
     round_s: Seconds = 360.0
     aware: bool = True
+    resolve_interval: Seconds = 0.0
+    backfill: bool = True
 
     claims: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -44,7 +48,7 @@ class SharePolicy(ABC):
     @property
     def pace(self) -> Pace:
         """Rounds."""
-        return Pace(self.round_s)
+        return Pace(self.round_s, self.resolve_interval, self.backfill)
 
     @abstractmethod
     def allocate(self, snapshot: Snapshot, problem: Problem) -> Shares:
@@ -62,7 +66,9 @@ class SharePolicy(ABC):
         sign = -1.0 if self.smaller_is_better else 1.0
         combos: Int = np.stack([snapshot.job_id, np.full(snapshot.jobs, NONE)], axis=1)
         return Solved(
-            answer=TimeShare(combos=combos, gpus=problem.gpus, x=fitting(problem, x), round_s=self.round_s),
+            answer=TimeShare(
+                combos=combos, gpus=problem.gpus, x=fitting(problem, x), round_s=self.round_s, due=found.due
+            ),
             proof=Proof(objective=sign * found.objective, bound=sign * found.bound, method=type(self).__name__),
         )
 

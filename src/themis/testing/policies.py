@@ -205,7 +205,7 @@ def relabelled(s: Snapshot) -> Snapshot:
         if f.name.startswith(("app_", "phase_", "future_", "job_"))
         and f.name not in ("app_id", "job_id", "job_ptr", "job_app")
     }
-    columns |= {"received": s.received[jobs], "entitled": s.entitled[jobs]}
+    columns |= {"received": s.received[jobs]}
     gpu_job = np.vectorize(lambda j: new_id.get(int(j), NONE), otypes=[np.int64])(s.gpu_job)
     ptr = np.concatenate([[0], np.cumsum(counts)])
     return replace(s, **columns, job_ptr=ptr, job_app=np.repeat(np.arange(s.apps), counts), gpu_job=gpu_job, bids=None)
@@ -216,7 +216,7 @@ def rescaled(s: Snapshot, factor: float) -> Snapshot:
     times = (
         "now", "lease_s", "tick_s", "restart_s", "app_arrival", "app_attained", "app_budget", "app_longest",
         "app_left_held", "app_deadline", "phase_work", "phase_longest", "future_work", "future_longest", "job_left",
-        "job_attained", "job_until", "job_serial", "received", "entitled", "finished_service",
+        "job_attained", "job_until", "job_serial", "received", "finished_service",
     )  # fmt: skip
     speeds = replace(s.speeds, serial=s.speeds.serial * factor, checkpoint_s=s.speeds.checkpoint_s * factor)
     scaled: dict[str, Any] = {name: getattr(s, name) * factor for name in times}
