@@ -44,14 +44,10 @@ class Pace:
     backfill: bool = True
 
     def __post_init__(self) -> None:
-        if self.round_s is not None and not 0 < self.round_s < math.inf:
-            raise InputError(f"round_s is {self.round_s}, expected more than 0 seconds.")
-        if self.resolve_interval is not None and not 0 <= self.resolve_interval < math.inf:
-            raise InputError(f"resolve_interval is {self.resolve_interval}, expected 0 seconds or more.")
-
-    def __post_init__(self) -> None:
         if self.round_s is not None and not 1.0 <= self.round_s < math.inf:
             raise InputError(f"round_s is {self.round_s}, expected at least 1 second.")
+        if self.resolve_interval is not None and not 0 <= self.resolve_interval < math.inf:
+            raise InputError(f"resolve_interval is {self.resolve_interval}, expected 0 seconds or more.")
 
 
 ON_FREE_GPUS = Pace()
