@@ -2,7 +2,8 @@
 
     {"v100": {"('ResNet-18 (batch size 64)', 1)": {"null": steps per second alone, other job: [mine, other's]}}}
 
-Types named ``*_unconsolidated`` hold the same jobs with their GPUs on different machines. Co-location is left out.
+Types named ``*_unconsolidated`` hold the same jobs with their GPUs on different machines. Of co-location, pairs of
+single-GPU jobs that both make progress are kept.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ class Throughputs:
 
     together: Mapping[str, Mapping[tuple[str, int, int], float]]
     apart: Mapping[str, Mapping[tuple[str, int, int], float]]
+    beside: Mapping[str, Mapping[tuple[str, int, str, int], float]]
+    """By GPU type, then (model, batch, partner's model, its batch): the first one's steps/s with the other on its GPU."""
 
 
 def split_job_type(job_type: str) -> tuple[str, int]:
@@ -48,6 +51,7 @@ def read_throughputs(path: Path) -> Throughputs:
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
         rates = {kind: _rates(jobs) for kind, jobs in table.items()}
+        beside = {kind.upper(): _beside(jobs) for kind, jobs in table.items() if not kind.endswith(_APART)}
     except OSError as error:
         raise InputError(f"cannot read throughputs {str(path)!r}: {error.strerror}.") from None
     except (ValueError, TypeError, AttributeError, KeyError, SyntaxError) as error:
@@ -58,6 +62,7 @@ def read_throughputs(path: Path) -> Throughputs:
     return Throughputs(
         together={kind.upper(): jobs for kind, jobs in rates.items() if not kind.endswith(_APART)},
         apart={kind.removesuffix(_APART).upper(): jobs for kind, jobs in rates.items() if kind.endswith(_APART)},
+        beside=beside,
     )
 
 
@@ -97,7 +102,14 @@ def _profile(model: str, rates: Throughputs, source: str) -> Profile:
                 ratios.append(math.log(points[batch][_SLOWDOWN_GPUS] / apart))
     rack = max(1.0, round(math.exp(sum(ratios) / len(ratios)), 3)) if ratios else 1.0
     cross = round(rack * _CROSS_RACK, 3) if rack > 1.0 else rack
-    return Profile(name=model, curves=curves, slowdown=(1.0, 1.0, rack, cross), source=f"Gavel's table {source}")
+    beside = {
+        (kind, batch, partner, other): rate / rates.together[kind][model, batch, 1]
+        for kind, pairs in rates.beside.items() for (name, batch, partner, other), rate in pairs.items()
+        if name == model and (model, batch, 1) in rates.together[kind]
+    }  # fmt: skip
+    return Profile(
+        name=model, curves=curves, slowdown=(1.0, 1.0, rack, cross), source=f"Gavel's table {source}", beside=beside
+    )
 
 
 def _rates(jobs: Mapping[str, Mapping[str, float]]) -> dict[tuple[str, int, int], float]:
@@ -107,4 +119,18 @@ def _rates(jobs: Mapping[str, Mapping[str, float]]) -> dict[tuple[str, int, int]
         rate = float(row["null"])
         if rate > 0:  # 0: it did not fit into memory
             rates[(*split_job_type(job_type), int(gpus))] = rate
+    return rates
+
+
+def _beside(jobs: Mapping[str, Mapping[str, object]]) -> dict[tuple[str, int, str, int], float]:
+    rates: dict[tuple[str, int, str, int], float] = {}
+    for key, row in jobs.items():
+        job_type, gpus = ast.literal_eval(key)
+        for other, pair in row.items():
+            if gpus != 1 or other == "null":
+                continue
+            partner, size = ast.literal_eval(other)
+            mine, theirs = (float(rate) for rate in pair)  # type: ignore[attr-defined]
+            if size == 1 and mine > 0 and theirs > 0:
+                rates[(*split_job_type(job_type), *split_job_type(partner))] = mine
     return rates
