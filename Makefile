@@ -45,6 +45,9 @@ proto: $(VENV)/.dev ## Compile the API's description anew
 reproduce-themis: $(VENV)/.installed ## The Themis paper's claims, measured: docs/reproduction/themis.md (hours)
 	$(BIN)/python reproduction/themis_nsdi20.py
 
+reproduce-gavel: $(VENV)/.installed ## Gavel's traces beside its published simulator: docs/reproduction/gavel.md (minutes)
+	$(BIN)/python reproduction/gavel_osdi20.py
+
 clean: ## Remove the virtual environment, caches and results
 	rm -rf $(VENV) out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests benchmarks reproduction examples -name __pycache__ -type d -prune -exec rm -rf {} +
