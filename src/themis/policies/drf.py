@@ -51,10 +51,14 @@ def _fill(s: Snapshot, queue: Int, left: int) -> tuple[list[tuple[int, list[int]
     demands: dict[int, Demand] = {}
     heap = [(float(s.app_held[a] / s.app_weight[a]), float(s.app_arrival[a]), int(a)) for a in queue]
     heapq.heapify(heap)
+    lone = _only_gang(s)
     starving = False
     while heap and left:
         share, arrival, a = heapq.heappop(heap)
         if a not in demands:
+            if lone[a] > left:
+                starving |= not any(d.gangs for d in demands.values())
+                continue
             demands[a] = demand_of(s, a)
         step = demands[a].next_step()
         if step > left:
@@ -67,3 +71,12 @@ def _fill(s: Snapshot, queue: Int, left: int) -> tuple[list[tuple[int, list[int]
     wants = [(a, d.gangs) for a, d in demands.items() if d.gangs]
     order = np.argsort([float(s.app_held[a] / s.app_weight[a]) for a, _ in wants], kind="stable")
     return [wants[i] for i in order], starving
+
+
+def _only_gang(s: Snapshot) -> Int:
+    """[A], smallest gang of each app's only waiting job; 0 with none or several."""
+    waiting = s.job_held == 0
+    count = np.bincount(s.job_app[waiting], minlength=s.apps)
+    least = np.bincount(s.job_app[waiting], weights=s.job_gpus_min[waiting], minlength=s.apps)
+    out: Int = np.where(count == 1, least, 0).astype(np.int64)
+    return out
