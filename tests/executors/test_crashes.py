@@ -38,7 +38,7 @@ def test_after_kill_9_of_the_agent_nothing_is_left_once_lease_and_grace_are_over
     with live(root, shell(DEEP), respawn=False) as world:
         world.executor.submit(grant(1, (0, 1)))
         world.until(JobStarted)
-        assert len(left_of(root)) >= 8
+        wait_until(lambda: len(left_of(root)) >= 8, "the shells started their children")
         kill_agent(world)
         world.until(MachineFailed)
         ended, _ = world.until(AttemptEnded), world.until(JobStopped)
