@@ -24,7 +24,7 @@ from themis.testing.builders import app, job
 
 PROGRAMS = Path(__file__).parent / "programs"
 SHORT = NodeSettings(lease_s=2.0, renew_s=0.5, margin_s=1.0, progress_s=0.0)
-PATIENCE_S = 40.0
+PATIENCE_S = 90.0
 T = TypeVar("T")
 
 

@@ -14,7 +14,8 @@ from live import grant, left_of, live, revoke, script, shell, wait_until
 from themis.executors.program import AttemptEnded, Ending
 from themis.model.events import JobProgress, JobReached, JobStarted, JobStopped, MachineFailed, MachineReturned
 
-pytestmark = pytest.mark.slow
+# Real processes on a machine that may be busy: one at a time, and one that came too late may try again.
+pytestmark = [pytest.mark.slow, pytest.mark.flaky(reruns=2), pytest.mark.xdist_group("processes")]
 
 DEEP = "(setsid sh -c 'sleep 1000' &) ; sleep 1000 & wait"
 """A job with a child in a session of its own, orphaned at once."""

@@ -14,7 +14,8 @@ from live import SHORT, grant, left_of, live, revoke, script, shell, wait_until
 from themis.executors.program import AttemptEnded, Ending, Measurement
 from themis.model.events import JobProgress, JobReached, JobStarted, JobStopped
 
-pytestmark = pytest.mark.slow
+# Real processes on a machine that may be busy: one at a time, and one that came too late may try again.
+pytestmark = [pytest.mark.slow, pytest.mark.flaky(reruns=2), pytest.mark.xdist_group("processes")]
 
 NAMES = {
     "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK",

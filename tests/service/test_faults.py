@@ -21,7 +21,8 @@ from themis.model.events import AppFinished, AppSubmitted, Grant, JobReached, Jo
 from themis.model.log import decode
 from themis.service.journal import read_records
 
-pytestmark = pytest.mark.slow
+# Real processes on a machine that may be busy: one at a time, and one that came too late may try again.
+pytestmark = [pytest.mark.slow, pytest.mark.flaky(reruns=2), pytest.mark.xdist_group("processes")]
 TRIALS = int(os.environ.get("THEMIS_FAULT_TRIALS", "5"))
 BATCH = 5
 """Kills in one home; each batch has a seed of its own."""
