@@ -13,18 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from processes import PATIENCE_S, left_of
 from themis.executors.hosts import Host, NodeSettings
 from themis.executors.local import LocalExecutor
 from themis.executors.program import Program
 from themis.model.cluster import Machine
 from themis.model.events import Grant, Revoke
 from themis.model.workload import App
-from themis.node.keeper import processes
 from themis.testing.builders import app, job
 
 PROGRAMS = Path(__file__).parent / "programs"
 SHORT = NodeSettings(lease_s=2.0, renew_s=0.5, margin_s=1.0, progress_s=0.0)
-PATIENCE_S = 90.0
 T = TypeVar("T")
 
 
@@ -121,24 +120,3 @@ def live(
     finally:
         for pid in left_of(root) if sweep else ():
             os.kill(pid, signal.SIGKILL)
-
-
-def left_of(root: Path) -> list[int]:
-    """Processes that have to do with this folder: agents and keepers by their arguments, ranks by their environment."""
-    found = []
-    for pid, _, state in processes():
-        try:
-            text = Path(f"/proc/{pid}/environ").read_bytes() + Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if str(root).encode() in text and pid != os.getpid() and state not in "ZX":
-            found.append(pid)
-    return found
-
-
-def wait_until(holds: Callable[[], bool], what: str) -> None:
-    """Poll until something holds."""
-    end = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < end, f"it never held that {what}"
-        time.sleep(0.05)

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from live import grant, left_of, live, revoke, script, shell, wait_until
+from live import grant, live, revoke, script, shell
 
+from processes import left_of, ranks_of, wait_until
 from themis.executors.program import AttemptEnded, Ending
 from themis.model.events import JobProgress, JobReached, JobStarted, JobStopped, MachineFailed, MachineReturned
 
-# Real processes on a machine that may be busy: one at a time, and one that came too late may try again.
-pytestmark = [pytest.mark.slow, pytest.mark.flaky(reruns=2), pytest.mark.xdist_group("processes")]
+pytestmark = pytest.mark.slow
 
 DEEP = "(setsid sh -c 'sleep 1000' &) ; sleep 1000 & wait"
 """A job with a child in a session of its own, orphaned at once."""
@@ -105,7 +105,21 @@ def test_a_killed_keeper_takes_its_ranks_along_and_the_rest_is_swept(root: Path)
         keeper = next(p for p in left_of(root) if b"keeper.py" in Path(f"/proc/{p}/cmdline").read_bytes())
         os.kill(keeper, signal.SIGKILL)
         assert world.until(AttemptEnded).ending is Ending.NODE_LOST
-        assert not [p for p in left_of(root) if b"THEMIS_TASK" in Path(f"/proc/{p}/environ").read_bytes()]
+        assert not ranks_of(root)
+
+
+def test_another_installations_task_of_the_same_name_is_left_alone(root: Path) -> None:
+    with live(root / "one", shell(DEEP)) as one, live(root / "two", shell(DEEP)) as two:
+        for world in (one, two):
+            world.executor.submit(grant(1, (0,)))
+            world.until(JobStarted)
+        wait_until(lambda: len(ranks_of(root / "two")) >= 3, "the shell started its children")
+        before = ranks_of(root / "two")
+        keeper = next(p for p in left_of(root / "one") if b"keeper.py" in Path(f"/proc/{p}/cmdline").read_bytes())
+        os.kill(keeper, signal.SIGKILL)
+        assert one.until(AttemptEnded).ending is Ending.NODE_LOST
+        assert not ranks_of(root / "one")
+        assert ranks_of(root / "two") == before
 
 
 def test_a_machine_whose_agent_hangs_loses_its_lease_and_returns_when_it_wakes(root: Path) -> None:
@@ -118,7 +132,7 @@ def test_a_machine_whose_agent_hangs_loses_its_lease_and_returns_when_it_wakes(r
             assert world.until(MachineFailed).machine == 1
             world.executor.submit(revoke(1, "failed"))
             world.until(JobStopped)
-            assert not [p for p in left_of(root) if b"THEMIS_TASK" in Path(f"/proc/{p}/environ").read_bytes()]
+            assert not ranks_of(root)
         finally:
             os.kill(agent, signal.SIGCONT)
         assert world.until(MachineReturned).machine == 1

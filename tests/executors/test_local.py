@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from live import SHORT, grant, left_of, live, revoke, script, shell, wait_until
+from live import SHORT, grant, live, revoke, script, shell
 
+from processes import left_of, ranks_of, wait_until
 from themis.executors.program import AttemptEnded, Ending, Measurement
 from themis.model.events import JobProgress, JobReached, JobStarted, JobStopped
 
-# Real processes on a machine that may be busy: one at a time, and one that came too late may try again.
-pytestmark = [pytest.mark.slow, pytest.mark.flaky(reruns=2), pytest.mark.xdist_group("processes")]
+pytestmark = pytest.mark.slow
 
 NAMES = {
     "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK",
@@ -121,7 +121,7 @@ def test_what_ignores_the_signal_is_killed_after_its_grace_with_everything_it_st
         assert world.until(AttemptEnded).killed
         world.until(JobStopped)
         assert "was killed" in world.logs()
-        ours = [pid for pid in left_of(root) if b"THEMIS_TASK" in Path(f"/proc/{pid}/environ").read_bytes()]
+        ours = ranks_of(root)
         assert ours == [], "GPUs are free only when nothing is left"
 
 

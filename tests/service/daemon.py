@@ -6,19 +6,17 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from processes import PATIENCE_S, left_of, wait_until
 from themis.client.client import Client
 from themis.client.home import read_endpoint
 from themis.errors import ThemisError
-from themis.node.keeper import processes
 
 PROGRAMS = Path(__file__).parent / "programs"
-PATIENCE_S = 90.0
 QUICK = (
     "lease_s=2", "tick_s=1", "container_s=0.2", "grace_s=1", "node_lease_s=4", "node_renew_s=0.5", "node_margin_s=1",
     "progress_s=0.5", "validate=true", "retries=0",
@@ -98,24 +96,3 @@ def daemon(home: Path, **more: Sequence[str]) -> Iterator[Daemon]:
         for pid in left_of(service.home):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-
-
-def left_of(home: Path) -> list[int]:
-    """Processes other than this that name the home in arguments or environment."""
-    found = []
-    for pid, _, state in processes():
-        try:
-            text = Path(f"/proc/{pid}/environ").read_bytes() + Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if str(home).encode() in text and pid != os.getpid() and state not in "ZX":
-            found.append(pid)
-    return found
-
-
-def wait_until(holds: Callable[[], bool], what: Callable[[], str]) -> None:
-    """Poll until something holds."""
-    end = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < end, f"it never held that {what()}"
-        time.sleep(0.05)

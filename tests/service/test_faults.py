@@ -15,14 +15,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from daemon import PROGRAMS, Daemon, daemon, left_of, wait_until
+from daemon import PROGRAMS, Daemon, daemon
 
+from processes import left_of, wait_until
 from themis.model.events import AppFinished, AppSubmitted, Grant, JobReached, JobStopped
 from themis.model.log import decode
 from themis.service.journal import read_records
 
-# Real processes on a machine that may be busy: one at a time, and one that came too late may try again.
-pytestmark = [pytest.mark.slow, pytest.mark.flaky(reruns=2), pytest.mark.xdist_group("processes")]
+pytestmark = pytest.mark.slow
 TRIALS = int(os.environ.get("THEMIS_FAULT_TRIALS", "5"))
 BATCH = 5
 """Kills in one home; each batch has a seed of its own."""

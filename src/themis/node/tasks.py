@@ -44,6 +44,8 @@ class Task:
         raw = json.loads((self.folder / "task.json").read_text())
         self.spec: TaskSpec = build(TaskSpec, raw["spec"])
         self.port: int = raw["port"]
+        # As the ranks have it in their environment: another installation on this machine may have a task of the same name.
+        self._mark = f"THEMIS_RUN_DIR={raw['ranks'][0]['THEMIS_RUN_DIR']}".encode()
         self._read_up_to = 0
 
     # ---- what it does --------------------------------------------------------------------------------------------
@@ -140,9 +142,8 @@ class Task:
         return {}
 
     def _swept(self) -> bool:
-        """Whether nothing is left of a dead keeper's gang: its ranks died with it, their children carry the task's name."""
-        mark = f"THEMIS_TASK={self.name}".encode()
-        left = [pid for pid, _, state in keeper.processes() if state not in "ZX" and mark in _environment(pid)]
+        """Whether nothing is left of a dead keeper's gang: its ranks died with it, their children carry its folder's path."""
+        left = [pid for pid, _, state in keeper.processes() if state not in "ZX" and self._mark in _environment(pid)]
         for pid in left:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,41 @@
+"""Looking after the real processes of a test."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from themis.node.keeper import processes
+
+PATIENCE_S = 90.0
+"""How long something that surely comes may take on a busy machine."""
+
+
+def left_of(root: Path) -> list[int]:
+    """Processes that have to do with this folder: agents and keepers by their arguments, ranks by their environment."""
+    inside, itself = f"{root}/".encode(), f"{root}\0".encode()
+    return [pid for pid, text in _texts() if inside in text or itself in text]
+
+
+def ranks_of(root: Path) -> list[int]:
+    """Those of them that are jobs' own processes."""
+    return [pid for pid, text in _texts() if f"THEMIS_RUN_DIR={root}/".encode() in text]
+
+
+def _texts() -> Iterator[tuple[int, bytes]]:
+    for pid, _, state in processes():
+        with contextlib.suppress(OSError):
+            text = Path(f"/proc/{pid}/environ").read_bytes() + b"\0" + Path(f"/proc/{pid}/cmdline").read_bytes()
+            if pid != os.getpid() and state not in "ZX":
+                yield pid, text
+
+
+def wait_until(holds: Callable[[], bool], what: str | Callable[[], str]) -> None:
+    """Poll until something holds."""
+    end = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < end, f"it never held that {what if isinstance(what, str) else what()}"
+        time.sleep(0.05)
