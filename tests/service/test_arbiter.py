@@ -336,7 +336,7 @@ def test_a_journal_with_another_schema_or_none_is_refused(tmp_path: Path) -> Non
     db.execute("UPDATE meta SET value = '99' WHERE name = 'schema'")
     db.commit()
     db.close()
-    with pytest.raises(InputError, match="has journal schema 99, this Themis reads 1"):
+    with pytest.raises(InputError, match="has journal schema 99, this Themis reads 1 to"):
         Journal(tmp_path / "journal.db")
     (tmp_path / "text.db").write_text("this is no database, and long enough to be seen as none\n" * 100)
     with pytest.raises(InputError, match="is no journal of Themis"):

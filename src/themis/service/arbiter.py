@@ -3,9 +3,8 @@
     callers --ask--> queue --> turn: [events in, instants settled, journal committed] --> commands to the executor
     executor --emit, note--> queue
 
-Whatever a turn decides is on disk before anything is carried out or answered. After a crash ``Arbiter`` folds the
-journal, hands the executor every gang that may still hold GPUs, and says again which of them should stop; machines then
-tell what is there, and what is not waits for another lease.
+Whatever a turn decides is on disk before anything is carried out or answered. How it
+begins, and goes on after a crash: ``service.recovery``.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, Protocol, TypeVar, cast
 
-from themis import __version__
 from themis.client import themis_pb2 as pb
 from themis.core.scheduler import Scheduler
 from themis.core.state import EPS, State
@@ -26,7 +24,6 @@ from themis.errors import InputError, ThemisError
 from themis.executors.hosts import Host
 from themis.executors.program import AttemptEnded, Measurement, Program, Programs
 from themis.model.events import (
-    SCHEMA,
     AppCancelled,
     AppFinished,
     AppHeld,
@@ -34,9 +31,7 @@ from themis.model.events import (
     Command,
     Event,
     Grant,
-    Header,
     MachineFailed,
-    MachineJoined,
     MachineReturned,
     Renew,
     Revoke,
@@ -44,9 +39,10 @@ from themis.model.events import (
 from themis.model.settings import Settings
 from themis.model.units import Locality, Seconds
 from themis.model.workload import App, Job
-from themis.policies.api import make_policy, params
+from themis.policies.api import make_policy
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.speed import Profile, ProfileBook
+from themis.service import recovery
 from themis.service.config import Config
 from themis.service.engine import Engine
 from themis.service.journal import Entry, Journal
@@ -131,15 +127,15 @@ class Arbiter:
         self.engine = Engine(journal, Scheduler(self.book, self.settings, policy.pace), policy, self._announce)
         fresh = journal.last()[0] == 0
         if fresh:
-            self._begin(wall())
+            recovery.begin(self, wall())
         self.epoch = float(journal.meta("epoch") or 0.0)
-        records = 0 if fresh else self._recall()
+        records = 0 if fresh else recovery.recall(self)
         self._steady = steady
         self._origin = max(wall() - self.epoch, journal.last()[1]) - steady()
         self.started, self.recovered = self.epoch + self.now(), records
         self.engine.not_before = self.now()
         self.executor = make_executor(self._program, self.queue.put, lambda: self.book)
-        self._hand_over()
+        recovery.hand_over(self)
         self._thread = Thread(target=self._run, name="themis-arbiter", daemon=True)
 
     @property
@@ -186,67 +182,6 @@ class Arbiter:
             if self._thread.is_alive():
                 self._thread.join()
             self.journal.close()
-
-    # ---- beginning and going on --------------------------------------------------------------------------------------
-
-    def _begin(self, wall: float) -> None:
-        config, policy = self.config, self.engine.policy
-        header = Header(
-            schema=SCHEMA, version=__version__, simulated=False, policy=config.policy, params=params(policy),
-            seed=config.seed, workload="live", source=str(self.journal.path), cluster=config.machines or "this machine",
-            settings=self._core_settings(), profiles=self.fingerprint,
-        )  # fmt: skip
-        with self.journal.turn():
-            self.journal.set_meta("epoch", repr(wall))
-            self.journal.append(0.0, header)
-            for host in self.hosts:
-                self.engine.feed(MachineJoined(machine=host.machine), 0.0)
-            self.engine.advance(0.0)
-
-    def _core_settings(self) -> dict[str, float]:
-        return {n: getattr(self.settings, n) for n in ("lease_s", "tick_s", "container_s", "checkpoint_every_s")}
-
-    def _recall(self) -> int:
-        """Check that the journal is ours, then fold it; returns its records."""
-        records = self.journal.records()
-        _, header = next(records)
-        if not isinstance(header, Header):
-            raise InputError(f"{self.journal.path} begins with a {type(header).__name__}, expected a Header.")
-        then: dict[str, object] = {**header.settings, "policy": header.policy, "seed": header.seed}
-        now: dict[str, object] = {**self._core_settings(), "policy": self.config.policy, "seed": self.config.seed}
-        for name, value in now.items():
-            if then.get(name) != value:
-                raise self._begun_with(name, then.get(name), value)
-        if header.profiles != self.fingerprint:
-            raise self._begun_with("the models' profiles", header.profiles, self.fingerprint)
-        records.close()  # type: ignore[attr-defined]
-        count = self.engine.fold()
-        machines, mine = self.state.machines, [host.machine for host in self.hosts]
-        if machines != mine:
-            raise self._begun_with("machines", _sizes(machines), _sizes(mine))
-        return count
-
-    def _begun_with(self, name: str, then: object, now: object) -> InputError:
-        return InputError(
-            f"{self.journal.path} was begun with {name} {then}, now it is {now}; start the arbiter as before, or with "
-            "another home."
-        )
-
-    def _hand_over(self) -> None:
-        """Tell the executor of every app, of machines that are away, of gangs that may be there."""
-        state = self.state
-        self.programs = {entry.name: entry.programs for entry in self.journal.apps()}
-        for a, app in enumerate(state.app_specs):
-            self.executor.admit(int(state.apps.first_job[a]), app)
-        drained = self.journal.drained()
-        for n, machine in enumerate(state.machines):
-            if not state.machine_up[n] and machine.name not in drained:
-                self.lost.add(n)
-                self.executor.restore_lost(n)
-        for grant, steps, started in self.engine.held():
-            self.executor.restore(grant, steps, started=started)
-            if grant.job in self.engine.core.stopping:
-                self.executor.submit(self.engine.revokes[grant.job])
 
     def _program(self, app: App, index: int) -> Program:
         return self.programs[app.name][index]
@@ -404,9 +339,3 @@ def believed_pace(book: Callable[[], ProfileBook]) -> Callable[[Job, Grant, str]
         return book().rate(job.model, batch, gpu_type, len(grant.gpus), Locality(grant.locality)) / job.step_scale
 
     return pace
-
-
-def _sizes(machines: Sequence[Any]) -> str:
-    return ", ".join(f"{m.name} ({m.gpus} x {m.gpu_type})" for m in machines[:6]) + (
-        " ..." if len(machines) > 6 else ""
-    )

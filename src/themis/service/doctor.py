@@ -14,8 +14,8 @@ from themis.client.client import Client
 from themis.client.home import read_endpoint, read_token
 from themis.errors import ThemisError
 from themis.executors.local import trust_warning
-from themis.service.journal import SCHEMA
 from themis.service.machines import nvml_gpus
+from themis.service.migrations import SCHEMA
 
 LEAST_FREE = 1 << 30
 Check = dict[str, str]
@@ -79,9 +79,9 @@ def _journal(home: Path) -> tuple[str, str]:
             count = db.execute("SELECT count(*) FROM records").fetchone()[0]
     except sqlite3.DatabaseError as error:
         return "wrong", f"{path} is no journal of Themis ({error}); move it away, or restore a copy"
-    if found is None or found[0] != str(SCHEMA):
-        return "wrong", f"{path} has schema {found and found[0]}, this Themis reads {SCHEMA}"
-    return ("ok", f"{count} records, schema {SCHEMA}") if intact == "ok" else ("wrong", f"{path} is damaged: {intact}")
+    if found is None or not found[0].isdecimal() or not 1 <= int(found[0]) <= SCHEMA:
+        return "wrong", f"{path} has schema {found and found[0]}, this Themis reads 1 to {SCHEMA}"
+    return ("ok", f"{count} records, schema {found[0]}") if intact == "ok" else ("wrong", f"{path} is damaged: {intact}")
 
 
 def _gpus(home: Path) -> tuple[str, str]:

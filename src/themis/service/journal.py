@@ -6,6 +6,7 @@
     attempts   how each attempt ended, beyond what the core needs
     profiles   speeds that came with a submission
     nodes      machines that were drained
+    checkpoints  the core's whole state after a record: a start folds only what came later
 
 Everything that one turn of the arbiter changes is one transaction, on disk before any command goes out. One connection,
 used by the arbiter's thread alone; readers of other threads open their own with ``read_records``.
@@ -26,9 +27,7 @@ from themis.executors.program import AttemptEnded, Program
 from themis.model.events import Command, Event, Header, Wake
 from themis.model.log import decode, encode, is_record
 from themis.model.units import Seconds
-
-SCHEMA = 1
-"""Of the tables; that of the records is ``themis.model.events.SCHEMA``."""
+from themis.service.migrations import SCHEMA, migrate, statements
 
 Record = Header | Event | Command
 
@@ -46,7 +45,9 @@ CREATE TABLE attempts (
 ) WITHOUT ROWID;
 CREATE TABLE profiles (name TEXT PRIMARY KEY, message BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE nodes (name TEXT PRIMARY KEY, drained INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE checkpoints (number INTEGER PRIMARY KEY, t REAL NOT NULL, state BLOB NOT NULL);
 """
+"""As of ``SCHEMA``; what is changed here is a step of ``themis.service.migrations`` too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,7 @@ class Journal:
 
         Raises
         ------
-        InputError : no SQLite file, or one of another version.
+        InputError : no SQLite file, or one of a later version; those of older ones are migrated.
         """
         self.path = path
         fresh = not path.exists()
@@ -88,20 +89,16 @@ class Journal:
             self.db.execute("PRAGMA synchronous = FULL")
             if fresh or not self._tables():
                 self._make()
-            found = self.meta("schema")
+            migrate(self.db, path, self.meta("schema"))
         except sqlite3.DatabaseError as error:
             raise InputError(f"{path} is no journal of Themis ({error}); move it away, or restore a copy.") from None
-        if found != str(SCHEMA):
-            raise InputError(
-                f"{path} has journal schema {found}, this Themis reads {SCHEMA}; use the version that wrote it."
-            )
 
     def _tables(self) -> int:
         return int(self.db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
 
     def _make(self) -> None:
         with self.turn():
-            for statement in filter(None, map(str.strip, _TABLES.split(";"))):
+            for statement in statements(_TABLES):
                 self.db.execute(statement)
             self.db.execute("INSERT INTO meta VALUES ('schema', ?)", (str(SCHEMA),))
 

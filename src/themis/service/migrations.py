@@ -1,0 +1,53 @@
+"""How journals of older versions become those of this one: a step for each version of the tables, in one transaction.
+
+A step that was released is never changed; what comes later is another step. Records keep their lines as they were
+written: a new kind of record, or a new field with a default, needs no step.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from themis.errors import InputError
+
+STEPS: tuple[str, ...] = (
+    # 1 -> 2: pictures of the whole state, so that a start need not fold the journal from its beginning.
+    """
+    CREATE TABLE checkpoints (number INTEGER PRIMARY KEY, t REAL NOT NULL, state BLOB NOT NULL);
+    """,
+)
+"""``STEPS[v - 1]`` brings the tables from schema v to v + 1."""
+
+SCHEMA = len(STEPS) + 1
+"""Of the tables; that of the records is ``themis.model.events.SCHEMA``."""
+
+
+def migrate(db: sqlite3.Connection, path: Path, found: str | None) -> None:
+    """Bring the tables up to ``SCHEMA``; all steps or none.
+
+    Raises
+    ------
+    InputError : the journal is of a later version, or says none.
+    """
+    if found is None or not found.isdecimal() or not 1 <= int(found) <= SCHEMA:
+        raise InputError(
+            f"{path} has journal schema {found}, this Themis reads 1 to {SCHEMA}; use the version that wrote it."
+        )
+    if int(found) == SCHEMA:
+        return
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        for step in STEPS[int(found) - 1 :]:
+            for statement in statements(step):
+                db.execute(statement)
+        db.execute("UPDATE meta SET value = ? WHERE name = 'schema'", (str(SCHEMA),))
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+
+
+def statements(script: str) -> list[str]:
+    """The statements of a script; none of ours holds a semicolon within."""
+    return [text for part in script.split(";") if (text := part.strip())]

@@ -1,0 +1,98 @@
+"""How an arbiter begins, and how it goes on after it ended or was killed.
+
+It folds its journal, hands the executor every gang that may still hold GPUs, and says again which of them should stop;
+machines then tell what is there, and what is not waits for another lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from themis import __version__
+from themis.errors import InputError
+from themis.model.events import SCHEMA, Header, MachineJoined
+from themis.policies.api import params
+
+if TYPE_CHECKING:
+    from themis.service.arbiter import Arbiter
+
+
+def begin(arbiter: Arbiter, wall: float) -> None:
+    """Write the beginning of a fresh journal: header and machines; ``wall`` is now, in seconds since 1970."""
+    config, engine, journal = arbiter.config, arbiter.engine, arbiter.journal
+    header = Header(
+        schema=SCHEMA, version=__version__, simulated=False, policy=config.policy, params=params(engine.policy),
+        seed=config.seed, workload="live", source=str(journal.path), cluster=config.machines or "this machine",
+        settings=_core_settings(arbiter), profiles=arbiter.fingerprint,
+    )  # fmt: skip
+    with journal.turn():
+        journal.set_meta("epoch", repr(wall))
+        journal.append(0.0, header)
+        for host in arbiter.hosts:
+            engine.feed(MachineJoined(machine=host.machine), 0.0)
+        engine.advance(0.0)
+
+
+def recall(arbiter: Arbiter) -> int:
+    """Check that the journal is ours, then fold it; returns its records.
+
+    Raises
+    ------
+    InputError : it was begun with other machines or settings, or another version of Themis wrote it.
+    """
+    journal = arbiter.journal
+    records = journal.records()
+    _, header = next(records)
+    if not isinstance(header, Header):
+        raise InputError(f"{journal.path} begins with a {type(header).__name__}, expected a Header.")
+    then: dict[str, object] = {**header.settings, "policy": header.policy, "seed": header.seed}
+    now: dict[str, object] = {
+        **_core_settings(arbiter), "policy": arbiter.config.policy, "seed": arbiter.config.seed
+    }  # fmt: skip
+    for name, value in now.items():
+        if then.get(name) != value:
+            raise _begun_with(arbiter, name, then.get(name), value)
+    if header.profiles != arbiter.fingerprint:
+        raise _begun_with(arbiter, "the models' profiles", header.profiles, arbiter.fingerprint)
+    records.close()  # type: ignore[attr-defined]
+    count = arbiter.engine.fold()
+    machines, mine = arbiter.state.machines, [host.machine for host in arbiter.hosts]
+    if machines != mine:
+        raise _begun_with(arbiter, "machines", _sizes(machines), _sizes(mine))
+    return count
+
+
+def hand_over(arbiter: Arbiter) -> None:
+    """Tell the executor of every app, of machines that are away, of gangs that may be there."""
+    state, executor, engine = arbiter.state, arbiter.executor, arbiter.engine
+    arbiter.programs = {entry.name: entry.programs for entry in arbiter.journal.apps()}
+    for a, app in enumerate(state.app_specs):
+        executor.admit(int(state.apps.first_job[a]), app)
+    drained = arbiter.journal.drained()
+    for n, machine in enumerate(state.machines):
+        if not state.machine_up[n] and machine.name not in drained:
+            arbiter.lost.add(n)
+            executor.restore_lost(n)
+    for grant, steps, started in engine.held():
+        executor.restore(grant, steps, started=started)
+        if grant.job in engine.core.stopping:
+            executor.submit(engine.revokes[grant.job])
+
+
+def _core_settings(arbiter: Arbiter) -> dict[str, float]:
+    names = ("lease_s", "tick_s", "container_s", "checkpoint_every_s")
+    return {name: getattr(arbiter.settings, name) for name in names}
+
+
+def _begun_with(arbiter: Arbiter, name: str, then: object, now: object) -> InputError:
+    return InputError(
+        f"{arbiter.journal.path} was begun with {name} {then}, now it is {now}; start the arbiter as before, or with "
+        "another home."
+    )
+
+
+def _sizes(machines: Sequence[Any]) -> str:
+    return ", ".join(f"{m.name} ({m.gpus} x {m.gpu_type})" for m in machines[:6]) + (
+        " ..." if len(machines) > 6 else ""
+    )

@@ -1,0 +1,65 @@
+"""Journals of older versions: they are brought up to this one, and their jobs run on."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from fake import world
+
+from themis.service.journal import Journal
+from themis.service.migrations import SCHEMA, STEPS, migrate
+
+OLD = sorted((Path(__file__).parent / "data").glob("journal-*.sql"))
+
+
+def restore(dump: Path, home: Path) -> None:
+    db = sqlite3.connect(home / "journal.db")
+    db.executescript(dump.read_text())
+    db.close()
+
+
+def tables(path: Path) -> dict[str, list[tuple[object, ...]]]:
+    db = sqlite3.connect(path)
+    names = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    out = {name: sorted(row[1:] for row in db.execute(f"PRAGMA table_info({name})")) for name in names}
+    db.close()
+    return out
+
+
+def test_there_is_a_journal_of_every_older_version() -> None:
+    assert [path.stem for path in OLD] == [f"journal-{version}" for version in range(1, SCHEMA)]
+
+
+@pytest.mark.parametrize("dump", OLD, ids=lambda path: path.stem)
+def test_a_migrated_journal_has_the_tables_of_a_fresh_one(tmp_path: Path, dump: Path) -> None:
+    (tmp_path / "new").mkdir()
+    Journal(tmp_path / "new" / "journal.db").close()
+    restore(dump, tmp_path)
+    for _ in range(2):
+        Journal(tmp_path / "journal.db").close()
+        assert tables(tmp_path / "journal.db") == tables(tmp_path / "new" / "journal.db")
+
+
+@pytest.mark.parametrize("dump", OLD, ids=lambda path: path.stem)
+def test_jobs_of_an_older_version_run_on_under_this_one(tmp_path: Path, dump: Path) -> None:
+    restore(dump, tmp_path)
+    with world(tmp_path, 2, 2, clock=[1010.0]) as w:
+        assert w.held() == {2: (0,), 3: (1,)}
+        assert [(g.job, g.attempt, started) for g, _, started in w.executor.restored] == [(2, 2, True), (3, 2, True)]
+        assert [entry.name for entry in w.arbiter.journal.apps()] == ["a", "b", "c"]
+        assert w.arbiter.journal.failures(1) == 1
+        w.finish(2)
+        assert 2 not in w.held()
+
+
+def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    restore(OLD[0], tmp_path)
+    before = tables(tmp_path / "journal.db")
+    monkeypatch.setattr("themis.service.migrations.STEPS", (*STEPS, "CREATE TABLE half (x); DROP TABLE nowhere"))
+    db = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
+    with pytest.raises(sqlite3.OperationalError, match="nowhere"):
+        migrate(db, tmp_path / "journal.db", "1")
+    db.close()
+    assert tables(tmp_path / "journal.db") == before
