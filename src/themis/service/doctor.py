@@ -81,7 +81,9 @@ def _journal(home: Path) -> tuple[str, str]:
         return "wrong", f"{path} is no journal of Themis ({error}); move it away, or restore a copy"
     if found is None or not found[0].isdecimal() or not 1 <= int(found[0]) <= SCHEMA:
         return "wrong", f"{path} has schema {found and found[0]}, this Themis reads 1 to {SCHEMA}"
-    return ("ok", f"{count} records, schema {found[0]}") if intact == "ok" else ("wrong", f"{path} is damaged: {intact}")
+    return (
+        ("ok", f"{count} records, schema {found[0]}") if intact == "ok" else ("wrong", f"{path} is damaged: {intact}")
+    )
 
 
 def _gpus(home: Path) -> tuple[str, str]:
