@@ -17,6 +17,7 @@ from themis.errors import InputError
 from themis.model import events as e
 from themis.model.answers import Ask, GpuGrant, Proof, RoundPlan, Solved, TimeShare
 from themis.model.cluster import Machine
+from themis.model.dynamic import Dynamic, Mode
 from themis.model.log import LogWriter, Record, decode, encode, is_record, read_log
 from themis.model.workload import App, CurveStopping, Halving, Hyperband, Job, LossCurve, Regime, Rung
 
@@ -50,6 +51,16 @@ CURVES = [
     )
 ]
 PLAIN = App(name="plain", user="bob", arrival=0.0, jobs=(Job(name="j", model="LSTM", regimes=(Regime(steps=1.0),)),))
+DYNAMIC = dataclasses.replace(
+    PLAIN,
+    jobs=tuple(
+        Job(
+            name="j", model="LSTM", regimes=(Regime(steps=9.0, batch=64),),
+            dynamic=Dynamic(mode=mode, epoch_steps=((64, 781.25), (128, 1170 / 3)), regimes=4),
+        )
+        for mode in Mode
+    ),
+)  # fmt: skip
 GRANT = e.Grant(
     app=1, job=2, attempt=3, gpus=(4, 5, 6), seat=0, until=600.0, locality=1, target=1e5 / 3, score=1 / 1.3
 )  # fmt: skip
@@ -89,6 +100,7 @@ RECORDS: list[Record] = [
     e.MachineReturned(machine=1),
     e.AppSubmitted(app=SWEEP, weight=2.0),
     e.AppSubmitted(app=PLAIN),
+    e.AppSubmitted(app=DYNAMIC),
     e.AppSubmitted(app=BRACKETS),
     *(e.AppSubmitted(app=app) for app in CURVES),
     e.AppCancelled(app=0),
@@ -98,6 +110,7 @@ RECORDS: list[Record] = [
     e.JobProgress(job=2, attempt=1, steps=0.1),
     e.JobStopped(job=2, attempt=1, steps=1 / 3),
     e.JobReached(job=2, attempt=1, steps=1e9, loss=0.3),
+    e.BatchChanged(job=2, attempt=1, steps=1 / 3, batch=64),
     e.LossReported(job=2, attempt=1, steps=1 / 3, loss=0.3),
     allocated(GPUS, PROOF),
     allocated(dataclasses.replace(GPUS, until=np.array([600.0, 600.0]))),

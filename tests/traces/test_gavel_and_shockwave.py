@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 from logs import assert_fault, only, seconds, write
 
-from themis.errors import InputError
+from themis.errors import InputError, UnknownName
+from themis.model.dynamic import Dynamic, Mode
+from themis.model.workload import Regime
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.presets import load_cluster
+from themis.profiles.speed import ProfileBook
 from themis.traces.api import load_workload, recognise
 from themis.traces.gavel_table import profiles_from_gavel, split_job_type
 from themis.traces.summary import describe
@@ -135,15 +138,42 @@ def test_without_schedules_a_job_is_static_and_as_long_as_the_file_says(tmp_path
 def test_with_schedules_each_batch_size_is_a_regime_that_lasts_its_epochs(tmp_path: Path) -> None:
     path = write(tmp_path, "s.trace", shockwave_line())
     schedules = write(tmp_path, "schedules.json", json.dumps(SCHEDULE))
-    job = only(load_workload(path, schedules=schedules).apps)
-    assert [r.batch for r in job.regimes] == [64, 256]
+    job = only(load_workload(path, schedules=schedules, modes="known").apps)
+    assert ([r.batch for r in job.regimes], job.dynamic) == ([64, 256], None)
     assert seconds(job) == pytest.approx(10 * 30 + 5 * 12)
-    everything = {**TABLE["v100"], "('ResNet-18 (batch size 256)', 1)": {"null": 8.0}}
-    known = write(tmp_path, "t.json", json.dumps({"v100": everything}))
-    book = DEFAULT_BOOK.with_profiles(profiles_from_gavel(Path(known)))
-    job = only(load_workload(path, schedules=schedules, book=book).apps)
+    job = only(load_workload(path, schedules=schedules, modes="known", book=with_256(tmp_path)).apps)
     assert job.model == "ResNet-18"
     assert [(pytest.approx(r.steps), r.batch) for r in job.regimes] == [(300 * 20, 64), (60 * 8, 256)]
+
+
+def with_256(tmp_path: Path) -> ProfileBook:
+    everything = {**TABLE["v100"], "('ResNet-18 (batch size 256)', 1)": {"null": 8.0}}
+    known = write(tmp_path, "t.json", json.dumps({"v100": everything}))
+    return DEFAULT_BOOK.with_profiles(profiles_from_gavel(Path(known)))
+
+
+def assert_declared(dynamic: Dynamic | None, mode: Mode, epoch_steps: dict[int, float]) -> None:
+    assert dynamic is not None
+    assert (dynamic.mode, dict(dynamic.epoch_steps)) == (mode, pytest.approx(epoch_steps))
+
+
+def test_of_a_dynamic_job_epochs_mode_and_range_are_declared(tmp_path: Path) -> None:
+    path = write(tmp_path, "s.trace", shockwave_line() + shockwave_line("gns") + shockwave_line("static"))
+    each = [{**SCHEDULE[0], "id": i} for i in range(2)] + [{**SCHEDULE[0], "id": 2, "bs_rle": [[64, 10]]}]
+    schedules = write(tmp_path, "schedules.json", json.dumps(each))
+    accordion, gns, static = (a.jobs[0] for a in load_workload(path, schedules=schedules, book=with_256(tmp_path)).apps)
+    assert [(r.steps, r.batch) for r in accordion.regimes] == [(10, 64), (5, 256)]
+    # Seconds of an epoch times measured steps/s; 128 was never reached: as many examples as at 64.
+    assert_declared(accordion.dynamic, Mode.ACCORDION, {64: 30.0 * 20, 256: 12.0 * 8})
+    assert_declared(gns.dynamic, Mode.GNS, {64: 600.0, 128: 300.0, 256: 96.0})
+    assert static.dynamic is None
+    generic = only(load_workload(path, schedules=schedules, limit=1).apps)
+    assert generic.dynamic is not None
+    assert generic.dynamic.batches == (64, 256)
+    assert generic.believed == (Regime(steps=15, batch=64),)
+    assert seconds(generic) == pytest.approx(10 * 30 + 5 * 12)
+    with pytest.raises(UnknownName, match="unknown modes 'know'"):
+        load_workload(path, schedules=schedules, modes="know")
 
 
 def test_a_mode_or_schedule_that_is_not_there_is_located(tmp_path: Path) -> None:

@@ -52,7 +52,9 @@ def plan(state: State, a: int, app: App, rows: slice) -> None:
 
 
 def revise(state: State, a: int) -> None:
-    """The forecast of an app under curve stopping, now: jobs that ended count with what they did, others in full.
+    """The forecast of an app whose jobs may end early or change their speed: those that ended count with what they did.
+
+    Others count in full, dynamic ones at their present speed.
 
     B = attained + forecast GPU-seconds (Themis §4.3.2); once all jobs have ended, it is the realised work.
     """
@@ -107,8 +109,8 @@ def _best_size_cost(state: State, rows: slice) -> Float:
 def _work_upto(state: State, j: int, steps: float) -> float:
     """Reference GPU-seconds of a job's first ``steps`` steps."""
     job, out, begin = state.job_specs[j], 0.0, 0.0
-    for regime in job.regimes:
-        serial = float(state.speeds.serial[state.speeds.index[job.model, regime.batch]]) * job.step_scale
+    for regime in state.regimes[j]:
+        serial = float(state.speeds.serial[state.speeds.index[job.model, regime.batch]]) * job.scale(regime.batch)
         out += min(max(steps - begin, 0.0), regime.steps) * serial
         begin += regime.steps
     return out

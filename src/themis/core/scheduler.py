@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from themis.core import phases, rungs
+from themis.core import phases, regimes, rungs
 from themis.core import snapshot as snapshots
 from themis.core.intend import Gang, intend, plan_from
 from themis.core.place import Placed, place
@@ -27,6 +27,7 @@ from themis.model.events import (
     AppHeld,
     AppResumed,
     AppSubmitted,
+    BatchChanged,
     BidsCollected,
     CollectBids,
     Command,
@@ -104,6 +105,9 @@ class Scheduler:
                 if self._current(event.job, event.attempt):
                     s.report(event.job, event.steps)
                 return
+            case BatchChanged():
+                self._batch_changed(event)
+                return
             case LossReported():
                 self._loss(event)
                 return
@@ -159,6 +163,12 @@ class Scheduler:
         if complete:
             self._end(j, "completed")
         self._after(int(s.jobs.app[j]), freed, s.curves.report(s, j, event.loss))
+
+    def _batch_changed(self, event: BatchChanged) -> None:
+        """A dynamic job has another speed from now on; leases that run are left alone."""
+        s = self.state
+        if self._current(event.job, event.attempt) and regimes.batch_changed(s, event.job, event.steps, event.batch):
+            s.plan = None
 
     def _loss(self, event: LossReported) -> None:
         """A check of curve stopping: only if jobs are given up is anything to be settled."""

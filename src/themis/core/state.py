@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from themis.core import phases
+from themis.core import phases, regimes
 from themis.core.curves import Curves
 from themis.core.rounds import Rounds
 from themis.core.tables import Apps, Jobs, Status
@@ -22,7 +22,7 @@ from themis.model.events import AppFinished
 from themis.model.settings import Settings
 from themis.model.snapshot import Kind
 from themis.model.units import NONE, Bool, Float, Int, Locality, Seconds
-from themis.model.workload import App, Job, brackets_of
+from themis.model.workload import App, Job, Regime, brackets_of
 from themis.profiles.speed import ProfileBook, Speeds, compile_speeds
 
 SEATS = 2
@@ -51,6 +51,8 @@ class State:
         self.apps, self.jobs = Apps(), Jobs()
         self.app_specs: list[App] = []
         self.job_specs: list[Job] = []
+        self.regimes: list[tuple[Regime, ...]] = []
+        """Of each job as far as is known: the ongoing regime of one whose program decides is taken to last for ever."""
         self.users: dict[str, int] = {}
         self.phase: Float = np.zeros((3, 64, 1))
         self.future: Float = np.zeros((3, 64, 1))
@@ -154,6 +156,7 @@ class State:
         rows = self.jobs.extend(len(app.jobs))
         self.app_specs.append(app)
         self.job_specs.extend(app.jobs)
+        self.regimes.extend(job.believed for job in app.jobs)
         self._grow_round_columns()
         for j, job, (target, total) in zip(range(rows.start, rows.stop), app.jobs, ends):
             self._fill_job(j, a, job, target, min(total, job.steps))
@@ -190,9 +193,12 @@ class State:
 
     def _learn(self, app: App) -> None:
         """Tabulate speeds that this app is the first to need."""
-        configs = {(job.model, regime.batch) for job in app.jobs for regime in job.regimes}
-        largest = max(self.speeds.scale.shape[2] - 1, max(job.gpus_max for job in app.jobs))
-        fresh = sorted(configs - self.speeds.index.keys())
+        self.learn((config for job in app.jobs for config in job.configs), max(job.gpus_max for job in app.jobs))
+
+    def learn(self, configs: Iterable[tuple[str, int]], gpus: int = 0) -> None:
+        """Tabulate speeds of these (model, batch size) on up to so many GPUs."""
+        largest = max(self.speeds.scale.shape[2] - 1, gpus)
+        fresh = sorted(set(configs) - self.speeds.index.keys())
         if fresh or largest >= self.speeds.scale.shape[2]:
             self._compile([*self.speeds.index, *fresh], largest)
 
@@ -255,17 +261,22 @@ class State:
         self._set_regime(j)
 
     def _set_regime(self, j: int) -> None:
-        t, job = self.jobs, self.job_specs[j]
-        ends = np.cumsum([r.steps for r in job.regimes])
+        t, job, known = self.jobs, self.job_specs[j], self.regimes[j]
+        ends = np.cumsum([r.steps for r in known])
         r = min(int(np.searchsorted(ends, t.done[j] + 1e-9, side="right")), len(ends) - 1)
-        serials = [
-            float(self.speeds.serial[self.speeds.index[job.model, g.batch]]) * job.step_scale for g in job.regimes
-        ]
+        serials = [regimes.serial(self, job, r.batch) for r in known]
         begins = np.concatenate([[0.0], ends[:-1]])
         beyond = np.clip(np.minimum(ends, t.target[j]) - begins, 0, None)
         t.regime[j], t.regime_end[j] = r, min(float(ends[r]), float(t.target[j]))
         t.serial[j], t.later[j] = serials[r], float((beyond * serials)[r + 1 :].sum())
-        t.config[j] = self.speeds.index[job.model, job.regimes[r].batch]
+        t.config[j] = self.speeds.index[job.model, known[r].batch]
+
+    def new_regime(self, j: int) -> None:
+        """The job trains at another speed from now on."""
+        self._set_regime(j)
+        self.rounds.version = NONE  # it has other rates now
+        if self.jobs.rate[j] > 0:
+            self.start(j)
 
     def work_left(self, rows: Int) -> Float:
         """Reference GPU-seconds left to each job's target."""
@@ -283,11 +294,10 @@ class State:
         """What the executor says the job has done replaces what was extrapolated."""
         t = self.jobs
         t.done[j], t.synced[j] = steps, self.now
-        if steps >= t.regime_end[j] - 1e-9 and t.regime[j] < len(self.job_specs[j].regimes) - 1:
-            self._set_regime(j)
-            self.rounds.version = NONE  # it has other rates now
-            if t.rate[j] > 0:
-                self.start(j)
+        if regimes.rolled_back(self, j, steps):
+            return
+        if steps >= t.regime_end[j] - 1e-9 and t.regime[j] < len(self.regimes[j]) - 1:
+            self.new_regime(j)
 
     def start(self, j: int) -> None:
         """The gang trains from now on, at the speed model's rate."""

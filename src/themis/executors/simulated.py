@@ -11,6 +11,7 @@ from typing import Protocol
 
 from themis.executors.api import Executor
 from themis.model.events import (
+    BatchChanged,
     Command,
     Event,
     Grant,
@@ -22,7 +23,7 @@ from themis.model.events import (
     Revoke,
 )  # fmt: skip
 from themis.model.settings import Settings
-from themis.model.units import Locality, Seconds
+from themis.model.units import NONE, Locality, Seconds
 from themis.model.workload import App, CurveStopping, Job
 from themis.profiles.speed import ProfileBook
 from themis.tuning.curves import observation_noise
@@ -122,15 +123,26 @@ class SimulatedExecutor(Executor):
     def _train(self, job: int, gang: _Gang) -> None:
         """Schedule every report up to the target: one a regime, so that speed follows the batch size, and the checks."""
         at, done, number = gang.began, gang.done, gang.attempt
+        # Of a dynamic job whose program decides, batch sizes are news. An attempt after the first says where it begins:
+        # the one before may have been stopped at the moment of a change.
+        says = gang.spec.dynamic is not None and gang.spec.dynamic.hidden
+        last = gang.spec.regimes[0].batch if number == 1 or len(gang.spec.regimes) == 1 else NONE
         for upto, batch, check in self._stretches(gang):
+            if says and batch != last:
+                changed = BatchChanged(job=job, attempt=number, steps=done, batch=batch)
+                gang.pending.append(self.timer.schedule(at, changed))
+                last = batch
             at += (upto - done) / self._rate(gang, batch)
             done = upto
             if done >= gang.target - 1e-9:
                 break
-            event: Event = JobProgress(job=job, attempt=number, steps=done)
             if check and gang.checks:
-                event = LossReported(job=job, attempt=number, steps=done, loss=gang.checks(gang.spec, check))
-            gang.pending.append(self.timer.schedule(at, event))
+                loss = gang.checks(gang.spec, check)
+                gang.pending.append(
+                    self.timer.schedule(at, LossReported(job=job, attempt=number, steps=done, loss=loss))
+                )
+            elif not says:
+                gang.pending.append(self.timer.schedule(at, JobProgress(job=job, attempt=number, steps=done)))
         loss = gang.spec.loss.at(gang.target)
         reached = JobReached(job=job, attempt=number, steps=gang.target, loss=loss)
         gang.pending.append(self.timer.schedule(at, reached))
@@ -154,7 +166,7 @@ class SimulatedExecutor(Executor):
         key = (gang.spec.model, batch, *gang.where, gang.partner)
         if key not in self._rates:
             self._rates[key] = self.book.rate(*key)
-        return self._rates[key] / gang.spec.step_scale
+        return self._rates[key] / gang.spec.scale(batch)
 
     def _looks(self, job: int) -> tuple[str, int]:
         """The model and batch size that a gang trains with now."""

@@ -112,6 +112,16 @@ class JobProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchChanged:
+    """The gang of a dynamic job trains at this batch size from here on; ``steps`` are its epochs so far."""
+
+    job: int
+    attempt: int
+    steps: float
+    batch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LossReported:
     """The gang is at a check of its app's curve stopping and reports the loss there."""
 
@@ -163,7 +173,7 @@ class Wake:
 
 Event: TypeAlias = (
     MachineJoined | MachineFailed | MachineReturned | AppSubmitted | AppCancelled | AppHeld | AppResumed
-    | JobStarted | JobProgress | JobStopped | JobReached | LossReported | Allocated | BidsCollected | Wake
+    | JobStarted | JobProgress | JobStopped | JobReached | BatchChanged | LossReported | Allocated | BidsCollected | Wake
 )  # fmt: skip
 
 

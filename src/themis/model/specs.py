@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from themis.model.cluster import Machine
+from themis.model.dynamic import Dynamic, Mode
 from themis.model.workload import App, Bag, CurveStopping, Halving, Hyperband, Job, LossCurve, Regime, Rung, Tuner
 
 Fields: TypeAlias = dict[str, Any]
@@ -18,7 +19,7 @@ Fields: TypeAlias = dict[str, Any]
 _DEFAULTS: Mapping[type[Any], tuple[tuple[str, Any], ...]] = MappingProxyType(
     {
         kind: tuple((f.name, f.default) for f in fields(kind))
-        for kind in (Machine, App, Job, Regime, LossCurve, Bag, Halving, Rung, Hyperband, CurveStopping)
+        for kind in (Machine, App, Job, Regime, LossCurve, Bag, Halving, Rung, Hyperband, CurveStopping, Dynamic)
     }
 )
 _TUNERS: Mapping[type[Any], str] = MappingProxyType(
@@ -62,7 +63,14 @@ def _job(d: Fields) -> Job:
         job["gpu_types"] = tuple(job["gpu_types"])
     if "loss" in job:
         job["loss"] = LossCurve(**job["loss"])
+    if "dynamic" in job:
+        job["dynamic"] = _dynamic(job["dynamic"])
     return Job(**job)
+
+
+def _dynamic(d: Fields) -> Dynamic:
+    sizes = tuple((int(batch), float(steps)) for batch, steps in d["epoch_steps"])
+    return Dynamic(**{**d, "mode": Mode(d["mode"]), "epoch_steps": sizes})
 
 
 def _tuner(d: Fields) -> Tuner:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from themis.errors import InputError
+from themis.model.dynamic import Dynamic
 from themis.model.units import Seconds
 
 
@@ -18,6 +19,7 @@ class Regime:
     """A stretch of training at one batch size; a static job has exactly one (Shockwave §2.3)."""
 
     steps: float
+    """Epochs, where the job is dynamic."""
     batch: int = 0
     """Batch size; 0 is the profile's own."""
 
@@ -39,7 +41,13 @@ class LossCurve:
 class Job:
     """One training job: a gang of ``gpus_min`` to ``gpus_max`` GPUs that start together or not at all.
 
-    Its seconds per step on one reference GPU are the profile's (``model``, batch) times ``step_scale``.
+    Its seconds per step on one reference GPU are the profile's (``model``, batch) times ``scale(batch)``. A dynamic job
+    counts its work in epochs: wherever a job's steps are meant, its steps are epochs.
+
+    Attributes
+    ----------
+    regimes : of a dynamic job whose program decides by itself, what truly happens in a simulation, or first batch size
+        and number of epochs: the scheduler reads no more of it than that.
     """
 
     name: str
@@ -51,6 +59,7 @@ class Job:
     gpu_types: tuple[str, ...] = ()
     """Types that it may use; empty means any."""
     loss: LossCurve = LossCurve()
+    dynamic: Dynamic | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.gpus_min <= self.gpus_max:
@@ -61,6 +70,28 @@ class Job:
             raise InputError(f"job {self.name!r} has no work, expected at least one regime, each of more than 0 steps.")
         if self.step_scale <= 0:
             raise InputError(f"job {self.name!r} has step_scale {self.step_scale}, expected more than 0.")
+        if self.dynamic and self.regimes[0].batch not in self.dynamic.batches:
+            raise InputError(
+                f"job {self.name!r} begins at batch size {self.regimes[0].batch}, expected one of those that it declares: "
+                f"{', '.join(map(str, self.dynamic.batches))}."
+            )
+
+    def scale(self, batch: int) -> float:
+        """Steps of the job's model in one step, or epoch, of the job."""
+        return self.step_scale * (self.dynamic.steps_per_epoch(batch) if self.dynamic else 1.0)
+
+    @property
+    def believed(self) -> tuple[Regime, ...]:
+        """What is known when the job comes: all its regimes, or its first batch size where its program decides."""
+        if self.dynamic and self.dynamic.hidden:
+            return (Regime(steps=self.steps, batch=self.regimes[0].batch),)
+        return self.regimes
+
+    @property
+    def configs(self) -> tuple[tuple[str, int], ...]:
+        """(model, batch size) of everything that it may train with, as far as is known when it comes."""
+        declared = self.dynamic.batches if self.dynamic else ()
+        return tuple((self.model, batch) for batch in dict.fromkeys([*(r.batch for r in self.believed), *declared]))
 
     @property
     def steps(self) -> float:

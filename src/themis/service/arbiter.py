@@ -336,6 +336,6 @@ def believed_pace(book: Callable[[], ProfileBook]) -> Callable[[Job, Grant, str]
 
     def pace(job: Job, grant: Grant, gpu_type: str) -> float:
         batch = job.regimes[0].batch
-        return book().rate(job.model, batch, gpu_type, len(grant.gpus), Locality(grant.locality)) / job.step_scale
+        return book().rate(job.model, batch, gpu_type, len(grant.gpus), Locality(grant.locality)) / job.scale(batch)
 
     return pace

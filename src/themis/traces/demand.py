@@ -86,7 +86,7 @@ def _spells(app: App, rates: ReferenceRates) -> Iterator[tuple[Seconds, Seconds,
             yield app.arrival, app.arrival + share * job_seconds(job, job.gpus_max, rates), job.gpus_max
         return
     most = max(job.gpus_max for job in app.jobs)
-    step = sum(job.step_scale / rates(job.model, most) for job in app.jobs) / len(app.jobs)
+    step = sum(job.scale(job.regimes[0].batch) / rates(job.model, most) for job in app.jobs) / len(app.jobs)
     for bracket in brackets:
         at = app.arrival
         for rung in bracket.rungs:

@@ -106,6 +106,10 @@ class Work:
         profile = self._book.profiles.get(model)
         return profile is not None and any(measured == batch for _, measured in profile.curves)
 
+    def largest(self, model: str) -> int:
+        """The largest batch size that the book has a curve of the model for."""
+        return max(batch for _, batch in self._book.get(model).curves)
+
     def rate(self, model: str, gpus: int, batch: int) -> float:
         """Steps/s on reference GPUs."""
         return self._rates(model, gpus, batch)

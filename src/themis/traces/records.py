@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import ClassVar, TypeAlias
 
 from themis.errors import InputError, TraceError
+from themis.model.dynamic import Dynamic
 from themis.model.units import Seconds
 from themis.model.workload import App, Job, Regime, Workload
 from themis.profiles.models import DEFAULT_BOOK
@@ -36,7 +37,8 @@ class Record:
     app : the app that the log puts it in; empty where the log knows no apps.
     submit : seconds, from the trace's start or on a wall clock.
     duration : seconds on ``gpus`` GPUs; not used where ``regimes`` are given.
-    model : empty where the log names none. ``regimes`` : its work in steps, where the log knows it.
+    model : empty where the log names none. ``regimes`` : its work in steps, or of a dynamic job in epochs, where the log
+        knows it.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Record:
     gpu_types: tuple[str, ...] = ()
     model: str = ""
     regimes: tuple[Regime, ...] = ()
+    dynamic: Dynamic | None = None
     weight: float = 1.0
     deadline: Seconds | None = None
 
@@ -222,7 +225,7 @@ def _job(name: str, record: Record, model: str, rates: ReferenceRates) -> Job:
     regimes = record.regimes or (Regime(steps=record.duration * rates(model, record.gpus)),)
     return Job(
         name=name, model=model, regimes=regimes, gpus_min=record.gpus, gpus_max=record.gpus,
-        gpu_types=record.gpu_types,
+        gpu_types=record.gpu_types, dynamic=record.dynamic,
     )  # fmt: skip
 
 

@@ -5,20 +5,25 @@
 
 The batch sizes that a job in mode ``accordion`` or ``gns`` goes through are not in the file. ``schedules`` names the
 JSON that lists them: ``[{"id", "bs_rle": [[batch, epochs], ...], "epoch_s_by_bs": {batch: seconds}}]``, the id being
-the line from 0. Each stretch is then a regime, with as many steps as make it last its epochs; without schedules a job
-is one regime, static at its first batch size, as long as the file's duration.
+the line from 0. Each stretch is then a regime that lasts as long as its epochs take. Of a dynamic job the scheduler knows
+epochs, mode and range of batch sizes (up to the largest that is measured, or that Shockwave's Table 2 names), and no more;
+with ``modes=known`` all regimes are known from the start. Without schedules a job is one regime, static at its first
+batch size, as long as the file's duration.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import ClassVar
 
-from themis.errors import InputError
+from themis.errors import InputError, UnknownName
+from themis.model.dynamic import Dynamic, Mode, climb
 from themis.model.units import Seconds
 from themis.model.workload import Regime
 from themis.profiles.models import GENERIC
@@ -33,11 +38,18 @@ from themis.traces.table import Dialect, Row
 COLUMNS = (*GAVEL[:7], "mode", *GAVEL[7:9], "duration_s", "arrival_s")
 
 
+LARGEST: Mapping[str, int] = MappingProxyType(
+    {"ResNet-50": 128, "ResNet-18": 256, "LM": 80, "Transformer": 256, "Recommendation": 8192}
+)
+"""Largest batch sizes of Shockwave's Table 2."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """Training at one batch size for so many seconds, alone on its GPUs."""
+    """Training at one batch size for so many epochs, alone on its GPUs; ``seconds`` are those of one epoch."""
 
     batch: int
+    epochs: float
     seconds: Seconds
 
 
@@ -48,9 +60,11 @@ class Shockwave(JobLog):
     Attributes
     ----------
     schedules : JSON of each job's batch sizes; empty makes every job static.
+    modes : what is known of a dynamic job from the start: ``declared`` (mode and range) or ``known`` (all regimes).
     """
 
     schedules: str = ""
+    modes: str = "declared"
 
     name: ClassVar[str] = "shockwave"
     columns: ClassVar[tuple[str, ...]] = COLUMNS
@@ -68,6 +82,8 @@ class Shockwave(JobLog):
 
     def parser(self, path: Path, book: ProfileBook) -> Parse:
         """Each row a job."""
+        if self.modes not in ("declared", "known"):
+            raise UnknownName("modes", self.modes, ("declared", "known"))
         position = count()
         work = Work(book, _duration)
         schedules = read_schedules(Path(self.schedules)) if self.schedules else {}
@@ -84,13 +100,55 @@ class Shockwave(JobLog):
                 row.fail("mode", f"a job that {self.schedules} has a schedule for; there is no id {line}")
             model, _ = split_job_type(row.text("job_type"))
             known = all(work.knows(model, stretch.batch) for stretch in schedules[line])
-            kept = model if known else GENERIC
-            regimes = tuple(
-                Regime(steps=s.seconds * work.rate(kept, record.gpus, s.batch), batch=s.batch) for s in schedules[line]
-            )
-            return replace(record, model=kept, regimes=regimes)
+            pace = Pace(work=work, model=model if known else GENERIC, gpus=record.gpus, stretches=schedules[line])
+            if mode == "static" or self.modes == "known":
+                return replace(record, model=pace.model, regimes=pace.in_steps())
+            batch, largest = schedules[line][0].batch, work.largest(model) if known else LARGEST.get(model, 0)
+            dynamic = dynamic_of(Mode(mode), batch, largest, pace.epoch_steps)
+            return replace(record, model=pace.model, regimes=pace.in_epochs(), dynamic=dynamic)
 
         return parse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How fast a job goes through its schedule, in the terms of a profile book."""
+
+    work: Work
+    model: str
+    gpus: int
+    stretches: tuple[Stretch, ...]
+
+    def in_steps(self) -> tuple[Regime, ...]:
+        """Regimes that count steps of the model."""
+        return tuple(Regime(steps=s.epochs * self.epoch_steps(s.batch), batch=s.batch) for s in self.stretches)
+
+    def in_epochs(self) -> tuple[Regime, ...]:
+        """Regimes that count epochs."""
+        return tuple(Regime(steps=s.epochs, batch=s.batch) for s in self.stretches)
+
+    def epoch_steps(self, batch: int) -> float:
+        """Steps of the model in an epoch, such that it takes the seconds that the schedule says.
+
+        At a batch size that the schedule does not reach: as many examples as at the nearest, or where the book does not
+        know the model, as many seconds: no change of speed is known.
+        """
+        near = min(self.stretches, key=lambda s: abs(math.log(s.batch / batch)))
+        if self.model == GENERIC:
+            return near.seconds * self.work.rate(GENERIC, self.gpus, batch)
+        return near.seconds * self.work.rate(self.model, self.gpus, near.batch) * near.batch / batch
+
+
+def dynamic_of(mode: Mode, batch: int, largest: int, epoch_steps: Callable[[int], float]) -> Dynamic:
+    """What a job of Shockwave's declares that begins at ``batch``: two sizes for accordion, doublings to the largest for GNS.
+
+    Parameters
+    ----------
+    epoch_steps : steps of the job's model in an epoch at a batch size.
+    """
+    largest = max(batch, largest)
+    sizes = climb(batch, largest) if mode is Mode.GNS else tuple(sorted({batch, largest}))
+    return Dynamic(mode=mode, epoch_steps=tuple((size, epoch_steps(size)) for size in sizes))
 
 
 def read_schedules(path: Path) -> Mapping[int, tuple[Stretch, ...]]:
@@ -111,13 +169,13 @@ def read_schedules(path: Path) -> Mapping[int, tuple[Stretch, ...]]:
             """[{"id": 0, "bs_rle": [[32, 28]], "epoch_s_by_bs": {"32": 36.4}}]."""
         ) from None
     for name, stretches in found.items():
-        if not stretches or not all(0 < stretch.seconds < float("inf") for stretch in stretches):
+        if not stretches or not all(0 < s.epochs * s.seconds < float("inf") and s.batch > 0 for s in stretches):
             raise InputError(f"{path}: job {name} has no epochs or none that take time, expected at least one.")
     return found
 
 
 def _stretches(runs: list[tuple[int, int]], epoch_s: Mapping[str, float]) -> tuple[Stretch, ...]:
-    return tuple(Stretch(batch=int(batch), seconds=epochs * epoch_s[str(batch)]) for batch, epochs in runs)
+    return tuple(Stretch(batch=int(batch), epochs=epochs, seconds=epoch_s[str(batch)]) for batch, epochs in runs)
 
 
 def _duration(row: Row, model: str, batch: int, gpus: int) -> Seconds:

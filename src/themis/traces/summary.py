@@ -134,7 +134,7 @@ def app_work(app: App, book: ProfileBook = DEFAULT_BOOK) -> GpuSeconds:
 
 def job_seconds(job: Job, gpus: int, rates: ReferenceRates) -> Seconds:
     """Seconds of a job on so many reference GPUs, placed best."""
-    return job.step_scale * sum(regime.steps / rates(job.model, gpus, regime.batch) for regime in job.regimes)
+    return sum(r.steps * job.scale(r.batch) / rates(job.model, gpus, r.batch) for r in job.regimes)
 
 
 def check_fits(workload: Workload, cluster: Cluster, book: ProfileBook = DEFAULT_BOOK) -> None:
@@ -202,7 +202,7 @@ def _usable(app: App, job: Job, profile: Profile, of_type: Mapping[str, int], cl
 def _work(app: App, rates: ReferenceRates) -> GpuSeconds:
     brackets = brackets_of(app.tuner)
     if brackets:
-        mean = sum(job.step_scale / rates(job.model) for job in app.jobs) / len(app.jobs)
+        mean = sum(job.scale(job.regimes[0].batch) / rates(job.model) for job in app.jobs) / len(app.jobs)
         return sum(rung.jobs * rung.steps for bracket in brackets for rung in bracket.rungs) * mean
     return sum(share * job_seconds(job, 1, rates) for job, share in zip(app.jobs, shares_run(app)))
 

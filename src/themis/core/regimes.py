@@ -1,0 +1,84 @@
+"""What is known of a dynamic job's regimes: those that it reported, the last of which is taken to last for ever.
+
+The scheduler learns of batch sizes through events alone. Every column that looks ahead (work left, targets, budgets)
+follows this belief, which is the reactive one; what is expected beyond it is the business of ``core.ahead``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from themis.core import phases
+from themis.model.units import Seconds
+from themis.model.workload import Job, Regime, brackets_of
+
+if TYPE_CHECKING:
+    from themis.core.state import State
+
+SAME = 1e-6
+"""Epochs below which two points of a job are one."""
+
+
+def serial(state: State, job: Job, batch: int) -> Seconds:
+    """Seconds per step (of a dynamic job: per epoch) on one reference GPU."""
+    return float(state.speeds.serial[state.speeds.index[job.model, batch]]) * job.scale(batch)
+
+
+def batch_changed(state: State, j: int, steps: float, batch: int) -> bool:
+    """A dynamic job trains at this batch size from ``steps`` on; whether that is news."""
+    state.report(j, steps)
+    job, known = state.job_specs[j], state.regimes[j]
+    if job.dynamic is None or not job.dynamic.hidden:
+        return False
+    batch = _with_speed(state, job, batch)
+    if batch == known[-1].batch:
+        return False
+    before = job.steps - known[-1].steps
+    if steps - before <= SAME:
+        # The regime never was: a job may change its batch size before its first epoch, or twice in one.
+        kept, begin = known[:-1], before
+    else:
+        kept, begin = (*known[:-1], Regime(steps=steps - before, batch=known[-1].batch)), steps
+    if kept and kept[-1].batch == batch:
+        begin, kept = begin - kept[-1].steps, kept[:-1]
+    if job.steps - begin > SAME:
+        state.regimes[j] = (*kept, Regime(steps=job.steps - begin, batch=batch))
+        renew(state, j)
+    return True
+
+
+def rolled_back(state: State, j: int, steps: float) -> bool:
+    """A crash took a job back to before its last changes of batch size: they have not happened. Whether that is so."""
+    job, known = state.job_specs[j], state.regimes[j]
+    if len(known) == 1 or job.dynamic is None or not job.dynamic.hidden:
+        return False
+    begins = np.cumsum([0.0, *(r.steps for r in known[:-1])])
+    there = max(int((begins <= steps + SAME).sum()), 1)
+    if there == len(known):
+        return False
+    state.regimes[j] = (*known[: there - 1], Regime(steps=job.steps - begins[there - 1], batch=known[there - 1].batch))
+    renew(state, j)
+    return True
+
+
+def renew(state: State, j: int) -> None:
+    """The job's speed, and what is believed of its future, are not what they were."""
+    state.new_regime(j)
+    a = int(state.jobs.app[j])
+    if not brackets_of(state.app_specs[a].tuner):
+        phases.revise(state, a)
+    state.apps.stale[a] = 1
+
+
+def _with_speed(state: State, job: Job, batch: int) -> int:
+    """The batch size itself, or the nearest declared one where nobody knows the model's speed at it."""
+    assert job.dynamic is not None
+    if (job.model, batch) in state.speeds.index:
+        return batch
+    profile = state.book.get(job.model)
+    if any(profile.curve(gpu_type, batch) for gpu_type in state.gpu_types):
+        state.learn([(job.model, batch)])
+        return batch
+    return min(job.dynamic.batches, key=lambda known: abs(known - batch))
