@@ -93,7 +93,8 @@ class Client:
 
         Parameters
         ----------
-        hours : how long it is believed to need on one GPU; the scheduler plans by it, the job may take longer.
+        hours : how long it is believed to need on one GPU; the scheduler plans by it, the job may take longer, and the
+            steps that it reports are its own affair.
         model : a profile's name; then ``hours`` still says the work.
         more : fields of ``SubmitRequest`` (user, weight, retries, deadline_s) and of ``Program`` (launch, grace_s,
             stop_signal, checkpoint_dir).
@@ -103,7 +104,7 @@ class Client:
         low, high = (gpus, gpus) if isinstance(gpus, int) else gpus
         names = set(pb.Program.DESCRIPTOR.fields_by_name)
         program = pb.Program(
-            argv=command, cwd=str(cwd or Path.cwd()), env=dict(env or {}),
+            argv=command, cwd=str(cwd or Path.cwd()), env=dict(env or {}), work_is_time=True,
             **{key: value for key, value in more.items() if key in names},
         )  # fmt: skip
         job = pb.Job(

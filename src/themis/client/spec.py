@@ -56,7 +56,7 @@ def _jobs(app: App, programs: tuple[Program, ...]) -> list[pb.Job]:
             gpus_min=job.gpus_min, gpus_max=job.gpus_max, step_scale=job.step_scale, gpu_types=job.gpu_types,
             program=pb.Program(
                 argv=p.argv, cwd=p.cwd, env=p.env, launch=p.launch, grace_s=p.grace_s, stop_signal=p.stop_signal,
-                checkpoint_dir=p.checkpoint_dir,
+                checkpoint_dir=p.checkpoint_dir, work_is_time=not p.own_steps,
             ),
         )
         for job, p in zip(app.jobs, programs)

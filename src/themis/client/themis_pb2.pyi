@@ -1,7 +1,8 @@
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -42,7 +43,7 @@ class AppRef(_message.Message):
     def __init__(self, app: _Optional[str] = ...) -> None: ...
 
 class Program(_message.Message):
-    __slots__ = ("argv", "cwd", "env", "launch", "grace_s", "stop_signal", "checkpoint_dir")
+    __slots__ = ("argv", "cwd", "env", "launch", "grace_s", "stop_signal", "checkpoint_dir", "work_is_time")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +58,7 @@ class Program(_message.Message):
     GRACE_S_FIELD_NUMBER: _ClassVar[int]
     STOP_SIGNAL_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_DIR_FIELD_NUMBER: _ClassVar[int]
+    WORK_IS_TIME_FIELD_NUMBER: _ClassVar[int]
     argv: _containers.RepeatedScalarFieldContainer[str]
     cwd: str
     env: _containers.ScalarMap[str, str]
@@ -64,7 +66,8 @@ class Program(_message.Message):
     grace_s: float
     stop_signal: str
     checkpoint_dir: str
-    def __init__(self, argv: _Optional[_Iterable[str]] = ..., cwd: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., launch: _Optional[str] = ..., grace_s: _Optional[float] = ..., stop_signal: _Optional[str] = ..., checkpoint_dir: _Optional[str] = ...) -> None: ...
+    work_is_time: bool
+    def __init__(self, argv: _Optional[_Iterable[str]] = ..., cwd: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., launch: _Optional[str] = ..., grace_s: _Optional[float] = ..., stop_signal: _Optional[str] = ..., checkpoint_dir: _Optional[str] = ..., work_is_time: _Optional[bool] = ...) -> None: ...
 
 class Regime(_message.Message):
     __slots__ = ("steps", "batch")
@@ -232,7 +235,7 @@ class Attempt(_message.Message):
     killed: bool
     message: str
     ended: float
-    def __init__(self, number: _Optional[int] = ..., ending: _Optional[str] = ..., cause: _Optional[str] = ..., code: _Optional[int] = ..., seconds: _Optional[float] = ..., steps: _Optional[float] = ..., killed: bool = ..., message: _Optional[str] = ..., ended: _Optional[float] = ...) -> None: ...
+    def __init__(self, number: _Optional[int] = ..., ending: _Optional[str] = ..., cause: _Optional[str] = ..., code: _Optional[int] = ..., seconds: _Optional[float] = ..., steps: _Optional[float] = ..., killed: _Optional[bool] = ..., message: _Optional[str] = ..., ended: _Optional[float] = ...) -> None: ...
 
 class JobInfo(_message.Message):
     __slots__ = ("id", "name", "state", "attempt", "gpus", "nodes", "steps", "total", "until", "command", "attempts")
@@ -282,7 +285,7 @@ class AppsRequest(_message.Message):
     user: str
     ended: bool
     limit: int
-    def __init__(self, user: _Optional[str] = ..., ended: bool = ..., limit: _Optional[int] = ...) -> None: ...
+    def __init__(self, user: _Optional[str] = ..., ended: _Optional[bool] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class AppsReply(_message.Message):
     __slots__ = ("apps",)
@@ -388,7 +391,7 @@ class EventsRequest(_message.Message):
     after: int
     follow: bool
     limit: int
-    def __init__(self, after: _Optional[int] = ..., follow: bool = ..., limit: _Optional[int] = ...) -> None: ...
+    def __init__(self, after: _Optional[int] = ..., follow: _Optional[bool] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class Record(_message.Message):
     __slots__ = ("number", "time", "kind", "json")
@@ -414,7 +417,7 @@ class LogsRequest(_message.Message):
     rank: int
     follow: bool
     attempt: int
-    def __init__(self, app: _Optional[str] = ..., job: _Optional[int] = ..., rank: _Optional[int] = ..., follow: bool = ..., attempt: _Optional[int] = ...) -> None: ...
+    def __init__(self, app: _Optional[str] = ..., job: _Optional[int] = ..., rank: _Optional[int] = ..., follow: _Optional[bool] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class LogChunk(_message.Message):
     __slots__ = ("data", "attempt")

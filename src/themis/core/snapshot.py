@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from themis.auction.bids import Bids
-from themis.core.state import EPS, State
+from themis.core.state import EPS, State, not_nothing
 from themis.core.tables import Status
 from themis.fairness.finish_time import left_held, list_schedule
 from themis.model.snapshot import Kind, Snapshot
@@ -58,7 +58,7 @@ def take(state: State, *, forecast: bool = True) -> Snapshot:
         job_ptr=np.concatenate([[0], np.cumsum(counts)]), job_id=job_id, job_app=job_app,
         job_bracket=i["bracket"], job_config=i["config"],
         job_gpus_min=i["gpus_min"], job_gpus_max=i["gpus_max"], job_allowed=state.allowed(job_id),
-        job_left=(f["regime_end"] - done) * f["serial"] + f["later"],
+        job_left=not_nothing((f["regime_end"] - done) * f["serial"] + f["later"], done * f["serial"]),
         job_attained=f["attained"] + i["gpus"] * (state.now - f["since"]),
         job_held=job_held, job_expiring=np.where(running & ~held_on, i["gpus"], 0), job_until=f["until"],
         job_locality=i["locality"], job_gpu_type=i["gpu_type"], job_done=done, job_serial=f["serial"],

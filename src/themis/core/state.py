@@ -29,6 +29,10 @@ SEATS = 2
 EPS = 1e-6
 """Seconds below which two instants are one."""
 
+OVERRUN = 0.1
+"""A job that did all the work it was believed to have, and goes on, is believed to have this part of it left: with none
+left nobody would give it a GPU again. Simulated jobs end with their work; estimates of live ones may be too low."""
+
 
 class State:
     """Everything the scheduler knows at ``now``."""
@@ -281,9 +285,8 @@ class State:
     def work_left(self, rows: Int) -> Float:
         """Reference GPU-seconds left to each job's target."""
         t = self.jobs
-        steps = np.maximum(t.regime_end[rows] - self.steps_now(rows), 0.0)
-        out: Float = steps * t.serial[rows] + t.later[rows]
-        return out
+        done = self.steps_now(rows)
+        return not_nothing((t.regime_end[rows] - done) * t.serial[rows] + t.later[rows], done * t.serial[rows])
 
     def steps_now(self, rows: Int) -> Float:
         """Steps done by now, extrapolated at the current rate up to the regime's end."""
@@ -404,3 +407,9 @@ class State:
         """Jobs with a lease on a machine, in order of id."""
         held = self.gpu_job[self.gpu_machine == machine].ravel()
         return sorted(int(j) for j in np.unique(held[held >= 0]))
+
+
+def not_nothing(left: Float, done: Float) -> Float:
+    """Work left, in reference GPU-seconds, of jobs that are not done: see ``OVERRUN``."""
+    out: Float = np.where(left > EPS, left, OVERRUN * done)
+    return out
