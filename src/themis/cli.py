@@ -13,7 +13,7 @@ from typing import Annotated, Never
 
 import typer
 
-from themis import __version__, list_cli, report_cli, service_cli, simulate_cli, trace_cli
+from themis import __version__, list_cli, profiles_cli, report_cli, service_cli, simulate_cli, trace_cli
 from themis.console import debugging, err, out, print_json, print_whole, say_red
 from themis.errors import InvariantBroken, ThemisError
 
@@ -130,6 +130,7 @@ app.command()(list_cli.policies)
 app.command()(list_cli.workloads)
 app.command()(list_cli.clusters)
 app.add_typer(trace_cli.app, name="trace")
+app.add_typer(profiles_cli.app, name="profiles")
 service_cli.register(app)
 
 

@@ -27,6 +27,8 @@ SIMULATE = """Run policies on a workload and compare them.
 
 [cyan]themis simulate -w themis1:apps=100,load=1.4 -c sim-256 -p themis:f=0.7,payment=floor,drf[/cyan]
 
+[cyan]themis simulate -w gavel_multi:jobs=200 -c gavel-36 -p max_min_fairness,max_min_fairness:aware=false[/cyan]
+
 [cyan]themis simulate -p themis,drf --seeds 0-4 --figures figures --figure-format png[/cyan]
 
 [cyan]themis simulate -w my-trace.csv -c my-cluster.yaml -p themis,fifo --set lease_s=300[/cyan]
@@ -46,6 +48,9 @@ def simulate(
         list[str], typer.Option("--set", metavar="KEY=VALUE", help="A setting, as lease_s=300; repeatable.")
     ] = [],  # noqa: B006 - typer copies it
     trace_format: Annotated[str, typer.Option("--format", "-f", help="The trace file's format.")] = "",
+    profiles: Annotated[
+        str, typer.Option("--profiles", help="Where speeds are from: gavel, a CSV, a name; see themis profiles.")
+    ] = "",
     single_jobs: Annotated[bool, typer.Option("--single-jobs", help="Each job of a trace is an app.")] = False,
     mtbf: Annotated[
         float, typer.Option(metavar="SECONDS", help="Mean time between failures of one machine; 0: none.")
@@ -68,7 +73,7 @@ def simulate(
     plan = Plan(
         workload=workload, cluster=cluster, policies=split_policies(policy), seeds=parse_seeds(seeds),
         settings=dict(map(key_value, settings)), format=trace_format,
-        options={"single_jobs": "true"} if single_jobs else {}, mtbf=mtbf, repair=repair,
+        options={"single_jobs": "true"} if single_jobs else {}, profiles=profiles, mtbf=mtbf, repair=repair,
     )  # fmt: skip
     runs = plan.runs(folder)
     if folder:

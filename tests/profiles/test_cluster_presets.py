@@ -20,6 +20,9 @@ SHAPES = {
     "sim-128": {8: 13, 4: 4, 1: 8},
     "sim-64": {8: 7, 4: 1, 1: 4},
     "truth-64": {8: 1, 2: 28},
+    "gavel-108": {4: 27},
+    "gavel-36": {4: 9},
+    "gavel-48": {4: 12},
     "demo-32": {8: 2, 4: 3, 1: 4},
 }
 
@@ -118,3 +121,59 @@ def test_a_file_that_is_not_there_or_not_text_is_an_input_error(tmp_path: Path) 
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="UTF-8"):
         load_cluster(str(tmp_path / "bytes.yaml"))
+
+
+GPUS = {
+    "gavel-108": {"V100": 36, "P100": 36, "K80": 36},
+    "gavel-36": {"V100": 12, "P100": 12, "K80": 12},
+    "gavel-48": {"V100": 8, "P100": 16, "K80": 24},
+}
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_a_preset_of_gavel_has_its_mixture_of_vintages(name: str) -> None:
+    gpus: Counter[str] = Counter()
+    for machine in load_cluster(name).machines:
+        gpus[machine.gpu_type] += machine.gpus
+    assert gpus == GPUS[name]
+
+
+def test_openb_has_the_published_machines_and_types(shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THEMIS_DATA", str(shared_data))
+    cluster = load_cluster("openb")
+    assert (len(cluster.machines), cluster.gpus, len(cluster.gpu_types)) == (1213, 6212, 7)
+    assert max(Counter(m.rack for m in cluster.machines).values()) == 8
+    assert all(len({m.gpu_type for m in cluster.machines if m.rack == rack}) == 1 for rack in cluster.racks[:20])
+
+
+def test_without_its_folder_openb_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("THEMIS_DATA", raising=False)
+    with pytest.raises(InputError, match="set THEMIS_DATA to it"):
+        load_cluster("openb")
+
+
+def test_a_node_list_leaves_out_machines_without_gpus(tmp_path: Path) -> None:
+    path = tmp_path / "nodes.csv"
+    path.write_text("sn,cpu_milli,gpu,model\na,1,2,T4\nb,1,0,\nc,1,8,A10\n")
+    cluster = load_cluster(str(path))
+    assert [(m.name, m.gpus, m.gpu_type, m.rack) for m in cluster.machines] == [
+        ("a", 2, "T4", "T4-0"),
+        ("c", 8, "A10", "A10-0"),
+    ]
+
+
+NODE_FAULTS = {
+    "sn,gpu\na,2\n": "column 'model' is missing",
+    "sn,gpu,model\na,two,T4\n": "line 2, column 'gpu': got 'two', expected a whole number of GPUs",
+    "sn,gpu,model\na,2,\n": "line 2, column 'model': got ''",
+    "sn,gpu,model\na,0,T4\n": "no machine with GPUs",
+    "sn,gpu,model\na,1,T4\na,1,T4\n": "names machine 'a' twice",
+}
+
+
+@pytest.mark.parametrize("text", NODE_FAULTS)
+def test_a_wrong_node_list_is_answered_in_one_sentence(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "nodes.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=NODE_FAULTS[text]):
+        load_cluster(str(path))

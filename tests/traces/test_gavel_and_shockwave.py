@@ -12,11 +12,11 @@ from logs import assert_fault, only, seconds, write
 from themis.errors import InputError, UnknownName
 from themis.model.dynamic import Dynamic, Mode
 from themis.model.workload import Regime
+from themis.profiles.gavel_table import profiles_from_gavel, split_job_type
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.presets import load_cluster
 from themis.profiles.speed import ProfileBook
 from themis.traces.api import load_workload, recognise
-from themis.traces.gavel_table import profiles_from_gavel, split_job_type
 from themis.traces.summary import describe
 
 TABLE = {

@@ -1,4 +1,4 @@
-"""Named clusters of the Themis paper, a shorthand for uniform ones, and the way to a file.
+"""Named clusters of the Themis and Gavel papers, a shorthand for uniform ones, and the way to a file.
 
 Racks hold eight machines unless a preset says otherwise; the papers do not say.
 """
@@ -13,6 +13,7 @@ from types import MappingProxyType
 from themis.errors import ClusterError, UnknownName
 from themis.model.cluster import Cluster, Machine, in_racks
 from themis.profiles.cluster_file import read_cluster
+from themis.profiles.openb_cluster import openb, read_nodes
 
 RACK_SIZE = 8
 
@@ -29,10 +30,18 @@ PRESETS: Mapping[str, Callable[[], Cluster]] = MappingProxyType(
         "sim-64": lambda: in_racks("sim-64", [(7, 8, 2), (1, 4, 1), (4, 1, 1)]),
         # Themis §6.3, truth-telling (Figure 18): one machine that everybody wants.
         "truth-64": lambda: in_racks("truth-64", [(1, 8, 2), (28, 2, 2)]),
+        # Gavel §7.1: 36 GPUs of each type in simulations, 8 V100, 16 P100 and 24 K80 for real; and a third of the former.
+        # It says "8 GPUs per server if using 8-GPU servers" (§3.1) and no more: servers of 4, as gangs of 8 may span.
+        "gavel-108": lambda: _vintages("gavel-108", 36, 36, 36),
+        "gavel-36": lambda: _vintages("gavel-36", 12, 12, 12),
+        "gavel-48": lambda: _vintages("gavel-48", 8, 16, 24),
         # The same mixture of shapes as sim-256, small enough to read a schedule by eye.
         "demo-32": lambda: in_racks("demo-32", [(2, 8, 2), (3, 4, 1), (4, 1, 1)], rack_size=3),
     }
 )
+
+_VINTAGES = ("V100", "P100", "K80")
+_VINTAGE_MACHINE = 4
 
 _GROUP = re.compile(r"(?P<count>\d+)x(?P<gpus>\d+)(/(?P<slot>\d+))?(@(?P<type>[A-Za-z0-9_.-]+))?")
 _LOOKS_LIKE_SHORTHAND = re.compile(r"\d+x\d")
@@ -45,7 +54,8 @@ def load_cluster(name_or_path: str) -> Cluster:
     ----------
     name_or_path :
         a name in ``PRESETS``; or groups ``COUNTxGPUS[/SLOT][@TYPE]`` joined by ``+``, e.g. ``8x4`` (8 machines of 4
-        GPUs) or ``2x8/2@V100+4x1@K80``, in racks of 8; or the path of a file (see ``themis.profiles.cluster_file``).
+        GPUs) or ``2x8/2@V100+4x1@K80``, in racks of 8; or the path of a file (see ``themis.profiles.cluster_file``); or
+        ``openb`` or a list of its nodes as CSV (see ``themis.profiles.openb_cluster``).
 
     Raises
     ------
@@ -54,12 +64,26 @@ def load_cluster(name_or_path: str) -> Cluster:
     """
     if name_or_path in PRESETS:
         return PRESETS[name_or_path]()
+    if name_or_path == "openb":
+        return openb()
     path = Path(name_or_path)
+    if path.name.endswith((".csv", ".csv.gz")):
+        return read_nodes(path)
     if path.suffix in {".yaml", ".yml", ".json"} or path.is_file():
         return read_cluster(path)
     if _LOOKS_LIKE_SHORTHAND.match(name_or_path):
         return _from_shorthand(name_or_path)
-    raise UnknownName("cluster", name_or_path, PRESETS)
+    raise UnknownName("cluster", name_or_path, [*PRESETS, "openb"])
+
+
+def _vintages(name: str, *gpus: int) -> Cluster:
+    """So many GPUs of each of Gavel's types, on machines of four."""
+    types = [kind for kind, count in zip(_VINTAGES, gpus) for _ in range(count // _VINTAGE_MACHINE)]
+    machines = tuple(
+        Machine(name=f"m{i:03d}", gpus=_VINTAGE_MACHINE, gpu_type=kind, rack=f"rack{i // RACK_SIZE}")
+        for i, kind in enumerate(types)
+    )
+    return Cluster(name=name, machines=machines)
 
 
 def _from_shorthand(text: str) -> Cluster:

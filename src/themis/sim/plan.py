@@ -17,17 +17,19 @@ from typing import Any
 
 from pydantic import FiniteFloat, TypeAdapter, ValidationError
 
+from themis.client.home import default_home
 from themis.errors import InputError, UnknownName
 from themis.model.cluster import Cluster
 from themis.model.settings import Settings
 from themis.model.units import Seconds
 from themis.model.workload import Workload
 from themis.policies.api import make_policy
-from themis.profiles.models import DEFAULT_BOOK
+from themis.profiles.library import load_book
 from themis.profiles.presets import load_cluster
+from themis.profiles.speed import ProfileBook
 from themis.sim.many import Run
 from themis.sim.runner import Outage, Simulation, outages
-from themis.traces.api import load_workload
+from themis.traces.api import book_for, load_workload
 from themis.traces.summary import app_work, check_fits, check_lengths
 
 _PARAMETER = re.compile(r"\s*\w+\s*=")
@@ -43,6 +45,7 @@ class Plan:
     workload : a generator or a trace file, with options after a colon. ``format`` : of the file; empty: by its header.
     options : of the workload, beside those after the colon. ``cluster`` : a preset, a shorthand or a file.
     policies : names, with parameters after a colon. ``settings`` : text by name, as in ``Settings``.
+    profiles : books that speeds are from, as ``profiles.library.load_book`` takes them; empty: what the workload is of.
     mtbf : mean time between failures of one machine, 0 for none. ``repair`` : how long it is away.
     """
 
@@ -53,6 +56,7 @@ class Plan:
     settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     format: str = ""
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    profiles: str = ""
     mtbf: Seconds = 0.0
     repair: Seconds = 1800.0
 
@@ -70,35 +74,41 @@ class Plan:
         cluster = load_cluster(self.cluster)
         policies = [(spec, make_policy(spec)) for spec in self.policies]
         make_settings(self.settings, seed=0)
-        inputs = {seed: self._input(cluster, seed) for seed in self.seeds}
+        book = self.book()
+        inputs = {seed: self._input(cluster, book, seed) for seed in self.seeds}
         out = []
         for name, policy in policies:
             for seed in self.seeds:
                 workload, failures = inputs[seed]
                 simulation = Simulation(
-                    workload=workload, cluster=cluster, book=DEFAULT_BOOK, policy_name=name, policy=policy,
+                    workload=workload, cluster=cluster, book=book, policy_name=name, policy=policy,
                     settings=make_settings(self.settings, seed=seed), outages=failures,
                 )  # fmt: skip
                 log = folder / f"{re.sub(r'[^A-Za-z0-9._=,-]+', '-', name)}-seed{seed}.jsonl.gz" if folder else None
                 out.append(Run(simulation=simulation, log=log))
         return out
 
-    def _input(self, cluster: Cluster, seed: int) -> tuple[Workload, tuple[Outage, ...]]:
+    def book(self) -> ProfileBook:
+        """The profiles of all runs."""
+        name, _ = split_parameters(self.workload)
+        return load_book(self.profiles or book_for(name), default_home() / "profiles")
+
+    def _input(self, cluster: Cluster, book: ProfileBook, seed: int) -> tuple[Workload, tuple[Outage, ...]]:
         """One seed's apps and machine failures, the same for every policy."""
         name, given = split_parameters(self.workload)
         options: dict[str, Any] = {**given, **self.options}
         for key in ("seed", "book", "format"):
             if key in options:
                 raise InputError(f"workload {self.workload!r}: {key} is not one of its options; give it on its own.")
-        workload = load_workload(name, seed=seed, format=self.format, **options)
+        workload = load_workload(name, seed=seed, book=book, format=self.format, **options)
         if not workload.apps:
             raise InputError(f"workload {self.workload!r} has no apps, expected at least one.")
-        check_fits(workload, cluster)
-        check_lengths(workload)
+        check_fits(workload, cluster, book)
+        check_lengths(workload, book)
         if not self.mtbf:
             return workload, ()
         # Nobody knows how long a run will take; ten times its work after the last arrival is long enough.
-        work = sum(app_work(app) for app in workload.apps) / cluster.gpus
+        work = sum(app_work(app, book) for app in workload.apps) / cluster.gpus
         until = workload.apps[-1].arrival + 10 * work + 86400.0
         return workload, outages(cluster, mtbf_s=self.mtbf, lasts_s=self.repair, until=until, seed=seed)
 

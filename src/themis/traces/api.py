@@ -40,6 +40,8 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "pollux": "themis.traces.pollux:Pollux",
         "openb": "themis.traces.openb:Openb",
         "gavel": "themis.traces.gavel:Gavel",
+        "gavel_single": "themis.traces.gavel_jobs:GavelSingle",
+        "gavel_multi": "themis.traces.gavel_jobs:GavelMulti",
         "shockwave": "themis.traces.shockwave:Shockwave",
         "helios": "themis.traces.helios:Helios",
         "slurm": "themis.traces.slurm:Slurm",
@@ -102,10 +104,15 @@ def load_workload(
     if seed < 0:
         raise InputError(f"seed is {seed}, expected 0 or more.")
     known = registered()
-    if spec in known and hasattr(known[spec], "generate") and not format:
+    if spec in known and _generates(spec) and not format:
         generator = cast(Generator, build_options(spec, known[spec], options))
         return generator.generate(seed=seed, book=book)
     return reader_of(spec, format, options).read(Path(spec), seed=seed, book=book)
+
+
+def book_for(spec: str) -> str:
+    """The name of the book of profiles that a workload is of, where nobody says otherwise (``profiles.library``)."""
+    return str(getattr(registered().get(spec), "profiles", "")) if spec in registered() and _generates(spec) else ""
 
 
 def reader_of(spec: str, format: str, options: Mapping[str, object]) -> Reader:
@@ -143,6 +150,10 @@ def recognise(path: Path) -> str:
     )
 
 
+def _generates(name: str) -> bool:
+    return hasattr(registered()[name], "generate")
+
+
 def readers_of(known: Mapping[str, type]) -> dict[str, type]:
     """Those of the registered classes that read files."""
     return {name: cls for name, cls in known.items() if hasattr(cls, "read")}
@@ -178,8 +189,15 @@ def build_options(name: str, cls: type, options: Mapping[str, object]) -> object
             hint = f" Did you mean {close[0]!r}?" if close else ""
             raise InputError(f"{name!r} has no option {key!r}.{hint} Known: {', '.join(allowed) or 'none'}.")
     adapter: TypeAdapter[object] = TypeAdapter(cls)
+    many = {field.name for field in fields(cls) if str(field.type).startswith("tuple[")}
+    given = {
+        key: [part.strip() for part in value.split(",") if part.strip()]
+        if key in many and isinstance(value, str)
+        else value
+        for key, value in options.items()
+    }
     try:
-        return adapter.validate_python(dict(options))
+        return adapter.validate_python(given)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

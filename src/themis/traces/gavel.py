@@ -18,10 +18,10 @@ from typing import ClassVar, TypeAlias
 from themis.errors import InputError
 from themis.model.units import Seconds
 from themis.model.workload import Regime
+from themis.profiles.gavel_table import read_throughputs, split_job_type
 from themis.profiles.models import GENERIC
 from themis.profiles.speed import ProfileBook
 from themis.traces.bundle import Glimpse
-from themis.traces.gavel_table import read_throughputs, split_job_type
 from themis.traces.mix import ReferenceRates
 from themis.traces.records import JobLog, Parse, Record
 from themis.traces.table import Dialect, Row

@@ -26,12 +26,12 @@ from themis.errors import InputError, UnknownName
 from themis.model.dynamic import Dynamic, Mode, climb
 from themis.model.units import Seconds
 from themis.model.workload import Regime
+from themis.profiles.gavel_table import split_job_type
 from themis.profiles.models import GENERIC
 from themis.profiles.speed import ProfileBook
 from themis.traces.bundle import Glimpse
 from themis.traces.gavel import COLUMNS as GAVEL
 from themis.traces.gavel import Work, has_steps
-from themis.traces.gavel_table import split_job_type
 from themis.traces.records import JobLog, Parse, Record
 from themis.traces.table import Dialect, Row
 

@@ -1,0 +1,199 @@
+"""``themis profiles``: the models whose speed is known; tables of one's own, from a CSV or from a run.
+
+Heavy imports stand inside the functions, so that ``themis --help`` is quick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from themis.console import err, out, print_json, print_whole
+from themis.errors import UnknownName
+
+if TYPE_CHECKING:
+    from themis.profiles.speed import Profile, ProfileBook
+    from themis.profiles.throughputs import Throughputs
+
+app = typer.Typer(
+    name="profiles", no_args_is_help=True, rich_markup_mode="rich",
+    help="List models whose speed is known, show one, add measurements of your own.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
+
+OUTPUTS = ("table", "json", "csv")
+Output = Annotated[str, typer.Option("--output", "-o", metavar="table|json|csv", help="How to print.")]
+Profiles = Annotated[
+    str, typer.Option("--profiles", help="Books, joined by commas: themis, gavel, a CSV or JSON, a name of your own.")
+]
+Name = Annotated[str, typer.Option("--name", "-n", help="Of the table; default: the file's.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace a table of this name.")]
+
+
+@app.command("list")
+def list_(profiles: Profiles = "gavel", output: Output = "table") -> None:
+    """List models, with the GPU types and batch sizes that are known of them.
+
+    Example: [cyan]themis profiles list --profiles themis[/cyan]
+    """
+    book = _book(profiles)
+    rows = [_summary(book.get(name)) for name in sorted(book.profiles, key=str.lower)]
+    _print(rows, output, SUMMARY)
+
+
+@app.command()
+def show(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="As themis profiles list names it.")],
+    profiles: Profiles = "gavel",
+    beside: Annotated[bool, typer.Option("--beside", help="What it keeps of its speed beside others.")] = False,
+    output: Output = "table",
+) -> None:
+    """Show a model's steps per second by GPU type, batch size and GPUs, or beside others on one GPU.
+
+    Example: [cyan]themis profiles show ResNet-50 --beside[/cyan]
+    """
+    profile = _book(profiles).get(model)
+    if not beside:
+        _print(_rates(profile), output, RATES)
+    else:
+        _print(_shares(profile), output, SHARES)
+    if output == "table":
+        out.print(f"[dim]{escape(profile.source)}[/dim]", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def add(
+    file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="Columns: see docs/profiles.md.")],
+    name: Name = "",
+    force: Force = False,
+) -> None:
+    """Check a CSV of measured throughputs and keep it, for [cyan]--profiles NAME[/cyan].
+
+    Example: [cyan]themis profiles add lab.csv --name lab[/cyan]
+    """
+    from themis.profiles.csv_file import read_csv
+
+    _keep(name or file.name.split(".")[0], read_csv(file), force=force)
+
+
+@app.command("from-run")
+def from_run(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A log of a run, or an arbiter's home.")],
+    name: Name = "",
+    force: Force = False,
+) -> None:
+    """Keep what the jobs of a run measured of themselves, for [cyan]--profiles NAME[/cyan].
+
+    Example: [cyan]themis profiles from-run out/demo/themis-seed0.jsonl.gz --name demo[/cyan]
+    """
+    from themis.errors import InputError
+    from themis.model.log import read_log
+    from themis.report.throughputs import measured
+    from themis.service.journal import Journal
+
+    if run.is_dir():
+        path = run / "journal.db"
+        if not path.exists():
+            raise InputError(f"{run} has no journal.db, so it is no arbiter's home; name a log or a home.")
+        rates = measured(Journal(path).records())
+    else:
+        rates = measured(read_log(run))
+    if not rates.together:
+        raise InputError(f"{run} has no job that trained alone for a second between two reports; nothing was added.")
+    _keep(name or run.name.split(".")[0], rates, force=force)
+
+
+def _keep(name: str, rates: Throughputs, *, force: bool) -> None:
+    from themis.profiles.library import add as keep
+
+    path = keep(_folder(), name, rates, force=force)
+    rows = sum(len(jobs) for table in (rates.together, rates.apart, rates.beside) for jobs in table.values())
+    err.print(
+        f"{path}: {len(rates.models)} models, {rows} rates. Use it as --profiles {name}.", markup=False, highlight=False,
+        soft_wrap=True,
+    )  # fmt: skip
+
+
+def _book(names: str) -> ProfileBook:
+    from themis.profiles.library import load_book
+
+    return load_book(names, _folder())
+
+
+def _folder() -> Path:
+    from themis.client.home import default_home
+
+    return default_home() / "profiles"
+
+
+# ---- on the screen -------------------------------------------------------------------------------------------------
+
+SUMMARY = ("model", "gpu_types", "batches", "gpus", "slowdown", "partners", "source")
+RATES = ("model", "gpu_type", "batch", "gpus", "steps_per_s", "per_gpu")
+SHARES = ("model", "gpu_type", "batch", "partner", "partner_batch", "share")
+
+
+def _summary(profile: Profile) -> dict[str, Any]:
+    return {
+        "model": profile.name,
+        "gpu_types": sorted({kind for kind, _ in profile.curves}),
+        "batches": sorted({batch for _, batch in profile.curves if batch}),
+        "gpus": sorted({gpus for curve in profile.curves.values() for gpus in curve.gpus}),
+        "slowdown": list(profile.slowdown),
+        "partners": len({(model, batch) for _, _, model, batch in profile.beside}),
+        "source": profile.source,
+    }
+
+
+def _rates(profile: Profile) -> list[dict[str, Any]]:
+    measured = {batch for _, batch in profile.curves if batch}
+    return [
+        {
+            "model": profile.name, "gpu_type": kind, "batch": batch or "", "gpus": gpus, "steps_per_s": rate,
+            "per_gpu": rate / gpus,
+        }
+        for (kind, batch), curve in profile.curves.items() if batch or not measured
+        for gpus, rate in zip(curve.gpus, curve.rate)
+    ]  # fmt: skip
+
+
+def _shares(profile: Profile) -> list[dict[str, Any]]:
+    return [
+        {
+            "model": profile.name, "gpu_type": kind, "batch": batch or "", "partner": partner, "partner_batch": other or "",
+            "share": share,
+        }
+        for (kind, batch, partner, other), share in profile.beside.items()
+    ]  # fmt: skip
+
+
+def _print(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[str]) -> None:
+    if output not in OUTPUTS:
+        raise UnknownName("output", output, OUTPUTS)
+    if output == "json":
+        print_json([dict(row) for row in rows])
+    elif output == "csv":
+        import csv
+        import sys
+
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows([_cell(row[column], str) for column in columns] for row in rows)
+    else:
+        from rich import box
+        from rich.table import Table
+
+        table = Table(*columns, box=box.SIMPLE_HEAD, show_edge=False)
+        for row in rows:
+            table.add_row(*(escape(_cell(row[column], "{:.4g}".format)) for column in columns))
+        print_whole(table)
+
+
+def _cell(value: object, number: Callable[[float], str]) -> str:
+    if isinstance(value, list):
+        return " ".join(_cell(part, number) for part in value)
+    return number(value) if isinstance(value, float) else str(value)
