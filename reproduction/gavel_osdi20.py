@@ -17,11 +17,11 @@ from pathlib import Path
 from themis.model.events import AppFinished
 from themis.model.settings import Settings
 from themis.policies.api import make_policy
+from themis.profiles.gavel_table import profiles_from_gavel
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.presets import load_cluster
 from themis.sim.runner import Record, Simulation
 from themis.traces.gavel import Gavel
-from themis.profiles.gavel_table import profiles_from_gavel
 
 ROOT = Path(__file__).parents[1]
 DATA = Path(os.environ.get("THEMIS_DATA", ROOT.parent / "shared" / "data")) / "gavel"

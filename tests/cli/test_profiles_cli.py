@@ -65,7 +65,7 @@ def test_a_table_of_ones_own_is_checked_kept_and_used(themis: Command, tmp_path:
         assert told.code == 0, told.err
         assert f'"makespan": {3600 * hours}' in told.out
     ended = themis("simulate", "-w", trace, "-c", "1x1", "-p", "fifo", "-j", 1)
-    assert (ended.code, "unknown model 'mine'" in ended.err) == (2, True)
+    assert (ended.code, "a model of the profile book" in ended.err) == (2, True)
 
 
 def test_what_a_run_measured_is_what_it_was_simulated_with(themis: Command, tmp_path: Path, home: Path) -> None:
