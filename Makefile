@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test quick lint bench soak proto reproduce-themis clean
+.PHONY: help demo simulate test quick lint bench soak proto reproduce-themis reproduce-gavel clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,7 +14,10 @@ SOURCES := src tests benchmarks reproduction examples
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.installed ## Compare four policies on the demo workload: a table, and out/demo/report.html
+demo: $(VENV)/.installed ## Three users' real training on eight virtual GPUs, live: a table, and out/live/report.html
+	$(BIN)/themis demo --out out/live
+
+simulate: $(VENV)/.installed ## Simulate a day under four policies: a table, and out/demo/report.html
 	$(BIN)/themis simulate --workload demo --cluster demo-32 --policy themis,drf,tiresias,gandiva --out out/demo
 
 test: lint $(VENV)/.torch ## Style, types, directions of imports, then all tests

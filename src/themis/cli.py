@@ -13,7 +13,7 @@ from typing import Annotated, Never
 
 import typer
 
-from themis import __version__, list_cli, profiles_cli, report_cli, service_cli, simulate_cli, trace_cli
+from themis import __version__, demo_cli, list_cli, profiles_cli, report_cli, service_cli, simulate_cli, trace_cli
 from themis.console import debugging, err, out, print_json, print_whole, say_red
 from themis.errors import InvariantBroken, ThemisError
 
@@ -21,6 +21,7 @@ app = typer.Typer(
     name="themis", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
+app.command(help=demo_cli.DEMO)(demo_cli.demo)
 app.command(help=simulate_cli.SIMULATE)(simulate_cli.simulate)
 app.command(help=report_cli.COMPARE)(report_cli.compare)
 

@@ -44,7 +44,7 @@ def test_a_file_says_what_it_shows_and_that_it_is_simulated(tmp_path: Path) -> N
         assert "Simulated: workload mini" in text, path.name
     said = {path.stem: "".join(ET.parse(path).getroot().itertext()) for path in paths}
     assert "ρ, exact T_id" in said["rho-exact"]
-    assert "JCT (hours)" in said["jct"]
+    assert "JCT (minutes)" in said["jct"]
     assert "drf" in said["rho-exact"]
     assert "minutes since the first arrival" in said["contention"]
     assert "cross-rack" in said["localities"]

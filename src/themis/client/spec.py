@@ -16,14 +16,18 @@ _NOT_YET: Mapping[str, str] = {
 }  # fmt: skip
 
 
-def read_requests(file: Path, user: str) -> list[pb.SubmitRequest]:
+def read_requests(file: Path, user: str, *, folder: Path | None = None) -> list[pb.SubmitRequest]:
     """The submissions of a file, in its order.
+
+    Parameters
+    ----------
+    folder : that they are submitted from; by default the present one.
 
     Raises
     ------
     InputError : the file is wrong; names the line. Or it asks for what this service cannot do.
     """
-    return [to_request(_possible(spec), build(spec, user=user)) for spec in read_jobs([file])]
+    return [to_request(_possible(spec), build(spec, user=user)) for spec in read_jobs([file], folder=folder)]
 
 
 def to_request(spec: Submission, built: Built) -> pb.SubmitRequest:

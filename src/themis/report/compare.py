@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -17,7 +17,9 @@ from themis.report.definitions import DEFINITIONS
 from themis.report.intervals import Interval, p99_interval, t_interval
 from themis.report.result import RunMetrics, scalar
 
-HOUR = 3600.0
+HOUR, MINUTE = 3600.0, 60.0
+BRIEF = 2 * HOUR
+"""Runs that end sooner are told in minutes."""
 Better = Literal["low", "high", ""]
 
 
@@ -48,6 +50,12 @@ class Column:
             return "–"
         text = f"{value / self.scale:+,.{self.digits}f}"
         return text if text.strip("+-0.,") else text[1:]
+
+    def in_minutes(self) -> Column:
+        """The same, minutes in place of hours."""
+        if self.scale != HOUR:
+            return self
+        return replace(self, scale=MINUTE, title=f"{self.title.removesuffix('h')}min", digits=max(self.digits, 1))
 
     @property
     def heading(self) -> str:
@@ -122,8 +130,19 @@ class Row:
     best: tuple[bool, ...]
 
 
-def compare(runs: Sequence[RunMetrics], columns: Sequence[Column] = COLUMNS) -> tuple[Row, ...]:
-    """A row for each policy, in order of first appearance."""
+def is_brief(runs: Sequence[RunMetrics]) -> bool:
+    """Whether minutes say more than hours."""
+    return max((run.makespan for run in runs), default=0.0) < BRIEF
+
+
+def columns_for(runs: Sequence[RunMetrics]) -> tuple[Column, ...]:
+    """``COLUMNS`` in the units that suit these runs."""
+    return tuple(c.in_minutes() for c in COLUMNS) if is_brief(runs) else COLUMNS
+
+
+def compare(runs: Sequence[RunMetrics], columns: Sequence[Column] | None = None) -> tuple[Row, ...]:
+    """A row for each policy, in order of first appearance; by default with all ``columns_for`` these runs."""
+    columns = columns_for(runs) if columns is None else columns
     groups: dict[str, list[RunMetrics]] = {}
     for label, run in zip(labels(runs), runs):
         groups.setdefault(label, []).append(run)

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from themis.errors import UnknownName
-from themis.report.compare import COLUMNS, Column, Row, caption, kind_of
+from themis.report.compare import COLUMNS, Column, Row, caption, columns_for, kind_of
 from themis.report.intervals import Interval
 from themis.report.paired import Paired
 
@@ -88,11 +88,12 @@ def notes(rows: Sequence[Row], difference: Paired | None) -> str:
 
 def _parts(rows: Sequence[Row], shown: Sequence[int], width: int) -> list[list[Row]]:
     """Policies that fit beside each other."""
-    head = 2 + max(len(COLUMNS[i].heading) for i in shown)
+    columns = _columns(rows)
+    head = 2 + max(len(columns[i].heading) for i in shown)
     parts: list[list[Row]] = []
     used = width
     for row in rows:
-        cells = [_cell(COLUMNS[i], row.cells[i]) for i in shown]
+        cells = [_cell(columns[i], row.cells[i]) for i in shown]
         wide = 2 + max(*(len(cell) + 1 for cell in cells), min(len(row.label), 24))
         if used + wide > width:
             parts.append([])
@@ -103,23 +104,27 @@ def _parts(rows: Sequence[Row], shown: Sequence[int], width: int) -> list[list[R
 
 
 def _table(rows: Sequence[Row], shown: Sequence[int], title: str) -> Table:
-    table = _empty(title, rows)
+    table, columns = _empty(title, rows), _columns(rows)
     for i in shown:
-        cells = [Text(_cell(COLUMNS[i], r.cells[i]), style="bold green" if r.best[i] else "") for r in rows]
-        table.add_row(COLUMNS[i].heading, *cells)
+        cells = [Text(_cell(columns[i], r.cells[i]), style="bold green" if r.best[i] else "") for r in rows]
+        table.add_row(columns[i].heading, *cells)
     return table
 
 
 def _difference_table(rows: Sequence[Row], shown: Sequence[int], difference: Paired) -> Table:
-    table = _empty(f"Difference to {difference.baseline}", rows)
+    table, columns = _empty(f"Difference to {difference.baseline}", rows), _columns(rows)
     for k, i in enumerate(shown):
         cells = []
         for row in rows:
             cell = difference.differences[row.label][k]
-            text = COLUMNS[i].signed(cell.mean) + _half(COLUMNS[i], cell) + ("*" if cell.excludes_zero else " ")
+            text = columns[i].signed(cell.mean) + _half(columns[i], cell) + ("*" if cell.excludes_zero else " ")
             cells.append(Text(text, style="bold" if cell.excludes_zero else ""))
-        table.add_row(COLUMNS[i].heading, *cells)
+        table.add_row(columns[i].heading, *cells)
     return table
+
+
+def _columns(rows: Sequence[Row]) -> Sequence[Column]:
+    return columns_for([run for row in rows for run in row.runs])
 
 
 def _empty(title: str, rows: Sequence[Row]) -> Table:

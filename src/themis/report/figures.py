@@ -18,7 +18,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from themis.errors import InputError
 from themis.model.units import Float
-from themis.report.compare import Row, caption
+from themis.report.compare import HOUR, MINUTE, Row, caption, is_brief
 from themis.report.gantt import gantt
 from themis.report.intervals import Interval, t_interval
 from themis.report.result import RunMetrics
@@ -38,7 +38,7 @@ from themis.report.style import (
     shortened,
     tidy,
 )
-from themis.report.timeline import HOUR, contention, usage
+from themis.report.timeline import contention, usage
 from themis.report.users import by_user
 
 FORMATS = ("svg", "png")
@@ -83,10 +83,11 @@ def draw(rows: Sequence[Row], style: Style) -> list[Drawing]:
 
 def distributions(rows: Sequence[Row], style: Style) -> list[Drawing]:
     """CDFs over completed apps of rho in both forms and of JCT; seeds of a policy are pooled."""
+    unit, name = _unit(rows)
     return [
         _cdf("rho-paper", "Finish-time fairness, the paper's form", "ρ, paper's T_id", 1.0, rows, style),
         _cdf("rho-exact", "Finish-time fairness, exact form", "ρ, exact T_id", 1.0, rows, style),
-        _cdf("jct", "App completion time (JCT)", "JCT (hours)", HOUR, rows, style),
+        _cdf("jct", "App completion time (JCT)", f"JCT ({name})", unit, rows, style),
     ]
 
 
@@ -178,17 +179,23 @@ def _scores(rows: Sequence[Row], style: Style) -> Drawing:
     )
 
 
+def _unit(rows: Sequence[Row]) -> tuple[float, str]:
+    """(seconds, name) in which times read best."""
+    return (MINUTE, "minutes") if is_brief([run for row in rows for run in row.runs]) else (HOUR, "hours")
+
+
 # ---- GPU time, and what of it was lost -----------------------------------------------------------------------------
 
 
 def gpu_time(rows: Sequence[Row], style: Style) -> list[Drawing]:
     """GPU time of the whole workload, GPU time lost, and restarts; a bar a policy."""
+    unit, name = _unit(rows)
     used, axis = panel("gpu-time", "GPU time that the workload took (lower: better use)", style, height=_tall(rows))
-    _bars(axis, rows, [("gpu_seconds", None)], HOUR, style)
-    axis.set_xlabel("GPU time (GPU-hours)")
+    _bars(axis, rows, [("gpu_seconds", None)], unit, style)
+    axis.set_xlabel(f"GPU time (GPU-{name})")
     lost, axis = panel("lost-gpu-time", "GPU time lost to restarts and crashes", style, height=_tall(rows))
-    _bars(axis, rows, [("restart_seconds", RESTART), ("crash_seconds", CRASH)], HOUR, style)
-    axis.set_xlabel("lost GPU time (GPU-hours)")
+    _bars(axis, rows, [("restart_seconds", RESTART), ("crash_seconds", CRASH)], unit, style)
+    axis.set_xlabel(f"lost GPU time (GPU-{name})")
     restarts, axis = panel("restarts", "Restarts: grants beyond a job's first", style, height=_tall(rows))
     _bars(axis, rows, [("restarts", None)], 1.0, style)
     axis.set_xlabel("restarts")

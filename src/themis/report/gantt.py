@@ -15,7 +15,7 @@ from themis.model.units import Float, Int
 from themis.report.result import RunMetrics
 from themis.report.series import Gantt
 from themis.report.style import WIDE, Drawing, Style, escape, inline_svg, tidy
-from themis.report.timeline import HOUR, time_unit
+from themis.report.timeline import DAY, HOUR, time_unit
 
 APP_COLOURS = (
     "#4a3bb0", "#88ccee", "#44aa99", "#ddcc77", "#cc6677", "#117733", "#aa4499", "#999933", "#882255", "#6699cc",
@@ -55,11 +55,14 @@ def gantt(label: str, run: RunMetrics, style: Style, *, of: int = 1) -> Drawing:
 
 def inline_gantt(drawing: Drawing, run: RunMetrics) -> str:
     """The Gantt for a page, with the app of each group of rectangles named for the pointer and for screen readers."""
+    unit, unit_name = time_unit(run.gpus_in_use.end - run.gpus_in_use.start)
+    if unit == DAY:
+        unit, unit_name = HOUR, "hours"
 
     def name(match: re.Match[str]) -> str:
         app = run.apps[int(match[1])]
         rho = f", ρ {app.rho_paper:.2f} paper, {app.rho_exact:.2f} exact" if app.jct == app.jct else ""
-        title = f"{app.name} of {app.user}: {app.jobs} jobs, {app.gpu_seconds / HOUR:,.1f} GPU hours{rho}"
+        title = f"{app.name} of {app.user}: {app.jobs} jobs, {app.gpu_seconds / unit:,.1f} GPU {unit_name}{rho}"
         return f'<g class="app"><title>{escape(title)}</title>'
 
     return re.sub(r'<g id="app-(\d+)">', name, inline_svg(drawing))

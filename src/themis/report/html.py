@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from themis.errors import InputError
 from themis.report import figures, gantt, timeline
-from themis.report.compare import COLUMNS, Column, Row, caption, compare, kind_of
+from themis.report.compare import Column, Row, caption, columns_for, compare, is_brief, kind_of
 from themis.report.definitions import APP_DEFINITIONS, DEFINITIONS, RHO_DEFINITIONS, USER_DEFINITIONS
 from themis.report.intervals import Interval
 from themis.report.paired import paired
@@ -85,7 +85,9 @@ def render(runs: Sequence[RunMetrics], *, title: str = "", baseline: str = "") -
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     gantts = [_gantt(label, run, len(first)) for label, run in first]
-    used = _used(rows)
+    used = _used(rows, columns_for(runs))
+    brief = is_brief(runs)
+    app_columns, user_columns = _in_units(APP_COLUMNS, brief), _in_units(USER_COLUMNS, brief)
     return environment.get_template("report.html.j2").render(
         title=title or f"{runs[0].workload} on {runs[0].cluster}", kind=kind_of(runs), caption=caption(runs),
         seeds=seeds, first_seed=many_runs,
@@ -98,9 +100,9 @@ def render(runs: Sequence[RunMetrics], *, title: str = "", baseline: str = "") -
         placement=[_figure(d) for d in figures.placement(rows, PAGE)],
         gpu_time=[_figure(d) for d in figures.gpu_time(rows, PAGE)], users=_svg(figures.users(first, PAGE)),
         gantts=gantts, hover=any("<title>" in one.svg for one in gantts),
-        users_tables=[_users(label, run, len(first)) for label, run in first],
-        apps_tables=[_apps(label, run, len(first)) for label, run in first],
-        user_head=_heads(USER_COLUMNS, USER_DEFINITIONS), app_head=_heads(APP_COLUMNS, {**APP_DEFINITIONS, **RHO_DEFINITIONS}),
+        users_tables=[_users(label, run, user_columns, len(first)) for label, run in first],
+        apps_tables=[_apps(label, run, app_columns, len(first)) for label, run in first],
+        user_head=_heads(user_columns, USER_DEFINITIONS), app_head=_heads(app_columns, {**APP_DEFINITIONS, **RHO_DEFINITIONS}),
         definitions=[(name.replace("_", " "), text) for name, text in DEFINITIONS.items()], conditions=_conditions(runs),
     )  # fmt: skip
 
@@ -180,9 +182,9 @@ class _TableRow:
     cells: list[_Shown]
 
 
-def _used(rows: Sequence[Row]) -> list[tuple[int, Column]]:
+def _used(rows: Sequence[Row], columns: Sequence[Column]) -> list[tuple[int, Column]]:
     """Columns in which any policy has a number."""
-    return [(i, c) for i, c in enumerate(COLUMNS) if any(not math.isnan(row.cells[i].mean) for row in rows)]
+    return [(i, c) for i, c in enumerate(columns) if any(not math.isnan(row.cells[i].mean) for row in rows)]
 
 
 def _table_row(i: int, row: Row, used: Sequence[tuple[int, Column]]) -> _TableRow:
@@ -241,13 +243,21 @@ class _Group:
     rows: list[list[tuple[str, Any]]]
 
 
-def _apps(label: str, run: RunMetrics, of: int) -> _Group:
+def _apps(label: str, run: RunMetrics, columns: Sequence[AsText], of: int) -> _Group:
     order = sorted(run.apps, key=lambda app: -app.rho_paper if app.rho_paper == app.rho_paper else math.inf)
-    return _group(label, run, order, APP_COLUMNS, _most(MOST_APPS, of))
+    return _group(label, run, order, columns, _most(MOST_APPS, of))
 
 
-def _users(label: str, run: RunMetrics, of: int) -> _Group:
-    return _group(label, run, by_user(run), USER_COLUMNS, _most(MOST_USERS, of))
+def _users(label: str, run: RunMetrics, columns: Sequence[AsText], of: int) -> _Group:
+    return _group(label, run, by_user(run), columns, _most(MOST_USERS, of))
+
+
+def _in_units(columns: Sequence[AsText], brief: bool) -> list[AsText]:
+    """Minutes in place of hours where nothing takes long."""
+    return [
+        (name, f"{title.removesuffix('h')}min", MINUTE) if brief and by == HOUR else (name, title, by)
+        for name, title, by in columns
+    ]  # fmt: skip
 
 
 def _most(limits: tuple[int, int], of: int) -> int:

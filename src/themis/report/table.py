@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from themis.report.compare import COLUMNS, Column, caption, compare
+from themis.report.compare import Column, caption, columns_for, compare
 from themis.report.intervals import Interval
 from themis.report.result import RunMetrics
 
@@ -20,7 +20,7 @@ NOTE = (
 
 def comparison_table(runs: Sequence[RunMetrics]) -> Table:
     """Policies side by side; with several seeds the mean and, below it, the half width of its 95 % interval."""
-    columns = [c for c in COLUMNS if c.short]
+    columns = [c for c in columns_for(runs) if c.short]
     rows = compare(runs, columns)
     many = any(len(row.runs) > 1 for row in rows)
     spread = " Mean over seeds ± half width of its 95 % confidence interval." if many else ""

@@ -34,7 +34,8 @@ class Config:
     progress_s : at most one progress record of a job in so long.
     weights : of users; 1 for those not named.
     max_message_bytes, max_jobs, max_apps, max_apps_per_user : limits of a call, of jobs in an app, of active apps.
-    allow_root : let jobs run as root where the arbiter does. ``validate`` : check every invariant after every step.
+    allow_root : let jobs run as root where the arbiter does. ``single_trust`` : jobs run as the arbiter's own user even
+        where it is root and could change to their submitter's. ``validate`` : check every invariant after every step.
     """
 
     gpus: int = 0
@@ -59,6 +60,7 @@ class Config:
     max_apps: int = 5000
     max_apps_per_user: int = 1000
     allow_root: bool = False
+    single_trust: bool = False
     validate: bool = False
 
     def __post_init__(self) -> None:

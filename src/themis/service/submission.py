@@ -143,7 +143,7 @@ def _tuner(request: pb.SubmitRequest) -> Tuner:
 def _program(job: pb.Job, user: str, config: Config) -> Program:
     p = job.program
     return Program(
-        argv=tuple(p.argv), cwd=p.cwd or "/", env=dict(p.env), user=user, launch=p.launch or "gpu",
+        argv=tuple(p.argv), cwd=p.cwd or "/", env=dict(p.env), user="" if config.single_trust else user, launch=p.launch or "gpu",
         grace_s=p.grace_s if p.HasField("grace_s") else config.grace_s, stop_signal=p.stop_signal or "SIGTERM",
         checkpoint_dir=p.checkpoint_dir, own_steps=not p.work_is_time,
     )  # fmt: skip
