@@ -64,9 +64,9 @@ Freed: TypeAlias = tuple[tuple[int, ...], Seconds, int]
 class Scheduler:
     """State and rules; the policy itself is run by whoever answers ``Solve``."""
 
-    def __init__(self, book: ProfileBook, settings: Settings, pace: Pace) -> None:
+    def __init__(self, book: ProfileBook, settings: Settings, pace: Pace, needs: frozenset[str] = frozenset()) -> None:
         self.state = State(book, settings)
-        self.settings, self.pace = settings, pace
+        self.settings, self.pace, self.needs = settings, pace, needs
         self.out: list[Command] = []
         self.held_back: list[Grant] = []
         """Grants whose GPUs, or whose job's last attempt, have not let go yet."""
@@ -102,8 +102,7 @@ class Scheduler:
                     s.start(event.job)
                 return
             case JobProgress():
-                if self._current(event.job, event.attempt):
-                    s.report(event.job, event.steps)
+                self._progress(event)
                 return
             case BatchChanged():
                 self._batch_changed(event)
@@ -167,7 +166,18 @@ class Scheduler:
     def _batch_changed(self, event: BatchChanged) -> None:
         """A dynamic job has another speed from now on; leases that run are left alone."""
         s = self.state
-        if self._current(event.job, event.attempt) and regimes.batch_changed(s, event.job, event.steps, event.batch):
+        changed = self._current(event.job, event.attempt) and regimes.batch_changed(s, event.job, event.steps, event.batch)
+        if changed and self.pace.replan_on_regime:
+            s.plan = None
+
+    def _progress(self, event: JobProgress) -> None:
+        """Where plans follow changes of speed at once, a new regime ends the plan in force."""
+        s, j = self.state, event.job
+        if not self._current(j, event.attempt):
+            return
+        before = int(s.jobs.regime[j])
+        s.report(j, event.steps)
+        if self.pace.replan_on_regime and s.jobs.regime[j] != before:
             s.plan = None
 
     def _loss(self, event: LossReported) -> None:
@@ -242,6 +252,7 @@ class Scheduler:
 
     def _end(self, j: int, outcome: str) -> None:
         s = self.state
+        s.jobs_in_system -= 1
         self.out.append(JobEnded(app=int(s.jobs.app[j]), job=j, outcome=outcome, steps=float(s.jobs.done[j])))
 
     def _cancel(self, a: int) -> None:
@@ -341,7 +352,7 @@ class Scheduler:
         self.wakes = {time for time in self.wakes if time > s.now}
         if self.solving is None and not self._idles():
             planned = self._plan_answer() or self._shares_in_force()
-            view = snapshots.take(s, forecast=planned is None)
+            view = snapshots.take(s, forecast=planned is None, needs=self.needs)
             if view.free.any() and (view.job_held < view.job_gpus_max).any():
                 if planned is not None:
                     self._carry_out(view, planned)

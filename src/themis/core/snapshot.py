@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 
 from themis.auction.bids import Bids
+from themis.core.ahead import ahead
 from themis.core.state import EPS, State, not_nothing
 from themis.core.tables import Status
 from themis.fairness.finish_time import left_held, list_schedule
@@ -14,10 +15,10 @@ from themis.model.snapshot import Kind, Snapshot
 from themis.model.units import NONE, Bool, Float, Int
 
 
-def take(state: State, *, forecast: bool = True) -> Snapshot:
+def take(state: State, *, forecast: bool = True, needs: frozenset[str] = frozenset()) -> Snapshot:
     """The picture of the state at its ``now``; leases that end at this instant count as free.
 
-    ``forecast`` : with ``app_left_held``, which only policies read.
+    ``forecast`` : with ``app_left_held``, which only policies read, and the columns that the policy ``needs``.
     """
     table = state.jobs
     job_id = np.flatnonzero(table.status[: table.size] <= Status.RUNNING)
@@ -68,7 +69,8 @@ def take(state: State, *, forecast: bool = True) -> Snapshot:
     )  # fmt: skip
     if not forecast:
         return snapshot
-    return dataclasses.replace(snapshot, app_left_held=_left_held(state, snapshot, i))
+    expected = ahead(state, job_id, done) if "ahead" in needs else None
+    return dataclasses.replace(snapshot, app_left_held=_left_held(state, snapshot, i), ahead=expected)
 
 
 def with_bids(snapshot: Snapshot, bids: Bids) -> Snapshot:

@@ -75,6 +75,8 @@ class State:
         self.capacity = 0.0
         self.weight_integral = 0.0
         self.capacity_integral = 0.0
+        self.jobs_in_system = 0
+        self.jobs_integral = 0.0
         # round mechanism
         self.received: Float = np.zeros((64, 1))
         self.rounds = Rounds()
@@ -91,6 +93,7 @@ class State:
         if passed > 0:
             self.weight_integral += self.weight_in_system * passed
             self.capacity_integral += self.capacity * passed
+            self.jobs_integral += self.jobs_in_system * passed
             self.now = now
 
     # ---- machines ---------------------------------------------------------------------------------------------------
@@ -167,6 +170,7 @@ class State:
         self._fill_app(a, app, weight, rows)
         phases.plan(self, a, app, rows)
         self.weight_in_system += weight
+        self.jobs_in_system += len(app.jobs)
         return a
 
     def _fill_app(self, a: int, app: App, weight: float, rows: slice) -> None:
@@ -175,6 +179,7 @@ class State:
         single = len(app.jobs) == 1 and not rungs
         t.arrival[a], t.weight[a], t.since[a] = self.now, weight, self.now
         t.contention_0[a], t.capacity_0[a] = self.weight_integral, self.capacity_integral
+        t.jobs_0[a] = self.jobs_integral
         t.finish[a], t.deadline[a] = np.nan, np.inf if app.deadline is None else app.deadline
         t.user[a] = self.users.setdefault(app.user, len(self.users))
         t.kind[a] = Kind.HALVING if rungs else Kind.SINGLE if single else Kind.BAG
@@ -256,6 +261,13 @@ class State:
         weight = np.where(fresh, self.weight_in_system, (self.weight_integral - t.contention_0[rows]) / over)
         capacity = np.where(fresh, self.capacity, (self.capacity_integral - t.capacity_0[rows]) / over)
         return np.maximum(weight / t.weight[rows], 1e-9), np.maximum(capacity, 1e-9)
+
+    def job_contention(self, rows: Int) -> Float:
+        """Mean over each job's life of (jobs in the system / GPUs in service), at least 1; at elapsed 0 of this instant."""
+        a = self.jobs.app[rows]
+        jobs, gpus = self.jobs_integral - self.apps.jobs_0[a], self.capacity_integral - self.apps.capacity_0[a]
+        mean = np.where(gpus > 0, jobs / np.maximum(gpus, 1e-9), self.jobs_in_system / max(self.capacity, 1.0))
+        return np.maximum(mean, 1.0)
 
     # ---- jobs -------------------------------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ class Apps(Table):
 
     floats = (
         "arrival", "weight", "contention_0", "capacity_0", "attained", "since", "budget", "longest_s",
-        "finish", "deadline",
+        "finish", "deadline", "jobs_0",
     )  # fmt: skip
     ints = (
         "user", "kind", "gang_min", "gang_max", "rigid", "demand", "first_job", "jobs", "leased", "active",
@@ -70,6 +70,8 @@ class Apps(Table):
     """Integral of (sum of weights in the system) dt at arrival."""
     capacity_0: Float
     """Integral of in-service GPUs dt at arrival."""
+    jobs_0: Float
+    """Integral of jobs in the system dt at arrival."""
     attained: Float
     since: Float
     """``attained`` is exact at this time; since then ``leased`` GPUs accrue."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from themis.errors import MissingColumn
+from themis.model.ahead import Ahead
 from themis.model.units import Bool, Float, Int, Seconds
 from themis.profiles.speed import Speeds
 
@@ -74,6 +75,7 @@ class Snapshot:
     free : [N] GPUs in the offer. ``machine_gpus`` : [N] in service, 0 while failed.
     finished_service : GPU-seconds that each app of the past got until it ended, rising; any length.
     received : [J, K] seconds that the job ran on each type.
+    ahead : forecast of each job's training; for policies that have it in their ``needs``.
     """
 
     version: int
@@ -146,6 +148,7 @@ class Snapshot:
     finished_service: Float
 
     bids: Bids | None = field(default=None)
+    ahead: Ahead | None = field(default=None)
 
     @property
     def apps(self) -> int:
@@ -176,7 +179,7 @@ class Snapshot:
         value = getattr(self, column, None)
         if value is None:
             raise MissingColumn(
-                f"the snapshot has no column {column!r}; answer Ask(column={column!r}, ...) first to have it filled."
+                f"the snapshot has no column {column!r}; name it in the policy's needs, or answer Ask(column={column!r})."
             )
         return value
 

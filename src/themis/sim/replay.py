@@ -86,7 +86,7 @@ class _Replay:
     def __init__(self, header: Header, book: ProfileBook) -> None:
         policy = make_policy(header.policy.partition(":")[0], header.params)
         self.header = header
-        self.core = Scheduler(book, Settings(**header.settings, seed=header.seed), policy.pace)
+        self.core = Scheduler(book, Settings(**header.settings, seed=header.seed), policy.pace, policy.needs)
         self.wakes: list[Seconds] = []
         self.now: Seconds = 0.0
         self.pending: deque[Command] = deque()

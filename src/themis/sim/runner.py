@@ -127,7 +127,8 @@ class _Run:
     ) -> None:
         self.sim, self.sink, self.progress, self.bench, self.drop_bench = simulation, sink, progress, bench, drop_bench
         self.kernel = Kernel()
-        self.core = Scheduler(simulation.believed or simulation.book, simulation.settings, simulation.policy.pace)
+        policy = simulation.policy
+        self.core = Scheduler(simulation.believed or simulation.book, simulation.settings, policy.pace, policy.needs)
         gpu_types = [m.gpu_type for m in simulation.cluster.machines for _ in range(m.gpus)]
         self.executor = SimulatedExecutor(simulation.book, simulation.settings, self.kernel, gpu_types)
         self.finished = 0

@@ -205,7 +205,7 @@ def relabelled(s: Snapshot) -> Snapshot:
         if f.name.startswith(("app_", "phase_", "future_", "job_"))
         and f.name not in ("app_id", "job_id", "job_ptr", "job_app")
     }
-    columns |= {"received": s.received[jobs]}
+    columns |= {"received": s.received[jobs], "ahead": s.ahead.of(jobs) if s.ahead else None}
     gpu_job = np.vectorize(lambda j: new_id.get(int(j), NONE), otypes=[np.int64])(s.gpu_job)
     ptr = np.concatenate([[0], np.cumsum(counts)])
     return replace(s, **columns, job_ptr=ptr, job_app=np.repeat(np.arange(s.apps), counts), gpu_job=gpu_job, bids=None)
@@ -230,13 +230,16 @@ class _Checked:
     policy: Policy
 
     claims: ClassVar[frozenset[str]] = frozenset()
-    needs: ClassVar[frozenset[str]] = frozenset()
     level: ClassVar[Level] = Level.APP
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seen", [])
 
     seen: ClassVar[list[Snapshot]]
+
+    @property
+    def needs(self) -> frozenset[str]:  # type: ignore[override]
+        return self.policy.needs
 
     @property
     def pace(self) -> Pace:
