@@ -166,7 +166,9 @@ class Scheduler:
     def _batch_changed(self, event: BatchChanged) -> None:
         """A dynamic job has another speed from now on; leases that run are left alone."""
         s = self.state
-        changed = self._current(event.job, event.attempt) and regimes.batch_changed(s, event.job, event.steps, event.batch)
+        changed = self._current(event.job, event.attempt) and regimes.batch_changed(
+            s, event.job, event.steps, event.batch
+        )
         if changed and self.pace.replan_on_regime:
             s.plan = None
 

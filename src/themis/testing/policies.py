@@ -230,16 +230,14 @@ class _Checked:
     policy: Policy
 
     claims: ClassVar[frozenset[str]] = frozenset()
+    needs: ClassVar[frozenset[str]] = frozenset()
     level: ClassVar[Level] = Level.APP
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "needs", self.policy.needs)
         object.__setattr__(self, "seen", [])
 
     seen: ClassVar[list[Snapshot]]
-
-    @property
-    def needs(self) -> frozenset[str]:  # type: ignore[override]
-        return self.policy.needs
 
     @property
     def pace(self) -> Pace:
