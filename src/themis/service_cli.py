@@ -44,6 +44,10 @@ def register(app: typer.Typer) -> None:
 def up(
     gpus: Annotated[int | None, typer.Option(help="So many virtual GPUs; jobs run without real ones.")] = None,
     machines: Annotated[str | None, typer.Option(help="Virtual machines, as 2x4, or a cluster's YAML.")] = None,
+    engine: Annotated[
+        str | None, typer.Option(metavar="local|ray", help="This machine, or a Ray cluster's nodes.")
+    ] = None,
+    address: Annotated[str | None, typer.Option(help="Of the Ray cluster, as ray.init takes it.")] = None,
     policy: Annotated[str | None, typer.Option("--policy", "-p", help="As themis simulate takes it.")] = None,
     config: Annotated[Path | None, typer.Option("--config", "-c", help="Settings as YAML.")] = None,
     settings: Annotated[
@@ -82,6 +86,7 @@ def up(
         given[name.strip()] = value.strip()
     given |= {
         "gpus": gpus, "machines": machines, "policy": policy, "port": port, "http_port": http_port, "allow_root": allow_root,
+        "engine": engine, "address": address,
     }  # fmt: skip
     where = (home or default_home()).absolute()
     own = where / "config.yaml"
@@ -89,9 +94,10 @@ def up(
 
     def say(service: Service) -> None:
         arbiter = service.arbiter
-        size = sum(host.machine.gpus for host in arbiter.hosts)
+        machines = arbiter.ask(lambda: list(arbiter.state.machines))
+        size = sum(machine.gpus for machine in machines)
         out.print(
-            f"Themis schedules {size} GPUs on {len(arbiter.hosts)} machines by {found.policy}; home {where}, gRPC on "
+            f"Themis schedules {size} GPUs on {len(machines)} machines by {found.policy}; home {where}, gRPC on "
             f"{service.endpoint.grpc}, status on {service.endpoint.http or 'no port'}.", markup=False, soft_wrap=True,
         )  # fmt: skip
         if arbiter.recovered:

@@ -71,6 +71,10 @@ class _Node:
     ready: bool = False
     """Connected, and its lease renewed on this connection: it may start gangs."""
     failed: bool = False
+    leaving: bool = False
+    """Its engine takes it away; it counts as failed until it is found again."""
+    ends_at: Seconds = math.inf
+    """When it is taken away; graces end there."""
 
 
 @dataclass(slots=True)
@@ -117,13 +121,35 @@ class Gangs:
         pace: Pace | None = None,
     ) -> None:  # fmt: skip
         self.settings, self.programs, self.checkpoints, self.pace = settings, programs, checkpoints, pace
-        self.hosts = tuple(hosts)
+        self.hosts = list(hosts)
         self.nodes = [_Node(host=host, lease_until=now + settings.lease_s) for host in hosts]
         self.jobs: dict[int, tuple[App, int]] = {}
         self.saved: dict[int, float] = {}
         """Steps in each job's checkpoint."""
         self.gangs: dict[int, _Gang] = {}
         self.out: list[Out] = []
+        self.now = now
+
+    def join(self, host: Host, now: Seconds) -> None:
+        """One more machine, with the next id."""
+        self.hosts.append(host)
+        self.nodes.append(_Node(host=host, lease_until=now + self.settings.lease_s))
+
+    def found(self, machine: int, host: Host) -> None:
+        """A machine is where its engine says: for gangs that are granted from now on."""
+        node = self.nodes[machine]
+        self.hosts[machine] = node.host = host
+        node.leaving, node.ends_at = False, math.inf
+
+    def leaves(self, machine: int, now: Seconds, *, dead: bool, within_s: Seconds = 0.0) -> list[Out]:
+        """A machine was lost, or will be taken away: nothing more is placed on it; what is there ends, or ends with its lease."""
+        self.now, node = now, self.nodes[machine]
+        if not dead:
+            node.leaving, node.ends_at = True, now + within_s if within_s > 0 else math.inf
+        if not node.failed:
+            node.failed = True
+            self.out.append(MachineFailed(machine=machine))
+        return self._done()
 
     def admit(self, first_job: int, app: App) -> None:
         """Learn about an app's jobs."""
@@ -134,6 +160,7 @@ class Gangs:
 
     def command(self, command: Command, now: Seconds) -> list[Out]:
         """Start or stop a gang; renewals need no action, other commands are not ours."""
+        self.now = now
         if isinstance(command, Grant):
             self._grant(command, now, known=False)
         elif isinstance(command, Revoke):
@@ -184,6 +211,7 @@ class Gangs:
 
     def heard(self, machine: int, message: Message, now: Seconds) -> list[Out]:
         """Take in what an agent said."""
+        self.now = now
         match message:
             case Hello():
                 self._hello(machine, message)
@@ -221,7 +249,7 @@ class Gangs:
         node = self.nodes[machine]
         node.lease_until = now + self.settings.lease_s
         self.out.append(Send(machine=machine, message=Lease(sequence=renew.sequence, lease_s=self.settings.lease_s)))
-        if node.failed:
+        if node.failed and not node.leaving:
             node.failed = False
             self.out.append(MachineReturned(machine=machine))
         if not node.ready:
@@ -284,6 +312,7 @@ class Gangs:
 
     def tick(self, now: Seconds) -> list[Out]:
         """What has become due: leases of machines that lapsed, gangs that did not get ready."""
+        self.now = now
         for n, node in enumerate(self.nodes):
             if now >= node.lease_until and not node.failed:
                 node.failed, node.ready = True, False
@@ -346,7 +375,8 @@ class Gangs:
         if gang.want == part.said or not self.nodes[n].connected:
             return
         if gang.want == "stop" and phase in ("", "preparing", "prepared", "running"):
-            self._send(n, Stop(task=part.spec.task, cause=gang.cause, grace_s=gang.program.grace_s))
+            grace = min(gang.program.grace_s, max(self._ends_at(gang) - self.now, 0.0))
+            self._send(n, Stop(task=part.spec.task, cause=gang.cause, grace_s=grace))
         elif gang.want == "prepare" and not phase and not part.known and self.nodes[n].ready:
             self._send(n, Prepare(spec=part.spec))
         elif gang.want == "run" and phase == "prepared":
@@ -357,6 +387,10 @@ class Gangs:
         else:
             return
         part.said = gang.want
+
+    def _ends_at(self, gang: _Gang) -> Seconds:
+        """When the first of its machines is taken away."""
+        return min(self.nodes[n].ends_at for n in gang.parts)
 
     def _send(self, machine: int, message: Message) -> None:
         if self.nodes[machine].connected:

@@ -21,15 +21,17 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from themis.errors import InvariantBroken
 from themis.executors.api import Executor
 from themis.executors.gangs import Gangs, Out, Pace, Send
 from themis.executors.hosts import Host, NodeSettings
 from themis.executors.program import AttemptEnded, Measurement, Programs
+from themis.model.cluster import Machine
 from themis.model.events import Command, Event, Grant
 from themis.model.workload import App
 from themis.node.channel import Closed, SocketChannel, listen
 from themis.node.keeper import clock
-from themis.node.messages import Hello, Message, ProtocolError
+from themis.node.messages import Hello, Message, NodeFound, NodeLeaves, ProtocolError
 
 TICK_S = 0.1
 
@@ -73,6 +75,8 @@ class LocalExecutor(Executor):
         self._channels: dict[int, SocketChannel] = {}
         self._strangers: list[SocketChannel] = []
         """Connected, not yet introduced."""
+        self._control: SocketChannel | None = None
+        """A bridge's own connection, where machines are an engine's."""
         self._closing = threading.Event()
         self._broken: BaseException | None = None
         self.root.mkdir(parents=True, exist_ok=True)
@@ -83,8 +87,7 @@ class LocalExecutor(Executor):
 
     def start(self) -> LocalExecutor:
         """Start the agents and the thread."""
-        for n in range(len(self.hosts)):
-            self._spawn(n)
+        self._start_agents()
         self._thread.start()
         return self
 
@@ -102,7 +105,11 @@ class LocalExecutor(Executor):
 
     def restore_lost(self, machine: int) -> None:
         """A machine that had failed when the arbiter before this one ended; call it before ``start``."""
-        self.gangs.restore_lost(machine)
+        self._do(lambda: self.gangs.restore_lost(machine))
+
+    def join(self, machine: Machine) -> None:
+        """One more machine; only an engine's nodes come later, see ``executors.ray``."""
+        raise InvariantBroken(f"machine {machine.name} cannot join: machines of this one are given in the beginning.")
 
     def close(self, *, stop_jobs: bool = True, timeout_s: float = 120.0) -> None:
         """Stop all gangs, or leave them to an arbiter that comes back within the lease; then end the agents."""
@@ -118,10 +125,7 @@ class LocalExecutor(Executor):
         self._poke()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
-        for agent in self.agents.values():
-            agent.terminate()
-        for agent in self.agents.values():
-            agent.wait(timeout_s)
+        self._end_agents(timeout_s)
         self._server.close()
         self._raise()
 
@@ -161,7 +165,8 @@ class LocalExecutor(Executor):
     def _turn(self) -> None:
         talkers = {c.socket: (n, c) for n, c in self._channels.items()}
         strangers = {c.socket: c for c in self._strangers}
-        watched: list[Any] = [self._woken, self._server, *talkers, *strangers]
+        control = self._control
+        watched: list[Any] = [self._woken, self._server, *talkers, *strangers, *([control.socket] if control else [])]
         readable, _, _ = select.select(watched, [], [], TICK_S)
         if self._woken in readable:
             os.read(self._woken, 4096)
@@ -175,13 +180,21 @@ class LocalExecutor(Executor):
                 self._introduce(strangers[sock])
             elif sock in talkers:
                 self._listen(*talkers[sock])
+            elif control is not None and sock is control.socket:
+                self._obey(self._receive(control))
         self._carry_out(self.gangs.tick(clock()))
         self._revive()
 
     def _introduce(self, channel: SocketChannel) -> None:
         """The first message says which machine it is; a new connection of a machine replaces its old one."""
-        self._strangers.remove(channel)
         messages = self._receive(channel)
+        if messages == []:
+            return  # not a whole line yet
+        self._strangers.remove(channel)
+        if messages and isinstance(messages[0], NodeFound | NodeLeaves):
+            self._control = channel
+            self._obey(messages)
+            return
         if not messages or not isinstance(messages[0], Hello) or messages[0].node not in self._machine:
             channel.close()
             return
@@ -189,6 +202,12 @@ class LocalExecutor(Executor):
         self._hang_up(n)
         self._channels[n] = channel
         self._hear(n, messages)
+
+    def _obey(self, messages: list[Message] | None) -> None:
+        """What a bridge says of its engine's machines; there is none here."""
+        if self._control is not None:
+            self._control.close()
+        self._control = None
 
     def _listen(self, n: int, channel: SocketChannel) -> None:
         messages = self._receive(channel)
@@ -226,6 +245,18 @@ class LocalExecutor(Executor):
                 self.note(item)
             else:
                 self.emit(item)
+
+    # ---- the agents: here, one process of this machine for each -----------------------------------------------------
+
+    def _start_agents(self) -> None:
+        for n in range(len(self.hosts)):
+            self._spawn(n)
+
+    def _end_agents(self, timeout_s: float) -> None:
+        for agent in self.agents.values():
+            agent.terminate()
+        for agent in self.agents.values():
+            agent.wait(timeout_s)
 
     def _spawn(self, n: int) -> None:
         name = self.hosts[n].machine.name

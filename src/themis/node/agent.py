@@ -228,6 +228,8 @@ def hold(root: Path) -> int:
     except BlockingIOError:
         os.close(lock)
         raise InputError(f"a node agent already runs on {root}; stop it first, or use another folder.") from None
+    os.truncate(lock, 0)
+    os.write(lock, str(os.getpid()).encode())
     return lock
 
 

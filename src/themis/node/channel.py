@@ -80,7 +80,7 @@ class SocketChannel(Channel):
 
 
 @contextmanager
-def _short(path: Path) -> Iterator[str]:
+def short(path: Path) -> Iterator[str]:
     """A name for the socket that fits the 107 bytes which Linux allows, however deep the folder is."""
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -96,7 +96,7 @@ def listen(path: Path) -> socket.socket:
     server = socket.socket(socket.AF_UNIX)
     mask = os.umask(0o177)
     try:
-        with _short(path) as name:
+        with short(path) as name:
             server.bind(name)
     finally:
         os.umask(mask)
@@ -108,7 +108,7 @@ def connect(path: Path) -> SocketChannel | None:
     """A channel to whoever listens there, or None."""
     client = socket.socket(socket.AF_UNIX)
     try:
-        with _short(path) as name:
+        with short(path) as name:
             client.connect(name)
     except OSError:
         client.close()

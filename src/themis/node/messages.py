@@ -2,6 +2,8 @@
 
     agent -> arbiter    Hello, Renew, TaskState, TaskReport
     arbiter -> agent    Lease, Prepare, Go, Stop, Forget
+    bridge  -> arbiter  NodeFound, NodeLeaves
+    arbiter -> bridge   EndNodes
 
 Every message may be lost with its connection and every one may be repeated: both sides compare what should be with
 what is (``Hello`` lists every task) and say again what is missing. ``encode`` and ``decode`` give JSON objects.
@@ -18,6 +20,8 @@ from typing import Any, TypeAlias
 
 from themis.errors import InputError
 
+PROTOCOL = 1
+"""Raised when one side no longer understands the other's last version."""
 PHASES = ("preparing", "prepared", "running", "stopping", "ended")
 
 
@@ -164,7 +168,38 @@ class Forget:
     task: str
 
 
-Message: TypeAlias = Hello | Renew | TaskState | TaskReport | Lease | Prepare | Go | Stop | Forget
+# ---- from and to a bridge, which reaches the agents of an engine's nodes ---------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFound:
+    """A machine of the engine's cluster whose GPUs are ours; ``address`` is where other machines' ranks reach it."""
+
+    node: str
+    gpus: int
+    gpu_type: str
+    rack: str
+    address: str
+    devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLeaves:
+    """The engine takes a machine away: at once where it died (``dead``), or in ``within_s`` seconds (0: no deadline)."""
+
+    node: str
+    dead: bool
+    within_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndNodes:
+    """To the bridge: agents end, and the machines' GPUs go back to the engine."""
+
+
+Message: TypeAlias = (
+    Hello | Renew | TaskState | TaskReport | Lease | Prepare | Go | Stop | Forget | NodeFound | NodeLeaves | EndNodes
+)
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in typing.get_args(Message)}
 
 

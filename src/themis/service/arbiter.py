@@ -23,6 +23,7 @@ from themis.core.state import EPS, State
 from themis.errors import InputError, ThemisError
 from themis.executors.hosts import Host
 from themis.executors.program import AttemptEnded, Measurement, Program, Programs
+from themis.model.cluster import Machine
 from themis.model.events import (
     AppCancelled,
     AppFinished,
@@ -32,6 +33,7 @@ from themis.model.events import (
     Event,
     Grant,
     MachineFailed,
+    MachineJoined,
     MachineReturned,
     Renew,
     Revoke,
@@ -64,6 +66,7 @@ class LiveExecutor(Protocol):
     def submit(self, command: Command) -> None: ...
     def restore(self, grant: Grant, steps: float, *, started: bool = True) -> None: ...
     def restore_lost(self, machine: int) -> None: ...
+    def join(self, machine: Machine) -> None: ...
     def start(self) -> object: ...
     def close(self, *, stop_jobs: bool = True) -> None: ...
 
@@ -254,6 +257,10 @@ class Arbiter:
                 self._count_failure(item, now)
             case Measurement():
                 pass
+            case MachineJoined():
+                if item.machine.name not in {machine.name for machine in self.state.machines}:
+                    self.executor.join(item.machine)
+                    self.engine.feed(item, now)
             case MachineFailed() | MachineReturned():
                 away = isinstance(item, MachineFailed)
                 (self.lost.add if away else self.lost.discard)(item.machine)

@@ -15,6 +15,8 @@ import yaml
 from themis.errors import InputError, UnknownName
 from themis.model.units import Seconds
 
+ENGINES = ("local", "ray")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
@@ -24,6 +26,8 @@ class Config:
     ----------
     gpus : so many virtual GPUs on one machine. ``machines`` : virtual machines as ``2x4``, or a YAML file of a cluster.
         Where both are empty, this machine's GPUs are found through NVML.
+    engine : ``local``, or ``ray`` for the nodes of a Ray cluster at ``address``; ``node_root`` : where agents keep tasks
+        and logs on each of them.
     policy : as ``themis simulate -p`` takes it. ``lease_s`` : the least time that GPUs stay with a job that can use them.
     tick_s : leases end at multiples of it. ``container_s`` : what a change of GPUs is believed to cost.
     port : of gRPC. ``http_port`` : of the status pages; -1 for none. 0 lets the system choose.
@@ -40,6 +44,9 @@ class Config:
 
     gpus: int = 0
     machines: str = ""
+    engine: str = "local"
+    address: str = "auto"
+    node_root: str = ""
     policy: str = "themis"
     lease_s: Seconds = 600.0
     tick_s: Seconds = 60.0
@@ -73,6 +80,10 @@ class Config:
         for name, least in (("port", 0), ("http_port", -1)):
             if not least <= getattr(self, name) < 65536:
                 raise InputError(f"{name} is {getattr(self, name)}, expected {least} to 65535.")
+        if self.engine not in ENGINES:
+            raise UnknownName("engine", self.engine, ENGINES)
+        if self.engine == "ray" and (self.gpus or self.machines):
+            raise InputError("with the engine ray, machines are Ray's nodes; leave out gpus and machines.")
         if self.gpus and self.machines:
             raise InputError(f"gpus is {self.gpus} and machines {self.machines!r}; give one of them.")
         for user, weight in self.weights.items():

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 def begin(arbiter: Arbiter, wall: float) -> None:
     """Write the beginning of a fresh journal: header and machines; ``wall`` is now, in seconds since 1970."""
     config, engine, journal = arbiter.config, arbiter.engine, arbiter.journal
+    cluster = config.engine if config.engine != "local" else config.machines or "this machine"
     header = Header(
         schema=SCHEMA, version=__version__, simulated=False, policy=config.policy, params=params(engine.policy),
-        seed=config.seed, workload="live", source=str(journal.path), cluster=config.machines or "this machine",
+        seed=config.seed, workload="live", source=str(journal.path), cluster=cluster,
         settings=_core_settings(arbiter), profiles=arbiter.fingerprint,
     )  # fmt: skip
     with journal.turn():
@@ -58,7 +59,8 @@ def recall(arbiter: Arbiter) -> int:
     records.close()  # type: ignore[attr-defined]
     count = arbiter.engine.fold()
     machines, mine = arbiter.state.machines, [host.machine for host in arbiter.hosts]
-    if machines != mine:
+    # The nodes of an engine come and go; those that are there introduce themselves.
+    if machines != mine and arbiter.config.engine == "local":
         raise _begun_with(arbiter, "machines", _sizes(machines), _sizes(mine))
     return count
 
@@ -70,6 +72,9 @@ def hand_over(arbiter: Arbiter) -> None:
     for a, app in enumerate(state.app_specs):
         executor.admit(int(state.apps.first_job[a]), app)
     drained = arbiter.journal.drained()
+    if arbiter.config.engine != "local":
+        for machine in state.machines:
+            executor.join(machine)
     for n, machine in enumerate(state.machines):
         if not state.machine_up[n] and machine.name not in drained:
             arbiter.lost.add(n)

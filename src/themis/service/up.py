@@ -6,6 +6,7 @@ import fcntl
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from themis.errors import InputError
 from themis.executors.hosts import NodeSettings
 from themis.executors.local import LocalExecutor
 from themis.executors.program import Programs
+from themis.executors.ray import NODE_ROOT, RayExecutor, RaySettings, owner_of
 from themis.profiles.speed import ProfileBook
 from themis.service.api import Api, serve
 from themis.service.arbiter import Arbiter, Heard, LiveExecutor, believed_pace
@@ -26,6 +28,9 @@ from themis.service.config import Config
 from themis.service.http import serve_http
 from themis.service.journal import Journal
 from themis.service.machines import find_hosts
+
+NODES_S = 60.0
+"""How long the first node of an engine is waited for."""
 
 
 @dataclass(slots=True)
@@ -68,7 +73,7 @@ def running(home: Path, config: Config) -> Iterator[Service]:
 
 def start(home: Path, config: Config) -> Service:
     """Start a service in a home that is locked already."""
-    token, hosts = make_token(home), find_hosts(config)
+    token, hosts = make_token(home), find_hosts(config) if config.engine == "local" else ()
     nodes = NodeSettings(
         lease_s=config.node_lease_s,
         renew_s=config.node_renew_s,
@@ -77,6 +82,12 @@ def start(home: Path, config: Config) -> Service:
     )
 
     def executor(programs: Programs, heard: Callable[[Heard], None], book: Callable[[], ProfileBook]) -> LiveExecutor:
+        if config.engine == "ray":
+            ray = RaySettings(address=config.address, owner=owner_of(home), node_root=config.node_root or NODE_ROOT)
+            return RayExecutor(
+                home / "run", programs, heard, heard, ray=ray, settings=nodes, pace=believed_pace(book),
+                allow_root=config.allow_root,
+            )  # fmt: skip
         return LocalExecutor(
             home / "run", hosts, programs, heard, heard, settings=nodes, pace=believed_pace(book),
             allow_root=config.allow_root,
@@ -91,6 +102,8 @@ def start(home: Path, config: Config) -> Service:
         server.stop(grace=None)
         raise
     arbiter.start()
+    if isinstance(arbiter.executor, RayExecutor):
+        _await_nodes(arbiter, arbiter.executor)
     endpoint = Endpoint(
         grpc=f"{config.host}:{port}",
         http=f"http://{config.host}:{http.server_address[1]}" if http else "",
@@ -98,6 +111,21 @@ def start(home: Path, config: Config) -> Service:
     )
     write_endpoint(home, endpoint)
     return Service(arbiter, endpoint, api, server, http)
+
+
+def _await_nodes(arbiter: Arbiter, executor: RayExecutor) -> None:
+    """Until Ray answers, with a first node if there is any.
+
+    Raises
+    ------
+    InputError : no Ray cluster is there.
+    """
+    end = time.monotonic() + NODES_S
+    while not executor.refused and not arbiter.state.machines and time.monotonic() < end:
+        time.sleep(0.1)
+    if executor.refused:
+        arbiter.close()
+        raise InputError(executor.refused)
 
 
 def serve_until_told(home: Path, config: Config, say: Callable[[Service], None], *, leave_jobs: bool = False) -> None:

@@ -1,0 +1,207 @@
+"""A node agent reached from afar: what an actor of a cluster engine does on its node. Knows no engine.
+
+    arbiter --- bridge === Relay --- Unix socket --- node agent --- keepers --- ranks
+
+The relay starts the node agent of one machine as it would be started by hand, and carries bytes between the agent's
+socket and whoever calls: it neither reads nor remembers what they say. The agent is no child of the relay's process, so
+what ends that process (an engine kills an actor's children without a warning) ends no job: keepers hold the lease, and
+the relay that comes next finds the agent where it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from themis.node import keeper
+from themis.node.channel import Closed, listen
+from themis.node.messages import PROTOCOL
+
+WAIT_S = 1.0
+"""Longest that a call waits."""
+RESPAWN_S = 3.0
+"""Between two starts of the agent."""
+CHUNK = 1 << 18
+DETACH = 'setsid "$@" </dev/null >>"$0" 2>&1 &'
+"""The shell ends at once, and the agent belongs to nobody that an engine would look for."""
+
+
+class Relay:
+    """One machine's agent, for callers of one arbiter.
+
+    Parameters
+    ----------
+    node : name of the machine. ``root`` : folder of its tasks and logs, on a disk of the machine; it comes into being.
+    owner : id of the arbiter that may speak through this relay.
+    options : of ``python -m themis.node`` beside those.
+    """
+
+    def __init__(self, node: str, root: str, owner: str, options: tuple[str, ...] = ()) -> None:
+        self.node, self.root, self.owner, self.options = node, Path(root).expanduser(), owner, tuple(options)
+        self.lock = threading.Lock()
+        self.session = 0
+        self.agent: socket.socket | None = None
+        self.spawned = -RESPAWN_S
+        self.spawns = 0
+        self.read: dict[Path, tuple[int, int]] = {}
+        """Of each log that is followed: (inode, bytes read)."""
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # The latest relay of a folder is the one that counts: an engine may start another before the last one is dead.
+        self.mark = f"{os.getpid()} {keeper.clock()}"
+        (self.root / "relay").write_text(self.mark)
+        self.server = listen(self.root / "relay.sock")
+        threading.Thread(target=self._watch, name="themis-relay", daemon=True).start()
+
+    # ---- calls; at most one ``receive`` and one ``send`` at a time ------------------------------------------------
+
+    def describe(self) -> dict[str, object]:
+        """What the arbiter should know of this machine."""
+        return {"protocol": PROTOCOL, "pid": os.getpid(), "host": socket.gethostname(), "root": str(self.root)}
+
+    def open(self, owner: str) -> int:
+        """Begin a conversation: the agent is made to dial again, so that it begins with its ``Hello``.
+
+        Raises
+        ------
+        Closed : the relay belongs to another arbiter, or a later relay serves this machine.
+        """
+        if owner != self.owner:
+            raise Closed(f"node {self.node} is kept by another arbiter ({self.owner}); end that one first")
+        self._still_mine()
+        with self.lock:
+            self.session += 1
+            self._drop()
+            return self.session
+
+    def receive(self, session: int, wait_s: float = WAIT_S) -> bytes:
+        """What the agent said, waiting for it; empty if nothing. Raises ``Closed`` when the conversation is over."""
+        self._still_mine()
+        agent = self._agent(session, wait_s)
+        if agent is None:
+            return b""
+        try:
+            if not select.select([agent], [], [], wait_s)[0]:
+                return b""
+            data = agent.recv(CHUNK)
+        except (OSError, ValueError) as error:
+            raise Closed(str(error)) from error
+        if not data:
+            with self.lock:
+                if self.agent is agent:
+                    self._drop()
+            raise Closed("the agent hung up")
+        return data
+
+    def send(self, session: int, data: bytes) -> None:
+        """Hand bytes to the agent. Raises ``Closed`` when the conversation is over."""
+        with self.lock:
+            agent = self.agent if session == self.session else None
+        if agent is None:
+            raise Closed("no agent listens")
+        try:
+            agent.sendall(data)
+        except OSError as error:
+            raise Closed(str(error)) from error
+
+    def end(self) -> None:
+        """Tell the agent to end; its jobs, if any, stay as long as its lease."""
+        with contextlib.suppress(OSError, ValueError):
+            if self._kept():
+                os.kill(int((self.root / "agent.lock").read_text()), signal.SIGTERM)
+
+    def logs(self) -> list[tuple[str, bool, bytes]]:
+        """What ranks wrote since the last call: (path below the machine's folder, whether the file began anew, bytes)."""
+        tasks = {path.name for path in (self.root / "tasks").glob("[!.]*")}
+        watched = {p for task in tasks for p in (self.root / "logs" / task).glob("rank-*.log")}
+        new: list[tuple[str, bool, bytes]] = []
+        left = CHUNK
+        for path in sorted(watched | set(self.read)):
+            known, at = self.read.get(path, (0, 0))
+            data, inode = b"", known
+            with contextlib.suppress(OSError), open(path, "rb") as file:
+                inode = os.fstat(file.fileno()).st_ino
+                file.seek(at if inode == known else 0)
+                data = file.read(left)
+            if data:
+                new.append((str(path.relative_to(self.root)), inode != known, data))
+                left -= len(data)
+                self.read[path] = (inode, (at if inode == known else 0) + len(data))
+            elif path not in watched and left:
+                # Its task is over, and all of it was read.
+                self.read.pop(path, None)
+        return new
+
+    # ---- the agent ------------------------------------------------------------------------------------------------
+
+    def _agent(self, session: int, wait_s: float) -> socket.socket | None:
+        """The agent's connection, waited for; an agent that does not come is started."""
+        with self.lock:
+            if session != self.session:
+                raise Closed("another conversation began")
+            if self.agent is not None:
+                return self.agent
+        if not select.select([self.server], [], [], wait_s)[0]:
+            self._start()
+            return None
+        agent = self.server.accept()[0]
+        agent.settimeout(10.0)
+        with self.lock:
+            if self.agent is None:
+                self.agent = agent
+        return self.agent
+
+    def _start(self) -> None:
+        """Start an agent, unless one has the folder: it dials by itself then."""
+        if time.monotonic() < self.spawned + RESPAWN_S or self._kept():
+            return
+        self.spawned = time.monotonic()
+        self.spawns += 1
+        # Nothing of the engine's settings or secrets goes to agents, and so to keepers and jobs.
+        env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        subprocess.run(
+            ["sh", "-c", DETACH, str(self.root / "agent.log"), sys.executable, "-m", "themis.node", "--node", self.node,
+             "--root", str(self.root), "--connect", str(self.root / "relay.sock"), "--leave", *self.options],
+            env=env, check=True, timeout=10.0,
+        )  # fmt: skip
+
+    def _kept(self) -> bool:
+        """Whether an agent holds the folder's lock."""
+        with contextlib.suppress(OSError), open(self.root / "agent.lock", "rb+") as lock:
+            try:
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    def _drop(self) -> None:
+        """Hang up on the agent. Whoever reads from it meanwhile sees its end, and the last one closes it."""
+        if self.agent is not None:
+            with contextlib.suppress(OSError):
+                self.agent.shutdown(socket.SHUT_RDWR)
+            self.agent = None
+
+    def _still_mine(self) -> None:
+        if not self._mine():
+            raise Closed(f"another relay serves {self.node} now")
+
+    def _mine(self) -> bool:
+        with contextlib.suppress(OSError):
+            return (self.root / "relay").read_text() == self.mark
+        return False
+
+    def _watch(self) -> None:
+        """Let the agent go to the relay that follows, also when nobody calls this one any more."""
+        while self._mine():
+            time.sleep(WAIT_S)
+        with self.lock:
+            self.session += 1
+            self._drop()
