@@ -8,7 +8,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := @echo 'Installing into $(VENV) (once)'; $(BIN)/python -m pip install -qq --disable-pip-version-check
-PYTEST := $(BIN)/python -m pytest -n 2
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 SOURCES := src tests benchmarks reproduction examples
 
 help: ## Print this help
@@ -69,8 +69,9 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(PIP) -e '.[dev]'
 	@touch $@ $(VENV)/.installed
 
-# For the tests with real training jobs. `make test TORCH=no` skips them, where there is no room for PyTorch.
+# For the tests with real training jobs, Ray and Optuna. `make test TORCH=no` skips PyTorch's, where there is no room for it.
 $(VENV)/.torch: pyproject.toml | $(VENV)/.dev
+	$(PIP) -e '.[dev,tune,optuna]'
 	$(if $(filter no,$(TORCH)),@echo 'Without PyTorch',$(PIP) -e '.[dev,torch]')
 	@$(if $(filter no,$(TORCH)),true,touch $@ $(VENV)/.installed)
 

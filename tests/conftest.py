@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from raycluster import RayCluster, ray_cluster
 
 # A busy machine is no fault of a test: how long drawing an example takes says nothing here.
 settings.register_profile("themis", suppress_health_check=[HealthCheck.too_slow], deadline=None)
@@ -20,3 +23,11 @@ def shared_data() -> Path:
     if not here.is_dir():
         pytest.skip(f"no real traces at {here}; set THEMIS_DATA to their folder")
     return here
+
+
+@pytest.fixture(scope="session")
+def ray_nodes() -> Iterator[RayCluster]:
+    """Two machines of two logical GPUs, one Ray cluster for all tests of a session; or skip."""
+    pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
+    with ray_cluster(2, 2) as cluster:
+        yield cluster

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 STORE = 80 << 20
@@ -23,6 +23,10 @@ class RayCluster:
     @property
     def address(self) -> str:
         return str(self.inner.address)
+
+    def options(self, node_root: Path) -> list[str]:
+        """Of ``themis up``."""
+        return ["--engine", "ray", "--address", self.address, "--set", f"node_root={node_root}"]
 
     def add(self, name: str, gpus: int = 2, labels: Mapping[str, str] | None = None) -> None:
         """One more raylet."""

@@ -12,12 +12,15 @@ from pathlib import Path
 import pytest
 from live import SHORT, script
 
+from processes import PATIENCE_S
+from raycluster import RayCluster
 from themis.executors.api import Executor
 from themis.executors.hosts import Host
 from themis.executors.local import LocalExecutor
+from themis.executors.ray import RayExecutor, RaySettings
 from themis.executors.simulated import SimulatedExecutor
 from themis.model.cluster import Machine
-from themis.model.events import Command, Event, JobStarted, JobStopped, Renew, Revoke
+from themis.model.events import Command, Event, JobStarted, JobStopped, MachineJoined, Renew, Revoke
 from themis.model.settings import Settings
 from themis.model.workload import App
 from themis.sim.kernel import Kernel
@@ -82,6 +85,34 @@ def test_the_simulated_executor_conforms() -> None:
 @pytest.mark.parametrize("check", checks(), ids=lambda check: check.__name__)
 def test_the_local_executor_conforms(check: Callable[[MakeRig], None], tmp_path: Path) -> None:
     check(local_rig(tmp_path))
+
+
+def ray_rig(root: Path, cluster: RayCluster) -> MakeRig:
+    """A rig of real processes on a Ray cluster's nodes, which have four GPUs in all."""
+
+    @contextmanager
+    def make(spec: App) -> Iterator[Real]:
+        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        executor = RayExecutor(
+            root, lambda app, i: script("steps.py", int(spec.jobs[i].steps), 0.05), events.put, settings=SHORT,
+            ray=RaySettings(address=cluster.address, owner="kit", node_root=str(root / "on-nodes")),
+            allow_root=os.geteuid() == 0,
+        )  # fmt: skip
+        with executor:
+            for _ in cluster.nodes:
+                joined = events.get(timeout=PATIENCE_S)
+                assert isinstance(joined, MachineJoined)
+                executor.join(joined.machine)
+            yield Real(executor, events)
+
+    return make
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ray")
+@pytest.mark.parametrize("check", checks(), ids=lambda check: check.__name__)
+def test_the_ray_executor_conforms(check: Callable[[MakeRig], None], tmp_path: Path, ray_nodes: RayCluster) -> None:
+    check(ray_rig(tmp_path, ray_nodes))
 
 
 @dataclass

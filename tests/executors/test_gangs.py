@@ -264,3 +264,37 @@ def test_a_program_whose_work_is_estimated_as_time_gets_no_target_and_its_steps_
     book.heard(0, state("ended"), 60.0)
     ended = [o for o in book.heard(1, state("ended"), 60.0) if isinstance(o, JobReached)]
     assert [o.steps for o in ended] == [100.0]
+
+
+def test_a_machine_that_joins_gets_the_next_id_and_gangs() -> None:
+    book = gangs(1)
+    book.join(Host(machine=Machine(name="late", gpus=2), address="10.0.0.9"), 5.0)
+    book.heard(1, Hello(node="late", trust="single"), 5.0)
+    book.heard(1, Renew(sequence=1), 5.0)
+    assert said(book.command(grant(1, (2, 3)), 6.0), Prepare) == [1]
+    assert book.tick(34.9) == [MachineFailed(machine=0)]
+    assert book.tick(35.0) == [MachineFailed(machine=1)], "a lease from when it joined"
+
+
+def test_a_machine_that_its_engine_calls_dead_has_failed_at_once_but_holds_its_gpus_until_lease_and_grace() -> None:
+    book = started(gangs())
+    book.hung_up(1)
+    assert book.leaves(1, 14.0, dead=True) == [MachineFailed(machine=1)]
+    book.command(revoke(1, "failed"), 14.0)
+    book.heard(0, state("ended", cause="failed", first=-15), 15.0)
+    for now in (20.0, 45.0, 70.0):
+        book.heard(0, Renew(sequence=2), now)
+    assert book.tick(94.9) == [], "lease 30 + grace 60 + margin 5"
+    assert JobStopped(job=0, attempt=1, steps=0.0) in book.tick(95.0)
+    assert MachineReturned(machine=1) in book.heard(1, Renew(sequence=1), 99.0)
+
+
+def test_a_drain_has_the_jobs_end_by_its_deadline_and_the_machine_stays_away_until_it_is_found_again() -> None:
+    book = started(gangs())
+    assert book.leaves(1, 10.0, dead=False, within_s=20.0) == [MachineFailed(machine=1)]
+    out = book.command(revoke(1, "failed"), 12.0)
+    graces = {o.message.grace_s for o in out if isinstance(o, Send) and isinstance(o.message, Stop)}
+    assert graces == {18.0}, "of 60 s, up to the deadline"
+    assert [o for o in book.heard(1, Renew(sequence=2), 13.0) if not isinstance(o, Send)] == []
+    book.found(1, book.hosts[1])
+    assert MachineReturned(machine=1) in book.heard(1, Renew(sequence=3), 14.0)

@@ -31,6 +31,7 @@ class FakeExecutor:
     commands: list[Command] = field(default_factory=list)
     restored: list[tuple[Grant, float, bool]] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
+    joined: list[Machine] = field(default_factory=list)
 
     def admit(self, first_job: int, app: App) -> None:
         self.admitted.append((first_job, app.name))
@@ -49,6 +50,9 @@ class FakeExecutor:
 
     def restore_lost(self, machine: int) -> None:
         self.lost.append(machine)
+
+    def join(self, machine: Machine) -> None:
+        self.joined.append(machine)
 
     def start(self) -> None:
         pass
@@ -112,7 +116,8 @@ def world(
         made.append(FakeExecutor(heard, silent))
         return made[0]
 
-    hosts = [Host(machine=Machine(name=f"m{n}", gpus=g)) for n, g in enumerate(gpus or (4,))]
+    there = () if more.get("engine") == "ray" else (4,)
+    hosts = [Host(machine=Machine(name=f"m{n}", gpus=g)) for n, g in enumerate(gpus or there)]
     journal = Journal(home / "journal.db")
     try:
         arbiter = Arbiter(

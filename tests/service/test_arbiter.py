@@ -12,6 +12,7 @@ from fake import World, request, world
 from themis.core.scheduler import Scheduler
 from themis.errors import InputError, NotSolved, UnknownName
 from themis.executors.program import AttemptEnded, Ending
+from themis.model.cluster import Machine
 from themis.model.events import (
     Allocated,
     Command,
@@ -19,6 +20,7 @@ from themis.model.events import (
     Grant,
     JobStopped,
     MachineFailed,
+    MachineJoined,
     MachineReturned,
     Renew,
     Revoke,
@@ -185,6 +187,26 @@ def test_drained_machines_are_empty_and_stay_so_when_they_return_by_themselves(t
 
 
 # ---- submissions -----------------------------------------------------------------------------------------------------
+
+
+def test_machines_of_an_engine_join_while_it_runs_and_are_known_after_a_restart(tmp_path: Path) -> None:
+    clock = [1000.0]
+    with world(tmp_path, clock=clock, engine="ray") as w:
+        with pytest.raises(InputError, match="the cluster has 0"):
+            w.ask(lambda a: submit(a, request()))
+        w.say(MachineJoined(machine=Machine(name="x", gpus=2)))
+        w.ask(lambda a: submit(a, request(gpus=(2, 2), jobs=2)))
+        w.turn(1.0)
+        assert w.held() == {0: (0, 1)}
+        w.say(*[MachineJoined(machine=Machine(name=name, gpus=2)) for name in ("x", "y")])
+        w.turn(1.0)
+        assert w.held() == {0: (0, 1), 1: (2, 3)}
+        assert [m.name for m in w.executor.joined] == ["x", "y"]
+    with world(tmp_path, clock=clock, engine="ray") as w:
+        assert [m.name for m in w.executor.joined] == ["x", "y"], "before gangs are handed over"
+        assert w.held() == {0: (0, 1), 1: (2, 3)}
+        w.say(MachineJoined(machine=Machine(name="x", gpus=2)))
+        assert len(w.arbiter.state.machines) == 2
 
 
 def test_a_repeated_submission_enters_one_app(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """kill -9 of arbiter and node agents at random moments: no job is lost, no GPU serves two, nothing is left running.
 
-Checked twice: in the journal, and by what the processes themselves wrote. ``make soak`` runs 200 kills.
+Checked twice: in the journal, and by what the processes themselves wrote. On Ray as on one machine, the same test.
+``make soak`` runs 200 kills on each.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,12 +20,14 @@ import pytest
 from daemon import PROGRAMS, Daemon, daemon
 
 from processes import left_of, wait_until
+from raycluster import RayCluster
 from themis.model.events import AppFinished, AppSubmitted, Grant, JobReached, JobStopped
 from themis.model.log import decode
 from themis.service.journal import read_records
 
 pytestmark = pytest.mark.slow
 TRIALS = int(os.environ.get("THEMIS_FAULT_TRIALS", "5"))
+RAY_TRIALS = int(os.environ.get("THEMIS_FAULT_TRIALS", "3"))
 BATCH = 5
 """Kills in one home; each batch has a seed of its own."""
 WHAT = ("arbiter", "agent", "both", "arbiter for long")
@@ -31,11 +35,23 @@ WHAT = ("arbiter", "agent", "both", "arbiter for long")
 
 @pytest.mark.parametrize("seed", range(-(-TRIALS // BATCH)))
 def test_nothing_is_lost_or_doubled_by_kill_9_at_random_moments(tmp_path: Path, seed: int) -> None:
+    _survives(tmp_path, seed, TRIALS)
+
+
+@pytest.mark.xdist_group("ray")
+@pytest.mark.parametrize("seed", range(-(-RAY_TRIALS // BATCH)))
+def test_nothing_is_lost_or_doubled_by_kill_9_on_a_ray_cluster(
+    tmp_path: Path, ray_nodes: RayCluster, seed: int
+) -> None:
+    _survives(tmp_path, seed, RAY_TRIALS, options=ray_nodes.options(tmp_path / "home" / "run" / "on-nodes"))
+
+
+def _survives(tmp_path: Path, seed: int, trials: int, **more: Sequence[str]) -> None:
     rng = np.random.default_rng(seed)
     witness = tmp_path / "witness"
-    with daemon(tmp_path / "home") as service:
+    with daemon(tmp_path / "home", **more) as service:
         keys = []
-        for trial in range(min(BATCH, TRIALS - seed * BATCH)):
+        for trial in range(min(BATCH, trials - seed * BATCH)):
             keys += [_submit(service, witness, rng) for _ in range(2)]
             time.sleep(float(rng.uniform(0.0, 2.5)))
             _strike(service, WHAT[(trial + seed) % len(WHAT)], rng)

@@ -162,6 +162,7 @@ class RayExecutor(LocalExecutor):
         except subprocess.TimeoutExpired:
             self.bridge.kill()
             self.bridge.wait()
+        super()._obey(None)
 
 
 def _machine(found: NodeFound) -> Machine:

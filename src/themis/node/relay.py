@@ -50,6 +50,7 @@ class Relay:
         self.lock = threading.Lock()
         self.session = 0
         self.agent: socket.socket | None = None
+        self.gone: socket.socket | None = None
         self.spawned = -RESPAWN_S
         self.spawns = 0
         self.read: dict[Path, tuple[int, int]] = {}
@@ -111,6 +112,14 @@ class Relay:
             agent.sendall(data)
         except OSError as error:
             raise Closed(str(error)) from error
+
+    def close(self) -> None:
+        """Hang up; the agent stays."""
+        with self.lock:
+            self.session += 1
+            self._drop()
+            self._drop()
+        self.server.close()
 
     def end(self) -> None:
         """Tell the agent to end; its jobs, if any, stay as long as its lease."""
@@ -183,11 +192,13 @@ class Relay:
         return False
 
     def _drop(self) -> None:
-        """Hang up on the agent. Whoever reads from it meanwhile sees its end, and the last one closes it."""
-        if self.agent is not None:
+        """Hang up on the agent. Whoever reads from it meanwhile sees its end; it is closed when nobody can any more."""
+        if self.gone is not None:
+            self.gone.close()
+        self.gone, self.agent = self.agent, None
+        if self.gone is not None:
             with contextlib.suppress(OSError):
-                self.agent.shutdown(socket.SHUT_RDWR)
-            self.agent = None
+                self.gone.shutdown(socket.SHUT_RDWR)
 
     def _still_mine(self) -> None:
         if not self._mine():

@@ -1,0 +1,130 @@
+"""The relay without any engine: a real agent behind it, its caller here."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from processes import left_of, wait_until
+from themis.executors.ray_nodes import as_node
+from themis.node.channel import Closed
+from themis.node.messages import Hello, Lease, Message, Renew, decode, encode
+from themis.node.relay import Relay
+
+slow = pytest.mark.slow
+
+
+@pytest.fixture
+def relay(tmp_path: Path) -> Iterator[Relay]:
+    """A relay whose agent is gone when the test is over."""
+    made = Relay("m0", str(tmp_path / "m0"), "me", ("--renew-s", "0.2", "--allow-root"))
+    yield made
+    made.close()
+    for pid in left_of(tmp_path):
+        os.kill(pid, signal.SIGKILL)
+
+
+def talk(relay: Relay, session: int, until: type[Message]) -> list[Message]:  # type: ignore[type-arg]
+    """What the agent says up to a message of this kind; its lease is renewed, so that it stays."""
+    heard: list[Message] = []
+    data = b""
+
+    def came() -> bool:
+        nonlocal data
+        data += relay.receive(session, 0.2)
+        *lines, data = data.split(b"\n")
+        for message in (decode(json.loads(line)) for line in lines):
+            heard.append(message)
+            if isinstance(message, Renew):
+                lease = Lease(sequence=message.sequence, lease_s=60.0)
+                relay.send(session, json.dumps(encode(lease)).encode() + b"\n")
+        return any(isinstance(message, until) for message in heard)
+
+    wait_until(came, lambda: f"a {until.__name__} came; heard {heard}")
+    return heard
+
+
+@slow
+def test_a_conversation_begins_with_the_agents_hello_also_the_second_time(relay: Relay) -> None:
+    for _ in range(2):
+        session = relay.open("me")
+        heard = talk(relay, session, Renew)
+        assert isinstance(heard[0], Hello)
+        assert heard[0].node == "m0"
+        time.sleep(0.3)  # the agent takes its lease in
+    assert relay.spawns == 1
+    relay.end()
+    wait_until(lambda: not relay._kept(), "the agent ended")
+
+
+@slow
+def test_the_agent_is_no_child_of_the_relay(relay: Relay) -> None:
+    talk(relay, relay.open("me"), Hello)
+    (agent,) = left_of(relay.root)
+    assert int(Path(f"/proc/{agent}/stat").read_text().rpartition(")")[2].split()[1]) != os.getpid()
+    assert not [n for n in Path(f"/proc/{agent}/environ").read_bytes().split(b"\0") if n.startswith(b"RAY_")]
+
+
+@slow
+def test_a_later_relay_of_the_folder_gets_the_agent_even_if_nobody_calls_the_first(relay: Relay) -> None:
+    old = relay.open("me")
+    talk(relay, old, Renew)
+    time.sleep(0.3)  # the agent takes its lease in
+    later = Relay("m0", str(relay.root), "me", relay.options)
+    assert isinstance(talk(later, later.open("me"), Hello)[0], Hello)
+    assert later.spawns == 0
+    with pytest.raises(Closed, match="another relay"):
+        relay.receive(old)
+    later.close()
+
+
+def test_an_earlier_conversation_is_over_when_another_begins_and_strangers_are_refused(relay: Relay) -> None:
+    first = relay.open("me")
+    relay.open("me")
+    with pytest.raises(Closed, match="another conversation"):
+        relay.receive(first)
+    with pytest.raises(Closed, match="no agent"):
+        relay.send(first, b"")
+    with pytest.raises(Closed, match="kept by another arbiter"):
+        relay.open("somebody")
+
+
+def test_logs_are_read_once_and_to_their_end_also_when_they_begin_anew(relay: Relay) -> None:
+    log = relay.root / "logs" / "t" / "rank-0.log"
+    log.parent.mkdir(parents=True)
+    (relay.root / "tasks" / "t").mkdir(parents=True)
+    log.write_bytes(b"one ")
+    assert relay.logs() == [("logs/t/rank-0.log", True, b"one ")]
+    with open(log, "ab") as file:
+        file.write(b"two ")
+    assert relay.logs() == [("logs/t/rank-0.log", False, b"two ")]
+    log.rename(log.with_name("rank-0.log.1"))
+    log.write_bytes(b"three")
+    (relay.root / "tasks" / "t").rmdir()
+    assert relay.logs() == [("logs/t/rank-0.log", True, b"three")]
+    assert relay.logs() == []
+    assert relay.read == {}
+
+
+def test_nodes_are_named_by_label_or_id_and_never_by_address() -> None:
+    entry = {
+        "NodeID": "ab" * 28, "Alive": True, "NodeManagerAddress": "10.0.0.7", "NodeName": "10.0.0.7",
+        "Resources": {"GPU": 4.0, "accelerator_type:A100": 1.0, "node:10.0.0.7": 1.0},
+        "Labels": {"ray.io/node-id": "ab" * 28, "ray.io/availability-zone": "z 1"},
+    }  # fmt: skip
+    node = as_node(entry)
+    assert node is not None
+    assert (node.name, node.gpus, node.gpu_type, node.rack) == ("ray-abababababab", 4, "A100", "z-1")
+    more = {"themis-node": "big1", "themis-rack": "r7", "ray.io/accelerator-type": "H200"}
+    named = as_node(entry | {"Labels": entry["Labels"] | more})  # type: ignore[operator]
+    assert named is not None
+    assert (named.name, named.gpu_type, named.rack, named.address) == ("big1", "H200", "r7", "10.0.0.7")
+    assert as_node(entry | {"Alive": False}) is None
+    assert as_node(entry | {"Resources": {"GPU": 0.5}}) is None
+    assert as_node(entry | {"Resources": {"CPU": 8.0}}) is None
