@@ -87,6 +87,34 @@ def test_tables_search_and_program_agree_on_larger_instances(seed: int) -> None:
             assert out.kept[a] == pytest.approx(outs[0].kept[a], abs=1e-5)
 
 
+def alike(seed: int, bidders: int) -> tuple[Offer, Bids]:
+    """Single jobs: one gang each, of few sizes, that gains less the further it reaches."""
+    rng = np.random.default_rng(seed)
+    sale = offer(rng.choice([1, 3, 3, 5], bidders - 1).tolist(), (np.arange(bidders - 1) // 2).tolist())
+    rows = []
+    for b in range(bidders):
+        size, best, slow = int(rng.choice([2, 3])), float(rng.uniform(1, 3)), float(rng.uniform(0, 0.3))
+        spans = (MACHINE,) if size == 1 else (MACHINE, RACK, ANYWHERE)
+        rows += [(b, {size: 1}, best - slow * k, span) for k, span in enumerate(spans)]
+    return sale, bids([0.0] * bidders, rows)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=seeds)
+def test_payments_learnt_from_others_who_ask_alike_equal_brute_force(seed: int) -> None:
+    sale, table = alike(seed, 5)
+    out = clear(sale, table, Limits(leaves=1, states=1))
+    for a, row in enumerate(out.row.tolist()):
+        if row >= 0:
+            assert out.kept[a] == pytest.approx(true_kept(sale, table, a, row, out.objective), abs=1e-6)
+
+
+def test_winners_who_ask_alike_share_a_program() -> None:
+    sale, table = alike(0, 14)
+    out = clear(sale, table, Limits(leaves=1, states=1))
+    assert 1 < out.programs <= (out.row >= 0).sum() / 2
+
+
 @settings(max_examples=15, deadline=None)
 @given(seed=seeds)
 def test_huge_mode_bounds_the_exact_answer(seed: int) -> None:
@@ -221,8 +249,8 @@ def test_without_payments_winners_carry_the_widest_interval() -> None:
 
 
 def test_a_gap_that_is_not_proven_raises_unless_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tired(program: Program, *, gap: float, nodes: int, accept: float) -> Solution:
-        found = solve(program, gap=gap, nodes=nodes, accept=accept)
+    def tired(program: Program, *, gap: float, nodes: int, accept: float, small: bool) -> Solution:
+        found = solve(program, gap=gap, nodes=nodes, accept=accept, small=small)
         if accept < 0.5:
             raise NotSolved("gap of 0.5")
         return dataclasses.replace(found, bound=found.objective + 0.5)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from themis.core.tables import Growing
 from themis.errors import ClusterError
 from themis.model.cluster import Cluster
 from themis.model.events import AppFinished, Grant, JobEnded, JobStarted, Renew, Revoke
@@ -172,3 +174,13 @@ def test_figure_5_instance_2_the_sensitive_app_gets_the_whole_machine() -> None:
     log = run(machines(4, 2, 2), apps, policy="themis:f=0")
     first = {r.app: r.gpus for t, r in log if isinstance(r, Grant) and t == 0.0}
     assert first == {1: (0, 1, 2, 3), 0: (4, 5, 6, 7)}
+
+
+def test_a_growing_column_is_moved_only_when_its_room_is_used_up() -> None:
+    column, moved, before = Growing(np.zeros((0, 2), dtype=np.int64)), 0, np.zeros((0, 2), dtype=np.int64)
+    for n in range(1000):
+        view = column.extend(np.full((1, 2), n))
+        moved += not np.shares_memory(view, before)
+        before = view
+    assert np.array_equal(before[:, 1], np.arange(1000))
+    assert moved <= 12

@@ -241,10 +241,7 @@ def _prune(bids: Bids, keep: Ints, score: Ints, kind: Ints, place: Ints, gangs: 
     Beside a winner of g GPUs at most ``(total - g) // least`` others win, and one bidder may be taken out to price it.
     """
     who, gpus = bids.row_bidder[keep], bids.gpus[keep]
-    fields = [bids.row_type[keep], gpus]
-    if kind[keep].any():
-        fields += [kind[keep], place[keep] + 1, *gangs[keep].T]
-    same = _number(fields)
+    same = _same(bids.row_type[keep], gpus, kind[keep], place[keep], gangs[keep])
     best = score[keep]
     order = np.lexsort((-best, who, same))
     first = np.ones(keep.size, np.bool_)
@@ -256,6 +253,18 @@ def _prune(bids: Bids, keep: Ints, score: Ints, kind: Ints, place: Ints, gangs: 
     enough = (total - gpus[order]) // int(gpus.min()) + 2
     kept: Ints = np.sort(keep[order[np.arange(order.size) - start < enough]])
     return kept
+
+
+def asks(market: Market) -> Ints:
+    """Shape [M], a number for what each row asks for: rows with the same number can take each other's place."""
+    return _same(market.type, market.gpus, market.kind, market.place, market.gangs)
+
+
+def _same(types: Ints, gpus: Ints, kind: Ints, place: Ints, gangs: Ints) -> Ints:
+    fields = [types, gpus]
+    if kind.any():
+        fields += [kind, place + 1, *gangs.T]
+    return _number(fields)
 
 
 def _number(fields: list[Ints]) -> Ints:

@@ -19,6 +19,9 @@ from themis.auction.outcome import Limits
 from themis.auction.packing import Packer
 from themis.solvers import Program, Solution, solve
 
+SMALL = 500
+"""Most rows of a program that is solved without preparing for a long search."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
@@ -31,8 +34,12 @@ class Packed:
     nodes: int
 
 
-def solve_rows(market: Market, packer: Packer, rows: Ints, *, gap: float, accept: float, limits: Limits) -> Packed:
+def solve_rows(
+    market: Market, packer: Packer, rows: Ints, *, gap: float, accept: float, limits: Limits, price: bool
+) -> Packed:
     """Best packable choice among `rows` of the market, at most one per bidder.
+
+    `price` : only its worth is wanted; which of several equal choices comes out may then change with the options.
 
     Raises
     ------
@@ -40,7 +47,7 @@ def solve_rows(market: Market, packer: Packer, rows: Ints, *, gap: float, accept
         When the proven gap stays above `accept`.
     """
     model = _Model(market, packer, rows)
-    solution = solve(model.program(), gap=gap, nodes=limits.nodes, accept=accept)
+    solution = solve(model.program(), gap=gap, nodes=limits.nodes, accept=accept, small=price and rows.size <= SMALL)
     chosen = rows[solution.x[: rows.size] > 0.5].tolist()
     gain = sum(market.gain(int(market.score[r])) for r in chosen)
     places = model.places(solution, chosen)

@@ -5,7 +5,8 @@
 3. A choice that breaks a capacity makes that capacity part of the tables (a cut), and the tables are built again.
 4. Capacities too many for tables are priced instead, which keeps the bound; huge auctions repair the choice and stop
    within their gap.
-5. What is still open goes to a search over rows that is bounded by the tables, then to an integer program.
+5. What is still open goes to a search over rows that is bounded by the tables, then to an integer program; the
+   problems without a winner first to what is known without others who ask alike.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 from themis.auction import patterns, search, tables
 from themis.auction.bids import Bools, Ints
 from themis.auction.capacities import Capacity, broken, needs, totals
+from themis.auction.exchange import Exchange
 from themis.auction.market import Market
 from themis.auction.outcome import Limits
 from themis.auction.packing import Packer
@@ -93,11 +95,19 @@ class Solver:
             waiting = [a for a in waiting if not self._settled(found[a])]
             if not waiting or not ((self._cut(sorted(broke)) or self._price()) and self._tabulate()):
                 break
-        for a in waiting:
-            if self.huge and a in found:
-                continue  # its interval is what a huge auction is asked for
+        if self.huge:
+            waiting = [a for a in waiting if a not in found]  # an interval is what a huge auction is asked for
+        exchange = Exchange(self.market) if len(waiting) > 1 else None
+        for a in exchange.order(waiting) if exchange else waiting:
+            like = exchange.like(a) if exchange else None
+            if like is not None:
+                found[a] = self._moved(found[like[0]], like[1])
+                continue
             stay = max(found.get(a, main), self._left(main, a), key=lambda f: f.low if f is not main else -1)
-            found[a] = self._hard(self._table_without(a), stay.rows, a)
+            known = [stay.rows, *exchange.beside(a)] if exchange else [stay.rows]
+            found[a] = self._hard(self._table_without(a), max(known, key=self._worth), a)
+            if exchange:
+                exchange.learn(a, found[a].rows)
         return [found[a] for a in winners]
 
     def _settled(self, found: Found) -> bool:
@@ -124,6 +134,14 @@ class Solver:
         rows = [r for r in main.rows if self.market.who[r] != a]
         worth = int(self.market.score[rows].sum())
         return Found(rows=rows, low=worth, high=worth, method=main.method)
+
+    def _worth(self, rows: list[int]) -> int:
+        return int(self.market.score[rows].sum())
+
+    def _moved(self, other: Found, steps: int) -> Found:
+        """The answer that gains so many steps more than `other`; its rows are not needed."""
+        unit = self.market.unit
+        return replace(other, rows=[], low=other.low + steps * unit, high=other.high + steps * unit, places=None)
 
     def _table_without(self, a: int) -> Tables | None:
         return self.table.leaving_out(int(np.searchsorted(self.table.who, a))) if self.table else None
@@ -223,7 +241,9 @@ class Solver:
         rows = self._promising(table, known, without)
         self.programs += 1
         accept = np.inf if self.limits.allow_gap else self.gap
-        packed = patterns.solve_rows(market, self.packer, rows, gap=self.gap / 2, accept=accept, limits=self.limits)
+        packed = patterns.solve_rows(
+            market, self.packer, rows, gap=self.gap / 2, accept=accept, limits=self.limits, price=without >= 0
+        )
         self.nodes += packed.nodes
         low = int(market.score[packed.rows].sum())
         high = max(low, int(np.ceil(packed.bound / market.quantum)) * market.unit + market.unit - 1)

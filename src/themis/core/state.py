@@ -13,7 +13,7 @@ import numpy as np
 from themis.core import phases, regimes
 from themis.core.curves import Curves
 from themis.core.rounds import Rounds
-from themis.core.tables import Apps, Jobs, Status
+from themis.core.tables import Apps, Growing, Jobs, Status
 from themis.errors import ClusterError
 from themis.fairness.finish_time import t_id_exact, t_id_paper
 from themis.model.answers import RoundPlan
@@ -45,12 +45,18 @@ class State:
         # machines and GPUs
         self.machines: list[Machine] = []
         self.gpu_types: list[str] = []
-        self.racks: list[str] = []
-        self.machine_size = self.machine_type = self.machine_rack = self.machine_slot = np.zeros(0, dtype=np.int64)
+        self.racks: dict[str, int] = {}
+        self.type_gpus: Float = np.zeros(0)
+        """[K], GPUs in service."""
+        none, seats = np.zeros(0, dtype=np.int64), np.zeros((0, SEATS), dtype=np.int64)
+        self.machine_size = self.machine_type = self.machine_rack = self.machine_slot = none
+        self._machine_columns = [Growing(none) for _ in range(4)]
         self.machine_up = np.zeros(0, dtype=bool)
-        self.gpu_machine = self.gpu_slot = np.zeros(0, dtype=np.int64)
-        self.gpu_job = np.zeros((0, SEATS), dtype=np.int64)
-        self.gpu_occupant = np.zeros((0, SEATS), dtype=np.int64)
+        self._machine_up = Growing(self.machine_up)
+        self.gpu_machine = self.gpu_slot = none
+        self._gpu_machine, self._gpu_slot = Growing(none), Growing(none)
+        self.gpu_job = self.gpu_occupant = seats
+        self._gpu_job, self._gpu_occupant = Growing(seats), Growing(seats)
         # apps and jobs
         self.apps, self.jobs = Apps(), Jobs()
         self.app_specs: list[App] = []
@@ -102,36 +108,39 @@ class State:
         """Append a machine; its GPUs get the next ids."""
         if machine.gpu_type not in self.gpu_types:
             self.gpu_types.append(machine.gpu_type)
+            self.type_gpus = np.append(self.type_gpus, 0.0)
             self._widen_types()
-        if machine.rack not in self.racks:
-            self.racks.append(machine.rack)
-        n = len(self.machines)
+        rack = self.racks.setdefault(machine.rack, len(self.racks))
+        n, k = len(self.machines), self.gpu_types.index(machine.gpu_type)
         self.machines.append(machine)
-        self.machine_size = np.append(self.machine_size, machine.gpus)
-        self.machine_type = np.append(self.machine_type, self.gpu_types.index(machine.gpu_type))
-        self.machine_rack = np.append(self.machine_rack, self.racks.index(machine.rack))
-        self.machine_slot = np.append(self.machine_slot, machine.slot)
-        self.machine_up = np.append(self.machine_up, True)
-        first_slot = int(self.gpu_slot.max()) + 1 if len(self.gpu_slot) else 0
-        self.gpu_machine = np.append(self.gpu_machine, np.full(machine.gpus, n))
-        self.gpu_slot = np.append(self.gpu_slot, first_slot + np.arange(machine.gpus) // machine.slot)
+        row = (machine.gpus, k, rack, machine.slot)
+        self.machine_size, self.machine_type, self.machine_rack, self.machine_slot = (
+            column.extend(np.array([value])) for column, value in zip(self._machine_columns, row)
+        )
+        self.machine_up = self._machine_up.extend(np.array([True]))
+        first_slot = int(self.gpu_slot[-1]) + 1 if len(self.gpu_slot) else 0
+        slots = first_slot + np.arange(machine.gpus) // machine.slot
+        self.gpu_machine = self._gpu_machine.extend(np.full(machine.gpus, n))
+        self.gpu_slot = self._gpu_slot.extend(slots)
         empty = np.full((machine.gpus, SEATS), NONE)
-        self.gpu_job = np.concatenate([self.gpu_job, empty])
-        self.gpu_occupant = np.concatenate([self.gpu_occupant, empty])
-        self._capacity_changed()
+        self.gpu_job, self.gpu_occupant = self._gpu_job.extend(empty), self._gpu_occupant.extend(empty)
+        self._in_service(k, machine.gpus)
 
     def set_machine_up(self, machine: int, up: bool) -> None:
         """A machine left or rejoined service."""
+        change = int(up) - int(self.machine_up[machine])
         self.machine_up[machine] = up
+        self._in_service(int(self.machine_type[machine]), change * int(self.machine_size[machine]))
+
+    def _in_service(self, gpu_type: int, gpus: int) -> None:
+        """So many more GPUs of a type are in service; fewer when negative."""
+        self.type_gpus[gpu_type] += gpus
         self._capacity_changed()
 
     def _capacity_changed(self) -> None:
-        in_service = np.where(self.machine_up, self.machine_size, 0)
-        self.capacity = float(in_service.sum())
-        by_type = np.bincount(self.machine_type, weights=in_service, minlength=len(self.gpu_types))
+        self.capacity = float(self.type_gpus.sum())
         if len(self.speeds.serial):
-            total = max(by_type.sum(), 1.0)
-            self.config_speed = self.speeds.scale[:, :, 1] @ by_type / total
+            self.config_speed = self.speeds.scale[:, :, 1] @ self.type_gpus / max(self.capacity, 1.0)
 
     def _widen_types(self) -> None:
         add = len(self.gpu_types) - self.received.shape[1]

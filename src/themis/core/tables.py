@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import ClassVar
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from themis.model.units import Float, Int
+
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 class Status(IntEnum):
@@ -50,6 +53,23 @@ class Table:
             setattr(self, name, self.f[row])
         for row, name in enumerate(self.ints):
             setattr(self, name, self.i[row])
+
+
+class Growing(Generic[Scalar]):
+    """One array that only ever grows at its end: appending costs what is appended, however much is there."""
+
+    def __init__(self, empty: NDArray[Scalar]) -> None:
+        self._room, self.size = empty, 0
+
+    def extend(self, values: NDArray[Scalar]) -> NDArray[Scalar]:
+        """Append and return a view of everything; views returned before keep their length."""
+        start, self.size = self.size, self.size + len(values)
+        if self.size > len(self._room):
+            room = np.zeros((max(self.size, 2 * len(self._room)), *self._room.shape[1:]), self._room.dtype)
+            room[:start] = self._room[:start]
+            self._room = room
+        self._room[start : self.size] = values
+        return self._room[: self.size]
 
 
 class Apps(Table):

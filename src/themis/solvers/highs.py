@@ -69,7 +69,15 @@ class Solution:
     nodes: int
 
 
-def solve(program: Program, *, gap: float, nodes: int, accept: float, start: Floats | None = None) -> Solution:
+_PREPARING = (
+    "presolve", "mip_detect_symmetry", "mip_heuristic_run_rins", "mip_heuristic_run_rens",
+    "mip_heuristic_run_root_reduced_cost",
+)  # fmt: skip
+
+
+def solve(
+    program: Program, *, gap: float, nodes: int, accept: float, start: Floats | None = None, small: bool = False
+) -> Solution:
     """Solve to the absolute `gap`, within `nodes` branch-and-bound nodes.
 
     Parameters
@@ -84,6 +92,8 @@ def solve(program: Program, *, gap: float, nodes: int, accept: float, start: Flo
         Largest absolute gap that the caller takes when the limit ends the search; >= `gap`.
     start
         Shape [X], a feasible point to begin from.
+    small
+        Of a hundred columns or so: cuts at the root settle it, and preparing for a long search costs more than it saves.
 
     Raises
     ------
@@ -97,6 +107,8 @@ def solve(program: Program, *, gap: float, nodes: int, accept: float, start: Flo
         ("mip_heuristic_run_feasibility_jump", False),  # a quarter of the time of small programs, and no gain there
     ):  # fmt: skip
         highs.setOptionValue(name, value)
+    for name in _PREPARING if small else ():
+        highs.setOptionValue(name, "off" if name == "presolve" else False)
     highs.passModel(_model(program))
     if start is not None:
         hint = highspy.HighsSolution()
