@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -108,3 +110,16 @@ def test_costs_of_types_that_the_cluster_lacks_are_refused() -> None:
 @pytest.mark.parametrize("name", ["max_min_water_filling", "finish_time_fairness", "fifo_hetero", "min_cost"])
 def test_agnostic_forms_conform(name: str) -> None:
     check_policy(lambda: make_policy(f"{name}:aware=false"), seeds=(2,))
+
+
+def test_random_packing_pairs_jobs_only_where_more_is_wanted_than_there_is() -> None:
+    """Two GPUs: two jobs stay alone, of four each is in one pair that has its part of the time on every type."""
+    beside = {("*", 0, "m", 0): 0.7}
+    book = ProfileBook.of([replace(linear("m", 1.0), beside=beside)])
+    for count, pairs in ((2, 0), (4, 2)):
+        apps = [app(f"a{i}", [job(100.0, model="m")]) for i in range(count)]
+        answer = decide("gandiva_packing", V100_AND_K80, apps, book=book).answer
+        assert isinstance(answer, TimeShare)
+        assert int((answer.combos[:, 1] >= 0).sum()) == pairs
+        assert sorted(answer.combos[answer.combos >= 0].tolist()) == list(range(count))
+        assert answer.x == pytest.approx(np.full((2, 2), 0.5))

@@ -1,0 +1,39 @@
+"""Single decisions of the Gavel reproduction: the hierarchy of Figure 12 against a static partition of the cluster."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from themis.gavel.finish_time import Progress
+from themis.gavel.hierarchy import Entity, hierarchical
+from themis.gavel.max_min import normalised
+from themis.gavel.problem import Problem
+from themis.model.units import Locality
+from themis.profiles.measured import gavel_book
+from themis.traces.gavel_jobs import GavelSingle
+
+TYPES = ("V100", "P100", "K80")
+ENTITIES = (1.0, 2.0, 3.0)
+EACH = 6
+
+
+def partition_loss(seed: int) -> float:
+    """Share of the total normalised throughput that a static partition loses against the hierarchical policy.
+
+    Figure 12's end: six jobs each of entities with weights 1, 2 and 3 on three GPUs of every type. In the partition every
+    entity has its part of every type, and each of its jobs an equal part of that.
+    """
+    jobs = [app.jobs[0] for app in GavelSingle(jobs=EACH * len(ENTITIES)).generate(seed=seed).apps]
+    book = gavel_book()
+    rate = np.array([[book.rate(j.model, j.regimes[0].batch, t, 1, Locality.SLOT) for t in TYPES] for j in jobs])
+    problem = Problem.of(rate, np.ones(len(jobs), dtype=np.int64), np.full(len(TYPES), 3.0))
+    rows = np.arange(len(jobs)).reshape(len(ENTITIES), EACH)
+    members = tuple(Entity(name=f"entity{e}", weight=w, jobs=rows[e]) for e, w in enumerate(ENTITIES))
+    root = Entity(name="root", members=members, jobs=np.zeros(0, dtype=np.int64))
+    ones = np.ones(len(jobs))
+    progress = Progress(left=ones, elapsed=0 * ones, isolated_elapsed=0 * ones, isolated_rate=problem.isolated_rate())
+    shared = hierarchical(problem, root, ones, progress).x
+    part = np.repeat(np.array(ENTITIES) / sum(ENTITIES) / EACH, EACH)
+    static = part[:, None] * problem.workers[None, :]
+    static = static / np.maximum(static.sum(axis=1, keepdims=True), 1.0)
+    return 1.0 - float(normalised(problem, static).sum() / normalised(problem, shared).sum())
