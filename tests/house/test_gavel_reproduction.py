@@ -9,7 +9,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-CLAIMS = ("fig 9", "fig 10", "fig 11", "fig 12", "fig 15b", "FIFO", "high priority", "low priority", "makespan", "least cost")
+CLAIMS = (
+    "fig 9",
+    "fig 10",
+    "fig 11",
+    "fig 12",
+    "fig 15b",
+    "FIFO",
+    "high priority",
+    "low priority",
+    "makespan",
+    "least cost",
+)
 
 
 @pytest.mark.slow

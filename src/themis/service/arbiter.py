@@ -127,7 +127,9 @@ class Arbiter:
             validate=config.validate,
         )  # fmt: skip
         policy = make_policy(config.policy)
-        self.engine = Engine(journal, Scheduler(self.book, self.settings, policy.pace, policy.needs), policy, self._announce)
+        self.engine = Engine(
+            journal, Scheduler(self.book, self.settings, policy.pace, policy.needs), policy, self._announce
+        )
         fresh = journal.last()[0] == 0
         if fresh:
             recovery.begin(self, wall())
