@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo simulate test quick lint bench soak proto reproduce-themis reproduce-gavel clean
+.PHONY: help demo simulate test quick lint bench soak proto reproduce-themis reproduce-gavel reproduce-fidelity clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -50,6 +50,9 @@ reproduce-themis: $(VENV)/.installed ## The Themis paper's claims, measured: doc
 
 reproduce-gavel: $(VENV)/.installed ## Gavel's traces beside its published simulator: docs/reproduction/gavel.md (minutes)
 	$(BIN)/python reproduction/gavel_osdi20.py
+
+reproduce-fidelity: $(VENV)/.installed ## One workload live and simulated: docs/reproduction/fidelity.md (half an hour)
+	$(BIN)/python reproduction/fidelity.py
 
 clean: ## Remove the virtual environment, caches and results
 	rm -rf $(VENV) out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -64,7 +64,7 @@ def run(folder: Path, *, machines: str = "2x4", policy: str = "themis", limit_s:
     for name in ("terrain.py", *(f"{user}.yaml" for user in USERS)):
         origin = source / name if name.endswith(".py") else source / "apps" / name
         (folder / name).write_bytes(origin.read_bytes())
-    with _service(home, machines, policy), Client(home) as client:
+    with service(home, machines=machines, policy=policy, settings=SETTINGS), Client(home) as client:
         ended = _watch(client, folder, limit_s)
         log = folder / "live.jsonl"
         with open(log, "w", encoding="utf-8") as file:
@@ -76,16 +76,21 @@ def run(folder: Path, *, machines: str = "2x4", policy: str = "themis", limit_s:
 
 
 @contextmanager
-def _service(home: Path, machines: str, policy: str) -> Iterator[None]:
-    """``themis up`` in a process of its own, until the block ends."""
+def service(home: Path, *, machines: str, policy: str, settings: Mapping[str, object]) -> Iterator[None]:
+    """``themis up`` with virtual machines, in a process of its own, until the block ends.
+
+    Raises
+    ------
+    InputError : it does not start; says why.
+    """
     home.mkdir(parents=True)
-    settings = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
+    options = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
     root = ["--allow-root"] if os.geteuid() == 0 else []
     with open(home / "up.log", "wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "themis.cli", "up", "--home", str(home), "--machines", machines, "--policy", policy,
-             "--port", "0", "--http-port", "0", *settings, *root],
+             "--port", "0", "--http-port", "0", *options, *root],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environ, start_new_session=True,
         )  # fmt: skip
     try:
