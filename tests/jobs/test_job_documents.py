@@ -9,13 +9,12 @@ import pytest
 from pydantic import BaseModel
 
 from themis.jobs import parse
-from themis.jobs.settings import GroupText, OthersText, ServiceText, UserText, settings_faults
 from themis.jobs.written import CurveText, HalvingText, HyperbandText, JobText, RungText, SweepText
 
 PAGE = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text(encoding="utf-8")
 TABLES = re.findall(r"^\| key \| meaning \(default\) \|\n\|---\|---\|\n((?:\|.*\n)*)", PAGE, flags=re.MULTILINE)
 EXAMPLES = re.findall(r"^```yaml\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
-MODELS = [JobText, SweepText, HalvingText, RungText, HyperbandText, CurveText, ServiceText, UserText, OthersText]
+MODELS = [JobText, SweepText, HalvingText, RungText, HyperbandText, CurveText]
 
 
 def rows(model: type[BaseModel]) -> str:
@@ -32,13 +31,6 @@ def test_the_table_has_every_key_with_its_meaning(model: type[BaseModel], table:
     assert table == rows(model)
 
 
-def test_users_have_what_groups_have_and_a_group() -> None:
-    assert set(UserText.model_fields) == {*GroupText.model_fields, "group"}
-
-
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_every_example_is_read(example: str) -> None:
-    if "command:" in example:
-        assert parse(example, source="jobs.md", folder="/work").faults == ()
-    else:
-        assert settings_faults(example, Path("jobs.md")) == []
+    assert parse(example, source="jobs.md", folder="/work").faults == ()

@@ -18,8 +18,8 @@ from themis.errors import ThemisError
 
 PROGRAMS = Path(__file__).parent / "programs"
 QUICK = (
-    "lease_s=2", "tick_s=1", "container_s=0.2", "grace_s=1", "node_lease_s=4", "node_renew_s=0.5", "node_margin_s=1",
-    "progress_s=0.5", "validate=true", "retries=0",
+    "lease=2", "tick=1", "container=0.2", "grace=1", "node_lease=4", "node_renew=0.5", "node_margin=1", "progress=0.5",
+    "check_state=true", "retries=0",
 )  # fmt: skip
 
 

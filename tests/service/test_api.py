@@ -20,10 +20,11 @@ import yaml
 from themis.cli import main
 from themis.client import themis_pb2 as pb
 from themis.client.channel import METHODS
-from themis.client.client import Client, Unavailable, name_of
+from themis.client.client import Client, Unavailable, name_of, user_name
 from themis.client.home import make_token, read_token
-from themis.errors import InputError, UnknownName
-from themis.service.config import Config, load
+from themis.errors import InputError
+from themis.profiles.presets import load_cluster
+from themis.service.config import Config
 from themis.service.doctor import examine
 from themis.service.machines import find_hosts, gpu_type
 from themis.service.up import Service, running
@@ -138,6 +139,25 @@ def test_an_app_that_is_cancelled_while_it_starts_gives_its_gpus_back(client: Cl
         time.sleep(pause)
         client.cancel(made.app)
     assert client.wait(client.run(["true"], gpus=2).app, timeout_s=60).state == "completed"
+
+
+@slow
+def test_lists_may_be_of_one_user(client: Client) -> None:
+    theirs, mine = (client.run(["sleep", "100"], user=user).app for user in ("nobody", user_name()))
+    while client.show(mine).app.state != "running":
+        pass
+    assert [node.name for node in client.nodes(user_name())] == [client.nodes()[0].name]
+    assert client.nodes("someone") == []
+    records = [json.loads(record.json) for record in client.events(user=user_name())]
+    assert {r["app"]["user"] for r in records if r["kind"] == "AppSubmitted"} == {user_name()}
+    granted = {r["app"] for r in records if r["kind"] == "Grant"}
+    assert mine in granted
+    assert theirs not in granted
+    assert any(r["kind"] == "JobStarted" for r in records)
+    last = max(record.number for record in client.events(user=user_name()))
+    assert [record.number for record in client.events(last - 1, user=user_name(), limit=1)] == [last]
+    for app in (theirs, mine):
+        client.cancel(app)
 
 
 @slow
@@ -269,34 +289,8 @@ def test_a_token_that_others_can_read_is_not_used(tmp_path: Path) -> None:
         read_token(tmp_path)
 
 
-def test_flags_win_over_variables_and_those_over_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "c.yaml"
-    file.write_text("gpus: 1\nlease_s: 5\npolicy: drf\nweights: {alice: 2}\n")
-    found = load(file, {"gpus": 3, "policy": None}, {"THEMIS_GPUS": "2", "THEMIS_LEASE_S": "7"})
-    assert (found.gpus, found.lease_s, found.policy, found.weights["alice"]) == (3, 7.0, "drf", 2.0)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("gpu: 1", "Did you mean 'gpus'"),
-        ("gpus: many", "gpus is 'many', expected a whole number"),
-        ("lease_s: true", "lease_s is True, expected a number"),
-        ("[1]", "holds a list"),
-        ("a: [", "is not YAML"),
-        ("weights: {a: x}", "expected names with numbers"),
-        ("gpus: 1\nmachines: 2x2", "give one of them"),
-        ("port: 99999", "port is 99999"),
-    ],
-)
-def test_wrong_settings_are_named(tmp_path: Path, text: str, words: str) -> None:
-    (tmp_path / "c.yaml").write_text(text)
-    with pytest.raises(InputError, match=words):
-        load(tmp_path / "c.yaml", {}, {})
-
-
 def test_machines_are_virtual_as_told() -> None:
-    assert [host.machine.gpus for host in find_hosts(Config(machines="2x4"))] == [4, 4]
+    assert [host.machine.gpus for host in find_hosts(Config(cluster=load_cluster("2x4")))] == [4, 4]
     assert [host.machine.gpus for host in find_hosts(Config(gpus=8))] == [8]
     assert (gpu_type("NVIDIA H200"), gpu_type("Tesla V100-SXM2-16GB")) == ("H200", "V100-SXM2-16GB")
 
@@ -339,5 +333,3 @@ def test_themis_offers_its_client_without_loading_it_first() -> None:
     assert package.Client is Client
     with pytest.raises(AttributeError):
         _ = package.nothing
-    with pytest.raises(UnknownName):
-        load(None, {"nothing": 1}, {})

@@ -26,6 +26,7 @@ from themis.model.events import (
     Revoke,
 )  # fmt: skip
 from themis.model.settings import Settings
+from themis.model.workload import Group, User
 from themis.policies.api import make_policy
 from themis.profiles.models import DEFAULT_BOOK
 from themis.service import views
@@ -257,7 +258,7 @@ def test_users_and_the_arbiter_have_a_most_of_active_apps(tmp_path: Path) -> Non
 
 
 def test_gangs_grow_to_the_cluster_at_most_and_users_have_weights(tmp_path: Path) -> None:
-    with world(tmp_path, 2, weights={"u": 3.0}) as w:
+    with world(tmp_path, 2, users=(User(name="u", weight=1.5, group="g"),), groups=(Group(name="g", weight=2.0),)) as w:
         enter(w, gpus=(1, 1_000_000), weight=2.0)
         assert (w.arbiter.state.job_specs[0].gpus_max, w.arbiter.state.apps.weight[0]) == (2, 6.0)
 

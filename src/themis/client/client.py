@@ -171,9 +171,9 @@ class Client:
         """Who answers."""
         return cast(pb.InfoReply, self._call("Info", pb.InfoRequest()))
 
-    def nodes(self) -> list[pb.Node]:
-        """All machines."""
-        return list(cast(pb.NodesReply, self._call("Nodes", pb.NodesRequest())).nodes)
+    def nodes(self, user: str = "") -> list[pb.Node]:
+        """All machines, or those that run this user's apps."""
+        return list(cast(pb.NodesReply, self._call("Nodes", pb.NodesRequest(user=user))).nodes)
 
     def drain(self, node: str) -> pb.Node:
         """Take a machine out of service."""
@@ -191,9 +191,9 @@ class Client:
         """Who had how much so far."""
         return list(cast(pb.UsageReply, self._call("Usage", pb.UsersRequest(user=user))).users)
 
-    def events(self, after: int = 0, *, follow: bool = False, limit: int = 0) -> Iterator[pb.Record]:
-        """The journal's records after a number."""
-        yield from self._stream("Events", pb.EventsRequest(after=after, follow=follow, limit=limit))
+    def events(self, after: int = 0, *, follow: bool = False, limit: int = 0, user: str = "") -> Iterator[pb.Record]:
+        """The journal's records after a number; of a user, those that concern the user's apps."""
+        yield from self._stream("Events", pb.EventsRequest(after=after, follow=follow, limit=limit, user=user))
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 

@@ -294,8 +294,10 @@ class AppsReply(_message.Message):
     def __init__(self, apps: _Optional[_Iterable[_Union[App, _Mapping]]] = ...) -> None: ...
 
 class NodesRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("user",)
+    USER_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    def __init__(self, user: _Optional[str] = ...) -> None: ...
 
 class NodeRef(_message.Message):
     __slots__ = ("node",)
@@ -384,14 +386,16 @@ class UsageReply(_message.Message):
     def __init__(self, users: _Optional[_Iterable[_Union[UserUsage, _Mapping]]] = ...) -> None: ...
 
 class EventsRequest(_message.Message):
-    __slots__ = ("after", "follow", "limit")
+    __slots__ = ("after", "follow", "limit", "user")
     AFTER_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
     after: int
     follow: bool
     limit: int
-    def __init__(self, after: _Optional[int] = ..., follow: _Optional[bool] = ..., limit: _Optional[int] = ...) -> None: ...
+    user: str
+    def __init__(self, after: _Optional[int] = ..., follow: _Optional[bool] = ..., limit: _Optional[int] = ..., user: _Optional[str] = ...) -> None: ...
 
 class Record(_message.Message):
     __slots__ = ("number", "time", "kind", "json")

@@ -32,11 +32,11 @@ COLOURS = ("cyan", "magenta", "yellow")
 SUBMIT_EVERY_S = 4.0
 SETTINGS: Mapping[str, object] = {
     # A lease of ten minutes is for jobs of hours; these take a minute, and everything is scaled down with them.
-    "lease_s": 6,
-    "tick_s": 2,
-    "container_s": 1,
-    "progress_s": 1,
-    "grace_s": 5,
+    "lease": 6,
+    "tick": 2,
+    "container": 1,
+    "progress": 1,
+    "grace": 5,
     # Ada, Ben and Cleo are no users of this system, so their jobs run as whoever starts the demonstration.
     "single_trust": "true",
 }

@@ -1,4 +1,4 @@
-"""Jobs, sweeps and the service's settings as people write them: YAML at the edge, frozen data inside.
+"""Jobs and sweeps as people write them: YAML at the edge, frozen data inside.
 
     from themis.jobs import build, check, parse, read_jobs
 
@@ -10,10 +10,8 @@ from themis.jobs.after import decide
 from themis.jobs.build import Built, build, programs_of
 from themis.jobs.check import check
 from themis.jobs.read import Reading, parse, read_jobs
-from themis.jobs.settings import ServiceSettings, load_service_settings
 from themis.jobs.spec import After, Submission, Trial, When
 
 __all__ = [
-    "After", "Built", "Reading", "ServiceSettings", "Submission", "Trial", "When", "build", "check", "decide",
-    "load_service_settings", "parse", "programs_of", "read_jobs",
+    "After", "Built", "Reading", "Submission", "Trial", "When", "build", "check", "decide", "parse", "programs_of", "read_jobs",
 ]  # fmt: skip

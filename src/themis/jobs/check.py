@@ -6,13 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from themis.errors import InputError
-from themis.jobs.faults import Fault
 from themis.jobs.read import parse, read_text
-from themis.jobs.settings import is_settings, settings_faults
 
 
 def check(paths: Iterable[Path], *, folder: Path | None = None) -> list[str]:
-    """Every fault of these files, of jobs or of the service's settings: a sentence each, by file and line.
+    """Every fault of these job files: a sentence each, by file and line.
 
     Apps of the same file may be waited for (``after``), and so may apps that were submitted before: a name that nobody
     here has is no fault.
@@ -22,13 +20,9 @@ def check(paths: Iterable[Path], *, folder: Path | None = None) -> list[str]:
     for path in paths:
         try:
             text = read_text(path)
-            faults = settings_faults(text, path) if is_settings(text) else _job_faults(text, path, base)
+            faults = parse(text, source=str(path), folder=base).faults
         except InputError as error:
             out.append(str(error))
         else:
             out += map(str, faults)
     return out
-
-
-def _job_faults(text: str, path: Path, folder: str) -> list[Fault]:
-    return list(parse(text, source=str(path), folder=folder).faults)

@@ -33,7 +33,7 @@ SYNONYMS: Mapping[str, str] = MappingProxyType(
         "grace_period": "grace", "signal": "stop_signal", "throughput": "speed", "rate": "speed", "batch_size": "batch",
         "search_space": "parameters", "params": "parameters", "space": "parameters", "samples": "trials",
         "num_samples": "trials", "max_work": "budget", "scheduler": "tuner", "priority": "weight", "quota": "gpus",
-        "gpu_quota": "gpus", "nodes": "machines", "hosts": "machines", "lease_s": "lease", "tick_s": "tick",
+        "gpu_quota": "gpus", "nodes": "machines", "hosts": "machines", "weights": "users", "quotas": "users", "address": "host",
     }
 )  # fmt: skip
 """What other systems call our keys, for "did you mean"."""
@@ -119,6 +119,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`` Did you mean 'gpus'?`` or nothing: what another system calls it, else the closest name."""
     names = sorted(known)
     plain = name.lower().replace("-", "_").replace(" ", "_")
+    if plain not in names:
+        # Our times carry their unit: ``lease: 10m``, not ``lease_s``.
+        plain = plain.removesuffix("_s").removesuffix("_seconds")
     synonym = plain if plain in names else SYNONYMS.get(plain)
     close = [synonym] if synonym in names else difflib.get_close_matches(plain, names, n=1, cutoff=0.5)
     return f" Did you mean {close[0]!r}?" if close else ""

@@ -7,6 +7,7 @@ traceback goes to the arbiter's log, not to the caller.
 from __future__ import annotations
 
 import hmac
+import json
 import logging
 import os
 import tempfile
@@ -32,6 +33,11 @@ WORKERS, STREAMS = 32, 24
 """Threads that answer; of them, so many may be busy with calls that follow something."""
 POLL_S = 0.25
 CHUNK = 64 << 10
+MOST_ROWS = 1000
+"""Read from the journal at once."""
+
+Row = tuple[int, float, str, str]
+"""A record: number, time, kind, line."""
 
 log = logging.getLogger("themis.service")
 
@@ -94,7 +100,7 @@ class Api:
 
     def Nodes(self, request: pb.NodesRequest) -> pb.NodesReply:
         """All machines."""
-        return self._do(views.nodes)  # type: ignore[no-any-return]
+        return self._do(lambda a: views.nodes(a, request.user))  # type: ignore[no-any-return]
 
     def Drain(self, request: pb.NodeRef) -> pb.NodeReply:
         """Out of service."""
@@ -135,15 +141,23 @@ class Api:
         after, left = request.after, request.limit or -1
         with _Turn(self._streams):
             while not self.ending.is_set():
-                rows = read_records(self.arbiter.journal.path, after, 1000 if left < 0 else min(left, 1000))
-                for number, time, kind, line in rows:
-                    after = number
+                rows = read_records(self.arbiter.journal.path, after, MOST_ROWS)
+                after = rows[-1][0] if rows else after
+                for number, time, kind, line in self._of_user(rows, request.user):
                     yield pb.Record(number=number, time=self.arbiter.epoch + time, kind=kind, json=line)
-                left -= len(rows) if left > 0 else 0
-                if left == 0 or (not rows and not request.follow):
-                    return
+                    left -= 1
+                    if left == 0:
+                        return
                 if not rows:
+                    if not request.follow:
+                        return
                     self.ending.wait(POLL_S)
+
+    def _of_user(self, rows: list[Row], user: str) -> list[Row]:
+        if not user or not rows:
+            return rows
+        users, app_of = self._do(views.owners)
+        return [row for row in rows if _concerns(json.loads(row[3]), user, users, app_of)]
 
     def Logs(self, request: pb.LogsRequest) -> Iterator[pb.LogChunk]:
         """What a rank wrote: every attempt's file in turn, the last one as it grows."""
@@ -173,6 +187,14 @@ class Api:
         number = request.attempt or "*"
         found = self.root.glob(f"nodes/*/logs/job{job}-attempt{number}/rank-{int(request.rank)}.log")
         return sorted((int(path.parent.name.rpartition("attempt")[2]), path) for path in found)
+
+
+def _concerns(line: dict[str, Any], user: str, users: list[str], app_of: list[int]) -> bool:
+    """Whether a record is about an app of the user: its submission, or one that names the app or one of its jobs."""
+    if isinstance(line.get("app"), dict):
+        return bool(line["app"]["user"] == user)
+    app = line.get("app", app_of[line["job"]] if "job" in line else None)
+    return app is not None and isinstance(app, int) and users[app] == user
 
 
 class _Turn:

@@ -8,7 +8,6 @@ import socket
 from themis.errors import InputError
 from themis.executors.hosts import Host
 from themis.model.cluster import Machine
-from themis.profiles.presets import load_cluster
 from themis.service.config import Config
 
 _BARE = re.compile(r"[^A-Za-z0-9.-]+")
@@ -21,8 +20,8 @@ def find_hosts(config: Config) -> tuple[Host, ...]:
     ------
     InputError : nothing was asked for and NVML finds no GPU.
     """
-    if config.machines:
-        return tuple(Host(machine=machine) for machine in load_cluster(config.machines).machines)
+    if config.cluster:
+        return tuple(Host(machine=machine) for machine in config.cluster.machines)
     if config.gpus:
         return (Host(machine=Machine(name=host_name(), gpus=config.gpus)),)
     found = nvml_gpus()

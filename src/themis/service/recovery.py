@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def begin(arbiter: Arbiter, wall: float) -> None:
     """Write the beginning of a fresh journal: header and machines; ``wall`` is now, in seconds since 1970."""
     config, engine, journal = arbiter.config, arbiter.engine, arbiter.journal
-    cluster = config.engine if config.engine != "local" else config.machines or "this machine"
+    known = config.cluster.name if config.cluster else "this machine"
+    cluster = config.engine if config.engine != "local" else known
     header = Header(
         schema=SCHEMA, version=__version__, simulated=False, policy=config.policy, params=params(engine.policy),
         seed=config.seed, workload="live", source=str(journal.path), cluster=cluster,

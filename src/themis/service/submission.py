@@ -51,7 +51,7 @@ def submit(arbiter: Arbiter, request: pb.SubmitRequest) -> pb.SubmitReply:
     check_models(state, arbiter.book.with_profiles([profile] if profile else []), app)
     state.check_fits(app)
     number = state.apps.size
-    weight = app.weight * arbiter.config.weights.get(app.user, 1.0)
+    weight = app.weight * config.weight(app.user)
     entry = Entry(
         app=number, name=app.name, user=app.user, key=request.key, submitted=now,
         retries=request.retries if request.HasField("retries") else config.retries,

@@ -150,9 +150,17 @@ def node_row(arbiter: Arbiter, n: int) -> pb.Node:
     )  # fmt: skip
 
 
-def nodes(arbiter: Arbiter) -> pb.NodesReply:
-    """All machines."""
-    return pb.NodesReply(nodes=[node_row(arbiter, n) for n in range(len(arbiter.state.machines))])
+def nodes(arbiter: Arbiter, user: str = "") -> pb.NodesReply:
+    """All machines, or those that run this user's apps."""
+    rows = [node_row(arbiter, n) for n in range(len(arbiter.state.machines))]
+    theirs = {app.name for app in arbiter.state.app_specs if app.user == user} if user else set()
+    return pb.NodesReply(nodes=[row for row in rows if not user or not theirs.isdisjoint(row.apps)])
+
+
+def owners(arbiter: Arbiter) -> tuple[list[str], list[int]]:
+    """The user of each app, and the app of each job."""
+    state = arbiter.state
+    return [app.user for app in state.app_specs], state.jobs.app[: state.jobs.size].tolist()
 
 
 def share(arbiter: Arbiter, user: str = "") -> pb.ShareReply:

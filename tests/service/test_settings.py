@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -9,26 +10,69 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from themis.errors import InputError, UnknownName
-from themis.jobs import ServiceSettings, check, load_service_settings
-from themis.jobs.settings import VARIABLES, ServiceText, settings_faults
-from themis.model.settings import Settings
+from themis.errors import InputError
+from themis.service.config import Config
+from themis.service.settings import ServiceText, check, keys, settings_faults
+from themis.service.settings import load as load_settings
 
 ROOT = Path(__file__).parents[2]
 
 
-def load(tmp_path: Path, text: str = "", env: dict[str, str] | None = None, **flags: object) -> ServiceSettings:
+def load(tmp_path: Path, text: str = "", env: dict[str, str] | None = None, **flags: object) -> Config:
     """Settings of a file with this text."""
     path = tmp_path / "service.yaml"
     path.write_text(text)
-    return load_service_settings(path, env, flags)
+    return load_settings(path, flags, env or {})
 
 
-def test_an_empty_file_or_none_gives_the_defaults_of_the_core(tmp_path: Path) -> None:
-    found = load_service_settings(None)
-    assert found == load(tmp_path)
-    assert found.settings == Settings()
-    assert (found.policy, found.cluster, found.weight("ada"), found.room("ada", {})) == ("themis", None, 1.0, None)
+def test_an_empty_file_or_none_gives_the_defaults(tmp_path: Path) -> None:
+    assert load_settings(None, {}, {}) == load(tmp_path) == Config()
+
+
+def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
+    """Each setting is given a value that is not its default; nothing stays as it was."""
+    text = """
+        gpus: 3
+        address: ray-head
+        node_root: /srv/themis
+        cpus: 5
+        memory: 6 GiB
+        policy: drf
+        lease: 11m
+        tick: 50s
+        container: 1s
+        checkpoint_every: 9m
+        unknown_work: 1h
+        seed: 4
+        host: localhost
+        port: 1
+        http_port: -1
+        retries: 7
+        backoff: 0
+        backoff_most: 5m
+        grace: 2s
+        node_lease: 60s
+        node_renew: 20s
+        node_margin: 1s
+        progress: 2s
+        max_message: 1 MiB
+        max_jobs: 10
+        max_apps: 11
+        max_apps_per_user: 12
+        max_submissions: 13
+        allow_root: true
+        single_trust: true
+        check_state: true
+        groups: {g: {weight: 2, gpus: 5}}
+        users: {u: {group: g, gpus: 3}}
+        others: {weight: 0.5, gpus: 1}
+    """
+    found, default = load(tmp_path, text), Config()
+    same = {f.name for f in fields(Config) if getattr(found, f.name) == getattr(default, f.name)}
+    assert same == {"cluster", "engine"}
+    assert set(yaml.safe_load(text)) | {"machines", "engine"} == set(ServiceText.model_fields)
+    assert load(tmp_path, "machines: 2x4").cluster
+    assert load(tmp_path, "engine: ray").engine == "ray"
 
 
 def test_options_win_over_variables_and_these_over_the_file(tmp_path: Path) -> None:
@@ -37,23 +81,23 @@ def test_options_win_over_variables_and_these_over_the_file(tmp_path: Path) -> N
         {"THEMIS_LEASE": "5m", "THEMIS_TICK": "30s", "THEMIS_POLICY": ""},
     )
     found = load(tmp_path, text, env, tick="20s", lease=None)
-    assert (found.policy, found.settings.lease_s, found.settings.tick_s) == ("fifo", 300.0, 20.0)
+    assert (found.policy, found.lease_s, found.tick_s) == ("fifo", 300.0, 20.0)
 
 
 def test_the_example_is_read() -> None:
-    found = load_service_settings(ROOT / "examples" / "service.yaml")
+    found = load_settings(ROOT / "examples" / "service.yaml", {}, {})
     assert found.cluster is not None
     assert (found.policy, found.cluster.gpus, found.cluster.gpu_types) == ("themis:f=0.8", 24, ("V100", "A100"))
     assert [found.weight(user) for user in ("ada", "alan", "grace", "nobody")] == [2.0, 1.0, 1.0, 1.0]
 
 
-def test_a_quota_leaves_room_by_user_group_or_neither() -> None:
-    found = load_service_settings(ROOT / "examples" / "service.yaml")
-    assert found.room("ada", {}) == 12
-    assert found.room("ada", {"ada": 3, "alan": 8}) == 5
-    assert found.room("alan", {"ada": 12, "alan": 9, "grace": 50}) == 0
-    assert found.room("grace", {"grace": 50}) is None
-    assert found.room("nobody", {"nobody": 1}) == 3
+def test_quotas_are_of_the_user_the_group_both_or_neither() -> None:
+    found = load_settings(ROOT / "examples" / "service.yaml", {}, {})
+    vision = frozenset({"ada", "alan"})
+    assert found.quotas("ada") == {"user ada": (frozenset({"ada"}), 12), "group vision": (vision, 16)}
+    assert found.quotas("alan") == {"group vision": (vision, 16)}
+    assert found.quotas("grace") == {}
+    assert found.quotas("nobody") == {"user nobody": (frozenset({"nobody"}), 4)}
 
 
 def test_machines_may_be_a_preset_a_shorthand_or_a_file_beside(tmp_path: Path) -> None:
@@ -69,6 +113,13 @@ def test_machines_may_be_a_preset_a_shorthand_or_a_file_beside(tmp_path: Path) -
         ("policy: fifa", "line 1: unknown policy 'fifa'. Did you mean 'fifo'?"),
         ("lease: 0", "line 1: key 'lease': got 0, expected a time"),
         ("tick: 1h", "key 'lease' is 600 s, shorter than tick, 3600 s"),
+        ("node_renew: 1m", "key 'node_renew' is 60 s, not below node_lease, 30 s"),
+        ("engine: rya", "expected one of 'local', 'ray'"),
+        ("engine: ray\ngpus: 2", "key 'engine' is ray, whose machines are Ray's nodes"),
+        ("lease_s: 5", "unknown key 'lease_s'. Did you mean 'lease'?"),
+        ("gpu: 1", "unknown key 'gpu'. Did you mean 'gpus'?"),
+        ("port: 99999", "key 'port': got 99999, expected a number below 65536."),
+        ("max_message: 4", "expected memory with its unit"),
         (
             "users: {a: {wight: 2}}",
             "unknown key 'wight' in users.a. Did you mean 'weight'? Known: gpus, group, weight.",
@@ -95,10 +146,21 @@ def test_every_fault_is_told_with_its_place(tmp_path: Path, text: str, expected:
 def test_a_fault_of_a_variable_or_an_option_names_it(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^variable THEMIS_LEASE: key 'lease': got '5x'"):
         load(tmp_path, env={"THEMIS_LEASE": "5x"})
-    with pytest.raises(InputError, match=r"^option --unknown-work: key 'unknown_work': got 0"):
+    with pytest.raises(InputError, match=r"^option unknown_work: key 'unknown_work': got 0"):
         load(tmp_path, unknown_work="0")
-    with pytest.raises(UnknownName, match=r"unknown setting 'polcy'. Did you mean 'policy'?"):
+    with pytest.raises(InputError, match=r"unknown setting 'polcy'. Did you mean 'policy'?"):
         load(tmp_path, polcy="fifo")
+    with pytest.raises(InputError, match=r"unknown setting 'lease_s'. Did you mean 'lease'?"):
+        load(tmp_path, lease_s="5")
+    with pytest.raises(InputError, match="unknown setting 'users'"):
+        load(tmp_path, users="{}")
+
+
+def test_an_option_for_gpus_takes_the_place_of_the_machines_of_the_file(tmp_path: Path) -> None:
+    assert load(tmp_path, "machines: 2x4", gpus=3).gpus == 3
+    assert load(tmp_path, "gpus: 3", machines="2x4").cluster is not None
+    with pytest.raises(InputError, match="keys 'gpus' and 'machines' are both there"):
+        load(tmp_path, "gpus: 3\nmachines: 2x4")
 
 
 def test_check_tells_settings_from_jobs_and_lists_all_faults(tmp_path: Path) -> None:
@@ -123,7 +185,7 @@ VALUES = st.recursive(
 @settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=100)
 @given(
     st.dictionaries(st.sampled_from([*ServiceText.model_fields, "x"]), VALUES, max_size=4),
-    st.sampled_from(VARIABLES),
+    st.sampled_from(keys()),
     VALUES,
 )
 def test_whatever_is_written_is_read_or_refused(
@@ -134,7 +196,7 @@ def test_whatever_is_written_is_read_or_refused(
     faults = [str(fault) for fault in settings_faults(path.read_text(), path)]
     assert not any("\n" in fault for fault in faults)
     try:
-        load_service_settings(path, {}, {key: value})
+        load_settings(path, {key: value}, {})
         refused = ""
     except InputError as error:
         refused = str(error)

@@ -1,0 +1,156 @@
+"""The verbs that change something in the live service: submit, run, cancel, hold, resume, drain, undrain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from themis.console import err
+from themis.errors import InputError
+from themis.service_rows import (
+    NODES,
+    WHO,
+    AppNames,
+    Columns,
+    Home,
+    NodeNames,
+    Output,
+    User,
+    check_output,
+    connect,
+    copy_logs,
+    show_rows,
+)  # fmt: skip
+
+
+def run(
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="Program and arguments, no shell.")],
+    gpus: Annotated[str, typer.Option("--gpus", "-g", help="GPUs, as 2, or from 1 to 4 as 1-4.")] = "1",
+    name: Annotated[str, typer.Option("--name", "-n", help="Of the app.")] = "",
+    hours: Annotated[float, typer.Option(help="How long you believe it needs on one GPU.")] = 1.0,
+    model: Annotated[str, typer.Option(help="A profile's name, so that its speed is known.")] = "",
+    user: User = "",
+    weight: Annotated[float, typer.Option(help="Its weight among apps.")] = 1.0,
+    retries: Annotated[int | None, typer.Option(help="Failures after which it is given up.")] = None,
+    launch: Annotated[
+        str, typer.Option(metavar="gpu|machine", help="A rank for each GPU, or for each machine.")
+    ] = "gpu",
+    grace: Annotated[float | None, typer.Option(help="Seconds from the stop signal to SIGKILL.")] = None,
+    checkpoints: Annotated[Path | None, typer.Option(help="Folder to save to.")] = None,
+    env: Annotated[list[str], typer.Option("--env", "-e", metavar="NAME=VALUE", help="For the job; repeatable.")] = [],  # noqa: B006
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not wait; print the app's number.")] = False,
+    home: Home = None,
+) -> None:
+    """Submit a command as an app of one job, and follow what it writes.
+
+    Exit code 0 if it completed, else 1. Ctrl-C only stops following.
+
+    Example: [cyan]themis run --gpus 2 -- python train.py --epochs 9[/cyan]
+    """
+    low, _, high = gpus.partition("-")
+    if not low.isdecimal() or (high and not high.isdecimal()):
+        raise InputError(f"--gpus is {gpus!r}, expected a number such as 2, or a range such as 1-4.")
+    values = dict(_variable(text) for text in env)
+    more: dict[str, Any] = {"launch": launch, "weight": weight, "user": user}
+    more |= {"retries": retries} if retries is not None else {}
+    more |= {"grace_s": grace} if grace is not None else {}
+    more |= {"checkpoint_dir": str(checkpoints.absolute())} if checkpoints is not None else {}
+    with connect(home) as client:
+        made = client.run(
+            command, gpus=(int(low), int(high or low)), name=name, hours=hours, model=model, env=values, **more
+        )
+        if detach:
+            print(made.app)
+            return
+        err.print(f"App {made.app}, {made.name}. Ctrl-C stops following, not the app.", highlight=False)
+        copy_logs(client, made.app, follow=True)
+        state = client.wait(made.app).state
+    err.print(f"App {made.app} {state}.", highlight=False)
+    if state != "completed":
+        raise typer.Exit(1)
+
+
+def submit(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Apps as YAML.")], user: User = "", home: Home = None
+) -> None:
+    """Submit the apps of a YAML file; prints their numbers and names.
+
+    Example: [cyan]themis submit sweep.yaml[/cyan]
+    """
+    from themis.client.client import user_name
+    from themis.client.spec import read_requests
+
+    requests = read_requests(file, user or user_name())
+    with connect(home) as client:
+        for request in requests:
+            made = client.submit(request)
+            print(f"{made.app} {made.name}")
+
+
+def cancel(apps: AppNames, output: Output = "table", home: Home = None) -> None:
+    """Withdraw apps: their jobs are told to stop, and killed after their grace.
+
+    Example: [cyan]themis cancel 3 my-sweep[/cyan]
+    """
+    with connect(home) as client:
+        _each(apps, client.cancel, WHO, output)
+
+
+def hold(apps: AppNames, output: Output = "table", home: Home = None) -> None:
+    """Let apps wait without GPUs, what they hold given back.
+
+    Example: [cyan]themis hold 3[/cyan]
+    """
+    with connect(home) as client:
+        _each(apps, client.hold, WHO, output)
+
+
+def resume(apps: AppNames, output: Output = "table", home: Home = None) -> None:
+    """Let held apps take part again.
+
+    Example: [cyan]themis resume 3[/cyan]
+    """
+    with connect(home) as client:
+        _each(apps, client.resume, WHO, output)
+
+
+def drain(nodes: NodeNames, output: Output = "table", home: Home = None) -> None:
+    """Take machines out of service; their jobs save and go on elsewhere.
+
+    Example: [cyan]themis drain node0[/cyan]
+    """
+    with connect(home) as client:
+        _each(nodes, client.drain, NODES, output)
+
+
+def undrain(nodes: NodeNames, output: Output = "table", home: Home = None) -> None:
+    """Put machines back into service.
+
+    Example: [cyan]themis undrain node0[/cyan]
+    """
+    with connect(home) as client:
+        _each(nodes, client.undrain, NODES, output)
+
+
+def _each(names: Sequence[str], change: Callable[[str], Any], columns: Columns, output: str) -> None:
+    """Change one after the other; what was changed before a wrong name is shown all the same."""
+    from themis.service.http import as_dict
+
+    check_output(output)
+    changed = []
+    try:
+        for name in names:
+            changed.append(as_dict(change(name)))
+    finally:
+        if changed:
+            show_rows(changed, output, columns)
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise InputError(f"--env got {text!r}, expected NAME=VALUE.")
+    return name, value

@@ -1,0 +1,162 @@
+"""The verbs that ask the live service and change nothing: thin calls of ``themis.Client`` with tables around them."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from themis.console import out
+from themis.service_rows import (
+    APPS,
+    ENDED,
+    JOBS,
+    NODES,
+    SHARES,
+    STEPS,
+    USAGES,
+    AppName,
+    Home,
+    Output,
+    User,
+    Watch,
+    again,
+    check_output,
+    clock,
+    connect,
+    copy_logs,
+    dump,
+    show_list,
+    show_rows,
+)  # fmt: skip
+
+# ---- apps ----------------------------------------------------------------------------------------------------------
+
+
+def queue(user: User = "", output: Output = "table", watch: Watch = False, home: Home = None) -> None:
+    """List the apps that wait or run.
+
+    Example: [cyan]themis queue --watch[/cyan]
+    """
+    with connect(home) as client:
+        show_list(lambda: client.queue(user), APPS, output, watch)
+
+
+def history(
+    user: User = "",
+    limit: Annotated[int, typer.Option("--limit", "-l", min=0, help="The newest so many; 0: 1000.")] = 0,
+    output: Output = "table",
+    watch: Watch = False,
+    home: Home = None,
+) -> None:
+    """List the apps that are over.
+
+    Example: [cyan]themis history --user alice -o json[/cyan]
+    """
+    with connect(home) as client:
+        show_list(lambda: client.history(user, limit), ENDED, output, watch)
+
+
+def show(app: AppName, output: Output = "table", watch: Watch = False, home: Home = None) -> None:
+    """Show an app: its jobs, where they run, how their attempts ended.
+
+    Example: [cyan]themis show 3[/cyan]
+    """
+    from themis.service.http import as_dict
+
+    with connect(home) as client:
+        for _ in again(watch, output):
+            found = client.show(app)
+            if output != "table":
+                dump(as_dict(found), output)
+                continue
+            show_rows([as_dict(found.app)], output, ENDED)
+            show_rows([as_dict(job) for job in found.jobs], output, JOBS)
+            if found.app.reason:
+                out.print(found.app.reason, markup=False, highlight=False)
+
+
+def why(app: AppName, output: Output = "table", watch: Watch = False, home: Home = None) -> None:
+    """Tell why an app got what it got: its auctions, bids, payments and leases.
+
+    Example: [cyan]themis why 3[/cyan]
+    """
+    with connect(home) as client:
+        for _ in again(watch, output):
+            story = json.loads(client.why(app))
+            if output == "table":
+                show_rows(story["steps"], output, STEPS)
+            else:
+                dump(story, output)
+
+
+def logs(
+    app: AppName,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Until the app is over.")] = False,
+    job: Annotated[int, typer.Option("--job", "-j", min=0, help="Which of its jobs, from 0.")] = 0,
+    rank: Annotated[int, typer.Option("--rank", "-r", min=0, help="Which of its ranks.")] = 0,
+    attempt: Annotated[int, typer.Option(min=0, help="Only this attempt, from 1.")] = 0,
+    home: Home = None,
+) -> None:
+    """Print what a job wrote.
+
+    Example: [cyan]themis logs -f 3[/cyan]
+    """
+    with connect(home) as client:
+        copy_logs(client, app, job=job, rank=rank, follow=follow, attempt=attempt)
+
+
+# ---- the cluster ---------------------------------------------------------------------------------------------------
+
+
+def nodes(user: User = "", output: Output = "table", watch: Watch = False, home: Home = None) -> None:
+    """List the machines; with [cyan]--user[/cyan] those that run this user's apps.
+
+    Example: [cyan]themis nodes --watch[/cyan]
+    """
+    with connect(home) as client:
+        show_list(lambda: client.nodes(user), NODES, output, watch)
+
+
+def share(user: User = "", output: Output = "table", watch: Watch = False, home: Home = None) -> None:
+    """Show who holds how much of the cluster now, what would be their part by weight, and their fairness.
+
+    Example: [cyan]themis share --watch[/cyan]
+    """
+    with connect(home) as client:
+        show_list(lambda: client.share(user), SHARES, output, watch)
+
+
+def usage(user: User = "", output: Output = "table", watch: Watch = False, home: Home = None) -> None:
+    """Show what everybody had so far.
+
+    Example: [cyan]themis usage -o yaml[/cyan]
+    """
+    with connect(home) as client:
+        show_list(lambda: client.usage(user), USAGES, output, watch)
+
+
+def events(
+    after: Annotated[int, typer.Option(min=0, help="Records after this number.")] = 0,
+    limit: Annotated[int, typer.Option(min=0, help="So many; 0: all.")] = 0,
+    follow: Annotated[bool, typer.Option("--follow", "-f", "--watch", "-w", help="Go on as they come.")] = False,
+    user: User = "",
+    output: Output = "table",
+    home: Home = None,
+) -> None:
+    """Print the journal's records; [cyan]-o json[/cyan] gives the lines of an event log.
+
+    Example: [cyan]themis events -o json > journal.jsonl && themis explain APP --log journal.jsonl[/cyan]
+    """
+    check_output(output)
+    with connect(home) as client:
+        for record in client.events(after, follow=follow, limit=limit, user=user):
+            line = json.loads(record.json)
+            if output == "json":
+                print(record.json, flush=True)
+            elif output == "yaml":
+                dump([line], output)
+            else:
+                rest = {k: v for k, v in line.items() if k not in ("t", "kind", "answer", "proof", "machine")}
+                print(f"{record.number:6d} {clock(record.time)} {record.kind:<14} {json.dumps(rest)[:160]}", flush=True)

@@ -1,0 +1,159 @@
+"""What the verbs of the live service share: their options, the connection, tables, JSON and YAML."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from themis.console import out, print_json, print_whole
+from themis.errors import UnknownName
+
+if TYPE_CHECKING:
+    from themis.client.client import Client
+
+Home = Annotated[
+    Path | None, typer.Option("--home", metavar="DIR", help="The arbiter's home; default $THEMIS_HOME or ~/.themis.")
+]
+Output = Annotated[str, typer.Option("--output", "-o", metavar="table|json|yaml", help="How to print.")]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Print again every two seconds.")]
+User = Annotated[str, typer.Option("--user", "-u", help="Only this user's.")]
+AppName = Annotated[str, typer.Argument(metavar="APP", help="Number or name of an app.")]
+AppNames = Annotated[list[str], typer.Argument(metavar="APP...", help="Numbers or names of apps.")]
+NodeNames = Annotated[
+    list[str], typer.Argument(metavar="NODE...", help="Names of machines, as themis nodes lists them.")
+]
+Columns = Mapping[str, Callable[[Any], object]]
+WATCH_S = 2.0
+
+
+def connect(home: Path | None) -> Client:
+    """A connection to the arbiter of a home."""
+    from themis.client.client import Client
+
+    return Client(home)
+
+
+def check_output(output: str) -> None:
+    """Raise UnknownName for a form that there is not."""
+    if output not in ("table", "json", "yaml"):
+        raise UnknownName("output", output, ("table", "json", "yaml"))
+
+
+def again(watch: bool, output: str) -> Iterator[None]:
+    """Once, or with ``watch`` every two seconds, on a clear screen where there is one."""
+    check_output(output)
+    first = True
+    while first or watch:
+        if watch and out.is_terminal and output == "table":
+            out.clear()
+        if not first and output == "yaml":
+            print("---")
+        yield
+        sys.stdout.flush()
+        if watch:
+            time.sleep(WATCH_S)
+        first = False
+
+
+def show_list(get: Callable[[], Sequence[Any]], columns: Columns, output: str, watch: bool = False) -> None:
+    """Print messages as a list, once or again and again."""
+    from themis.service.http import as_dict
+
+    for _ in again(watch, output):
+        show_rows([as_dict(row) for row in get()], output, columns)
+
+
+def show_rows(rows: Sequence[Mapping[str, Any]], output: str, columns: Columns) -> None:
+    """Print plain rows: as a table of these columns, or whole."""
+    check_output(output)
+    if output != "table":
+        dump([dict(row) for row in rows], output)
+        return
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(*columns, box=box.SIMPLE_HEAD, show_edge=False)
+    for row in rows:
+        table.add_row(*(escape(str(cell(row))) for cell in columns.values()))
+    print_whole(table)
+
+
+def dump(value: object, output: str) -> None:
+    """Print plain data as JSON or YAML."""
+    check_output(output)
+    if output == "json":
+        print_json(value)
+        return
+    import yaml
+
+    print(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), end="")
+
+
+def copy_logs(client: Client, app: str | int, **which: Any) -> None:
+    """Print what a rank wrote, as it is."""
+    for data in client.logs(app, **which):
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+
+def clock(time: float) -> str:
+    """Seconds since 1970 in local time."""
+    return datetime.fromtimestamp(time).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _time(name: str) -> Callable[[Any], object]:
+    return lambda row: clock(row[name]) if row.get(name) else ""
+
+
+def _number(name: str, form: str = ".2f") -> Callable[[Any], object]:
+    return lambda row: format(float(row[name]), form) if row.get(name) is not None else ""
+
+
+def _plain(name: str) -> Callable[[Any], object]:
+    return lambda row: row.get(name, "")
+
+
+WHO: Columns = {"app": _plain("id"), "name": _plain("name"), "user": _plain("user"), "state": _plain("state")}
+APPS: Columns = {
+    **WHO, "GPUs": lambda r: f"{r['gpus']} of {r['demand']}", "jobs": lambda r: f"{r['jobs_ended']}/{r['jobs']}",
+    "progress": _number("progress", ".0%"), "rho": _number("rho"), "GPU hours": _number("gpu_hours"),
+    "submitted": _time("submitted"),
+}  # fmt: skip
+ENDED: Columns = {
+    **WHO, "jobs": _plain("jobs"), "rho": _number("rho"), "GPU hours": _number("gpu_hours"),
+    "submitted": _time("submitted"), "ended": _time("ended"),
+}  # fmt: skip
+JOBS: Columns = {
+    "job": _plain("id"), "name": _plain("name"), "state": _plain("state"), "attempt": _plain("attempt"),
+    "GPUs": lambda r: " ".join(map(str, r["gpus"])), "nodes": lambda r: " ".join(r["nodes"]),
+    "steps": lambda r: f"{float(r['steps']):.0f}/{float(r['total']):.0f}", "lease until": _time("until"),
+    "attempts ended": lambda r: ", ".join(a["ending"] + (f" ({a['code']})" if a.get("code") else "") for a in r["attempts"]),
+}  # fmt: skip
+NODES: Columns = {
+    "node": _plain("name"), "state": _plain("state"), "type": _plain("gpu_type"),
+    "leased": lambda r: f"{r['leased']} of {r['gpus']}", "apps": lambda r: ", ".join(r["apps"]),
+}  # fmt: skip
+SHARES: Columns = {
+    "user": _plain("user"), "apps": _plain("apps"), "GPUs": _plain("gpus"), "share": _number("share", ".0%"),
+    "by weight": _number("fair", ".0%"), "worst rho": _number("rho_worst"), "median rho": _number("rho_median"),
+}  # fmt: skip
+USAGES: Columns = {
+    "user": _plain("user"), "apps": _plain("apps"), "completed": _plain("completed"), "cancelled": _plain("cancelled"),
+    "failed": _plain("failed"), "GPU hours": _number("gpu_hours"),
+}  # fmt: skip
+STEPS: Columns = {
+    "seconds": _number("time", ".1f"), "round": lambda r: r["round"] if r["round"] >= 0 else "",
+    "offered": lambda r: r["offered"] or "", "rho": lambda r: f"{r['rho']:.2f}" if r["auction"] and r["rho"] else "",
+    "bid": lambda r: ("yes" if r["bid"] else "filtered out") if r["auction"] else "", "won": lambda r: r["won"] or "",
+    "kept": lambda r: f"{r['kept']:.0%}" if r["won"] else "", "leftover": lambda r: r["leftover"] or "",
+    "granted": lambda r: r["granted"] or "", "renewed": lambda r: r["renewed"] or "",
+    "revoked": lambda r: f"{r['revoked']} {', '.join(r['causes'])}" if r["revoked"] else "", "held": _plain("held"),
+    "": _plain("note"),
+}  # fmt: skip
