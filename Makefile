@@ -37,8 +37,10 @@ bench: $(VENV)/.bench ## Measurements, as ratios against references in the same 
 	@set -e; for file in benchmarks/bench_*.py; do echo "== $$file"; \
 	  OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 RAYON_NUM_THREADS=1 $(BIN)/python "$$file"; done
 
-soak: $(VENV)/.dev ## Kill arbiter and agents at 200 random moments; nothing may be lost or doubled (an hour)
-	THEMIS_FAULT_TRIALS=200 $(BIN)/python -m pytest tests/service/test_faults.py
+KILLS ?= 200
+soak: $(VENV)/.dev ## Kill arbiter and agents at KILLS=200 random moments, fail 10,000 simulated machines (an hour)
+	THEMIS_SIMULATED_FAULTS=10000 $(PYTEST) tests/sim/test_simulated_faults.py
+	THEMIS_FAULT_TRIALS=$(KILLS) $(PYTEST) tests/service/test_faults.py
 
 proto: $(VENV)/.dev ## Compile the API's description anew
 	cd src && ../$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. themis/client/themis.proto
