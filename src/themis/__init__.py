@@ -3,16 +3,21 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from themis.client.agent import Agent
     from themis.client.client import Client
 
 __version__ = "0.1.0"
-__all__ = ["Client", "__version__"]
+__all__ = ["Agent", "Client", "__version__"]
 
 
 def __getattr__(name: str) -> object:
-    """``Client`` when it is first asked for: gRPC is not loaded by who only simulates."""
+    """``Client`` and ``Agent`` when they are first asked for: gRPC is not loaded by who only simulates."""
     if name == "Client":
         from themis.client.client import Client
 
         return Client
+    if name == "Agent":
+        from themis.client.agent import Agent
+
+        return Agent
     raise AttributeError(f"module 'themis' has no attribute {name!r}")

@@ -249,7 +249,7 @@ def test_without_payments_winners_carry_the_widest_interval() -> None:
 
 
 def test_a_gap_that_is_not_proven_raises_unless_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tired(program: Program, *, gap: float, nodes: int, accept: float, small: bool) -> Solution:
+    def tired(program: Program, *, gap: float, nodes: int, accept: float, small: bool, seconds: float) -> Solution:
         found = solve(program, gap=gap, nodes=nodes, accept=accept, small=small)
         if accept < 0.5:
             raise NotSolved("gap of 0.5")

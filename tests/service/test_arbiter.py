@@ -122,6 +122,8 @@ def test_commands_go_out_only_after_they_are_on_disk(tmp_path: Path) -> None:
 
 def test_where_the_policy_cannot_decide_another_does_and_the_reason_is_kept(tmp_path: Path) -> None:
     class Fails:
+        needs: frozenset[str] = frozenset()
+
         def __call__(self, *_: object) -> object:
             raise NotSolved("no proof within the gap.")
 

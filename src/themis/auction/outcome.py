@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from themis.auction.bids import Floats, Ints
@@ -10,7 +11,7 @@ from themis.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of work, never of seconds: the same bids give the same outcome on any machine.
+    """Limits of work: the same bids give the same outcome on any machine. Only the live service limits seconds too.
 
     Attributes
     ----------
@@ -30,6 +31,9 @@ class Limits:
         Steps of the exact packing search.
     nodes
         Branch-and-bound nodes of one integer program.
+    seconds
+        Wall time after which what is still open keeps the best choice found so far and its proven gap; > 0. The tables,
+        bounded by ``states``, are always finished. Infinite in simulations.
     allow_gap
         Carry a larger gap in the outcome instead of raising `NotSolved`.
     """
@@ -42,11 +46,14 @@ class Limits:
     leaves: int = 300
     packing: int = 1_000
     nodes: int = 100_000
+    seconds: float = math.inf
     allow_gap: bool = False
 
     def __post_init__(self) -> None:
         if self.gap <= 0 or self.gap_huge < self.gap or min(self.states, self.leaves, self.packing, self.nodes) < 1:
             raise InputError("Limits: 0 < gap <= gap_huge, and every limit of work must be at least 1.")
+        if not self.seconds > 0:
+            raise InputError(f"Limits: seconds is {self.seconds}, expected more than 0.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -68,7 +75,8 @@ class Outcome:
     kept_low, kept_high
         Shape [B]: c_a lies within, given the gaps of the allocation and of the allocation without a.
     method
-        What settled the allocation: ``all``, ``table``, ``search``, ``program`` or ``prices``.
+        What settled the allocation: ``all``, ``table``, ``search``, ``program``, ``prices``, or ``time``: nothing did
+        before the time was up, and the best choice found is within ``gap``.
     nodes, programs
         Search nodes visited and integer programs solved, payments included.
     """

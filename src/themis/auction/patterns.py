@@ -47,7 +47,10 @@ def solve_rows(
         When the proven gap stays above `accept`.
     """
     model = _Model(market, packer, rows)
-    solution = solve(model.program(), gap=gap, nodes=limits.nodes, accept=accept, small=price and rows.size <= SMALL)
+    solution = solve(
+        model.program(), gap=gap, nodes=limits.nodes, accept=accept, small=price and rows.size <= SMALL,
+        seconds=limits.seconds,
+    )  # fmt: skip
     chosen = rows[solution.x[: rows.size] > 0.5].tolist()
     gain = sum(market.gain(int(market.score[r])) for r in chosen)
     places = model.places(solution, chosen)

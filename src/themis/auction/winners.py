@@ -11,6 +11,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -25,6 +27,7 @@ from themis.auction.outcome import Limits
 from themis.auction.packing import Packer
 from themis.auction.prices import Priced, price, repair, unpriced
 from themis.auction.tables import Tables
+from themis.errors import NotSolved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +57,14 @@ class Solver:
     cuts: list[Capacity] = field(default_factory=list)
     table: Tables | None = None
     priced: Priced | None = None
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds_left(self) -> float:
+        """Of the auction's wall time, for all its problems together; infinite without such a limit."""
+        if math.isinf(self.limits.seconds):
+            return math.inf
+        return max(self.limits.seconds - (time.monotonic() - self.began), 0.0)
 
     def everyone(self) -> Found:
         """Best choice among all bidders."""
@@ -238,13 +249,34 @@ class Solver:
                 return Found(rows=seen.rows, low=seen.worth, high=seen.worth, method="search")
             self.searching = False
             known = seen.rows
+        left = self.seconds_left
+        if not left:
+            return self._out_of_time(table, known, without)
         rows = self._promising(table, known, without)
         self.programs += 1
-        accept = np.inf if self.limits.allow_gap else self.gap
-        packed = patterns.solve_rows(
-            market, self.packer, rows, gap=self.gap / 2, accept=accept, limits=self.limits, price=without >= 0
-        )
+        accept = np.inf if self.limits.allow_gap or math.isfinite(left) else self.gap
+        limits = replace(self.limits, seconds=left)
+        try:
+            packed = patterns.solve_rows(
+                market, self.packer, rows, gap=self.gap / 2, accept=accept, limits=limits, price=without >= 0
+            )
+        except NotSolved:
+            if self.seconds_left:
+                raise
+            return self._out_of_time(table, known, without)
         self.nodes += packed.nodes
         low = int(market.score[packed.rows].sum())
         high = max(low, int(np.ceil(packed.bound / market.quantum)) * market.unit + market.unit - 1)
-        return Found(rows=packed.rows, low=low, high=high, method="program", places=packed.places)
+        if self.seconds_left or low >= sum(market.score[known].tolist()):
+            return Found(rows=packed.rows, low=low, high=high, method="program", places=packed.places)
+        return replace(self._out_of_time(table, known, without), high=high)
+
+    def _out_of_time(self, table: Tables | None, known: list[int], without: int) -> Found:
+        """The best choice known, and the tables' bound: without tables, as if everyone could have its best row."""
+        market = self.market
+        low = int(market.score[known].sum())
+        best = np.zeros(market.bids.bidders, dtype=np.int64)
+        others = market.who != without
+        np.maximum.at(best, market.who[others], market.score[others])
+        high = min(int(best.sum()), table.best() if table is not None else int(best.sum()))
+        return Found(rows=known, low=low, high=max(low, high), method="time")

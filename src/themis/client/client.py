@@ -197,6 +197,14 @@ class Client:
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
+    def call(self, method: str, request: Any) -> Any:
+        """Any method of ``themis.proto`` that gives one answer, by its name."""
+        return self._call(method, request)
+
+    def stream(self, method: str, request: Any) -> Iterator[Any]:
+        """Any method that gives many."""
+        return self._stream(method, request)
+
     def _call(self, name: str, request: Any) -> Any:
         """One call, repeated while no arbiter answers; every method may be repeated without harm."""
         method, end = METHODS[name], time.monotonic() + self.timeout_s

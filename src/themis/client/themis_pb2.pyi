@@ -436,3 +436,183 @@ class WhyReply(_message.Message):
     JSON_FIELD_NUMBER: _ClassVar[int]
     json: str
     def __init__(self, json: _Optional[str] = ...) -> None: ...
+
+class AgentEvent(_message.Message):
+    __slots__ = ("welcome", "probe", "offer", "award", "lease", "goodbye")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    PROBE_FIELD_NUMBER: _ClassVar[int]
+    OFFER_FIELD_NUMBER: _ClassVar[int]
+    AWARD_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    probe: Probe
+    offer: Offer
+    award: Award
+    lease: Lease
+    goodbye: Goodbye
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., award: _Optional[_Union[Award, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("app", "name", "answer_s", "misses", "rows")
+    APP_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_S_FIELD_NUMBER: _ClassVar[int]
+    MISSES_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    app: int
+    name: str
+    answer_s: float
+    misses: int
+    rows: int
+    def __init__(self, app: _Optional[int] = ..., name: _Optional[str] = ..., answer_s: _Optional[float] = ..., misses: _Optional[int] = ..., rows: _Optional[int] = ...) -> None: ...
+
+class Goodbye(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class AgentJob(_message.Message):
+    __slots__ = ("job", "left", "gpus_min", "gpus_max", "held", "expiring", "gpu_types")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    GPUS_MIN_FIELD_NUMBER: _ClassVar[int]
+    GPUS_MAX_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    EXPIRING_FIELD_NUMBER: _ClassVar[int]
+    GPU_TYPES_FIELD_NUMBER: _ClassVar[int]
+    job: int
+    left: float
+    gpus_min: int
+    gpus_max: int
+    held: int
+    expiring: int
+    gpu_types: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, job: _Optional[int] = ..., left: _Optional[float] = ..., gpus_min: _Optional[int] = ..., gpus_max: _Optional[int] = ..., held: _Optional[int] = ..., expiring: _Optional[int] = ..., gpu_types: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Picture(_message.Message):
+    __slots__ = ("elapsed", "t_id", "rho", "lease_s", "jobs")
+    ELAPSED_FIELD_NUMBER: _ClassVar[int]
+    T_ID_FIELD_NUMBER: _ClassVar[int]
+    RHO_FIELD_NUMBER: _ClassVar[int]
+    LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    elapsed: float
+    t_id: float
+    rho: float
+    lease_s: float
+    jobs: _containers.RepeatedCompositeFieldContainer[AgentJob]
+    def __init__(self, elapsed: _Optional[float] = ..., t_id: _Optional[float] = ..., rho: _Optional[float] = ..., lease_s: _Optional[float] = ..., jobs: _Optional[_Iterable[_Union[AgentJob, _Mapping]]] = ...) -> None: ...
+
+class Probe(_message.Message):
+    __slots__ = ("round", "answer_s", "app")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_S_FIELD_NUMBER: _ClassVar[int]
+    APP_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    answer_s: float
+    app: Picture
+    def __init__(self, round: _Optional[int] = ..., answer_s: _Optional[float] = ..., app: _Optional[_Union[Picture, _Mapping]] = ...) -> None: ...
+
+class EstimateRequest(_message.Message):
+    __slots__ = ("app", "round", "rho")
+    APP_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    RHO_FIELD_NUMBER: _ClassVar[int]
+    app: str
+    round: int
+    rho: float
+    def __init__(self, app: _Optional[str] = ..., round: _Optional[int] = ..., rho: _Optional[float] = ...) -> None: ...
+
+class EstimateReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class OfferedGpus(_message.Message):
+    __slots__ = ("node", "rack", "gpu_type", "gpus")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    RACK_FIELD_NUMBER: _ClassVar[int]
+    GPU_TYPE_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    rack: str
+    gpu_type: str
+    gpus: int
+    def __init__(self, node: _Optional[str] = ..., rack: _Optional[str] = ..., gpu_type: _Optional[str] = ..., gpus: _Optional[int] = ...) -> None: ...
+
+class Offer(_message.Message):
+    __slots__ = ("round", "answer_s", "app", "gpus", "rows")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_S_FIELD_NUMBER: _ClassVar[int]
+    APP_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    answer_s: float
+    app: Picture
+    gpus: _containers.RepeatedCompositeFieldContainer[OfferedGpus]
+    rows: _containers.RepeatedCompositeFieldContainer[BidRow]
+    def __init__(self, round: _Optional[int] = ..., answer_s: _Optional[float] = ..., app: _Optional[_Union[Picture, _Mapping]] = ..., gpus: _Optional[_Iterable[_Union[OfferedGpus, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[BidRow, _Mapping]]] = ...) -> None: ...
+
+class BidRow(_message.Message):
+    __slots__ = ("gangs", "span", "gpu_type", "anchor", "rho")
+    GANGS_FIELD_NUMBER: _ClassVar[int]
+    SPAN_FIELD_NUMBER: _ClassVar[int]
+    GPU_TYPE_FIELD_NUMBER: _ClassVar[int]
+    ANCHOR_FIELD_NUMBER: _ClassVar[int]
+    RHO_FIELD_NUMBER: _ClassVar[int]
+    gangs: _containers.RepeatedScalarFieldContainer[int]
+    span: str
+    gpu_type: str
+    anchor: str
+    rho: float
+    def __init__(self, gangs: _Optional[_Iterable[int]] = ..., span: _Optional[str] = ..., gpu_type: _Optional[str] = ..., anchor: _Optional[str] = ..., rho: _Optional[float] = ...) -> None: ...
+
+class BidRequest(_message.Message):
+    __slots__ = ("app", "round", "rho", "rows", "jobs")
+    APP_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    RHO_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    app: str
+    round: int
+    rho: float
+    rows: _containers.RepeatedCompositeFieldContainer[BidRow]
+    jobs: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, app: _Optional[str] = ..., round: _Optional[int] = ..., rho: _Optional[float] = ..., rows: _Optional[_Iterable[_Union[BidRow, _Mapping]]] = ..., jobs: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class BidReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Award(_message.Message):
+    __slots__ = ("round", "bid", "won", "kept", "leftover")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    BID_FIELD_NUMBER: _ClassVar[int]
+    WON_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    LEFTOVER_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    bid: bool
+    won: int
+    kept: float
+    leftover: int
+    def __init__(self, round: _Optional[int] = ..., bid: _Optional[bool] = ..., won: _Optional[int] = ..., kept: _Optional[float] = ..., leftover: _Optional[int] = ...) -> None: ...
+
+class Lease(_message.Message):
+    __slots__ = ("what", "job", "gpus", "nodes", "until", "cause")
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    what: str
+    job: int
+    gpus: _containers.RepeatedScalarFieldContainer[int]
+    nodes: _containers.RepeatedScalarFieldContainer[str]
+    until: float
+    cause: str
+    def __init__(self, what: _Optional[str] = ..., job: _Optional[int] = ..., gpus: _Optional[_Iterable[int]] = ..., nodes: _Optional[_Iterable[str]] = ..., until: _Optional[float] = ..., cause: _Optional[str] = ...) -> None: ...

@@ -89,6 +89,8 @@ class _Placer:
             return
         gpus = [g for n, c in counts for g in pick_gpus(sorted(self.free[n]), self.s.gpu_slot, c)]
         if gang.extend:
+            if not self.s.job_held[self.row_of[job]]:
+                return  # it lost its GPUs since the answer was asked for
             held = list(self.s.gangs[job])
             until = min(gang.until, float(self.s.job_until[self.row_of[job]]))
             self._take(gpus)
@@ -116,7 +118,7 @@ class _Placer:
         fits &= s.job_allowed[at, gpu_type]
         if self.taken:
             fits &= [j not in self.taken for j in s.job_id[at].tolist()]
-        return choose_job(s.job_id[at], s.job_left[at], s.job_expiring[at] > 0, fits)
+        return choose_job(s.job_id[at], s.job_left[at], s.job_expiring[at] > 0, fits, s.job_order[at])
 
     def _put(self, gang: Gang, job: int, gpus: tuple[int, ...]) -> None:
         self._take(gpus)

@@ -7,6 +7,7 @@ settles the instant: leases that end now and whatever else is free are one offer
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -22,6 +23,7 @@ from themis.core.validate import validate
 from themis.errors import InvariantBroken
 from themis.model.answers import Answer, Ask, GpuGrant, RoundPlan, Solved, TimeShare
 from themis.model.events import (
+    AgentBid,
     Allocated,
     AppCancelled,
     AppHeld,
@@ -37,6 +39,7 @@ from themis.model.events import (
     JobEnded,
     JobProgress,
     JobReached,
+    JobsOrdered,
     JobStarted,
     JobStopped,
     LossReported,
@@ -96,6 +99,11 @@ class Scheduler:
                 return
             case BidsCollected():
                 self._bids(event)
+                return
+            case AgentBid():
+                return
+            case JobsOrdered():
+                self._ordered(event)
                 return
             case JobStarted():
                 if self._current(event.job, event.attempt):
@@ -248,7 +256,7 @@ class Scheduler:
         gpu_type = int(s.machine_type[s.gpu_machine[gpus[0]]])
         fits = (t.status[jobs] == Status.WAITING) & (t.gpus_min[jobs] <= len(gpus)) & (len(gpus) <= t.gpus_max[jobs])
         fits &= s.allowed(jobs)[:, gpu_type]
-        job = choose_job(jobs, s.work_left(jobs), np.zeros(len(jobs), dtype=bool), fits)
+        job = choose_job(jobs, s.work_left(jobs), np.zeros(len(jobs), dtype=bool), fits, t.order[jobs])
         if job != NONE:
             self._grant(Placed(job=job, gpus=gpus, seat=seat, until=until))
 
@@ -279,6 +287,14 @@ class Scheduler:
                 s.jobs.status[j] = Status.HELD
         s.apps.stale[a] = 1
         s.plan = None
+
+    def _ordered(self, event: JobsOrdered) -> None:
+        """The app's own order of its jobs, from now on; the decision under way is carried out by it too."""
+        s = self.state
+        s.jobs.order[s.app_jobs(event.app)] = 0
+        s.jobs.order[list(event.jobs)] = np.arange(len(event.jobs)) - len(event.jobs)
+        if self.solving is not None:
+            self.solving = replace(self.solving, job_order=s.jobs.order[self.solving.job_id])
 
     def _machine_failed(self, machine: int) -> None:
         s = self.state
@@ -412,15 +428,22 @@ class Scheduler:
         if isinstance(event.solved.answer, Ask):
             self.out.append(CollectBids(version=event.version, ask=event.solved.answer, snapshot=view))
             return
-        self.solving, asked = None, view.version
-        if view.version != s.version:
-            # Events came in while the solve ran (live only): what still fits is placed, the rest is solved again.
-            view = snapshots.take(s)
-            self._wake(s.now)
+        self.solving, asked, offered = None, view.version, view.now
+        if view.version != s.version or offered < s.now - EPS:
+            # Time passed while the solve ran (live only): what still fits is placed. Leases that ran out since were not on
+            # offer; they, and whatever else happened, are for the next decision.
+            view = snapshots.take(s, ending_by=offered)
+            if asked != s.version or self._ran_out(offered):
+                self._wake(s.now)
         self._remember(event.solved, asked)
-        self._carry_out(view, event.solved.answer)
+        self._carry_out(view, event.solved.answer, offered)
         s.round += 1
         self._wake_for_expiry()
+
+    def _ran_out(self, since: Seconds) -> bool:
+        """Whether leases ran out after ``since`` that nobody has decided on yet."""
+        until = self.state.jobs.until[: self.state.jobs.size]
+        return bool(((until > since + EPS) & (until <= self.state.now + EPS)).any())
 
     def _remember(self, solved: Solved, asked: int) -> None:
         s, answer = self.state, solved.answer
@@ -429,12 +452,13 @@ class Scheduler:
         elif isinstance(answer, RoundPlan):
             s.plan, s.plan_start = answer, round_end(s.now, answer.round_s) - answer.round_s
 
-    def _carry_out(self, view: Snapshot, answer: Answer) -> None:
+    def _carry_out(self, view: Snapshot, answer: Answer, offered: Seconds | None = None) -> None:
+        """``offered`` : when the GPUs were on offer, if not just now."""
         gangs = intend(view, answer, self.state.rounds)
         placed = place(view, gangs)
         if isinstance(answer, TimeShare):
             self._deal(gangs, placed)
-        self._lease(placed, tick_aligned=isinstance(answer, GpuGrant))
+        self._lease(placed, view.now if offered is None else offered, tick_aligned=isinstance(answer, GpuGrant))
 
     def _deal(self, gangs: list[Gang], placed: list[Placed]) -> None:
         """Gangs that found room count as served until their round ends."""
@@ -443,11 +467,11 @@ class Scheduler:
             if gang.job in there:
                 self.state.rounds.deal(gang.combo, gang.gpu_type, gang.until - self.state.now)
 
-    def _lease(self, placed: list[Placed], tick_aligned: bool) -> None:
+    def _lease(self, placed: list[Placed], offered: Seconds, tick_aligned: bool) -> None:
         """The difference to what is held: expired leases go first, then renewals, then new gangs."""
         s, t = self.state, self.state.jobs
         wanted = {p.job: p for p in placed}
-        expiring = np.flatnonzero((t.status[: t.size] == Status.RUNNING) & (t.until[: t.size] <= s.now + EPS))
+        expiring = np.flatnonzero((t.status[: t.size] == Status.RUNNING) & (t.until[: t.size] <= offered + EPS))
         renewals = [
             p for p in placed if p.job in s.job_gpus and s.job_gpus[p.job] == p.gpus and s.job_seat[p.job] == p.seat
         ]
@@ -455,7 +479,7 @@ class Scheduler:
         for j in sorted({*expiring.tolist(), *(p.job for p in placed if p.job in s.job_gpus)} - renewed):
             self._revoke(j, "moved" if j in wanted else "expired", Status.WAITING)
         for p in renewals:
-            t.until[p.job] = self._aligned(p.until, tick_aligned)
+            t.until[p.job] = self._aligned(p.until, offered, tick_aligned)
             self.out.append(
                 Renew(app=int(t.app[p.job]), job=p.job, until=float(t.until[p.job]), target=float(t.target[p.job]))
             )
@@ -463,7 +487,10 @@ class Scheduler:
             if p.job not in renewed:
                 if p.job in s.job_gpus:
                     raise InvariantBroken(f"job {p.job} was placed twice in one decision.")
-                self._grant(Placed(job=p.job, gpus=p.gpus, seat=p.seat, until=self._aligned(p.until, tick_aligned)))
+                until = self._aligned(p.until, offered, tick_aligned)
+                self._grant(Placed(job=p.job, gpus=p.gpus, seat=p.seat, until=until))
 
-    def _aligned(self, until: Seconds, tick_aligned: bool) -> Seconds:
+    def _aligned(self, until: Seconds, offered: Seconds, tick_aligned: bool) -> Seconds:
+        if until <= self.state.now:
+            until += self.state.now - offered  # the answer took longer than the lease that it gives
         return max(next_tick(until, self.settings.tick_s), self.state.now + EPS) if tick_aligned else until

@@ -12,20 +12,27 @@ from themis.core.state import EPS, State, not_nothing
 from themis.core.tables import Status
 from themis.fairness.finish_time import left_held, list_schedule
 from themis.model.snapshot import Kind, Snapshot
-from themis.model.units import NONE, Bool, Float, Int
+from themis.model.units import NONE, Bool, Float, Int, Seconds
 
 
-def take(state: State, *, forecast: bool = True, needs: frozenset[str] = frozenset()) -> Snapshot:
+def take(
+    state: State, *, forecast: bool = True, needs: frozenset[str] = frozenset(), ending_by: Seconds | None = None
+) -> Snapshot:
     """The picture of the state at its ``now``; leases that end at this instant count as free.
 
-    ``forecast`` : with ``app_left_held``, which only policies read, and the columns that the policy ``needs``.
+    Parameters
+    ----------
+    forecast : with ``app_left_held``, which only policies read, and the columns that the policy ``needs``.
+    ending_by : leases that end later do not count as free although they have run out by now: the answer that this picture
+        is for was given to an earlier one, in which their GPUs were not on offer.
     """
+    by = state.now if ending_by is None else ending_by
     table = state.jobs
     job_id = np.flatnonzero(table.status[: table.size] <= Status.RUNNING)
     f = dict(zip(table.floats, np.take(table.f, job_id, axis=1)))
     i = dict(zip(table.ints, np.take(table.i, job_id, axis=1)))
     running = i["status"] == Status.RUNNING
-    held_on = running & (f["until"] > state.now + EPS)
+    held_on = running & (f["until"] > by + EPS)
     job_held = np.where(held_on, i["gpus"], 0)
 
     app_id, counts = np.unique(i["app"], return_counts=True)
@@ -34,7 +41,7 @@ def take(state: State, *, forecast: bool = True, needs: frozenset[str] = frozens
     af = dict(zip(apps.floats, np.take(apps.f, app_id, axis=1)))
     ai = dict(zip(apps.ints, np.take(apps.i, app_id, axis=1)))
     contention, capacity = state.averages(app_id)
-    gpu_free = _free_gpus(state)
+    gpu_free = _free_gpus(state, by)
     done = _done(state, f)
 
     snapshot = Snapshot(
@@ -63,7 +70,7 @@ def take(state: State, *, forecast: bool = True, needs: frozenset[str] = frozens
         job_attained=f["attained"] + i["gpus"] * (state.now - f["since"]),
         job_held=job_held, job_expiring=np.where(running & ~held_on, i["gpus"], 0), job_until=f["until"],
         job_locality=i["locality"], job_gpu_type=i["gpu_type"], job_done=done, job_serial=f["serial"],
-        job_loss_a=f["loss_a"], job_loss_b=f["loss_b"],
+        job_order=i["order"], job_loss_a=f["loss_a"], job_loss_b=f["loss_b"],
         received=state.received_now(job_id),
         finished_service=state.finished_service,
     )  # fmt: skip
@@ -78,13 +85,13 @@ def with_bids(snapshot: Snapshot, bids: Bids) -> Snapshot:
     return dataclasses.replace(snapshot, bids=bids)
 
 
-def _free_gpus(state: State) -> Bool:
+def _free_gpus(state: State, by: Seconds) -> Bool:
     """GPUs in the offer: in service, not leased beyond this instant, and nobody still stopping on them."""
     until = state.jobs.until
     holder = state.gpu_job[:, 0]
-    leased = (holder >= 0) & (until[holder] > state.now + EPS)
+    leased = (holder >= 0) & (until[holder] > by + EPS)
     second = state.gpu_job[:, 1]
-    leased |= (second >= 0) & (until[second] > state.now + EPS)
+    leased |= (second >= 0) & (until[second] > by + EPS)
     stopping = ((state.gpu_occupant != NONE) & (state.gpu_occupant != state.gpu_job)).any(axis=1)
     free: Bool = state.machine_up[state.gpu_machine] & ~leased & ~stopping
     return free

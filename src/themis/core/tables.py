@@ -124,7 +124,7 @@ class Jobs(Table):
     )  # fmt: skip
     ints = (
         "app", "config", "gpus_min", "gpus_max", "status", "attempt", "locality", "gpus", "regime", "gpu_type", "bracket",
-        "rung",
+        "rung", "order",
     )  # fmt: skip
 
     done: Float
@@ -160,3 +160,5 @@ class Jobs(Table):
     bracket: Int
     """Of its app's sweep, counted from 0; ``rung`` : the rung of the bracket that it is in, or ended in."""
     rung: Int
+    order: Int
+    """Below 0 where its app's own scheduler said in which order its jobs get gangs: the lowest first."""

@@ -167,6 +167,35 @@ class BidsCollected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AgentBid:
+    """What an app's own agent, a program of others, said in the decision that is answered next; the live service only.
+
+    With it the bids that went into a decision can be made again from the log: the others' follow from the snapshot.
+
+    Attributes
+    ----------
+    version : of the snapshot. ``said`` : rho (asked for it, before the apps are sorted) | bid | late, malformed (it lost
+        the round).
+    rho : what it said; in a bid that of winning nothing. ``rows`` : (gangs, span, GPU type, anchor, rho) as in
+        ``themis.tuning.outside``.
+    """
+
+    version: int
+    app: int
+    said: str
+    rho: float | None = None
+    rows: tuple[tuple[tuple[int, ...], int, int, int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsOrdered:
+    """An app's own scheduler wants its waiting jobs to get gangs in this order, before any that it does not name."""
+
+    app: int
+    jobs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wake:
     """All events of this instant are in: settle what follows from them."""
 
@@ -174,6 +203,7 @@ class Wake:
 Event: TypeAlias = (
     MachineJoined | MachineFailed | MachineReturned | AppSubmitted | AppCancelled | AppHeld | AppResumed
     | JobStarted | JobProgress | JobStopped | JobReached | BatchChanged | LossReported | Allocated | BidsCollected | Wake
+    | AgentBid | JobsOrdered
 )  # fmt: skip
 
 

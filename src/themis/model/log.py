@@ -43,7 +43,7 @@ _FLAT = (
     events.JobReached,
     events.BatchChanged, events.LossReported, events.JobEnded, events.CurveStopped, events.AppCancelled, events.AppFinished,
     events.AppHeld, events.AppResumed,
-    events.MachineFailed, events.MachineReturned,
+    events.MachineFailed, events.MachineReturned, events.AgentBid, events.JobsOrdered,
 )  # fmt: skip
 
 
@@ -235,6 +235,11 @@ def _flat_encoder(kind: type[Any]) -> Callable[[Fields, Any, int], None]:
     return lambda out, record, rows: out.update(zip(names, values(record)))
 
 
+def _agent_bid(d: Fields) -> events.AgentBid:
+    rows = tuple((tuple(gangs), span, kind, anchor, rho) for gangs, span, kind, anchor, rho in d.get("rows", ()))
+    return events.AgentBid(**{**d, "rows": rows})
+
+
 def _grant(d: Fields) -> Grant:
     return Grant(**{**d, "gpus": tuple(d["gpus"])})
 
@@ -378,6 +383,8 @@ _DECODERS: Mapping[str, Callable[[Fields], Record]] = MappingProxyType(
     {kind.__name__: (lambda d, kind=kind: kind(**d)) for kind in _FLAT}
     | {
         "Grant": _grant,
+        "AgentBid": _agent_bid,
+        "JobsOrdered": lambda d: events.JobsOrdered(app=d["app"], jobs=tuple(d["jobs"])),
         "MachineJoined": lambda d: MachineJoined(machine=Machine(**d["machine"])),
         "AppSubmitted": _read_app,
         "Allocated": _read_allocated,

@@ -70,12 +70,15 @@ class Snapshot:
     job_gpu_type : type of the GPUs that it has or had last.
     job_expiring : GPUs whose lease ends at this instant.
     job_done : steps done so far; ``job_serial`` : seconds per step on one reference GPU, now.
+    job_order : below 0 where the app's own agent said in which order its jobs get gangs, the lowest first.
     job_loss_a, job_loss_b : of the job's loss curve ``a / (b i + 1) + c``; its floor c matters to nobody.
     gpu_machine, gpu_slot : [G]. ``gpu_free`` : [G], in the offer. ``gpu_job`` : [G, seats], job id that has the seat or -1.
     free : [N] GPUs in the offer. ``machine_gpus`` : [N] in service, 0 while failed.
     finished_service : GPU-seconds that each app of the past got until it ended, rising; any length.
     received : [J, K] seconds that the job ran on each type.
     ahead : forecast of each job's training; for policies that have it in their ``needs``.
+    bids : optional, the answer to a policy's ``Ask``. ``rho_said`` : optional, [A], what apps' own agents say that their
+        finish-time fairness is now, NaN where none says anything.
     """
 
     version: int
@@ -142,6 +145,7 @@ class Snapshot:
     job_gpu_type: Int
     job_done: Float
     job_serial: Float
+    job_order: Int
     job_loss_a: Float
     job_loss_b: Float
     received: Float
@@ -149,6 +153,7 @@ class Snapshot:
 
     bids: Bids | None = field(default=None)
     ahead: Ahead | None = field(default=None)
+    rho_said: Float | None = field(default=None)
 
     @property
     def apps(self) -> int:

@@ -57,9 +57,14 @@ ON_FREE_GPUS = Pace()
 
 @dataclass(slots=True)
 class Workbench:
-    """Caches that may be dropped at any moment without changing a decision; owned by the caller, never by the policy."""
+    """Caches that may be dropped at any moment without changing a decision; owned by the caller, never by the policy.
+
+    ``seconds`` : the live service only: after about so long a search should stop with the best answer found and its proven
+    gap. Infinite in simulations, whose searches are bounded by work.
+    """
 
     caches: dict[str, Any] = field(default_factory=dict)
+    seconds: Seconds = math.inf
 
     def clear(self) -> None:
         """Drop everything."""

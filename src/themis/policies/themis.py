@@ -27,7 +27,7 @@ from themis.fairness.filtering import bidder_count, worst_first
 from themis.fairness.finish_time import FinishTime, Form
 from themis.model.answers import Ask, Proof, Solved
 from themis.model.snapshot import Snapshot
-from themis.model.units import NONE, Bool, Int, Locality
+from themis.model.units import NONE, Bool, Float, Int, Locality
 from themis.placement.grants import Hand, demand_of, lease_end
 from themis.placement.packing import Counts, narrowest
 from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
@@ -66,7 +66,7 @@ class Themis:
     decline: bool = True
 
     claims: ClassVar[frozenset[str]] = frozenset({"work_conserving", "grows_elastic_jobs"})
-    needs: ClassVar[frozenset[str]] = frozenset({"bids"})
+    needs: ClassVar[frozenset[str]] = frozenset({"bids", "rho_said"})
     level: ClassVar[Level] = Level.APP
 
     def __post_init__(self) -> None:
@@ -83,25 +83,29 @@ class Themis:
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """First ask for bids, then clear."""
         finish = FinishTime(snapshot, self.rho)
-        queue = self._queue(snapshot, finish)
+        said = snapshot.rho_said
+        rho = finish.rho if said is None else np.where(np.isnan(said), finish.rho, said)
+        queue = self._queue(snapshot, rho)
         bidders = np.sort(queue[: bidder_count(len(queue), self.f)])
         if snapshot.bids is None:
             return Solved(answer=Ask(column="bids", apps=bidders, offer=snapshot.free, form=self.rho.value))
-        return _Round(self, snapshot, finish, queue, bidders).solve(snapshot.bids)
+        return _Round(self, snapshot, finish, rho, queue, bidders).solve(snapshot.bids, Limits(seconds=bench.seconds))
 
-    def _queue(self, s: Snapshot, finish: FinishTime) -> Int:
+    def _queue(self, s: Snapshot, rho: Float) -> Int:
         """Apps with unmet demand, worst rho first, ties by arrival and id."""
         unmet = np.unique(s.job_app[s.job_held < s.job_gpus_max])
         first = s.app_held[unmet] == 0 if self.waiting is Waiting.UNBOUNDED else None
-        out: Int = unmet[worst_first(finish.rho[unmet], s.app_arrival[unmet], s.app_id[unmet], first)]
+        out: Int = unmet[worst_first(rho[unmet], s.app_arrival[unmet], s.app_id[unmet], first)]
         return out
 
 
 class _Round:
     """One auction, from bids to grants."""
 
-    def __init__(self, policy: Themis, s: Snapshot, finish: FinishTime, queue: Int, bidders: Int) -> None:
+    def __init__(self, policy: Themis, s: Snapshot, finish: FinishTime, rho: Float, queue: Int, bidders: Int) -> None:
         self.policy, self.s, self.finish, self.queue, self.bidders = policy, s, finish, queue, bidders
+        self.rho = rho
+        """That apps were sorted by: what their own agents said, or what follows from the snapshot."""
         self.rng = np.random.default_rng((s.seed, s.round))
         self.hand = Hand(s)
         self.until = lease_end(s, starving=bool((s.app_gang_min[bidders] > s.free.sum()).any()))
@@ -109,13 +113,13 @@ class _Round:
         """Gangs that payments took away: (app row, counts, job to extend)."""
         self.leftover = np.zeros(s.apps, dtype=np.int64)
 
-    def solve(self, bids: Bids) -> Solved:
+    def solve(self, bids: Bids, limits: Limits) -> Solved:
         s = self.s
         offer = Offer(free=s.free, machine_rack=s.machine_rack, machine_type=s.machine_type)
         if self.policy.waiting is Waiting.UNBOUNDED:
             # Sets of as many served apps are compared by what each gains over its 1/N share: V has no scale of its own.
             bids = replace(bids, base=bids.base - np.where(s.app_held[self.bidders] == 0, UNSERVED, 0.0))
-        outcome = clear(offer, bids, Limits())
+        outcome = clear(offer, bids, limits)
         for b in np.flatnonzero(outcome.row >= 0).tolist():
             self._pay_out(b, bids, outcome)
         self._leftovers()
@@ -222,7 +226,7 @@ class _Round:
         won = np.bincount(outcome.win_bidder, weights=outcome.win_gpus, minlength=len(self.bidders)).astype(np.int64)
         return Proof(
             objective=outcome.objective, bound=outcome.bound, method=outcome.method, offered=int(s.free.sum()),
-            app=s.app_id[rows], rho=self.finish.rho[rows], bid=bid, won=np.where(bid, won[at], 0),
+            app=s.app_id[rows], rho=self.rho[rows], bid=bid, won=np.where(bid, won[at], 0),
             kept=np.where(pays, outcome.kept[at], 1.0), kept_low=np.where(pays, outcome.kept_low[at], 1.0),
             kept_high=np.where(pays, outcome.kept_high[at], 1.0), leftover=self.leftover[rows],
         )  # fmt: skip

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Empty
 from typing import Any
 
 import grpc
@@ -25,6 +26,7 @@ from themis.client.channel import METHODS, SERVICE, to_bytes
 from themis.errors import InputError, ThemisError, UnknownName
 from themis.report.explain import explain
 from themis.service import views
+from themis.service.agents import TooLate
 from themis.service.arbiter import Arbiter, Closed
 from themis.service.journal import export, read_records
 from themis.service.submission import Limit, submit
@@ -38,6 +40,8 @@ MOST_ROWS = 1000
 
 Row = tuple[int, float, str, str]
 """A record: number, time, kind, line."""
+NEVER = threading.Event()
+"""For callers within the process, who hang up by not asking for more."""
 
 log = logging.getLogger("themis.service")
 
@@ -49,6 +53,7 @@ class Api:
         self.arbiter, self.root = arbiter, root
         self.ending = threading.Event()
         self._streams = threading.Semaphore(STREAMS)
+        self._agents = threading.Semaphore(arbiter.config.max_agents)
 
     def _do(self, work: Callable[[Arbiter], Any]) -> Any:
         return self.arbiter.ask(lambda: work(self.arbiter))
@@ -136,11 +141,11 @@ class Api:
 
     # ---- what goes on ------------------------------------------------------------------------------------------------
 
-    def Events(self, request: pb.EventsRequest) -> Iterator[pb.Record]:
+    def Events(self, request: pb.EventsRequest, gone: threading.Event = NEVER) -> Iterator[pb.Record]:
         """The journal's records."""
         after, left = request.after, request.limit or -1
         with _Turn(self._streams):
-            while not self.ending.is_set():
+            while not self.ending.is_set() and not gone.is_set():
                 rows = read_records(self.arbiter.journal.path, after, MOST_ROWS)
                 after = rows[-1][0] if rows else after
                 for number, time, kind, line in self._of_user(rows, request.user):
@@ -159,12 +164,12 @@ class Api:
         users, app_of = self._do(views.owners)
         return [row for row in rows if _concerns(json.loads(row[3]), user, users, app_of)]
 
-    def Logs(self, request: pb.LogsRequest) -> Iterator[pb.LogChunk]:
+    def Logs(self, request: pb.LogsRequest, gone: threading.Event = NEVER) -> Iterator[pb.LogChunk]:
         """What a rank wrote: every attempt's file in turn, the last one as it grows."""
         job = self._do(lambda a: self._job(a, request))
         at: dict[int, int] = {}
         with _Turn(self._streams):
-            while not self.ending.is_set():
+            while not self.ending.is_set() and not gone.is_set():
                 # Asked before reading: what was written before the end is then read after it was seen.
                 over = not request.follow or self._do(lambda a: not a.state.apps.active[a.state.jobs.app[job]])
                 sent = False
@@ -176,6 +181,46 @@ class Api:
                     return
                 if not sent:
                     self.ending.wait(POLL_S)
+
+    # ---- agents of apps ---------------------------------------------------------------------------------------------
+
+    def Attend(self, request: pb.AppRef, gone: threading.Event = NEVER) -> Iterator[pb.AgentEvent]:
+        """An app's own agent, until the app is over or it hangs up."""
+        app, name = self._do(lambda a: self._active(a, request.app))
+        with _Turn(self._agents, f"{self.arbiter.config.max_agents} agents attend already; raise max_agents."):
+            seat = self.arbiter.desk.attend(app, name)
+            try:
+                while not self.ending.is_set() and not gone.is_set():
+                    try:
+                        event = seat.outbox.get(timeout=POLL_S)
+                    except Empty:
+                        continue
+                    if event is None:
+                        return
+                    yield event
+            finally:
+                self.arbiter.desk.leave(seat)
+
+    def Estimate(self, request: pb.EstimateRequest) -> pb.EstimateReply:
+        """An agent's rho."""
+        self.arbiter.desk.estimate(self._find(request.app), request.round, request.rho)
+        return pb.EstimateReply()
+
+    def Bid(self, request: pb.BidRequest) -> pb.BidReply:
+        """An agent's bid; what is wrong with it is said at once, in the caller's thread."""
+        self.arbiter.desk.bid(self._find(request.app), request)
+        return pb.BidReply()
+
+    def _find(self, ref: str) -> int:
+        # By number without the arbiter's thread: a bid must not wait for whatever that does.
+        app: int = int(ref) if ref.isdecimal() else self._do(lambda a: views.find_app(a, ref))
+        return app
+
+    def _active(self, a: Arbiter, ref: str) -> tuple[int, str]:
+        app = views.find_app(a, ref)
+        if not a.state.apps.active[app]:
+            raise InputError(f"app {ref[:100]!r} is over, no agent can bid for it.")
+        return app, a.state.app_specs[app].name
 
     def _job(self, a: Arbiter, request: pb.LogsRequest) -> int:
         jobs = a.state.app_jobs(views.find_app(a, request.app))
@@ -200,12 +245,15 @@ def _concerns(line: dict[str, Any], user: str, users: list[str], app_of: list[in
 class _Turn:
     """A place among the streams, or RESOURCE_EXHAUSTED."""
 
-    def __init__(self, places: threading.Semaphore) -> None:
+    def __init__(self, places: threading.Semaphore, full: str = "") -> None:
         self.places = places
+        self.full = full or (
+            f"{STREAMS} callers follow events or logs already; end one of them, or ask without follow."
+        )
 
     def __enter__(self) -> None:
         if not self.places.acquire(blocking=False):
-            raise Limit(f"{STREAMS} callers follow events or logs already; end one of them, or ask without follow.")
+            raise Limit(self.full)
 
     def __exit__(self, *_: object) -> None:
         self.places.release()
@@ -236,7 +284,9 @@ def serve(api: Api, address: str, token: str, most_bytes: int) -> tuple[grpc.Ser
     """
     options = [("grpc.max_receive_message_length", most_bytes), ("grpc.so_reuseport", 0)]
     server = grpc.server(
-        ThreadPoolExecutor(WORKERS, thread_name_prefix="themis-api"), options=options, interceptors=[_Token(token)]
+        ThreadPoolExecutor(WORKERS + api.arbiter.config.max_agents, thread_name_prefix="themis-api"),
+        options=options,
+        interceptors=[_Token(token)],
     )
     handlers = {name: _handler(getattr(api, name), name) for name in METHODS}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
@@ -270,7 +320,7 @@ class _Token(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic for t
         return continuation(details) if right else self.refusal
 
 
-def _handler(do: Callable[[Any], Any], name: str) -> Any:
+def _handler(do: Callable[..., Any], name: str) -> Any:
     method = METHODS[name]
 
     def one(request: Any, context: grpc.ServicerContext) -> Any:
@@ -278,8 +328,10 @@ def _handler(do: Callable[[Any], Any], name: str) -> Any:
             return do(request)
 
     def many(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        gone = threading.Event()
+        context.add_callback(gone.set)  # a stream that has nothing to say would not notice otherwise
         with _Status(context, name):
-            yield from do(request)
+            yield from do(request, gone)
 
     if method.stream:
         return grpc.unary_stream_rpc_method_handler(many, method.read, to_bytes)
@@ -313,6 +365,8 @@ def code_of(error: ThemisError) -> grpc.StatusCode:
             return code.UNAVAILABLE
         case Limit():
             return code.RESOURCE_EXHAUSTED
+        case TooLate():
+            return code.FAILED_PRECONDITION
         case UnknownName():
             return code.NOT_FOUND
         case InputError():

@@ -45,9 +45,12 @@ from themis.policies.api import make_policy
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.speed import Profile, ProfileBook
 from themis.service import recovery
+from themis.service.agents import Desk, Names
 from themis.service.config import Config
 from themis.service.engine import Engine
 from themis.service.journal import Entry, Journal
+from themis.service.notices import notify
+from themis.service.solving import Reply, WorkerSolver
 from themis.service.speeds import read_profile
 
 IDLE_S = 0.5
@@ -71,7 +74,12 @@ class LiveExecutor(Protocol):
     def close(self, *, stop_jobs: bool = True) -> None: ...
 
 
-Heard = Event | AttemptEnded | Measurement
+@dataclass(frozen=True, slots=True)
+class Nudge:
+    """Something may be due earlier than was believed."""
+
+
+Heard = Event | AttemptEnded | Measurement | Reply | Nudge
 MakeExecutor = Callable[[Programs, Callable[[Heard], None], Callable[[], ProfileBook]], LiveExecutor]
 
 
@@ -92,6 +100,7 @@ class Arbiter:
     ----------
     journal : a fresh one, or one to go on from; it must have been begun with the same machines and settings.
     make_executor : builds the executor from (programs, where it should report to, speeds as believed).
+    apart : run the policy in a process of its own, so that it delays nobody.
     wall : seconds since 1970, read once: from then on ``steady``, a clock that never jumps, is used.
 
     Raises
@@ -107,6 +116,7 @@ class Arbiter:
         make_executor: MakeExecutor,
         *,
         book: ProfileBook = DEFAULT_BOOK,
+        apart: bool = False,
         wall: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -127,9 +137,15 @@ class Arbiter:
             validate=config.validate,
         )  # fmt: skip
         policy = make_policy(config.policy)
-        self.engine = Engine(
-            journal, Scheduler(self.book, self.settings, policy.pace, policy.needs), policy, self._announce
+        self.desk = Desk(
+            self._names, lambda: self.queue.put(Nudge()), answer_s=config.agent_s, misses=config.agent_misses
         )
+        self.engine = Engine(
+            journal, Scheduler(self.book, self.settings, policy.pace, policy.needs), policy, self._announce,
+            desk=self.desk,
+        )  # fmt: skip
+        if apart:
+            self.engine.solver = WorkerSolver(policy, config.solve_s, self.queue.put)
         fresh = journal.last()[0] == 0
         if fresh:
             recovery.begin(self, wall())
@@ -154,6 +170,8 @@ class Arbiter:
 
     def start(self) -> Arbiter:
         """Start the executor and the thread."""
+        if self.engine.solver is not None:
+            self.engine.solver.ready()
         self.executor.start()
         self._thread.start()
         return self
@@ -186,7 +204,17 @@ class Arbiter:
             self._ended = True
             if self._thread.is_alive():
                 self._thread.join()
+            self.desk.close()
+            if self.engine.solver is not None:
+                self.engine.solver.close()
             self.journal.close()
+
+    def _names(self) -> Names:
+        state = self.state
+        return Names(
+            machines=[machine.name for machine in state.machines], racks=list(state.racks),
+            first_job=lambda app: int(state.apps.first_job[app]),
+        )  # fmt: skip
 
     def _program(self, app: App, index: int) -> Program:
         return self.programs[app.name][index]
@@ -217,11 +245,15 @@ class Arbiter:
                 else:
                     self._hear(item, now)
             if not self._closing:
+                self.engine.attend(now)
                 self.engine.advance(now)
-        for command in self.engine.commands():
+        decided, self.engine.decided = self.engine.decided, []
+        commands = self.engine.commands()
+        for command in commands:
             # While it ends, gangs may stop but none may start; the next arbiter finds that those never ran.
             if isinstance(command, Revoke) or (isinstance(command, Grant | Renew) and not self._closing):
                 self.executor.submit(command)
+        notify(self, decided, commands)
         for reply, result, error in replies:
             if error is None:
                 reply.set_result(result)
@@ -257,12 +289,15 @@ class Arbiter:
             case AttemptEnded():
                 self.journal.add_attempt(now, item)
                 self._count_failure(item, now)
-            case Measurement():
+            case Measurement() | Nudge():
                 pass
             case MachineJoined():
                 if item.machine.name not in {machine.name for machine in self.state.machines}:
                     self.executor.join(item.machine)
                     self.engine.feed(item, now)
+            case Reply():
+                if not self._closing:
+                    self.engine.answered(item, now)
             case MachineFailed() | MachineReturned():
                 away = isinstance(item, MachineFailed)
                 (self.lost.add if away else self.lost.discard)(item.machine)
@@ -286,6 +321,7 @@ class Arbiter:
     def _announce(self, now: Seconds, command: Command) -> None:
         if isinstance(command, AppFinished):
             self.journal.end_app(command.app, command.outcome, now, command.rho_paper)
+            self.desk.finished(command.app)
 
     def _refuse_rest(self) -> None:
         while True:

@@ -38,6 +38,10 @@ class Config:
     progress_s : at most one progress record of a job in so long.
     users, groups : those with a weight or a group; users who are not listed have ``others_weight``.
     user_gpus, group_gpus : quotas of those who have one. ``others_gpus`` : of each user who is not listed, or None.
+    solve_s : about so long may a decision take; its searches then stop with the best answer found and its proven gap.
+        A policy that takes three times as long is stopped, and ``fifo`` decides.
+    agent_s : within so long apps' own agents answer (docs/agents.md). ``agent_misses`` : so many answers in a row may be
+        missing before the service's agent takes over. ``max_agents`` : so many may attend.
     max_message_bytes, max_jobs, max_apps, max_apps_per_user : limits of a call, of jobs in an app, of active apps.
     max_submissions : of one user in an hour.
     allow_root : let jobs run as root where the arbiter does. ``single_trust`` : jobs run as the arbiter's own user even
@@ -75,6 +79,10 @@ class Config:
     group_gpus: Mapping[str, int] = field(default_factory=dict)
     others_weight: float = 1.0
     others_gpus: int | None = None
+    solve_s: Seconds = 10.0
+    agent_s: Seconds = 2.0
+    agent_misses: int = 3
+    max_agents: int = 256
     max_message_bytes: int = 4 << 20
     max_jobs: int = 1000
     max_apps: int = 5000

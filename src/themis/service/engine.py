@@ -1,21 +1,25 @@
 """The core under a journal: every event is written down, with what the core makes of it, before anything is done.
 
-Time is given by the caller. The engine answers ``Wake`` at the instants that the core asked for, and ``Solve`` and
-``CollectBids`` at once, as the simulator does; so one sequence of events gives the same commands in both. Each ``Wake``
-is delivered at the very instant that was asked for, however late the caller comes, except after a restart: what became
-due while nobody was there is settled at the time of the restart, once, not for every lease that passed meanwhile.
+Time is given by the caller. The engine answers ``Wake`` at the instants that the core asked for. Each is delivered at the
+very instant that was asked for, however late the caller comes, except after a restart: what became due while nobody was
+there is settled at the time of the restart, once, not for every lease that passed meanwhile.
+
+A decision goes its own way, while events come in: apps' agents say their rho, the policy runs, agents bid, the policy runs
+again; only its answer is written down, and the bids of others that went into it. Without a ``solver`` and agents all of
+that happens at once, as in the simulator; so one sequence of events gives the same commands in both.
 """
 
 from __future__ import annotations
 
 import heapq
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from themis.core.scheduler import Scheduler
-from themis.errors import InputError, ThemisError
-from themis.model.answers import Solved
+from themis.errors import InputError
+from themis.model.answers import Ask, Proof
 from themis.model.events import (
     Allocated,
     BidsCollected,
@@ -25,6 +29,7 @@ from themis.model.events import (
     Grant,
     Header,
     JobReached,
+    JobsOrdered,
     JobStarted,
     JobStopped,
     Renew,
@@ -35,12 +40,24 @@ from themis.model.events import (
 )  # fmt: skip
 from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
-from themis.policies.api import Policy, Workbench, make_policy
+from themis.policies.api import Policy, Workbench
+from themis.service.agents import Desk
 from themis.service.journal import Journal
-from themis.tuning.agent import answer_ask
+from themis.service.solving import Reply, Solver, Task, decide, fall_back
+from themis.tuning.outside import merge
 
-FALLBACK = "fifo"
-"""Decides where the policy itself could not: GPUs should not stand idle because of it."""
+log = logging.getLogger("themis.service")
+
+
+@dataclass(slots=True)
+class Flight:
+    """The decision under way: its snapshot as the policy sees it, and what is waited for: rho, policy or bids."""
+
+    version: int
+    snapshot: Snapshot
+    waits: str = "rho"
+    reply: Reply | None = None
+    """The policy's first answer, where that asks for bids."""
 
 
 @dataclass(slots=True)
@@ -52,6 +69,11 @@ class Engine:
     policy: Policy
     announce: Callable[[Seconds, Command], None] = lambda time, command: None
     bench: Workbench = field(default_factory=Workbench)
+    solver: Solver | None = None
+    desk: Desk | None = None
+    flight: Flight | None = None
+    decided: list[Proof] = field(default_factory=list)
+    """Of the decisions of this turn, for those who are told of them."""
     wakes: list[Seconds] = field(default_factory=list)
     not_before: Seconds = 0.0
     """Wakes that were due earlier are delivered now: they fell into the time when no arbiter ran."""
@@ -88,8 +110,98 @@ class Engine:
 
     @property
     def next_wake(self) -> Seconds | None:
-        """When ``advance`` has something to do."""
-        return self.wakes[0] if self.wakes else None
+        """When ``advance`` or ``attend`` has something to do."""
+        due = [*self.wakes[:1], *([self.desk.due] if self.desk is not None and self.desk.due is not None else [])]
+        return min(due, default=None)
+
+    # ---- the decision under way ------------------------------------------------------------------------------------
+
+    def attend(self, now: Seconds) -> None:
+        """See to the decision under way: a window of the agents that is over, a solver that will not answer."""
+        if self.flight is None:
+            if self.core.solving is not None:
+                self._solve(self.core.solving, now)  # the arbiter before this one did not live to see its answer
+        elif self.flight.waits == "policy":
+            problem = self.solver.overdue() if self.solver is not None else ""
+            if problem:
+                self.answered(fall_back(self.flight.snapshot, self.flight.version, problem), now)
+        elif self.desk is not None and self.desk.complete(now):
+            self._close(self.desk, self.flight, now)
+
+    def answered(self, reply: Reply, now: Seconds) -> None:
+        """The policy's answer is there."""
+        flight = self.flight
+        if flight is None or flight.waits != "policy" or reply.version != flight.version:
+            return
+        self.problem = reply.problem
+        if reply.problem:
+            log.warning("%s decides instead of the policy: %s", "fifo", reply.problem)
+        answer = Allocated(version=reply.version, solved=reply.solved)
+        if isinstance(reply.solved.answer, Ask):
+            flight.reply = reply
+        else:
+            self.flight = None
+            self.journal.append(now, answer)
+            proof = reply.solved.proof
+            self.decided.append(proof)
+            if proof.method == "time":
+                gap = proof.bound - proof.objective
+                log.info("decision %d stopped after %.1f s, within %.2g nats", reply.version, reply.seconds, gap)
+        self._step(answer, now)
+
+    def _solve(self, snapshot: Snapshot, now: Seconds) -> None:
+        flight = self.flight
+        if flight is not None and snapshot.bids is not None:
+            # The picture that the policy saw first has what agents said; the core's has not.
+            flight.snapshot = replace(flight.snapshot, bids=snapshot.bids)
+            self._ask_policy(flight, Task(version=flight.version, snapshot=None, bids=snapshot.bids), now)
+            return
+        self.flight = flight = Flight(snapshot.version, snapshot)
+        if self.desk is not None and "rho_said" in self.policy.needs and self.desk.probe(snapshot, self._form, now):
+            return
+        self._ask_policy(flight, Task(version=flight.version, snapshot=snapshot), now)
+
+    @property
+    def _form(self) -> str:
+        """The form of rho that the policy sorts by."""
+        return str(getattr(self.policy, "rho", "paper"))
+
+    def _ask_policy(self, flight: Flight, task: Task, now: Seconds) -> None:
+        flight.waits = "policy"
+        if self.solver is not None:
+            self.solver.start(task)
+        else:
+            self.answered(decide(self.policy, flight.snapshot, flight.version, self.bench), now)
+
+    def _collect(self, ask: Ask, now: Seconds) -> None:
+        """Offer the GPUs to those agents that are programs of others; the service's own have bid already."""
+        flight = self.flight
+        assert flight is not None
+        assert flight.reply is not None
+        assert flight.reply.bids is not None
+        flight.waits = "bids"
+        if self.desk is None or not self.desk.offer(flight.snapshot, ask, flight.reply.bids, now):
+            self._step(BidsCollected(version=flight.version, bids=flight.reply.bids), now)
+
+    def _close(self, desk: Desk, flight: Flight, now: Seconds) -> None:
+        """A window of the agents is over."""
+        if flight.waits == "rho":
+            flight.snapshot = replace(flight.snapshot, rho_said=desk.close_probe(flight.snapshot))
+            for record in desk.rho_records(flight.version):
+                self.feed(record, now)
+            self._ask_policy(flight, Task(version=flight.version, snapshot=flight.snapshot), now)
+            return
+        assert flight.reply is not None
+        assert flight.reply.bids is not None
+        assert isinstance(flight.reply.solved.answer, Ask)
+        ask = flight.reply.solved.answer
+        said = desk.close_offer(flight.snapshot, ask)
+        for record in desk.bid_records(flight.version, flight.snapshot, ask, said):
+            self.feed(record, now)
+        for app, jobs in sorted(desk.orders().items()):
+            if self.core.state.apps.active[app]:
+                self.feed(JobsOrdered(app=app, jobs=jobs), now)
+        self._step(BidsCollected(version=flight.version, bids=merge(flight.reply.bids, said)), now)
 
     def _step(self, event: Event, now: Seconds) -> None:
         self._note(event)
@@ -101,27 +213,14 @@ class Engine:
             case WakeAt():
                 heapq.heappush(self.wakes, max(command.time, now))
             case Solve():
-                answer = Allocated(version=command.version, solved=self._solve(command.snapshot))
-                self.journal.append(now, answer)
-                self._step(answer, now)
+                self._solve(command.snapshot, now)
             case CollectBids():
-                bids = answer_ask(command.snapshot, command.ask)
-                self._step(BidsCollected(version=command.version, bids=bids), now)
+                self._collect(command.ask, now)
             case _:
                 self.journal.append(now, command)
                 self._remember(command)
                 self.announce(now, command)
                 self.out.append(command)
-
-    def _solve(self, snapshot: Snapshot) -> Solved:
-        try:
-            solved = self.policy(snapshot, self.bench)
-        except ThemisError as error:
-            self.problem = f"at {snapshot.now:.0f} s: {error}"
-            self.bench.clear()
-            return make_policy(FALLBACK)(snapshot, Workbench())
-        self.problem = ""
-        return solved
 
     # ---- what a restart needs -------------------------------------------------------------------------------------
 

@@ -116,6 +116,14 @@ class ServiceText(Written):
         default=5.0, description="added to lease and grace before a silent machine's GPUs count as free (5s)"
     )
     progress: Wait = Field(default=30.0, description="at most one progress record of a job in so long (30s)")
+    solve: Duration = Field(
+        default=10.0, description="about so long may a decision take; its search then stops with the best found (10s)"
+    )
+    agent_wait: Duration = Field(default=2.0, description="within so long apps' own agents answer (2s)")
+    agent_misses: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=3, description="answers in a row that an agent may miss before the service bids for its app (3)"
+    )
+    max_agents: Annotated[int, Field(ge=1, le=4096)] = Field(default=256, description="most agents at once (256)")
     max_message: Annotated[int, reads(sizes.memory)] = Field(
         default=4 << 20, description="largest message of a caller (4 MiB)"
     )
@@ -296,7 +304,8 @@ def _config(findings: Findings, path: Path | None) -> Config:
         checkpoint_every_s=text.checkpoint_every, unknown_work_s=text.unknown_work, seed=text.seed, host=text.host,
         port=text.port, http_port=text.http_port, retries=text.retries, backoff_s=text.backoff,
         backoff_most_s=text.backoff_most, grace_s=text.grace, node_lease_s=text.node_lease, node_renew_s=text.node_renew,
-        node_margin_s=text.node_margin, progress_s=text.progress, max_message_bytes=text.max_message, max_jobs=text.max_jobs,
+        node_margin_s=text.node_margin, progress_s=text.progress, solve_s=text.solve,
+        agent_s=text.agent_wait, agent_misses=text.agent_misses, max_agents=text.max_agents, max_message_bytes=text.max_message, max_jobs=text.max_jobs,
         max_apps=text.max_apps, max_apps_per_user=text.max_apps_per_user, max_submissions=text.max_submissions,
         allow_root=text.allow_root, single_trust=text.single_trust, validate=text.check_state,
         users=tuple(User(name=n, weight=u.weight, group=u.group or "") for n, u in text.users.items()),

@@ -93,7 +93,7 @@ def start(home: Path, config: Config) -> Service:
             allow_root=config.allow_root,
         )  # fmt: skip
 
-    arbiter = Arbiter(config, hosts, Journal(home / "journal.db"), executor)
+    arbiter = Arbiter(config, hosts, Journal(home / "journal.db"), executor, apart=True)
     api = Api(arbiter, home / "run")
     server, port = serve(api, f"{config.host}:{config.port}", token, config.max_message_bytes)
     try:

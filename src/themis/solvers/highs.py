@@ -1,7 +1,7 @@
 """Linear and integer programs in HiGHS, called directly: arrays in, a solution and a proven bound out.
 
-One thread, a fixed seed, and limits on nodes and simplex iterations, never on seconds: the same arrays give the
-same answer on any machine.
+One thread, a fixed seed, and limits on nodes and simplex iterations: the same arrays give the same answer on any
+machine. Only the live service limits seconds.
 """
 
 from __future__ import annotations
@@ -76,7 +76,14 @@ _PREPARING = (
 
 
 def solve(
-    program: Program, *, gap: float, nodes: int, accept: float, start: Floats | None = None, small: bool = False
+    program: Program,
+    *,
+    gap: float,
+    nodes: int,
+    accept: float,
+    start: Floats | None = None,
+    small: bool = False,
+    seconds: float = np.inf,
 ) -> Solution:
     """Solve to the absolute `gap`, within `nodes` branch-and-bound nodes.
 
@@ -94,6 +101,8 @@ def solve(
         Shape [X], a feasible point to begin from.
     small
         Of a hundred columns or so: cuts at the root settle it, and preparing for a long search costs more than it saves.
+    seconds
+        Wall time after which to stop with the best point found.
 
     Raises
     ------
@@ -109,6 +118,8 @@ def solve(
         highs.setOptionValue(name, value)
     for name in _PREPARING if small else ():
         highs.setOptionValue(name, "off" if name == "presolve" else False)
+    if seconds < np.inf:
+        highs.setOptionValue("time_limit", seconds)
     highs.passModel(_model(program))
     if start is not None:
         hint = highspy.HighsSolution()

@@ -1,5 +1,7 @@
 """How an app's scheduler splits what it was granted among its jobs: running jobs go on, then the longest waits least.
 
+An app whose own agent named an order of its jobs gets that instead (Themis §4.2.2, step 5).
+
 This is list scheduling, longest first, on the gangs that the app has; bids (``tuning.agent``) price exactly this.
 """
 
@@ -10,19 +12,21 @@ import numpy as np
 from themis.model.units import NONE, Bool, Float, Int
 
 
-def choose_job(job_id: Int, left: Float, warm: Bool, fits: Bool) -> int:
+def choose_job(job_id: Int, left: Float, warm: Bool, fits: Bool, order: Int | None = None) -> int:
     """The job that should get a gang, or -1 if none can use it.
 
     Parameters
     ----------
     job_id, left, warm, fits : one app's jobs: id, work left, whether its lease is just ending, whether it can use the gang.
+    order : below 0 where the app's own scheduler said so; 0 or None: it did not.
 
     Returns
     -------
-    Warm jobs first, then the most work left, then the lower id.
+    The lowest ``order`` first, then warm jobs, then the most work left, then the lower id.
     """
     rows = np.flatnonzero(fits)
     if not len(rows):
         return NONE
-    order = np.lexsort((job_id[rows], -left[rows], ~warm[rows]))
-    return int(job_id[rows[order[0]]])
+    wish = np.zeros(len(rows), dtype=np.int64) if order is None else order[rows]
+    best = np.lexsort((job_id[rows], -left[rows], ~warm[rows], wish))[0]
+    return int(job_id[rows[best]])

@@ -1,0 +1,77 @@
+"""Answers that come late, as those of the live service do: what still fits is placed, the rest is solved again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from themis.model.events import Allocated, Command, Grant, Renew, Solve
+from themis.model.settings import Settings
+from themis.policies.api import Workbench, make_policy
+from themis.sim.replay import replay_records
+from themis.sim.runner import Record, Simulation, _Run, outages
+from themis.testing.builders import BOOK, NO_OVERHEAD, machines, random_workload
+
+
+class Late(_Run):
+    """The simulator, but every answer takes its time while other things happen."""
+
+    def __init__(self, simulation: Simulation, log: list[tuple[float, Record]], seed: int, longest: float) -> None:
+        super().__init__(
+            simulation, lambda time, record: log.append((time, record)), lambda *_: None, Workbench(), lambda: False
+        )
+        self.rng, self.longest, self.stale = np.random.default_rng(seed), longest, 0
+
+    def _carry_out(self, command: Command) -> None:
+        if isinstance(command, Solve):
+            solved = self.sim.policy(command.snapshot, self.bench)
+            delay = float(self.rng.choice([0.0, self.rng.uniform(0, self.longest)]))
+            self.kernel.schedule(self.kernel.now + delay, Allocated(version=command.version, solved=solved))
+            return
+        super()._carry_out(command)
+
+    def _feed(self, event: object) -> None:
+        if isinstance(event, Allocated) and self.core.state.version != event.version:
+            self.stale += 1
+        super()._feed(event)  # type: ignore[arg-type]
+
+
+def simulation(policy: str, seed: int, settings: Settings = NO_OVERHEAD) -> Simulation:
+    cluster = machines(4, 4, 2)
+    return Simulation(
+        workload=random_workload(seed, apps=6), cluster=cluster, book=BOOK, policy_name=policy, policy=make_policy(policy),
+        settings=settings, outages=outages(cluster, mtbf_s=4000.0, lasts_s=300.0, until=8000.0, seed=seed),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("longest", [5.0, 90.0, 2000.0])
+@pytest.mark.parametrize("policy", ["themis", "drf", "max_min_fairness", "tiresias", "gandiva"])
+def test_no_job_is_lost_and_the_log_replays_however_late_answers_are(policy: str, longest: float) -> None:
+    stale = 0
+    for seed in range(2):
+        log: list[tuple[float, Record]] = []
+        run = Late(simulation(policy, seed), log, seed, longest)
+        run.run()  # checks every invariant after every step, and that all apps end
+        stale += run.stale
+        done = replay_records([(t, r) for t, r in log if type(r).__name__ != "Wake"], book=BOOK)
+        assert done.difference is None
+    assert stale > 0 or longest < 60
+
+
+def test_leases_that_run_out_while_the_policy_thinks_are_not_lost_for_it() -> None:
+    """They were not on offer then; the next decision has them, at once, and nobody restarts."""
+    log: list[tuple[float, Record]] = []
+    run = Late(simulation("themis", 1, Settings(container_s=0.0, validate=True, lease_s=60.0)), log, 3, 150.0)
+    run.run()
+    assert any(isinstance(r, Renew) for _, r in log)
+    for t, record in log:
+        if isinstance(record, Grant | Renew):
+            assert record.until > t
+
+
+def test_an_answer_at_once_gives_the_log_of_the_simulator() -> None:
+    log: list[tuple[float, Record]] = []
+    expected: list[tuple[float, Record]] = []
+    Late(simulation("themis", 2), log, 0, 0.0).run()
+    simulation("themis", 2).run(lambda time, record: expected.append((time, record)))
+    assert [r for _, r in log if isinstance(r, Grant)] == [r for _, r in expected if isinstance(r, Grant)]
