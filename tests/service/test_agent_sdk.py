@@ -1,0 +1,165 @@
+"""Agents over the loopback: the example of the documentation, and agents that misbehave."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from themis import Agent
+from themis.client import themis_pb2 as pb
+from themis.client.agent import Bid, Offer, Row
+from themis.client.channel import METHODS, to_bytes
+from themis.client.client import Client
+from themis.errors import InputError
+from themis.service.config import Config
+from themis.service.up import Service, running
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = (ROOT / "examples" / "agent.py").read_text(encoding="utf-8")
+
+
+def test_the_page_shows_the_example_as_it_is() -> None:
+    page = (ROOT / "docs" / "agents.md").read_text(encoding="utf-8")
+    code = page.split("```python\n")[1].split("```")[0]
+    assert code == EXAMPLE.split("from __future__ import annotations\n\n")[1]
+    assert len(code.splitlines()) <= 30
+
+
+# ---- a service ---------------------------------------------------------------------------------------------------------
+
+slow = pytest.mark.slow
+QUICK = {
+    "lease_s": 2,
+    "tick_s": 1,
+    "container_s": 0.2,
+    "grace_s": 1,
+    "node_renew_s": 1,
+    "node_lease_s": 10,
+    "retries": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    home = tmp_path_factory.mktemp("home")
+    config = Config(gpus=2, port=0, http_port=-1, allow_root=os.geteuid() == 0, validate=True, agent_s=1.0, **QUICK)  # type: ignore[arg-type]
+    with running(home, config) as up:
+        yield up
+
+
+@pytest.fixture
+def client(service: Service) -> Iterator[Client]:
+    with Client(service.arbiter.journal.path.parent) as client:
+        yield client
+
+
+def sweep(client: Client, *seconds: float) -> int:
+    """An app of jobs that sleep so long."""
+    jobs = [
+        pb.Job(
+            name=f"j{i}", gpus_min=1, gpus_max=1, regimes=[pb.Regime(steps=s)],
+            program=pb.Program(argv=["sleep", str(s)], cwd="/tmp"),
+        )
+        for i, s in enumerate(seconds)
+    ]  # fmt: skip
+    return client.submit(pb.SubmitRequest(name="sweep", jobs=jobs)).app
+
+
+def full(client: Client) -> int:
+    """An app that has all GPUs for as long as nobody cancels it."""
+    app = client.run(["sleep", "600"], gpus=2, hours=0.2).app
+    wait(lambda: client.show(app).app.gpus == 2)
+    return app
+
+
+def wait(holds: Any) -> None:
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+class Running:
+    """An agent in a thread of its own."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent, self.ended = agent, ""
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+        wait(lambda: agent.number is not None)
+
+    def _run(self) -> None:
+        self.ended = self.agent.run()
+
+    def end(self) -> str:
+        self.thread.join(60)
+        return self.ended
+
+
+@slow
+def test_the_example_runs_its_shortest_job_first(client: Client) -> None:
+    kind = runpy.run_path(str(ROOT / "examples" / "agent.py"))["ShortestFirst"]
+    blocker = full(client)
+    app = sweep(client, 3.0, 2.0, 1.0)
+    agent = Running(kind(client, app))
+    client.cancel(blocker)
+    assert client.wait(app, timeout_s=60).state == "completed"
+    assert agent.end() == "over"
+    assert agent.agent.refused == []
+    started = [j.id for j in sorted(client.show(app).jobs, key=lambda j: j.attempts[0].ended)]
+    assert started[0] == client.show(app).jobs[2].id
+
+
+@slow
+def test_an_agent_that_answers_nothing_right_delays_only_itself(client: Client) -> None:
+    class Wrong(Agent):
+        def rho(self, probe: pb.Probe) -> float:
+            return float("nan")
+
+        def bid(self, offer: Offer) -> Bid:
+            return Bid(rows=[Row(gangs=[99], rho=0.5)])
+
+    blocker = full(client)
+    wrong, right = sweep(client, 1.0), sweep(client, 1.0)
+    agent = Running(Wrong(client, wrong))
+    client.cancel(blocker)
+    assert client.wait(right, timeout_s=60).state == "completed"
+    assert client.wait(wrong, timeout_s=60).state == "completed"
+    assert agent.end() in ("over", "silent")
+    assert any("expected a number" in sentence for sentence in agent.agent.refused)
+    assert any("more than is offered" in sentence for sentence in agent.agent.refused) or agent.ended == "silent"
+
+
+@slow
+def test_agents_of_apps_that_are_over_or_unknown_are_refused(client: Client) -> None:
+    app = sweep(client, 0.1)
+    client.wait(app, timeout_s=60)
+    with pytest.raises(InputError, match="is over, no agent can bid for it"):
+        Agent(client, app).run()
+    with pytest.raises(InputError, match="unknown app"):
+        Agent(client, "nothing").run()
+    with pytest.raises(InputError, match="no agent attends"):
+        client.call("Bid", pb.BidRequest(app=str(app), round=1))
+
+
+@slow
+def test_an_agent_that_hangs_up_frees_its_place(service: Service, client: Client) -> None:
+    blocker = full(client)
+    app = sweep(client, 0.1)
+    method = METHODS["Attend"]
+    with grpc.insecure_channel(client.address) as channel:
+        call: Any = channel.unary_stream(method.path, to_bytes, method.read_reply)
+        stream = call(pb.AppRef(app=str(app)), metadata=client._metadata)
+        assert next(iter(stream)).welcome.app == app
+        assert service.arbiter.desk.present([app]) == [app]
+    wait(lambda: service.arbiter.desk.present([app]) == [])
+    client.cancel(blocker)
+    client.cancel(app)
