@@ -162,7 +162,7 @@ def cost_of_a_start(folder: Path, repeats: int) -> float:
 def live_settings(container_s: float) -> dict[str, object]:
     """For ``themis up``."""
     return {
-        "lease_s": LEASE_S, "tick_s": TICK_S, "container_s": container_s, "progress_s": 1, "single_trust": "true", "retries": 0,
+        "lease": LEASE_S, "tick": TICK_S, "container": container_s, "progress": 1, "single_trust": "true", "retries": 0,
     }  # fmt: skip
 
 

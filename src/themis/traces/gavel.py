@@ -36,7 +36,18 @@ Duration: TypeAlias = Callable[[Row, str, int, int], Seconds]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gavel(JobLog):
+class StepLog(JobLog):
+    """Options of traces without a header whose sixth of so many tab-separated cells is a number of steps."""
+
+    @classmethod
+    def fits(cls, seen: Glimpse) -> bool:
+        """Whether the first line has these cells."""
+        cells = seen.first_line.split("\t")
+        return len(cells) == len(cls.columns) and cells[5].strip().replace(".", "", 1).isdigit()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gavel(StepLog):
     """Gavel's traces, ten tab-separated columns.
 
     Attributes
@@ -51,16 +62,6 @@ class Gavel(JobLog):
     name: ClassVar[str] = "gavel"
     columns: ClassVar[tuple[str, ...]] = COLUMNS
     dialect: ClassVar[Dialect] = Dialect(delimiter="\t", quoted=False, columns=COLUMNS)
-
-    @classmethod
-    def recognises(cls, header: tuple[str, ...]) -> bool:
-        """Never: the file has no header."""
-        return False
-
-    @classmethod
-    def fits(cls, seen: Glimpse) -> bool:
-        """Whether a file that looks like this is of this format."""
-        return has_steps(seen, len(COLUMNS))
 
     def parser(self, path: Path, book: ProfileBook) -> Parse:
         """Each row a job."""
@@ -142,9 +143,3 @@ def measured_duration(name: str, throughputs: str, reference: str) -> Duration:
         return row.number("total_steps", "steps above 0", low=0.0, above=True) / rates[model, batch, gpus]
 
     return duration
-
-
-def has_steps(seen: Glimpse, columns: int) -> bool:
-    """Whether the first line has so many tab-separated cells, the sixth of them a number."""
-    cells = seen.first_line.split("\t")
-    return len(cells) == columns and cells[5].strip().replace(".", "", 1).isdigit()

@@ -8,26 +8,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from themis.profiles.speed import ProfileBook
-from themis.traces.records import GroupedLog, Parse, Record
+from themis.traces.records import Parse, Record, TenantLog
 from themis.traces.table import Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Helios(GroupedLog):
+class Helios(TenantLog):
     """SenseTime's Helios trace, ``cluster_log.csv``.
 
     Attributes
     ----------
-    tenant : what a user of the workload is: a virtual cluster or a person.
-    group_by : whose submissions ``gap_s`` groups.
     state : keep only jobs that ended so, as in ``COMPLETED|CANCELLED``; empty keeps all.
     """
 
-    tenant: Literal["vc", "user"] = "vc"
-    group_by: Literal["user", "vc"] = "user"
     state: str = ""
 
     name: ClassVar[str] = "helios"

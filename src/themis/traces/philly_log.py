@@ -14,13 +14,13 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from themis.errors import InputError, TraceError
 from themis.model.units import Seconds
 from themis.profiles.speed import ProfileBook
 from themis.traces.bundle import Glimpse
-from themis.traces.records import GroupedLog, Parse, Record
+from themis.traces.records import Parse, Record, TenantLog
 from themis.traces.table import OnFault, Row, opened
 
 _BLANK = " \t\r\n,"
@@ -28,18 +28,14 @@ _MISSING = ("", "None", "null")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PhillyLog(GroupedLog):
+class PhillyLog(TenantLog):
     """Microsoft's Philly trace in its own JSON, ``cluster_job_log``.
 
     Attributes
     ----------
-    tenant : what a user of the workload is: a virtual cluster or a person.
-    group_by : whose submissions ``gap_s`` groups.
     status : keep only jobs that ended so, as in ``Pass|Killed``; empty keeps all.
     """
 
-    tenant: Literal["vc", "user"] = "vc"
-    group_by: Literal["user", "vc"] = "user"
     status: str = ""
 
     name: ClassVar[str] = "philly_log"

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from themis.errors import InputError, TraceError
 from themis.model.dynamic import Dynamic
@@ -99,8 +99,8 @@ class JobLog:
 
     @classmethod
     def recognises(cls, header: tuple[str, ...]) -> bool:
-        """Whether a file with these columns is of this format."""
-        return set(cls.columns) <= set(header)
+        """Whether a CSV file with these columns is of this format; what is no CSV is known by its looks (``fits``)."""
+        return cls.dialect == CSV and set(cls.columns) <= set(header)
 
     def read(self, path: Path, *, seed: int = 0, book: ProfileBook = DEFAULT_BOOK) -> Workload:
         """Read a workload; ``seed`` draws the models alone.
@@ -211,6 +211,20 @@ class GroupedLog(JobLog):
                 last[key] = [record]
                 apps.append(last[key])
         return [jobs for jobs in apps if self.min_jobs <= len(jobs) <= self.max_jobs]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantLog(GroupedLog):
+    """Options of logs that name a person and a virtual cluster.
+
+    Attributes
+    ----------
+    tenant : what a user of the workload is.
+    group_by : whose submissions ``gap_s`` groups.
+    """
+
+    tenant: Literal["vc", "user"] = "vc"
+    group_by: Literal["user", "vc"] = "user"
 
 
 @dataclass(slots=True)

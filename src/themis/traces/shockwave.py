@@ -29,10 +29,9 @@ from themis.model.workload import Regime
 from themis.profiles.gavel_table import split_job_type
 from themis.profiles.models import GENERIC
 from themis.profiles.speed import ProfileBook
-from themis.traces.bundle import Glimpse
 from themis.traces.gavel import COLUMNS as GAVEL
-from themis.traces.gavel import Work, has_steps
-from themis.traces.records import JobLog, Parse, Record
+from themis.traces.gavel import StepLog, Work
+from themis.traces.records import Parse, Record
 from themis.traces.table import Dialect, Row
 
 COLUMNS = (*GAVEL[:7], "mode", *GAVEL[7:9], "duration_s", "arrival_s")
@@ -54,7 +53,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shockwave(JobLog):
+class Shockwave(StepLog):
     """Shockwave's traces, twelve tab-separated columns.
 
     Attributes
@@ -69,16 +68,6 @@ class Shockwave(JobLog):
     name: ClassVar[str] = "shockwave"
     columns: ClassVar[tuple[str, ...]] = COLUMNS
     dialect: ClassVar[Dialect] = Dialect(delimiter="\t", quoted=False, columns=COLUMNS)
-
-    @classmethod
-    def recognises(cls, header: tuple[str, ...]) -> bool:
-        """Never: the file has no header."""
-        return False
-
-    @classmethod
-    def fits(cls, seen: Glimpse) -> bool:
-        """Whether a file that looks like this is of this format."""
-        return has_steps(seen, len(COLUMNS))
 
     def parser(self, path: Path, book: ProfileBook) -> Parse:
         """Each row a job."""

@@ -53,11 +53,6 @@ class Slurm(GroupedLog):
     wall_clock: ClassVar[bool] = True
 
     @classmethod
-    def recognises(cls, header: tuple[str, ...]) -> bool:
-        """Never: its columns are told apart by another sign than a comma."""
-        return False
-
-    @classmethod
     def fits(cls, seen: Glimpse) -> bool:
         """Whether a file that looks like this is of this format."""
         return set(cls.columns) <= {part.strip() for part in seen.first_line.split("|")}
