@@ -33,7 +33,7 @@ from themis.report.metrics import (
     to_csv,
     to_json,
 )  # fmt: skip
-from themis.report.result import SCALARS, rho_stats
+from themis.report.result import RHO_FORMS, RHO_STATS, SCALARS, rho_stats
 from themis.report.users import UserRow, by_user
 from themis.sim.runner import Outage, Simulation
 from themis.traces.api import load_workload
@@ -259,8 +259,54 @@ def test_rounding_is_no_unfairness() -> None:
     assert rho_stats([1.001, 1.0]).above_1 == 0.5
 
 
+def three_jobs(isolated_s: float) -> Log:
+    """One GPU; jobs come at 0, 50 and 100 s and end at 150, 250 and 350 s."""
+    log: Log = [(0.0, HEADER), (0.0, e.MachineJoined(machine=Machine(name="m0", gpus=1)))]
+    moments: Log = [(50.0 * i, app(f"a{i}", 50.0 * i, 1)) for i in range(3)]
+    moments += [(150.0 + 100 * i, done(i, isolated_s)) for i in range(3)]
+    moments += [(150.0 + 100 * i, finished(i, 150.0 + 50 * i, 1.0, 1.0, 0.0)) for i in range(3)]
+    return log + sorted(moments, key=lambda moment: moment[0])
+
+
+def done(job: int, isolated_s: float) -> e.JobEnded:
+    return e.JobEnded(app=job, job=job, outcome="completed", steps=1.0, isolated_s=isolated_s)
+
+
+def test_shockwave_8_rho_static_counts_all_jobs_of_the_workload_against_the_gpus() -> None:
+    run = fold(three_jobs(100.0))
+    assert run.jobs.rho_static == pytest.approx(np.array([150, 200, 250]) / (100 * 3))
+    assert run.jobs.isolated_s.tolist() == [100.0] * 3
+
+
+def test_shockwave_g_rho_contention_counts_the_jobs_that_a_job_met() -> None:
+    # Means of the jobs in the system over each life: 300 / 150, 450 / 200 and 450 / 250.
+    run = fold(three_jobs(100.0))
+    assert run.jobs.rho_contention == pytest.approx(np.array([150 / 200, 200 / 225, 250 / 180]))
+    assert run.rho_contention.max == pytest.approx(250 / 180)
+
+
+def test_contention_below_one_job_a_gpu_counts_as_one() -> None:
+    log = three_jobs(100.0)
+    log[1] = (0.0, e.MachineJoined(machine=Machine(name="m0", gpus=8)))
+    run = fold(log)
+    assert run.jobs.rho_static.tolist() == run.jobs.rho_contention.tolist() == [1.5, 2.0, 2.5]
+
+
+def test_jobs_that_did_not_complete_and_logs_without_isolated_times_have_no_such_rho() -> None:
+    old = fold(three_jobs(0.0))
+    assert np.isnan(old.jobs.rho_static).all()
+    assert math.isnan(old.rho_static.max)
+    stopped = [(t, replace(r, outcome="stopped") if isinstance(r, e.JobEnded) else r) for t, r in three_jobs(100.0)]
+    assert np.isnan(fold(stopped).jobs.rho_contention).all()
+
+
+def test_unfair_fractions_are_told_at_three_thresholds() -> None:
+    stats = rho_stats([0.9, 1.0, 1.04, 1.05, 1.07, 1.1, 1.2, 1.3])
+    assert (stats.above_1, stats.above_1_05, stats.above_1_1) == (6 / 8, 4 / 8, 2 / 8)
+
+
 def test_every_number_is_defined_and_nothing_else() -> None:
-    rho = {f"rho_{name}" for name in ("paper", "exact", "max", "mean", "median", "p99", "above_1", "jain")}
+    rho = {*RHO_FORMS, *(f"rho_{name}" for name in RHO_STATS), "isolated_s"}
     of_app = {key.removeprefix("app_") for key in DEFINITIONS if key.startswith("app_")}
     of_user = {key.removeprefix("user_") for key in DEFINITIONS if key.startswith("user_")}
     assert {key for key in DEFINITIONS if not key.startswith(("app_", "user_"))} == rho | set(SCALARS)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from themis.core import phases
-from themis.model.units import Seconds
+from themis.model.units import Float, Int, Locality, Seconds
 from themis.model.workload import Job, Regime, brackets_of
 
 if TYPE_CHECKING:
@@ -61,6 +61,31 @@ def rolled_back(state: State, j: int, steps: float) -> bool:
     state.regimes[j] = (*known[: there - 1], Regime(steps=job.steps - begins[there - 1], batch=known[there - 1].batch))
     renew(state, j)
     return True
+
+
+def isolated_s(state: State, j: int, steps: float) -> Seconds:
+    """Seconds that a job's first steps take alone on its most GPUs, placed best, of the fastest type in service."""
+    job, known, begin, out = state.job_specs[j], state.regimes[j], 0.0, 0.0
+    rows = np.array([state.speeds.index[job.model, regime.batch] for regime in known])
+    alone = rows_alone(state, rows, np.full(len(rows), j))
+    for regime, speed in zip(known, alone.tolist()):
+        here = min(max(steps - begin, 0.0), regime.steps)
+        out += here * serial(state, job, regime.batch) / speed
+        begin += regime.steps
+    return out
+
+
+def rows_alone(state: State, rows: Int, jobs: Int) -> Float:
+    """Reference GPUs that each job's most GPUs are worth with this row of the speed table, best type and placement; > 0.
+
+    The best of the types in service; of all types that it may use while none of them is.
+    """
+    there = np.bincount(state.machine_type, weights=state.machine_up, minlength=len(state.gpu_types)) > 0
+    may = state.allowed(jobs)
+    may &= there | ~(may & there).any(axis=1, keepdims=True)
+    best = (state.speeds.scale[rows, :, state.jobs.gpus_max[jobs]] * may).max(axis=1, initial=0.0)
+    out: Float = np.maximum(best / state.speeds.slowdown[rows, Locality.SLOT], 1e-12)
+    return out
 
 
 def renew(state: State, j: int) -> None:

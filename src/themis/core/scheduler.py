@@ -263,7 +263,9 @@ class Scheduler:
     def _end(self, j: int, outcome: str) -> None:
         s = self.state
         s.jobs_in_system -= 1
-        self.out.append(JobEnded(app=int(s.jobs.app[j]), job=j, outcome=outcome, steps=float(s.jobs.done[j])))
+        steps = float(s.jobs.done[j])
+        alone = regimes.isolated_s(s, j, steps)
+        self.out.append(JobEnded(app=int(s.jobs.app[j]), job=j, outcome=outcome, steps=steps, isolated_s=alone))
 
     def _cancel(self, a: int) -> None:
         s = self.state

@@ -46,6 +46,9 @@ class Forecaster:
             raise InputError(f"forecast noise is {self.noise}, expected a share from 0 to 1.")
 
 
+FORECASTER = Forecaster()
+
+
 def expected(rule: Rule, total: Float, past: Float, seen: Float, finished: Int, later: Int) -> tuple[Float, Float]:
     """Posterior mean of the epochs of the ongoing regime, and of each regime after it, [J] both.
 

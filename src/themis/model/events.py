@@ -251,12 +251,16 @@ class Revoke:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnded:
-    """Announcement: the job will not run again. ``outcome``: completed | stopped (by its tuner) | cancelled."""
+    """Announcement: the job will not run again. ``outcome``: completed | stopped (by its tuner) | cancelled.
+
+    ``isolated_s`` : what its steps take alone on its most GPUs of the fastest type, placed best; 0 in logs from before.
+    """
 
     app: int
     job: int
     outcome: str
     steps: float
+    isolated_s: Seconds = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ import numpy as np
 from themis.model.units import Float
 from themis.report.definitions import DEFINITIONS
 from themis.report.intervals import Interval, p99_interval, t_interval
-from themis.report.result import RunMetrics, scalar
+from themis.report.result import RHO_FORMS, RunMetrics, scalar
 
 HOUR, MINUTE = 3600.0, 60.0
 BRIEF = 2 * HOUR
@@ -65,7 +65,7 @@ class Column:
     @property
     def definition(self) -> str:
         """What it means."""
-        for form in ("rho_paper", "rho_exact"):
+        for form in RHO_FORMS:
             if self.name.startswith(form):
                 return f"{DEFINITIONS['rho' + self.name.removeprefix(form)]} {DEFINITIONS[form]}"
         return DEFINITIONS[self.name]
@@ -84,6 +84,16 @@ COLUMNS = (
     Column(name="rho_exact_above_1", title="ρ > 1\nexact %", scale=0.01, digits=0),
     Column(name="rho_paper_jain", title="Jain\npaper", better="high", short=False),
     Column(name="rho_exact_jain", title="Jain\nexact", better="high"),
+    Column(name="rho_static_max", title="max ρ\nstatic", short=False),
+    Column(name="rho_static_mean", title="mean ρ\nstatic", short=False),
+    Column(name="rho_static_above_1", title="ρ > 1\nstatic %", scale=0.01, digits=1, short=False),
+    Column(name="rho_static_above_1_05", title="ρ > 1.05\nstatic %", scale=0.01, digits=1, short=False),
+    Column(name="rho_static_above_1_1", title="ρ > 1.1\nstatic %", scale=0.01, digits=1, short=False),
+    Column(name="rho_contention_max", title="max ρ\ncontention", short=False),
+    Column(name="rho_contention_mean", title="mean ρ\ncontention", short=False),
+    Column(name="rho_contention_above_1", title="ρ > 1\ncontention %", scale=0.01, digits=1, short=False),
+    Column(name="rho_contention_above_1_05", title="ρ > 1.05\ncontention %", scale=0.01, digits=1, short=False),
+    Column(name="rho_contention_above_1_1", title="ρ > 1.1\ncontention %", scale=0.01, digits=1, short=False),
     Column(name="jct_mean", title="JCT\nmean h", scale=HOUR, digits=1),
     Column(name="jct_median", title="JCT\nmed h", scale=HOUR, digits=1, short=False),
     Column(name="jct_p99", title="JCT\np99 h", scale=HOUR, digits=1),

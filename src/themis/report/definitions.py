@@ -19,11 +19,22 @@ RHO_DEFINITIONS: Mapping[str, str] = MappingProxyType(
             "The same with the exact T_id: the time on 1/N of the cluster's GPUs (fractional, best locality), "
             "phase by phase max(work / s, longest job / min(s, its most GPUs)), s = GPUs / N_avg. Mostly higher "
             "than rho_paper. Statistics are over completed apps.",
-        "rho_max": "The worst app's rho.",
+        "rho_static":
+            "Finish-time fairness of a job as Shockwave's figures show it: its JCT, from its app's arrival, divided by "
+            "isolated_s x max(1, jobs of the workload / GPUs of the cluster). Statistics are over completed jobs.",
+        "rho_contention":
+            "The same with the contention that the job met (Shockwave's appendix G): JCT / (isolated_s x max(1, mean jobs "
+            "in the system over the job's life, itself included / GPUs in service)). Statistics are over completed jobs.",
+        "isolated_s":
+            "Seconds that a job's work takes alone on the most GPUs it can use, of the fastest type in service, placed "
+            "best and never restarted; of a dynamic job, with the batch sizes that it turned out to use.",
+        "rho_max": "The worst app's (or job's) rho.",
         "rho_mean": "Mean rho.",
         "rho_median": "Median rho.",
         "rho_p99": "99th percentile of rho, interpolated between ranks.",
         "rho_above_1": "Fraction of apps with rho above 1: those that would have been better off on their own 1/N.",
+        "rho_above_1_05": "Fraction with rho above 1.05.",
+        "rho_above_1_1": "Fraction with rho above 1.1.",
         "rho_jain":
             "Jain's index over rho, (sum rho)^2 / (n x sum rho^2), from 1/n to 1: 1 when all apps have the same "
             "rho. It says how even, not how good, the rhos are.",

@@ -12,11 +12,11 @@ from typing import Any
 import orjson
 
 from themis.report.definitions import DEFINITIONS
-from themis.report.result import RHO_STATS, SCALARS, AppRow, RunMetrics, scalar
+from themis.report.result import RHO_FORMS, RHO_STATS, SCALARS, AppRow, RunMetrics, scalar
 from themis.report.users import by_user
 
 WHO = ("policy", "seed", "workload", "cluster", "gpus", "simulated", "version")
-RHOS = tuple(f"{form}_{stat}" for form in ("rho_paper", "rho_exact") for stat in RHO_STATS)
+RHOS = tuple(f"{form}_{stat}" for form in RHO_FORMS for stat in RHO_STATS)
 
 
 def to_dict(run: RunMetrics) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def to_dict(run: RunMetrics) -> dict[str, Any]:
     return {
         **{name: getattr(run, name) for name in WHO},
         "machines": run.machines, "source": run.source, "params": dict(run.params), "settings": dict(run.settings),
-        "rho_paper": asdict(run.rho_paper), "rho_exact": asdict(run.rho_exact),
+        **{form: asdict(getattr(run, form)) for form in RHO_FORMS},
         **{name: getattr(run, name) for name in SCALARS},
         "users": [asdict(user) for user in by_user(run)], "apps": [asdict(app) for app in run.apps],
     }  # fmt: skip

@@ -45,6 +45,11 @@ class JobEntry:
     lost: GpuSeconds = 0.0
     restarts: int = 0
     outcome: str = "active"
+    before: tuple[float, GpuSeconds] = (0.0, 0.0)
+    """Integrals of jobs in the system and of GPUs in service when it came."""
+    jct: Seconds = math.nan
+    isolated_s: Seconds = math.nan
+    contention: float = math.nan
 
 
 @dataclass(slots=True)
@@ -102,8 +107,8 @@ class Ledger:
     localities: list[GpuSeconds] = field(default_factory=lambda: [0.0] * len(Locality))
     intervals: Intervals = field(default_factory=Intervals)
 
-    def add(self, app: App, weight: float, time: Seconds) -> None:
-        """An app arrived."""
+    def add(self, app: App, weight: float, time: Seconds, before: tuple[float, GpuSeconds]) -> None:
+        """An app arrived; ``before`` : integrals of jobs in the system and of GPUs in service so far."""
         number, first = len(self.apps), len(self.jobs)
         # Brackets have the app's jobs in order, each as many as its first rung.
         sizes = [bracket.rungs[0].jobs for bracket in brackets_of(app.tuner)] or [len(app.jobs)]
@@ -112,6 +117,7 @@ class Ledger:
         for j, (job, bracket) in enumerate(zip(app.jobs, member, strict=True), start=first):
             bracket.alive.add(j)
             entry = JobEntry(number, bracket, job.name, job.model, gpus_min=job.gpus_min, gpus_max=job.gpus_max)
+            entry.before = before
             self.jobs.append(entry)
         self.apps.append(AppEntry(app.name, app.user, len(app.jobs), weight, time, brackets))
 
@@ -138,9 +144,18 @@ class Ledger:
         """Leased GPU-seconds, each times its placement score."""
         return sum(app.placement for app in self.apps)
 
-    def job_table(self) -> JobTable:
-        """All jobs as columns."""
+    def complete(self, job: int, time: Seconds, isolated_s: Seconds, jobs: float, service: GpuSeconds) -> None:
+        """A job did all its work; ``jobs`` and ``service`` are the integrals by now."""
+        entry = self.jobs[job]
+        entry.jct, entry.isolated_s = time - self.apps[entry.app].arrival, isolated_s or math.nan
+        met, gpus = jobs - entry.before[0], service - entry.before[1]
+        entry.contention = max(met / gpus, 1.0) if gpus > 0 else math.nan
+
+    def job_table(self, gpus: int) -> JobTable:
+        """All jobs as columns; ``gpus`` is how many the cluster has."""
         jobs = self.jobs
+        isolated = np.array([j.isolated_s for j in jobs], dtype=np.float64)
+        slowed = np.array([j.jct for j in jobs], dtype=np.float64) / isolated
         return JobTable(
             app=np.array([j.app for j in jobs], dtype=np.int64), name=tuple(j.name for j in jobs),
             model=tuple(j.model for j in jobs), gpus_min=np.array([j.gpus_min for j in jobs], dtype=np.int64),
@@ -150,6 +165,8 @@ class Ledger:
             gpu_seconds=np.array([j.gpu_seconds for j in jobs], dtype=np.float64),
             lost_seconds=np.array([j.lost for j in jobs], dtype=np.float64),
             restarts=np.array([j.restarts for j in jobs], dtype=np.int64), outcome=tuple(j.outcome for j in jobs),
+            isolated_s=isolated, rho_static=slowed / max(1.0, len(jobs) / max(gpus, 1)),
+            rho_contention=slowed / np.array([j.contention for j in jobs], dtype=np.float64),
         )  # fmt: skip
 
     # ---- demand: what unfinished jobs could use ---------------------------------------------------------------------
@@ -241,6 +258,9 @@ class Levels:
     starting: int = 0
     wanted: int = 0
     active: int = 0
+    jobs: int = 0
+    """Jobs in the system, those included that wait for the others of their rung."""
+    job_seconds: float = 0.0
     series: tuple[Steps, ...] = ()
     sums: list[float] = field(default_factory=lambda: [0.0] * 5)
     highest: float = 0.0
@@ -255,6 +275,7 @@ class Levels:
         self.now = time
         if not self.series:
             return
+        self.job_seconds += self.jobs * passed
         levels = (self.in_use, self.in_service, self.starting, self.wanted, self.active)
         for i, (steps, level) in enumerate(zip(self.series, levels)):
             steps.add(time, level)
@@ -262,6 +283,11 @@ class Levels:
         if self.in_service and self.wanted > self.highest * self.in_service:
             self.highest = self.wanted / self.in_service
         self.most_apps = max(self.most_apps, self.active)
+
+    @property
+    def met(self) -> tuple[float, GpuSeconds]:
+        """Integrals of jobs in the system and of GPUs in service so far."""
+        return self.job_seconds, self.sums[1]
 
     def begin(self) -> None:
         """The first app arrived: from here on time counts."""

@@ -20,7 +20,7 @@ from themis.model import events
 from themis.model.answers import Ask
 from themis.model.events import Allocated, AppFinished, AppSubmitted, Grant, Header, Revoke
 from themis.model.log import Record, encode, read_log
-from themis.model.units import Seconds
+from themis.model.units import Float, Seconds
 from themis.report.definitions import DEFINITIONS
 from themis.report.export import apps_to_csv, to_csv, to_json
 from themis.report.ledger import Lease, Ledger, Levels, Rounds
@@ -103,7 +103,8 @@ class Fold:
     def _submitted(self, time: Seconds, event: AppSubmitted) -> None:
         self.levels.begin()
         self.levels.active += 1
-        self.ledger.add(event.app, event.weight, time)
+        self.levels.jobs += len(event.app.jobs)
+        self.ledger.add(event.app, event.weight, time, self.levels.met)
         self.apps_given.update(encode(time, event))
         self._wanted(sum(job.gpus_max for job in event.app.jobs))
 
@@ -163,6 +164,9 @@ class Fold:
         self._wanted(self.ledger.end(event.job))
         job = self.ledger.jobs[event.job]
         job.finish, job.outcome = time, event.outcome
+        self.levels.jobs -= 1
+        if event.outcome == "completed":
+            self.ledger.complete(event.job, time, event.isolated_s, *self.levels.met)
 
     def _finished(self, time: Seconds, event: AppFinished) -> None:
         app = self.ledger.apps[event.app]
@@ -205,12 +209,13 @@ def _result(h: Header, inputs: Inputs, ledger: Ledger, r: Rounds, levels: Levels
     jct, wait = [row.jct for row in done], [row.wait for row in rows if not math.isnan(row.wait)]
     time = levels.totals()
     in_use, in_service, starting, wanted, active = (s.series() for s in levels.series or [Steps(0.0)] * 5)
-    lost = ledger.restart + ledger.crash
+    lost, jobs = ledger.restart + ledger.crash, ledger.job_table(size[1])
     return RunMetrics(
         policy=h.policy, params=dict(h.params), seed=h.seed, workload=h.workload, source=h.source, cluster=h.cluster,
         version=h.version, simulated=h.simulated, settings=dict(h.settings), machines=size[0], gpus=size[1],
-        inputs=inputs, apps=rows, jobs=ledger.job_table(),
+        inputs=inputs, apps=rows, jobs=jobs,
         rho_paper=rho_stats(row.rho_paper for row in done), rho_exact=rho_stats(row.rho_exact for row in done),
+        rho_static=_over_jobs(jobs.rho_static), rho_contention=_over_jobs(jobs.rho_contention),
         makespan=time.makespan, jct_mean=_mean(jct), jct_median=_quantile(jct, 0.5), jct_p99=_quantile(jct, 0.99),
         wait_mean=_mean(wait), wait_median=_quantile(wait, 0.5), wait_p99=_quantile(wait, 0.99),
         wait_max=_quantile(wait, 1.0), contention=_ratio(time.wanted, time.service), contention_max=time.highest,
@@ -225,6 +230,10 @@ def _result(h: Header, inputs: Inputs, ledger: Ledger, r: Rounds, levels: Levels
         active_apps=active, placements=tuple(sorted(ledger.placements.items())), localities=tuple(ledger.localities),
         gantt=ledger.intervals.gantt(),
     )  # fmt: skip
+
+
+def _over_jobs(rho: Float) -> RhoStats:
+    return rho_stats(rho[~np.isnan(rho)].tolist())
 
 
 def _ratio(a: float, b: float) -> float:

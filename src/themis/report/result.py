@@ -50,6 +50,7 @@ class JobTable:
     app : Int[J], the job's app. ``gpus_min``, ``gpus_max``, ``restarts`` : Int[J].
     first_grant, finish : Float[J], seconds. ``gpu_seconds``, ``lost_seconds`` : Float[J], as an app's.
     outcome : completed | stopped | cancelled | active.
+    isolated_s, rho_static, rho_contention : Float[J], of those that completed, as ``definitions`` says.
     """
 
     app: Int
@@ -63,6 +64,9 @@ class JobTable:
     lost_seconds: Float
     restarts: Int
     outcome: tuple[str, ...]
+    isolated_s: Float
+    rho_static: Float
+    rho_contention: Float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,13 +87,15 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RhoStats:
-    """Distribution of finish-time fairness over completed apps; NaN when there are none."""
+    """Distribution of finish-time fairness over completed apps, or jobs; NaN when there are none."""
 
     max: float
     mean: float
     median: float
     p99: float
     above_1: float
+    above_1_05: float
+    above_1_1: float
     jain: float
 
 
@@ -114,6 +120,8 @@ class RunMetrics:
     jobs: JobTable
     rho_paper: RhoStats
     rho_exact: RhoStats
+    rho_static: RhoStats
+    rho_contention: RhoStats
     makespan: Seconds
     jct_mean: Seconds
     jct_median: Seconds
@@ -170,12 +178,14 @@ SCALARS = (
     "payment", "leftover", "gap",
 )  # fmt: skip
 """Fields of ``RunMetrics`` that are one number."""
-RHO_STATS = ("max", "mean", "median", "p99", "above_1", "jain")
+RHO_FORMS = ("rho_paper", "rho_exact", "rho_static", "rho_contention")
+"""The first two are of apps, the others of jobs."""
+RHO_STATS = ("max", "mean", "median", "p99", "above_1", "above_1_05", "above_1_1", "jain")
 
 
 def scalar(run: RunMetrics, name: str) -> float:
     """A run's number by name; ``rho_paper_max`` and its like reach into the distribution."""
-    for form in ("rho_paper", "rho_exact"):
+    for form in RHO_FORMS:
         if name.startswith(f"{form}_"):
             return float(getattr(getattr(run, form), name.removeprefix(f"{form}_")))
     return float(getattr(run, name))
@@ -185,9 +195,10 @@ def rho_stats(rho: Iterable[float]) -> RhoStats:
     """Statistics of finish-time fairness; Jain's index is (sum rho)^2 / (n sum rho^2)."""
     x = np.fromiter(rho, dtype=np.float64)
     if not len(x):
-        return RhoStats(max=math.nan, mean=math.nan, median=math.nan, p99=math.nan, above_1=math.nan, jain=math.nan)
+        return RhoStats(**dict.fromkeys(RHO_STATS, math.nan))
     square = float((x**2).sum())
     return RhoStats(
         max=float(x.max()), mean=float(x.mean()), median=float(np.median(x)), p99=float(np.percentile(x, 99)),
-        above_1=float((x > FAIR).mean()), jain=float(x.sum()) ** 2 / (len(x) * square) if square > 0 else 1.0,
+        above_1=float((x > FAIR).mean()), above_1_05=float((x > 0.05 + FAIR).mean()),
+        above_1_1=float((x > 0.1 + FAIR).mean()), jain=float(x.sum()) ** 2 / (len(x) * square) if square > 0 else 1.0,
     )  # fmt: skip
