@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from themis.errors import InputError, TraceError
+from themis.model.dynamic import Dynamic, Mode
 from themis.model.workload import (
     App,
     Bag,
@@ -247,10 +248,19 @@ regimes = st.lists(st.builds(Regime, steps=positive, batch=st.integers(0, 4096))
 @st.composite
 def jobs(draw: st.DrawFn, name: str) -> Job:
     least = draw(st.integers(1, 16))
+    known = draw(regimes)
+    sizes = {regime.batch: draw(positive) for regime in known if regime.batch}
+    dynamics = st.builds(
+        Dynamic,
+        mode=st.sampled_from(Mode),
+        epoch_steps=st.just(tuple(sorted(sizes.items()))),
+        regimes=st.integers(1, 9),
+    )
     return Job(
         name=name,
         model=draw(st.sampled_from(list(DEFAULT_BOOK.profiles))),
-        regimes=draw(regimes),
+        regimes=known,
+        dynamic=draw(st.none() | dynamics) if known[0].batch else None,
         gpus_min=least,
         gpus_max=draw(st.integers(least, 64)),
         step_scale=draw(positive),
@@ -324,3 +334,24 @@ def test_a_gpu_type_that_could_not_be_read_back_is_not_written(tmp_path: Path, b
 def test_a_folder_that_does_not_exist_is_an_input_error_when_writing(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot write"):
         write_csv(load_workload("demo"), tmp_path / "absent" / "w.csv")
+
+
+@pytest.mark.parametrize(
+    ("steps", "cell", "expected"),
+    [
+        ("10@4", "gsn 4=9", "gns, accordion or declared"),
+        ("10@4", "gns 4=x", "steps per epoch"),
+        ("10@4", "gns", "at least one"),
+        ("10@4", "gns 8=9", "begins at batch size 4"),
+        ("10", "gns 8=9", "begins at batch size 0"),
+        ("9@4", "gns 4=9 regimes=2 regimes=3", "a mode"),
+        ("9@4", "accordion 4=9 regimes=0", "at most 0 regimes"),
+        ("9@4", "accordion 8=9 4=9", "rising"),
+        ("9@4", "accordion 4=0", "above 0"),
+    ],
+)
+def test_a_faulty_dynamic_job_is_located(tmp_path: Path, steps: str, cell: str, expected: str) -> None:
+    (tmp_path / "t.csv").write_text(f"app,submit_s,gpus,steps,dynamic\na,0,1,{steps},{cell}\n")
+    with pytest.raises(TraceError, match=expected) as caught:
+        load_workload(str(tmp_path / "t.csv"))
+    assert "column 'dynamic'" in str(caught.value)

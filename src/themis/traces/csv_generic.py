@@ -13,7 +13,7 @@ import io
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -35,6 +35,7 @@ from themis.model.workload import (
 from themis.profiles.models import DEFAULT_BOOK, GENERIC
 from themis.profiles.speed import ProfileBook
 from themis.traces.bundle import stem
+from themis.traces.dynamic_cell import DYNAMICS, read_dynamic, write_dynamic
 from themis.traces.mix import ReferenceRates
 from themis.traces.table import OnFault, Row, read_rows
 from themis.traces.tuner_cell import TUNERS, read_tuner, write_tuner
@@ -42,6 +43,7 @@ from themis.traces.tuner_cell import TUNERS, read_tuner, write_tuner
 COLUMNS = (
     "app", "user", "submit_s", "gpus", "gpus_min", "gpus_max", "duration_s", "steps", "model", "job", "weight",
     "deadline_s", "tuner", "step_scale", "gpu_types", "loss", "user_weight", "group", "group_weight",
+    "dynamic",
 )  # fmt: skip
 """Every column of the format, in the order of the documentation."""
 
@@ -176,7 +178,7 @@ def _job(row: Row, app: str, position: int, book: ProfileBook, rates: ReferenceR
         row.fail("model", f"a model of the profile book{perhaps} (known: {', '.join(sorted(book.profiles))})")
     least, most = _gpus(row)
     scale = row.number("step_scale", "a number above 0", low=0.0, above=True, default=1.0)
-    return Job(
+    job = Job(
         name=row.text("job", f"{app}/{position:02d}"),
         model=model,
         regimes=_regimes(row, model, most, scale, rates),
@@ -186,6 +188,12 @@ def _job(row: Row, app: str, position: int, book: ProfileBook, rates: ReferenceR
         gpu_types=tuple(t.strip() for t in row.text("gpu_types").split(_TYPES_SEPARATOR) if t.strip()),
         loss=_loss(row),
     )
+    try:
+        return replace(job, dynamic=read_dynamic(row.text("dynamic")))
+    except ValueError:
+        row.fail("dynamic", DYNAMICS)
+    except InputError as error:
+        row.fail("dynamic", f"{DYNAMICS}: {error}".rstrip("."))
 
 
 def _arrival(row: Row) -> Seconds:
@@ -316,6 +324,7 @@ def _cells(app: App, job: Job, user: User | None, groups: dict[str, Group]) -> d
         "user_weight": _unless_one(user.weight if user else 1.0),
         "group": user.group if user else "",
         "group_weight": _unless_one(group.weight if group else 1.0),
+        "dynamic": write_dynamic(job.dynamic),
     }
 
 
