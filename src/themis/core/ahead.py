@@ -1,52 +1,134 @@
 """The column ``ahead`` of a snapshot: what is forecast of each job, for policies that plan (Shockwave §5, §6).
 
-Of a job's regimes as far as they are known, the last one is taken to last for ever.
+A job whose regimes are known, static jobs among them, is taken as declared. Of one whose program decides, finished
+regimes are as observed and the rest is the mean of the posterior (``forecast.rules``), at the batch sizes that its mode
+and range allow (``model.dynamic``). What it truly does next is known to nobody here.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
+from themis.core.regimes import rows_alone
 from themis.core.state import State
+from themis.forecast import rules
+from themis.forecast.rules import Rule
 from themis.model.ahead import Ahead
-from themis.model.units import Bool, Float, Int, Locality
+from themis.model.units import Bool, Float, Int
+from themis.model.workload import Job, Regime
+
+LEAST_FACTOR = 0.05
+"""Of noise: no forecast is so wrong that a job takes no time at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """A job's regimes as they are expected, in order, before anything is said about how long they last.
+
+    Attributes
+    ----------
+    known : the regimes that it was made of. ``rows`` : of the speed table. ``scale`` : the model's steps in one of the job's.
+    steps : of regimes that are known, 0 of those expected. ``hidden`` : the job's program decides; ``later`` : how many
+        regimes are expected after the last known one.
+    """
+
+    known: tuple[Regime, ...]
+    rows: Int
+    scale: Float
+    steps: Float
+    hidden: bool
+    later: int
 
 
 def ahead(state: State, job_id: Int, done: Float) -> Ahead:
-    """The regimes ahead of these jobs, of which ``done`` steps are done, [J]."""
-    counts, share, seconds, progress, isolated = [], [], [], [], []
-    may = state.allowed(job_id)
-    for j, steps, types in zip(job_id.tolist(), done.tolist(), may):
-        left, takes, whole = _stretches(state, j, steps, types)
-        counts.append(len(left))
-        share.append(left / state.jobs.total[j])
-        seconds.append(takes)
-        progress.append(min(steps / state.jobs.total[j], 1.0))
-        isolated.append(whole)
+    """The regimes ahead of these jobs, of which ``done`` steps (epochs, of dynamic ones) are done, [J]."""
+    rule = state.forecaster.rule
+    outlines = [_outline(state, j, rule) for j in job_id.tolist()]
+    counts = np.array([len(o.rows) for o in outlines], dtype=np.int64)
+    ptr = np.concatenate([[0], np.cumsum(counts)])
+    owner = np.repeat(np.arange(len(job_id)), counts)
+    total = state.jobs.total[job_id]
+    steps = _expected_steps(outlines, ptr, owner, total, done, rule)
+
+    end = _sums_within(steps, ptr, owner)
+    begin = end - steps
+    left = np.clip(np.minimum(end, total[owner]) - np.maximum(begin, done[owner]), 0.0, None)
+    past = np.clip(np.minimum(end, done[owner]) - begin, 0.0, None)
+    pace = _seconds_per_step(state, outlines, job_id, owner)
+    seconds = left * pace * noise_factors(state, job_id)[owner]
+
+    # Stretches that are over are not ahead; the ongoing one, even with nothing left, is.
+    ongoing = np.minimum(np.array([len(o.known) - 1 for o in outlines], dtype=np.int64), counts - 1)
+    ongoing = np.where([o.hidden for o in outlines], ongoing, np.minimum(state.jobs.regime[job_id], counts - 1))
+    isolated_s: Float = np.bincount(owner, weights=past * pace + seconds, minlength=len(job_id)).astype(np.float64)
+    kept = np.arange(len(owner)) - ptr[owner] >= ongoing[owner]
     return Ahead(
-        ptr=np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64),
-        share=np.concatenate([*share, np.zeros(0)]), seconds=np.concatenate([*seconds, np.zeros(0)]),
-        progress=np.array(progress), isolated_s=np.array(isolated), contention=state.job_contention(job_id),
+        ptr=np.concatenate([[0], np.cumsum(counts - ongoing)]), share=(left / total[owner])[kept], seconds=seconds[kept],
+        progress=np.clip(done / total, 0.0, 1.0),
+        isolated_s=isolated_s,
+        contention=state.job_contention(job_id),
     )  # fmt: skip
 
 
-def _stretches(state: State, j: int, done: float, types: Bool) -> tuple[Float, Float, float]:
-    """(steps left, their seconds) of the regimes from the current one on, and seconds of the whole job."""
-    total = float(state.jobs.total[j])
+def noise_factors(state: State, job_id: Int) -> Float:
+    """By how much each job's forecast times are off: 1 without noise, else its own for life, by the seed (Shockwave §8.10)."""
+    noise = state.forecaster.noise
+    if noise == 0 or not len(job_id):
+        return np.ones(len(job_id))
+    draws = np.random.default_rng([state.settings.seed, 0x5EED]).uniform(-1.0, 1.0, size=int(job_id.max()) + 1)
+    return np.maximum(1.0 + noise * draws[job_id], LEAST_FACTOR)
+
+
+def _outline(state: State, j: int, rule: Rule) -> Outline:
+    """Remembered until the job changes its batch size: what is expected depends on nothing else but its epochs."""
     known = state.regimes[j]
-    steps = np.array([regime.steps for regime in known])
-    begin = np.cumsum(steps) - steps
-    steps = np.clip(total - begin, 0.0, steps)
-    pace = np.array([step_seconds(state, j, regime.batch, types) for regime in known])
-    left = np.clip(begin + steps - done, 0.0, steps)
-    now = min(int(state.jobs.regime[j]), len(steps) - 1)
-    return left[now:], (left * pace)[now:], float(steps @ pace)
+    made = state.outlines.get(j)
+    if made is None or made.known is not known:
+        made = state.outlines[j] = _made(state, state.job_specs[j], known, rule)
+    return made
 
 
-def step_seconds(state: State, j: int, batch: int, types: Bool) -> float:
-    """Seconds per step of a job alone on its most GPUs: best placement, the fastest of these types, [K]."""
-    job = state.job_specs[j]
-    config = state.speeds.index[job.model, batch]
-    scale = state.speeds.scale[config, types, state.jobs.gpus_max[j]]
-    best = float(scale.max()) / float(state.speeds.slowdown[config, Locality.SLOT])
-    return float(state.speeds.serial[config]) * job.scale(batch) / best
+def _made(state: State, job: Job, known: tuple[Regime, ...], rule: Rule) -> Outline:
+    hidden = job.dynamic is not None and job.dynamic.hidden
+    expects = hidden and rule is not Rule.GREEDY
+    later = job.dynamic.ahead(len(known) - 1, known[-1].batch) if expects and job.dynamic else ()
+    batches = [*(r.batch for r in known), *later]
+    return Outline(
+        known=known, rows=np.array([state.speeds.index[job.model, b] for b in batches], dtype=np.int64),
+        scale=np.array([job.scale(b) for b in batches]),
+        steps=np.array([*(r.steps for r in known), *(0.0 for _ in later)]), hidden=hidden, later=len(later),
+    )  # fmt: skip
+
+
+def _expected_steps(outlines: list[Outline], ptr: Int, owner: Int, total: Float, done: Float, rule: Rule) -> Float:
+    """[S], steps of every regime: known, seen or expected."""
+    steps = np.concatenate([*(o.steps for o in outlines), np.zeros(0)])
+    hidden: Bool = np.array([o.hidden for o in outlines], dtype=bool)
+    if not hidden.any():
+        return steps
+    finished = np.array([len(o.known) - 1 for o in outlines], dtype=np.int64)
+    later = np.array([o.later for o in outlines], dtype=np.int64)
+    past = np.array([sum(r.steps for r in o.known[:-1]) for o in outlines])
+    seen = np.maximum(done - past, 0.0)
+    ongoing, each = rules.ahead(rule, total, past, seen, finished, later)
+    place = np.arange(len(owner)) - ptr[owner] - finished[owner]
+    expected = np.where(place == 0, (seen + ongoing)[owner], each[owner])
+    return np.where(hidden[owner] & (place >= 0), expected, steps)
+
+
+def _seconds_per_step(state: State, outlines: list[Outline], job_id: Int, owner: Int) -> Float:
+    """[S], alone on the job's most GPUs, placed best, of the fastest type in service that it may use."""
+    rows = np.concatenate([*(o.rows for o in outlines), np.zeros(0, dtype=np.int64)])
+    scale = np.concatenate([*(o.scale for o in outlines), np.zeros(0)])
+    out: Float = state.speeds.serial[rows] * scale / rows_alone(state, rows, job_id[owner])
+    return out
+
+
+def _sums_within(values: Float, ptr: Int, owner: Int) -> Float:
+    """Running sums that begin anew with each job."""
+    sums = np.cumsum(values)
+    before = np.concatenate([[0.0], sums])[ptr[:-1]]
+    out: Float = sums - before[owner]
+    return out

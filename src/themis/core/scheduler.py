@@ -21,6 +21,7 @@ from themis.core.state import EPS, State
 from themis.core.tables import Status
 from themis.core.validate import validate
 from themis.errors import InvariantBroken
+from themis.forecast.rules import FORECASTER, Forecaster
 from themis.model.answers import Answer, Ask, GpuGrant, RoundPlan, Solved, TimeShare
 from themis.model.events import (
     AgentBid,
@@ -67,8 +68,11 @@ Freed: TypeAlias = tuple[tuple[int, ...], Seconds, int]
 class Scheduler:
     """State and rules; the policy itself is run by whoever answers ``Solve``."""
 
-    def __init__(self, book: ProfileBook, settings: Settings, pace: Pace, needs: frozenset[str] = frozenset()) -> None:
-        self.state = State(book, settings)
+    def __init__(
+        self, book: ProfileBook, settings: Settings, pace: Pace, needs: frozenset[str] = frozenset(),
+        forecaster: Forecaster = FORECASTER,
+    ) -> None:  # fmt: skip
+        self.state = State(book, settings, forecaster)
         self.settings, self.pace, self.needs = settings, pace, needs
         self.out: list[Command] = []
         self.held_back: list[Grant] = []

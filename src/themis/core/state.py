@@ -7,6 +7,7 @@ Progress between events is extrapolated at the speed model's rate and replaced b
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from themis.core.rounds import Rounds
 from themis.core.tables import Apps, Growing, Jobs, Status
 from themis.errors import ClusterError
 from themis.fairness.finish_time import t_id_exact, t_id_paper
+from themis.forecast.rules import FORECASTER, Forecaster
 from themis.model.answers import RoundPlan
 from themis.model.cluster import Machine
 from themis.model.events import AppFinished
@@ -24,6 +26,9 @@ from themis.model.snapshot import Kind
 from themis.model.units import NONE, Bool, Float, Int, Locality, Seconds
 from themis.model.workload import App, Job, Regime, brackets_of
 from themis.profiles.speed import ProfileBook, Speeds, compile_speeds
+
+if TYPE_CHECKING:
+    from themis.core.ahead import Outline
 
 SEATS = 2
 EPS = 1e-6
@@ -37,8 +42,8 @@ left nobody would give it a GPU again. Simulated jobs end with their work; estim
 class State:
     """Everything the scheduler knows at ``now``."""
 
-    def __init__(self, book: ProfileBook, settings: Settings) -> None:
-        self.book, self.settings = book, settings
+    def __init__(self, book: ProfileBook, settings: Settings, forecaster: Forecaster = FORECASTER) -> None:
+        self.book, self.settings, self.forecaster = book, settings, forecaster
         self.now: Seconds = 0.0
         self.version = 0
         self.round = 0
@@ -63,6 +68,8 @@ class State:
         self.job_specs: list[Job] = []
         self.regimes: list[tuple[Regime, ...]] = []
         """Of each job as far as is known: the ongoing regime of one whose program decides is taken to last for ever."""
+        self.outlines: dict[int, Outline] = {}
+        """Of jobs that were forecast; a cache."""
         self.users: dict[str, int] = {}
         self.phase: Float = np.zeros((3, 64, 1))
         self.future: Float = np.zeros((3, 64, 1))

@@ -16,6 +16,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from themis.errors import InputError, UnknownName
+from themis.forecast.rules import FORECASTER, Forecaster
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
@@ -141,6 +142,12 @@ def make_policy(spec: str, overrides: Mapping[str, Any] | None = None) -> Policy
     except InputError as error:
         raise InputError(f"policy {name}: {error}") from None
     return policy
+
+
+def forecaster_of(policy: Policy) -> Forecaster:
+    """The forecasts that a policy wants to be shown; a policy may have a property ``forecaster``."""
+    wanted: Forecaster = getattr(policy, "forecaster", FORECASTER)
+    return wanted
 
 
 def params(policy: Policy) -> dict[str, Any]:

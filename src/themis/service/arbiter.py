@@ -41,7 +41,7 @@ from themis.model.events import (
 from themis.model.settings import Settings
 from themis.model.units import Locality, Seconds
 from themis.model.workload import App, Job
-from themis.policies.api import make_policy
+from themis.policies.api import forecaster_of, make_policy
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.speed import Profile, ProfileBook
 from themis.service import recovery
@@ -140,10 +140,8 @@ class Arbiter:
         self.desk = Desk(
             self._names, lambda: self.queue.put(Nudge()), answer_s=config.agent_s, misses=config.agent_misses
         )
-        self.engine = Engine(
-            journal, Scheduler(self.book, self.settings, policy.pace, policy.needs), policy, self._announce,
-            desk=self.desk,
-        )  # fmt: skip
+        core = Scheduler(self.book, self.settings, policy.pace, policy.needs, forecaster_of(policy))
+        self.engine = Engine(journal, core, policy, self._announce, desk=self.desk)
         if apart:
             self.engine.solver = WorkerSolver(policy, config.solve_s, self.queue.put)
         fresh = journal.last()[0] == 0

@@ -19,7 +19,7 @@ from themis.model.events import SCHEMA, Allocated, CollectBids, Command, Event, 
 from themis.model.log import read_log
 from themis.model.settings import Settings
 from themis.model.units import Seconds
-from themis.policies.api import make_policy
+from themis.policies.api import forecaster_of, make_policy
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.speed import ProfileBook
 
@@ -86,7 +86,9 @@ class _Replay:
     def __init__(self, header: Header, book: ProfileBook) -> None:
         policy = make_policy(header.policy.partition(":")[0], header.params)
         self.header = header
-        self.core = Scheduler(book, Settings(**header.settings, seed=header.seed), policy.pace, policy.needs)
+        self.core = Scheduler(
+            book, Settings(**header.settings, seed=header.seed), policy.pace, policy.needs, forecaster_of(policy)
+        )
         self.wakes: list[Seconds] = []
         self.now: Seconds = 0.0
         self.pending: deque[Command] = deque()

@@ -40,7 +40,7 @@ from themis.model.events import (
 from themis.model.settings import Settings
 from themis.model.units import Seconds
 from themis.model.workload import Workload
-from themis.policies.api import Policy, Workbench, params
+from themis.policies.api import Policy, Workbench, forecaster_of, params
 from themis.profiles.speed import ProfileBook
 from themis.sim.kernel import Kernel
 from themis.tuning.agent import answer_ask
@@ -128,7 +128,13 @@ class _Run:
         self.sim, self.sink, self.progress, self.bench, self.drop_bench = simulation, sink, progress, bench, drop_bench
         self.kernel = Kernel()
         policy = simulation.policy
-        self.core = Scheduler(simulation.believed or simulation.book, simulation.settings, policy.pace, policy.needs)
+        self.core = Scheduler(
+            simulation.believed or simulation.book,
+            simulation.settings,
+            policy.pace,
+            policy.needs,
+            forecaster_of(policy),
+        )
         gpu_types = [m.gpu_type for m in simulation.cluster.machines for _ in range(m.gpus)]
         self.executor = SimulatedExecutor(simulation.book, simulation.settings, self.kernel, gpu_types)
         self.finished = 0
