@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from raycluster import RayCluster, ray_cluster
+from raycluster import NO_RAY, RayCluster, ray_cluster
 
 # A busy machine is no fault of a test: how long drawing an example takes says nothing here.
 settings.register_profile("themis", suppress_health_check=[HealthCheck.too_slow], deadline=None)
@@ -28,6 +28,6 @@ def shared_data() -> Path:
 @pytest.fixture(scope="session")
 def ray_nodes() -> Iterator[RayCluster]:
     """Two machines of two logical GPUs, one Ray cluster for all tests of a session; or skip."""
-    pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
+    pytest.importorskip("ray", reason=NO_RAY)
     with ray_cluster(2, 2) as cluster:
         yield cluster

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 STORE = 80 << 20
+NO_RAY = "Ray is not installed: pip install -e '.[ray]'"
 
 
 @dataclass
@@ -41,6 +44,24 @@ class RayCluster:
         os.kill(processes[0].process.pid, signal.SIGKILL)
         processes[0].process.wait()
         self.inner.remove_node(node, allow_graceful=False)
+
+    @contextmanager
+    def another(self, name: str, gpus: int = 2) -> Iterator[None]:
+        """One more raylet for a while, however it ends."""
+        self.add(name, gpus)
+        try:
+            yield
+        finally:
+            if name in self.nodes:
+                self.kill(name)
+
+    def drain(self, name: str, within_s: int) -> None:
+        """What a cloud does with a machine that it is about to take away."""
+        why = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "test"]
+        subprocess.run(
+            [sys.executable, "-m", "ray.scripts.scripts", "drain-node", "--address", self.address, "--node-id",
+             self.nodes[name].node_id, *why, "--deadline-remaining-seconds", str(within_s)], check=True, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
 
     def close(self) -> None:
         self.inner.shutdown()

@@ -71,6 +71,12 @@ class Daemon:
             pid for pid in left_of(self.home) if b"themis.node\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
         ]  # fmt: skip
 
+    def bridges(self) -> list[int]:
+        """Bridges to Ray of this home."""
+        return [
+            pid for pid in left_of(self.home) if b"themis.executors.bridge" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+
     def down(self) -> int:
         """SIGTERM; returns its exit code."""
         assert self.process is not None

@@ -60,10 +60,15 @@ def _survives(tmp_path: Path, seed: int, trials: int, **more: Sequence[str]) -> 
         assert set(states.values()) == {"completed"}, f"{states}\n{service.said()}"
         assert service.down() == 0, service.said()
         wait_until(lambda: not left_of(service.home / "run"), lambda: "no process is left")
-        records = [decode(line)[1] for _, _, _, line in read_records(service.home / "journal.db")]
-        grants = check_leases(records, apps=len(keys), jobs=len(keys))
-        assert {(r.job, r.attempt) for r in records if isinstance(r, JobStopped)} >= grants.keys()
-        _check_processes(witness, grants)
+        check_home(service.home, witness, len(keys))
+
+
+def check_home(home: Path, witness: Path, apps: int) -> None:
+    """What the journal and the processes say of so many apps of one job that all completed."""
+    records = [decode(line)[1] for _, _, _, line in read_records(home / "journal.db")]
+    grants = check_leases(records, apps=apps, jobs=apps)
+    assert {(r.job, r.attempt) for r in records if isinstance(r, JobStopped)} >= grants.keys()
+    _check_processes(witness, grants)
 
 
 def _submit(service: Daemon, witness: Path, rng: np.random.Generator) -> int:

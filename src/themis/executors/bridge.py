@@ -14,7 +14,7 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
+import socket
 import sys
 import time
 from dataclasses import dataclass, field
@@ -120,7 +120,8 @@ class Bridge:
                         f"node {node.name} speaks protocol {facts['protocol']}, the arbiter {PROTOCOL}; install the same Themis."
                     )
                 session = await actor.open.remote(self.owner)
-                self._say(node.found(tuple(facts.get("devices", ()))))
+                if node.id not in self.leaving:
+                    self._say(node.found(tuple(facts.get("devices", ()))))
                 await self._converse(actor, session)
             except asyncio.CancelledError:
                 raise
@@ -230,7 +231,7 @@ def _join(address: str) -> None:
     ------
     InputError : Ray is not installed, or no cluster answers.
     """
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    _reach(address)
     try:
         import ray
     except ImportError:
@@ -242,6 +243,16 @@ def _join(address: str) -> None:
     except Exception as error:
         words = " ".join(str(error).split())[:300]
         raise InputError(f"no Ray cluster answers at {address!r}: {words}") from None
+
+
+def _reach(address: str) -> None:
+    """Ray itself tries for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and "/" not in host and port.isdecimal():
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), 10.0).close()
+        except OSError as error:
+            raise InputError(f"no Ray cluster answers at {address!r}: {error.strerror or error}.") from None
 
 
 if __name__ == "__main__":

@@ -1,0 +1,136 @@
+"""Nodes of a Ray cluster come, die, return and are drained; actors and the bridge are killed: no job is lost.
+
+What ran where is checked by what the processes themselves wrote, as in ``test_faults``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from daemon import PROGRAMS, QUICK, Daemon, daemon
+from test_faults import check_home
+
+from processes import left_of, ranks_of, wait_until
+from raycluster import NO_RAY, RayCluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
+
+
+def start(service: Daemon, witness: Path, gpus: int, steps: int) -> int:
+    """A job that says every moment where it lives."""
+    command = [sys.executable, "-I", "-S", str(PROGRAMS / "beats.py"), str(witness), str(steps), "0.05"]
+    with service.client() as client:
+        return client.run(command, gpus=gpus, hours=steps / 72000).app
+
+
+def node(service: Daemon, name: str) -> str:
+    """State of a machine, and how many of its GPUs are leased; empty if it is not known."""
+    with service.client() as client:
+        return next((f"{n.state} {n.leased}" for n in client.nodes() if n.name == name), "")
+
+
+def finish(service: Daemon, witness: Path, apps: list[int]) -> None:
+    """All apps complete, and nothing was lost, doubled or left."""
+    with service.client() as client:
+        assert {client.wait(app, timeout_s=120).state for app in apps} == {"completed"}, service.said()
+    assert service.down() == 0, service.said()
+    wait_until(lambda: not left_of(service.home / "run"), "no process is left")
+    check_home(service.home, witness, len(apps))
+
+
+def test_a_node_joins_dies_by_kill_9_of_its_raylet_and_returns(tmp_path: Path, ray_nodes: RayCluster) -> None:
+    witness, nodes = tmp_path / "witness", tmp_path / "home" / "run" / "on-nodes"
+    with daemon(tmp_path / "home", options=ray_nodes.options(nodes)) as service, ray_nodes.another("late"):
+        wait_until(lambda: node(service, "late") == "up 0", "the new node is there")
+        # Three gangs on three nodes.
+        apps = [start(service, witness, 2, 250) for _ in range(3)]
+        wait_until(lambda: bool(ranks_of(nodes / "late")), "a gang runs on it")
+        ray_nodes.kill("late")
+        wait_until(lambda: not ranks_of(nodes / "late"), "its keepers stopped the gang at the end of the lease")
+        wait_until(lambda: node(service, "late").startswith("lost"), "it counts as lost")
+        ray_nodes.add("late")
+        wait_until(lambda: node(service, "late").startswith("up"), "it returned")
+        apps.append(start(service, witness, 6, 10))
+        finish(service, witness, apps)
+
+
+def test_a_killed_actor_or_bridge_ends_no_job_and_a_drained_node_has_its_jobs_go_elsewhere(
+    tmp_path: Path, ray_nodes: RayCluster
+) -> None:
+    witness, nodes = tmp_path / "witness", tmp_path / "home" / "run" / "on-nodes"
+    # Long enough for Ray to start an actor again on a busy machine.
+    settings = (*QUICK, "node_lease_s=30")
+    with (
+        daemon(tmp_path / "home", options=ray_nodes.options(nodes), settings=settings) as service,
+        ray_nodes.another("extra"),
+    ):
+        wait_until(lambda: node(service, "extra") == "up 0", "the new node is there")
+        apps = [start(service, witness, 2, 300) for _ in range(3)]
+        wait_until(lambda: all(ranks_of(nodes / n) for n in ("m0", "m1", "extra")), "gangs run")
+        os.kill(int((nodes / "m0" / "relay").read_text().split()[0]), signal.SIGKILL)
+        (bridge,) = service.bridges()
+        os.kill(bridge, signal.SIGKILL)
+        wait_until(lambda: bridge not in (now := service.bridges()) and bool(now), "there is another bridge")
+        ray_nodes.drain("extra", 60)
+        wait_until(lambda: node(service, "extra") == "lost 0", "Ray's drain empties the node")
+        finish(service, witness, apps)
+    with closing(sqlite3.connect(service.home / "journal.db")) as journal:
+        endings = dict(journal.execute("SELECT ending, cause FROM attempts"))
+    assert set(endings) == {"finished", "stopped"}, f"no attempt was lost with its actor or bridge: {endings}"
+
+
+def test_where_no_ray_cluster_answers_up_says_so_and_ends(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason=NO_RAY)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, so nobody else listens there
+        command = ["up", "--engine", "ray", "--address", f"127.0.0.1:{taken.getsockname()[1]}", "--home", str(tmp_path)]
+        command += ["--port", "0", "--http-port", "-1"]
+        done = subprocess.run(
+            [sys.executable, "-m", "themis.cli", *command], capture_output=True, text=True, timeout=90,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert "no Ray cluster answers at '127.0.0.1:" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_gang_over_two_nodes_trains_with_gloo_and_goes_on_elsewhere_after_a_preemption(
+    tmp_path: Path, ray_nodes: RayCluster
+) -> None:
+    """Two ranks on each of two nodes; one of them is drained, and two ranks on the other learn the same to the end."""
+    pytest.importorskip("torch", reason="PyTorch is not installed; pip install 'themis-scheduler[torch]'")
+    nodes, program = (
+        tmp_path / "home" / "run" / "on-nodes",
+        Path(__file__).parents[1] / "executors/programs/torch_fit.py",
+    )
+
+    def fit(service: Daemon, pause: float, interrupt: bool) -> tuple[float, int]:
+        with service.client() as client:
+            made = client.run(
+                [sys.executable, str(program), "40", str(pause)], gpus=(2, 4), hours=40 / 3600, grace_s=20.0
+            )
+            if interrupt:
+                wait_until(lambda: len(client.show(made.app).jobs[0].nodes) == 2, "the gang spans both nodes")
+                wait_until(lambda: client.show(made.app).jobs[0].steps >= 3, "it trains")
+                client.drain("m1")
+                wait_until(lambda: list(client.show(made.app).jobs[0].nodes) == ["m0"], "it goes on")
+            assert client.wait(made.app, timeout_s=120).state == "completed", b"".join(client.logs(made.app))
+            client.undrain("m1")
+        saved = service.home / "run" / "checkpoints" / f"app{made.app}" / f"job{made.app}"
+        loss, _, ranks = (saved / "result").read_text().split()
+        return float(loss) / int(ranks), int(ranks)  # it writes the sum over its ranks
+
+    with daemon(tmp_path / "home", options=ray_nodes.options(nodes)) as service:
+        wait_until(lambda: node(service, "m0") == node(service, "m1") == "up 0", "both nodes are there")
+        loss, ranks = fit(service, 0.3, interrupt=True)
+        assert ranks == 2
+        straight, ranks = fit(service, 0.0, interrupt=False)
+        assert ranks == 4
+        assert loss == pytest.approx(straight, rel=1e-4)
