@@ -25,12 +25,13 @@ from themis.client.spec import to_request
 from themis.demo.live import service
 from themis.jobs import build, read_jobs
 from themis.jobs.build import Built
+from themis.model.log import LogWriter
 from themis.model.settings import Settings
 from themis.model.workload import LossCurve, Workload
 from themis.policies.api import make_policy
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.presets import load_cluster
-from themis.report.metrics import Fold, metrics_of
+from themis.report.metrics import metrics_of
 from themis.report.result import RunMetrics, scalar
 from themis.sim.runner import Simulation
 
@@ -118,21 +119,24 @@ def _request(built: Built) -> pb.SubmitRequest:
     return to_request(built.spec, built)
 
 
-def run_simulated(planned: Sequence[Planned], policy: str, settings: Settings) -> RunMetrics:
-    """The same apps in the simulator, their losses those that the program reports."""
+def run_simulated(
+    planned: Sequence[Planned], arrivals: Sequence[float], policy: str, settings: Settings, log: Path
+) -> RunMetrics:
+    """The same apps in the simulator, as they came to the service, their losses those that the program reports."""
     apps = tuple(
-        replace(p.built.app, jobs=tuple(
+        replace(p.built.app, arrival=arrival, jobs=tuple(
             replace(job, model=_model(p), loss=LossCurve(a=1.0, b=q)) for job, q in zip(p.built.app.jobs, p.qualities)
         ))
-        for p in planned
+        for p, arrival in zip(planned, arrivals)
     )  # fmt: skip
     book = DEFAULT_BOOK.with_profiles(replace(p.built.profile, name=_model(p)) for p in planned if p.built.profile)
-    fold = Fold()
-    Simulation(
+    simulation = Simulation(
         workload=Workload(name="fidelity", apps=apps), cluster=load_cluster(MACHINES), book=book, policy_name=policy,
         policy=make_policy(policy), settings=settings,
-    ).run(fold)  # fmt: skip
-    return fold.result()
+    )  # fmt: skip
+    with LogWriter(log) as writer:
+        simulation.run(writer)
+    return metrics_of(log)
 
 
 def _model(planned: Planned) -> str:
@@ -170,25 +174,28 @@ def main() -> None:
     """Run and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--apps", type=int, default=14)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--policies", default="themis,tiresias")
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies every duration")
+    parser.add_argument("--logs", type=Path, help="keep the event logs of both sides there")
     parser.add_argument("--out", type=Path, default=PAGE)
     given = parser.parse_args()
     lines = ["| policy | seed | | " + " | ".join(TITLES) + " |", "|---|---|---|" + "---|" * len(TITLES)]
     worst = dict.fromkeys(SHOWN, 0.0)
     with tempfile.TemporaryDirectory(prefix="themis-fidelity-") as place:
-        folder = Path(place)
+        folder = (given.logs or Path(place)).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
         start_s = round(cost_of_a_start(folder, 9), 2)
         print(f"A start costs {start_s} s.", file=sys.stderr)
         for policy in given.policies.split(","):
-            for seed in range(given.seeds):
+            for seed in given.seeds:
                 here = folder / f"{policy}-{seed}"
-                here.mkdir()
+                here.mkdir(parents=True)
                 planned = workload(given.apps, seed, here, given.scale)
                 live = run_live(planned, policy, live_settings(start_s), here / "home", here / "live.jsonl")
+                told = Settings(lease_s=LEASE_S, tick_s=TICK_S, container_s=start_s)
                 simulated = run_simulated(
-                    planned, policy, Settings(lease_s=LEASE_S, tick_s=TICK_S, container_s=start_s)
+                    planned, [app.arrival for app in live.apps], policy, told, here / "simulated.jsonl"
                 )
                 numbers = [[scalar(run, name) for name in SHOWN] for run in (live, simulated)]
                 off = [s / x - 1 for x, s in zip(*numbers)]
