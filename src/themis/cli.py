@@ -73,6 +73,7 @@ def themis(
 @app.command()
 def replay(
     log: Annotated[Path, typer.Argument(help="A log written by [cyan]themis simulate --out[/cyan].")],
+    profiles: Annotated[str, typer.Option("--profiles", help="As the run had it, if it had it.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="The outcome as JSON.")] = False,
 ) -> None:
     """Feed a log's events through a fresh scheduler and compare its commands with the logged ones.
@@ -81,9 +82,11 @@ def replay(
 
     Example: [cyan]themis replay out/demo/themis-seed0.jsonl.gz[/cyan]
     """
+    from themis.client.home import default_home
+    from themis.profiles.library import load_book
     from themis.sim.replay import replay as replay_log
 
-    done = replay_log(log)
+    done = replay_log(log, load_book(profiles, default_home() / "profiles") if profiles else None)
     header, state = done.header, done.core.state
     if as_json:
         print_json(

@@ -51,6 +51,10 @@ def simulate(
     profiles: Annotated[
         str, typer.Option("--profiles", help="Where speeds are from: gavel, a CSV, a name; see themis profiles.")
     ] = "",
+    estimate: Annotated[
+        str,
+        typer.Option(metavar="KEY=VALUE,...", help="Speeds are estimated until measured: references, probes, noise."),
+    ] = "",
     single_jobs: Annotated[bool, typer.Option("--single-jobs", help="Each job of a trace is an app.")] = False,
     mtbf: Annotated[
         float, typer.Option(metavar="SECONDS", help="Mean time between failures of one machine; 0: none.")
@@ -73,7 +77,8 @@ def simulate(
     plan = Plan(
         workload=workload, cluster=cluster, policies=split_policies(policy), seeds=parse_seeds(seeds),
         settings=dict(map(key_value, settings)), format=trace_format,
-        options={"single_jobs": "true"} if single_jobs else {}, profiles=profiles, mtbf=mtbf, repair=repair,
+        options={"single_jobs": "true"} if single_jobs else {}, profiles=profiles,
+        estimate=dict(map(key_value, estimate.split(","))) if estimate else None, mtbf=mtbf, repair=repair,
     )  # fmt: skip
     runs = plan.runs(folder)
     if folder:

@@ -10,7 +10,7 @@ from live import grant, revoke
 from themis.errors import InputError, InvariantBroken
 from themis.executors.gangs import Gangs, Out, Send
 from themis.executors.hosts import Host, NodeSettings
-from themis.executors.program import AttemptEnded, Ending, Program, ending_of
+from themis.executors.program import AttemptEnded, Ending, Measurement, Program, ending_of
 from themis.model.cluster import Machine
 from themis.model.events import (
     JobProgress,
@@ -298,3 +298,27 @@ def test_a_drain_has_the_jobs_end_by_its_deadline_and_the_machine_stays_away_unt
     assert [o for o in book.heard(1, Renew(sequence=2), 13.0) if not isinstance(o, Send)] == []
     book.found(1, book.hosts[1])
     assert MachineReturned(machine=1) in book.heard(1, Renew(sequence=3), 14.0)
+
+
+def test_a_measurement_names_the_partner_that_was_there_since_the_last_report() -> None:
+    """Two jobs on one GPU (Gavel §3.1): a pace from before somebody came or left says nothing of the pair, nor of one alone."""
+    hosts = [Host(machine=Machine(name="m0", gpus=1, gpu_type="V100"), address="10.0.0.0", devices=("0",))]
+    book = Gangs(hosts, lambda app, index: PROGRAM, SETTINGS, now=0.0, checkpoints="/ckpt")
+    for j, model in enumerate(("one", "two")):
+        book.admit(j, app(f"a{j}", [job(100.0, model=model)]))
+    book.heard(0, Hello(node="m0", trust="single"), 0.0)
+    book.heard(0, Renew(sequence=1), 0.0)
+
+    def report(j: int, attempt: int, now: float, steps: float) -> list[tuple[str, str]]:
+        out = book.heard(0, TaskReport(task=f"job{j}-attempt{attempt}", steps=steps, step_s=0.5), now)
+        return [(m.model, m.partner) for m in out if isinstance(m, Measurement)]
+
+    book.command(grant(1, (0,), job=0, target=100.0), 0.0)
+    assert report(0, 1, 5.0, 10) == [("one", "")]
+    book.command(replace(grant(1, (0,), job=1, target=100.0), seat=1), 6.0)
+    assert report(0, 1, 10.0, 20) == [], "half of it was alone"
+    assert report(0, 1, 15.0, 30) == [("one", "two")]
+    assert report(1, 1, 15.0, 30) == [("two", "one")]
+    book.heard(0, TaskState(task="job1-attempt1", phase="ended", first=1), 16.0)
+    assert report(0, 1, 20.0, 40) == []
+    assert report(0, 1, 25.0, 50) == [("one", "")]

@@ -110,6 +110,7 @@ RECORDS: list[Record] = [
     e.AppHeld(app=0),
     e.AppResumed(app=0),
     e.JobStarted(job=2, attempt=1),
+    e.SpeedMeasured(model="m", gpu_type="V100", gpus=1, locality=0, steps_per_s=0.0, batch=64, partner="n", partner_batch=8),
     e.JobProgress(job=2, attempt=1, steps=0.1),
     e.JobStopped(job=2, attempt=1, steps=1 / 3),
     e.JobReached(job=2, attempt=1, steps=1e9, loss=0.3),

@@ -38,6 +38,7 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
         cpus: 5
         memory: 6 GiB
         policy: drf
+        profiles: gavel
         lease: 11m
         tick: 50s
         container: 1s

@@ -50,6 +50,7 @@ from themis.model.events import (
     Renew,
     Revoke,
     Solve,
+    SpeedMeasured,
     Wake,
     WakeAt,
 )  # fmt: skip
@@ -124,6 +125,11 @@ class Scheduler:
                 return
             case JobStopped():
                 self._stopped(event)
+                return
+            case SpeedMeasured():
+                # No reason to decide at once, but what comes next is solved anew.
+                s.learn_speed(event)
+                s.version += 1
                 return
             case JobReached():
                 self._reached(event)

@@ -20,12 +20,13 @@ from themis.fairness.finish_time import t_id_exact, t_id_paper
 from themis.forecast.rules import FORECASTER, Forecaster
 from themis.model.answers import RoundPlan
 from themis.model.cluster import Machine
-from themis.model.events import AppFinished
+from themis.model.events import AppFinished, SpeedMeasured
 from themis.model.settings import Settings
 from themis.model.snapshot import Kind
 from themis.model.units import NONE, Bool, Float, Int, Locality, Seconds
 from themis.model.workload import App, Job, Regime, brackets_of
-from themis.profiles.speed import ProfileBook, Speeds, compile_speeds
+from themis.profiles.learning import Measured
+from themis.profiles.speed import ProfileBook, Speeds, compile_speeds, relearned
 
 if TYPE_CHECKING:
     from themis.core.ahead import Outline
@@ -96,6 +97,7 @@ class State:
         self.plan: RoundPlan | None = None
         self.plan_start: Seconds = 0.0
         self.speeds: Speeds = compile_speeds(book, [], (), 1)
+        self.measured = Measured()
         self.config_speed: Float = np.zeros(0)
 
     # ---- time -------------------------------------------------------------------------------------------------------
@@ -228,7 +230,17 @@ class State:
             self._compile([*self.speeds.index, *fresh], largest)
 
     def _compile(self, configs: list[tuple[str, int]], largest: int) -> None:
-        self.speeds = compile_speeds(self.book, configs, tuple(self.gpu_types), largest)
+        units = dict(zip(self.speeds.index, self.speeds.serial.tolist()))
+        self.speeds = compile_speeds(self.book, configs, tuple(self.gpu_types), largest, units)
+        self._capacity_changed()
+
+    def learn_speed(self, measured: SpeedMeasured) -> None:
+        """A model's speed was measured. The unit of its work stays: what a reference GPU was first believed to do."""
+        if measured.model not in self.book.profiles or not (measured.steps_per_s > 0 or measured.partner):
+            return
+        self.measured.take(measured)
+        self.book = self.book.with_profiles([self.measured.corrected(self.book.get(measured.model))])
+        self.speeds = relearned(self.speeds, self.book, measured.model, tuple(self.gpu_types))
         self._capacity_changed()
 
     def app_jobs(self, a: int) -> Int:

@@ -111,6 +111,9 @@ class _Gang:
     progress_at: Seconds = -math.inf
     check: int = 0
     """Last check of curve stopping that was passed on."""
+    reported_at: Seconds = -math.inf
+    neighbours_at: Seconds = -math.inf
+    """When somebody last came to its GPUs, or left them."""
 
 
 class Gangs:
@@ -193,6 +196,8 @@ class Gangs:
             app=app, job=app.jobs[index], grant=grant, program=program, parts=parts, since=now,
             base=self.saved.get(grant.job, 0.0), started=started,
         )  # fmt: skip
+        for gang in self._neighbours(self.gangs[grant.job]):
+            gang.neighbours_at = now
         self._settle(self.gangs[grant.job])
 
     def _revoke(self, revoke: Revoke) -> None:
@@ -286,14 +291,29 @@ class Gangs:
         if report.saved > 0:
             self.saved[gang.grant.job] = report.saved
         if report.step_s > 0:
-            self.out.append(
-                Measurement(
-                    job=gang.grant.job, attempt=gang.grant.attempt, model=gang.job.model, gpu_type=self._gpu_type(gang),
-                    gpus=len(gang.grant.gpus), locality=Locality(gang.grant.locality), steps_per_s=1.0 / report.step_s,
-                )
-            )  # fmt: skip
+            # Its pace is that since its last report.
+            begun, gang.reported_at = max(gang.reported_at, gang.since), now
+            if gang.neighbours_at <= begun:
+                partner = self._partner(gang)
+                self.out.append(
+                    Measurement(
+                        job=gang.grant.job, attempt=gang.grant.attempt, model=gang.job.model, gpu_type=self._gpu_type(gang),
+                        gpus=len(gang.grant.gpus), locality=Locality(gang.grant.locality), steps_per_s=1.0 / report.step_s,
+                        batch=_batch(gang), partner=partner[0], partner_batch=partner[1],
+                    )
+                )  # fmt: skip
         if gang.started and not gang.asked:
             self._pass_on(gang, report, now)
+
+    def _neighbours(self, gang: _Gang) -> list[_Gang]:
+        """Gangs that are on one of its GPUs too."""
+        mine = set(gang.grant.gpus)
+        return [g for g in self.gangs.values() if g is not gang and not g.over and not mine.isdisjoint(g.grant.gpus)]
+
+    def _partner(self, gang: _Gang) -> tuple[str, int]:
+        """Model and batch size of the job that shares its GPUs, or none."""
+        beside = self._neighbours(gang)
+        return (beside[0].job.model, _batch(beside[0])) if beside else ("", 0)
 
     def _pass_on(self, gang: _Gang, report: TaskReport, now: Seconds) -> None:
         """To the core: a loss where its curve stopping wants one, else the steps, not too often."""
@@ -399,6 +419,8 @@ class Gangs:
     def _end(self, gang: _Gang) -> None:
         """Nothing of it is left on any machine: say how it ended, once."""
         gang.over = True
+        for other in self._neighbours(gang):
+            other.neighbours_at = self.now
         grant, states = gang.grant, [part.state for part in gang.parts.values() if part.state]
         # Parts that were stopped because of another say nothing about why the gang ended.
         culprit = next((s for s in states if _went_wrong(s) and s.cause != "gang"), None)
@@ -453,6 +475,16 @@ class Gangs:
     def _done(self) -> list[Out]:
         out, self.out = self.out, []
         return out
+
+
+def _batch(gang: _Gang) -> int:
+    """The batch size that it trains with, by its steps."""
+    done, end = gang.report.steps if gang.report is not None else gang.base, 0.0
+    for regime in gang.job.regimes:
+        end += regime.steps
+        if done < end - 1e-9:
+            return regime.batch
+    return gang.job.regimes[-1].batch
 
 
 def _went_wrong(state: TaskState) -> bool:

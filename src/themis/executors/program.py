@@ -116,6 +116,9 @@ class Measurement:
     gpus: int
     locality: Locality
     steps_per_s: float
+    batch: int = 0
+    partner: str = ""
+    partner_batch: int = 0
 
 
 def ending_of(*, asked: bool, cause: str, code: int | None) -> Ending:

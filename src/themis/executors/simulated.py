@@ -20,13 +20,17 @@ from themis.model.events import (
     JobStarted,
     JobStopped,
     LossReported,
+    Renew,
     Revoke,
+    SpeedMeasured,
 )  # fmt: skip
 from themis.model.settings import Settings
 from themis.model.units import NONE, Locality, Seconds
 from themis.model.workload import App, CurveStopping, Job
 from themis.profiles.speed import ProfileBook
 from themis.tuning.curves import observation_noise
+
+_STUCK = 1e-6
 
 
 class Timer(Protocol):
@@ -78,8 +82,13 @@ class _Checks:
 class SimulatedExecutor(Executor):
     """Gangs without processes."""
 
-    def __init__(self, book: ProfileBook, settings: Settings, timer: Timer, gpu_types: list[str]) -> None:
+    def __init__(
+        self, book: ProfileBook, settings: Settings, timer: Timer, gpu_types: list[str], *, measures: bool = False
+    ) -> None:
         self.book, self.settings, self.timer = book, settings, timer
+        self.measures = measures
+        """Whether gangs tell how fast they are: of each model, batch, type, gang, place and partner once."""
+        self._told: set[tuple[object, ...]] = set()
         self.gpu_types = gpu_types
         """GPU type of each GPU id; grows as machines join."""
         self.gangs: dict[int, _Gang] = {}
@@ -105,6 +114,8 @@ class SimulatedExecutor(Executor):
             self._start(command)
         elif isinstance(command, Revoke):
             self._stop(command)
+        elif isinstance(command, Renew):
+            self._measure(command.job, self.gangs[command.job])
 
     def _start(self, grant: Grant) -> None:
         gang, now = self.gangs[grant.job], self.timer.now
@@ -165,8 +176,28 @@ class SimulatedExecutor(Executor):
     def _rate(self, gang: _Gang, batch: int) -> float:
         key = (gang.spec.model, batch, *gang.where, gang.partner)
         if key not in self._rates:
-            self._rates[key] = self.book.rate(*key)
+            # Who was put beside a partner that does not fit, by a mistaken belief, gets nowhere.
+            self._rates[key] = self.book.rate(*key) or _STUCK * self.book.rate(*key[:-1])
         return self._rates[key] / gang.spec.scale(batch)
+
+    def _measure(self, job: int, gang: _Gang) -> None:
+        """Say how fast it has been since it began, or since a neighbour came or left."""
+        if not self.measures or self.timer.now <= gang.began:
+            return
+        model, batch = self._looks(job)
+        key = (model, batch, *gang.where, gang.partner)
+        if key not in self._told:
+            self._told.add(key)
+            kind, gpus, locality = gang.where
+            partner, size = gang.partner or ("", 0)
+            rate = self.book.rate(model, batch, kind, gpus, locality, gang.partner)
+            self.timer.schedule(
+                self.timer.now,
+                SpeedMeasured(
+                    model=model, batch=batch, gpu_type=kind, gpus=gpus, locality=int(locality), steps_per_s=rate,
+                    partner=partner, partner_batch=size,
+                ),
+            )  # fmt: skip
 
     def _looks(self, job: int) -> tuple[str, int]:
         """The model and batch size that a gang trains with now."""
@@ -184,6 +215,7 @@ class SimulatedExecutor(Executor):
         Leaves out what a neighbour's later regimes change, and work lost in a crash from before the change.
         """
         gang, now = self.gangs[job], self.timer.now
+        self._measure(job, gang)
         started, *reports = gang.pending
         for event in reports:
             event.cancel()
@@ -195,6 +227,7 @@ class SimulatedExecutor(Executor):
 
     def _stop(self, revoke: Revoke) -> None:
         gang, now = self.gangs[revoke.job], self.timer.now
+        self._measure(revoke.job, gang)
         for event in gang.pending:
             event.cancel()
         gang.pending = []

@@ -132,6 +132,24 @@ class LossReported:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedMeasured:
+    """A gang of a model was seen to train at this speed: what is believed of the model is corrected.
+
+    ``partner`` : model of the job on the same GPUs, or empty; 0 steps beside it: the two do not fit. Steps are the model's
+    own, before a job's ``step_scale``.
+    """
+
+    model: str
+    gpu_type: str
+    gpus: int
+    locality: int
+    steps_per_s: float
+    batch: int = 0
+    partner: str = ""
+    partner_batch: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobStopped:
     """The gang has let go of its GPUs; ``steps`` is what its checkpoint holds."""
 
@@ -202,8 +220,8 @@ class Wake:
 
 Event: TypeAlias = (
     MachineJoined | MachineFailed | MachineReturned | AppSubmitted | AppCancelled | AppHeld | AppResumed
-    | JobStarted | JobProgress | JobStopped | JobReached | BatchChanged | LossReported | Allocated | BidsCollected | Wake
-    | AgentBid | JobsOrdered
+    | JobStarted | JobProgress | JobStopped | JobReached | SpeedMeasured | BatchChanged | LossReported | Allocated
+    | BidsCollected | Wake | AgentBid | JobsOrdered
 )  # fmt: skip
 
 

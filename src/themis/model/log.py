@@ -40,7 +40,7 @@ PROOF_ROWS = 256
 
 _FLAT = (
     Header, Grant, events.Renew, events.Revoke, events.JobStarted, events.JobProgress, events.JobStopped,
-    events.JobReached,
+    events.JobReached, events.SpeedMeasured,
     events.BatchChanged, events.LossReported, events.JobEnded, events.CurveStopped, events.AppCancelled, events.AppFinished,
     events.AppHeld, events.AppResumed,
     events.MachineFailed, events.MachineReturned, events.AgentBid, events.JobsOrdered,

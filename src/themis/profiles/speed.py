@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -67,8 +67,8 @@ class Profile:
     curves : (GPU type or ``ANY_TYPE``, batch size or 0 for any) -> curve.
     slowdown : divisor of the rate at each of the four localities, rising, the first usually 1.
     checkpoint_s : seconds to write and read a checkpoint.
-    beside : share of its rate, above 0, that a job keeps while another shares its GPUs (Gavel §3.1): by GPU type or
-        ``ANY_TYPE``, own batch or 0 for any, the other's model, and its batch or 0. Missing: the two cannot share.
+    beside : share of its rate that a job keeps while another shares its GPUs (Gavel §3.1): by GPU type or
+        ``ANY_TYPE``, own batch or 0 for any, the other's model, and its batch or 0. Missing or 0: the two cannot share.
     source : where the figures come from; assumptions say so.
     """
 
@@ -87,10 +87,8 @@ class Profile:
             raise InputError(
                 f"profile {self.name!r} has slowdowns {self.slowdown}, expected four numbers that rise from 1 or more."
             )
-        if any(share <= 0 for share in self.beside.values()):
-            raise InputError(
-                f"profile {self.name!r} keeps a share of 0 or less beside a partner; leave such pairs out."
-            )
+        if any(share < 0 for share in self.beside.values()):
+            raise InputError(f"profile {self.name!r} keeps a share below 0 beside a partner, expected 0 or more.")
 
     def share_beside(self, gpu_type: str, batch: int, partner: tuple[str, int]) -> float:
         """Share of its rate kept beside a partner (model, batch), by the most specific entry; 0 where they cannot share."""
@@ -210,9 +208,15 @@ class Speeds:
 
 
 def compile_speeds(
-    book: ProfileBook, configs: Iterable[tuple[str, int]], gpu_types: tuple[str, ...], largest: int
+    book: ProfileBook,
+    configs: Iterable[tuple[str, int]],
+    gpu_types: tuple[str, ...],
+    largest: int,
+    units: Mapping[tuple[str, int], float] | None = None,
 ) -> Speeds:
     """Tabulate a book for these (model, batch) configurations, GPU types and gangs of up to ``largest`` GPUs.
+
+    ``units`` : seconds per step that one reference GPU is taken to need, for configurations whose work is counted in it.
 
     Raises
     ------
@@ -230,7 +234,7 @@ def compile_speeds(
             raise InputError(
                 f"model {model!r} has no speed for any of the GPU types {', '.join(gpu_types)}; add a profile for one of them."
             )
-        serial[m] = 1.0 / float(reference.at(np.array(1)))
+        serial[m] = (units or {}).get((model, batch)) or 1.0 / float(reference.at(np.array(1)))
         for k, curve in enumerate(curves):
             if curve is not None:
                 scale[m, k] = curve.at(gpus) * serial[m]
@@ -243,6 +247,28 @@ def compile_speeds(
         checkpoint_s=np.array([book.get(model).checkpoint_s for model, _ in wanted]),
         beside=_beside(book, wanted, gpu_types),
     )
+
+
+def relearned(speeds: Speeds, book: ProfileBook, model: str, gpu_types: tuple[str, ...]) -> Speeds:
+    """The table after a model's profile changed: its rows anew, in the units of before."""
+    rows = {config: m for config, m in speeds.index.items() if config[0] == model}
+    if not rows:
+        return speeds
+    profile, gpus = book.get(model), np.arange(speeds.scale.shape[2], dtype=np.float64)
+    scale, slowdown, beside = speeds.scale.copy(), speeds.slowdown.copy(), dict(speeds.beside)
+    for (_, batch), m in rows.items():
+        slowdown[m] = profile.slowdown
+        for k, gpu_type in enumerate(gpu_types):
+            curve = profile.curve(gpu_type, batch)
+            if curve is not None:
+                scale[m, k] = curve.at(gpus) * speeds.serial[m]
+            for partner, other in speeds.index.items():
+                share = profile.share_beside(gpu_type, batch, partner) if profile.beside else 0.0
+                beside.pop((m, other, k), None)
+                if share > 0:
+                    beside[m, other, k] = share
+    scale[:, :, 0] = 0.0
+    return replace(speeds, scale=scale, slowdown=slowdown, beside=beside)
 
 
 def _beside(

@@ -111,7 +111,7 @@ class _Fold:
             attempt.partner,
         )  # fmt: skip
         before, took = self.done.get(key, (0.0, 0.0))
-        self.done[key] = before + (steps - attempt.steps) * job.step_scale, took + seconds
+        self.done[key] = before + (steps - attempt.steps) * job.scale(batch), took + seconds
 
     def _of(self, job: int, number: int) -> _Attempt | None:
         attempt = self.on.get(job)

@@ -51,7 +51,7 @@ from themis.service.engine import Engine
 from themis.service.journal import Entry, Journal
 from themis.service.notices import notify
 from themis.service.solving import Reply, WorkerSolver
-from themis.service.speeds import read_profile
+from themis.service.speeds import Lessons, read_profile
 
 IDLE_S = 0.5
 """Longest wait of the thread, so that it notices that it should end."""
@@ -149,10 +149,12 @@ class Arbiter:
             recovery.begin(self, wall())
         self.epoch = float(journal.meta("epoch") or 0.0)
         records = 0 if fresh else recovery.recall(self)
+        self.book = self.state.book
         self._steady = steady
         self._origin = max(wall() - self.epoch, journal.last()[1]) - steady()
         self.started, self.recovered = self.epoch + self.now(), records
         self.engine.not_before = self.now()
+        self.lessons = Lessons()
         self.executor = make_executor(self._program, self.queue.put, lambda: self.book)
         recovery.hand_over(self)
         self._thread = Thread(target=self._run, name="themis-arbiter", daemon=True)
@@ -287,7 +289,9 @@ class Arbiter:
             case AttemptEnded():
                 self.journal.add_attempt(now, item)
                 self._count_failure(item, now)
-            case Measurement() | Nudge():
+            case Measurement():
+                self._learn_speed(item, now)
+            case Nudge():
                 pass
             case MachineJoined():
                 if item.machine.name not in {machine.name for machine in self.state.machines}:
@@ -335,7 +339,14 @@ class Arbiter:
     def learn(self, profile: Profile, message: pb.Profile) -> None:
         """Add the speeds of a submission to what is known."""
         self.journal.add_profile(profile.name, message.SerializeToString())
-        self.book = self.state.book = self.book.with_profiles([profile])
+        self.book = self.state.book = self.state.book.with_profiles([profile])
+
+    def _learn_speed(self, new: Measurement, now: Seconds) -> None:
+        """Correct what is believed of a model where a job measured otherwise."""
+        measured = self.lessons.hear(new, self.state.book, self.state.job_specs[new.job], now)
+        if measured is not None:
+            self.engine.feed(measured, now)
+            self.book = self.state.book
 
     def enter(self, app: App, weight: float, entry: Entry, event: Event) -> None:
         """Take a submission in; ``app`` and ``entry`` were checked."""

@@ -26,6 +26,7 @@ class Config:
     engine : ``local``, or ``ray`` for the nodes of a Ray cluster at ``address``; ``node_root`` : where agents keep tasks
         and logs on each of them.
     policy : as ``themis simulate -p`` takes it. ``seed`` : of policies that draw lots.
+    profiles : books of speeds, as ``themis simulate --profiles`` takes them.
     lease_s : the least time that GPUs stay with a job that can use them. ``tick_s`` : leases end at multiples of it.
     container_s : what a change of GPUs is believed to cost. ``checkpoint_every_s`` : how often jobs are believed to save.
     unknown_work_s : training on its fewest GPUs of a job of which nothing is known.
@@ -56,6 +57,7 @@ class Config:
     cpus: int = 0
     memory: int = 0
     policy: str = "themis"
+    profiles: str = "themis"
     lease_s: Seconds = 600.0
     tick_s: Seconds = 60.0
     container_s: Seconds = 35.0

@@ -21,6 +21,7 @@ from themis.executors.hosts import NodeSettings
 from themis.executors.local import LocalExecutor
 from themis.executors.program import Programs
 from themis.executors.ray import NODE_ROOT, RayExecutor, RaySettings, owner_of
+from themis.profiles.library import load_book
 from themis.profiles.speed import ProfileBook
 from themis.service.api import Api, serve
 from themis.service.arbiter import Arbiter, Heard, LiveExecutor, believed_pace
@@ -93,7 +94,8 @@ def start(home: Path, config: Config) -> Service:
             allow_root=config.allow_root,
         )  # fmt: skip
 
-    arbiter = Arbiter(config, hosts, Journal(home / "journal.db"), executor, apart=True)
+    book = load_book(config.profiles, home / "profiles")
+    arbiter = Arbiter(config, hosts, Journal(home / "journal.db"), executor, book=book, apart=True)
     api = Api(arbiter, home / "run")
     server, port = serve(api, f"{config.host}:{config.port}", token, config.max_message_bytes)
     try:

@@ -19,6 +19,7 @@ from pydantic import FiniteFloat, TypeAdapter, ValidationError
 
 from themis.client.home import default_home
 from themis.errors import InputError, UnknownName
+from themis.forecast.believed import Estimation, believed_book
 from themis.model.cluster import Cluster
 from themis.model.settings import Settings
 from themis.model.units import Seconds
@@ -29,7 +30,7 @@ from themis.profiles.presets import load_cluster
 from themis.profiles.speed import ProfileBook
 from themis.sim.many import Run
 from themis.sim.runner import Outage, Simulation, outages
-from themis.traces.api import book_for, load_workload
+from themis.traces.api import book_for, build_options, load_workload
 from themis.traces.summary import app_work, check_fits, check_lengths
 
 _PARAMETER = re.compile(r"\s*\w+\s*=")
@@ -46,6 +47,8 @@ class Plan:
     options : of the workload, beside those after the colon. ``cluster`` : a preset, a shorthand or a file.
     policies : names, with parameters after a colon. ``settings`` : text by name, as in ``Settings``.
     profiles : books that speeds are from, as ``profiles.library.load_book`` takes them; empty: what the workload is of.
+    estimate : how much of models' speeds is known before their jobs run, as text by name (``forecast.believed.Estimation``);
+        None: everything.
     mtbf : mean time between failures of one machine, 0 for none. ``repair`` : how long it is away.
     """
 
@@ -57,6 +60,7 @@ class Plan:
     format: str = ""
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     profiles: str = ""
+    estimate: Mapping[str, str] | None = None
     mtbf: Seconds = 0.0
     repair: Seconds = 1800.0
 
@@ -76,6 +80,7 @@ class Plan:
         make_settings(self.settings, seed=0)
         book = self.book()
         inputs = {seed: self._input(cluster, book, seed) for seed in self.seeds}
+        believed = {seed: self._believed(cluster, book, workload, seed) for seed, (workload, _) in inputs.items()}
         out = []
         for name, policy in policies:
             for seed in self.seeds:
@@ -83,6 +88,7 @@ class Plan:
                 simulation = Simulation(
                     workload=workload, cluster=cluster, book=book, policy_name=name, policy=policy,
                     settings=make_settings(self.settings, seed=seed), outages=failures,
+                    believed=believed[seed],
                 )  # fmt: skip
                 log = folder / f"{re.sub(r'[^A-Za-z0-9._=,-]+', '-', name)}-seed{seed}.jsonl.gz" if folder else None
                 out.append(Run(simulation=simulation, log=log))
@@ -92,6 +98,14 @@ class Plan:
         """The profiles of all runs."""
         name, _ = split_parameters(self.workload)
         return load_book(self.profiles or book_for(name), default_home() / "profiles")
+
+    def _believed(self, cluster: Cluster, book: ProfileBook, workload: Workload, seed: int) -> ProfileBook | None:
+        if self.estimate is None:
+            return None
+        how = build_options("estimate", Estimation, self.estimate)
+        assert isinstance(how, Estimation)
+        wanted = ((job.model, regime.batch) for app in workload.apps for job in app.jobs for regime in job.regimes)
+        return believed_book(book, wanted, cluster.gpu_types, how, seed)
 
     def _input(self, cluster: Cluster, book: ProfileBook, seed: int) -> tuple[Workload, tuple[Outage, ...]]:
         """One seed's apps and machine failures, the same for every policy."""

@@ -20,6 +20,7 @@ from themis.model.log import read_log
 from themis.model.settings import Settings
 from themis.model.units import Seconds
 from themis.policies.api import forecaster_of, make_policy
+from themis.profiles.library import BOOKS
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.speed import ProfileBook
 
@@ -53,8 +54,8 @@ class Replayed:
     difference: Difference | None
 
 
-def replay(path: Path, book: ProfileBook = DEFAULT_BOOK) -> Replayed:
-    """Replay a log file.
+def replay(path: Path, book: ProfileBook | None = None) -> Replayed:
+    """Replay a log file; without a book, by that of the shipped ones which the run had.
 
     Raises
     ------
@@ -64,7 +65,7 @@ def replay(path: Path, book: ProfileBook = DEFAULT_BOOK) -> Replayed:
 
 
 def replay_records(
-    records: Iterable[tuple[Seconds, Record]], *, name: str = "log", book: ProfileBook = DEFAULT_BOOK
+    records: Iterable[tuple[Seconds, Record]], *, name: str = "log", book: ProfileBook | None = None
 ) -> Replayed:
     """Replay records in order; the first is the header."""
     rest = iter(records)
@@ -75,9 +76,12 @@ def replay_records(
         raise InputError(
             f"{name} has log schema {header.schema}, this version reads {SCHEMA}; use themis {header.version} for it."
         )
+    shipped = (build() for build in BOOKS.values())
+    book = book or next((b for b in shipped if b.fingerprint == header.profiles), DEFAULT_BOOK)
     if header.profiles and header.profiles != book.fingerprint:
         raise InputError(
-            f"{name} was made with other model profiles than it is replayed with; pass the book that made it."
+            f"{name} was made with other model profiles than it is replayed with; pass those that made it (--profiles). "
+            "Runs with estimated speeds can be replayed from Python alone."
         )
     return _Replay(header, book).run(rest)
 

@@ -82,7 +82,7 @@ class Simulation:
     settings: Settings = field(default_factory=Settings)
     outages: Sequence[Outage] = ()
     believed: ProfileBook | None = None
-    """What the scheduler believes about speeds, where it differs from the truth in ``book``."""
+    """What the scheduler believes of speeds at first, where it is not the truth in ``book``; jobs then tell theirs."""
 
     def header(self) -> Header:
         """First record of the log."""
@@ -136,7 +136,9 @@ class _Run:
             forecaster_of(policy),
         )
         gpu_types = [m.gpu_type for m in simulation.cluster.machines for _ in range(m.gpus)]
-        self.executor = SimulatedExecutor(simulation.book, simulation.settings, self.kernel, gpu_types)
+        self.executor = SimulatedExecutor(
+            simulation.book, simulation.settings, self.kernel, gpu_types, measures=simulation.believed is not None
+        )
         self.finished = 0
 
     def run(self) -> Scheduler:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from themis.executors.measure import Measured
 from themis.executors.program import Measurement
 from themis.model.units import Locality
+from themis.profiles.learning import Measured
 from themis.profiles.speed import ProfileBook, linear
 
 
