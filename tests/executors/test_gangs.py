@@ -310,7 +310,7 @@ def test_a_measurement_names_the_partner_that_was_there_since_the_last_report() 
     book.heard(0, Renew(sequence=1), 0.0)
 
     def report(j: int, attempt: int, now: float, steps: float) -> list[tuple[str, str]]:
-        out = book.heard(0, TaskReport(task=f"job{j}-attempt{attempt}", steps=steps, step_s=0.5), now)
+        out = book.heard(0, TaskReport(task=f"job{j}-attempt{attempt}", steps=steps, saved=0, step_s=0.5), now)
         return [(m.model, m.partner) for m in out if isinstance(m, Measurement)]
 
     book.command(grant(1, (0,), job=0, target=100.0), 0.0)
