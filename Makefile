@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo simulate test quick lint bench soak proto reproduce-themis reproduce-gavel reproduce-fidelity clean
+.PHONY: help demo simulate test quick lint bench soak proto reproduce-themis reproduce-gavel reproduce-fidelity reproduce-forecast clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -52,6 +52,9 @@ reproduce-themis: $(VENV)/.installed ## The Themis paper's claims, measured: doc
 
 reproduce-gavel: $(VENV)/.installed ## Gavel's traces beside its published simulator: docs/reproduction/gavel.md (minutes)
 	$(BIN)/python reproduction/gavel_osdi20.py
+
+reproduce-forecast: $(VENV)/.installed ## Forecasts of dynamic jobs against what they did: docs/reproduction/forecast.md (a minute)
+	$(BIN)/python reproduction/forecast.py
 
 reproduce-fidelity: $(VENV)/.installed ## One workload live and simulated: docs/reproduction/fidelity.md (half an hour)
 	$(BIN)/python reproduction/fidelity.py

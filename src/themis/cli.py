@@ -13,7 +13,17 @@ from typing import Annotated, Never
 
 import typer
 
-from themis import __version__, demo_cli, list_cli, profiles_cli, report_cli, service_cli, simulate_cli, trace_cli
+from themis import (
+    __version__,
+    demo_cli,
+    forecast_cli,
+    list_cli,
+    profiles_cli,
+    report_cli,
+    service_cli,
+    simulate_cli,
+    trace_cli,
+)  # fmt: skip
 from themis.console import debugging, err, out, print_json, print_whole, say_red
 from themis.errors import InvariantBroken, ThemisError
 
@@ -134,6 +144,7 @@ app.command()(list_cli.policies)
 app.command()(list_cli.workloads)
 app.command()(list_cli.clusters)
 app.add_typer(trace_cli.app, name="trace")
+app.add_typer(forecast_cli.app, name="forecast")
 app.add_typer(profiles_cli.app, name="profiles")
 service_cli.register(app)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import median
@@ -135,6 +135,16 @@ def app_work(app: App, book: ProfileBook = DEFAULT_BOOK) -> GpuSeconds:
 def job_seconds(job: Job, gpus: int, rates: ReferenceRates) -> Seconds:
     """Seconds of a job on so many reference GPUs, placed best."""
     return sum(r.steps * job.scale(r.batch) / rates(job.model, gpus, r.batch) for r in job.regimes)
+
+
+def paces(workload: Workload, book: ProfileBook = DEFAULT_BOOK) -> list[tuple[Job, Callable[[int], Seconds]]]:
+    """Every job, and its seconds per step (of a dynamic one: per epoch) alone on its most GPUs, by batch size."""
+    rates = ReferenceRates(book)
+
+    def pace(job: Job) -> Callable[[int], Seconds]:
+        return lambda batch: job.scale(batch) / rates(job.model, job.gpus_max, batch)
+
+    return [(job, pace(job)) for app in workload.apps for job in app.jobs]
 
 
 def check_fits(workload: Workload, cluster: Cluster, book: ProfileBook = DEFAULT_BOOK) -> None:

@@ -1,0 +1,82 @@
+"""``themis forecast``: how well the batch sizes of dynamic jobs are forecast."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from themis.console import out, print_json, print_whole
+
+app = typer.Typer(
+    name="forecast", no_args_is_help=True, rich_markup_mode="rich", help="Forecasts of dynamic jobs.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
+EVALUATE = """Forecast every dynamic job of a workload as it trains, by three rules, and compare with what it did.
+
+The rules are Shockwave's restatement of the Dirichlet prior, the standard Bayesian update, and greedy (the present batch
+size for ever). Errors are means over jobs and over their training: of the share of epochs that each regime has, of the
+batch size at each epoch, and of the run time.
+
+[bold]Example[/bold]
+
+[cyan]themis forecast evaluate dynamic.trace:schedules=schedules.json --profiles throughputs.json --plot errors.png[/cyan]
+"""
+
+
+@app.callback()
+def forecast() -> None:
+    """A group of one verb stays a group."""
+
+
+@app.command(help=EVALUATE)
+def evaluate(
+    workload: Annotated[
+        str, typer.Argument(metavar="WORKLOAD", help="A generator or trace, options as NAME:KEY=VALUE.")
+    ],
+    profiles: Annotated[str, typer.Option("--profiles", help="Where speeds are from; see themis profiles.")] = "",
+    seed: Annotated[int, typer.Option("--seed", "-s", min=0, help="Of the workload.")] = 0,
+    points: Annotated[int, typer.Option("--points", min=1, max=1000, help="Forecasts of each job.")] = 20,
+    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw errors, as .png or .svg.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, with every point.")] = False,
+) -> None:
+    from themis.forecast.evaluate import KINDS, RULES, evaluate
+    from themis.profiles.library import load_book
+    from themis.report.forecasts import check_name, table, write_errors
+    from themis.sim.plan import split_parameters
+    from themis.traces.api import load_workload
+    from themis.traces.summary import paces
+
+    if plot:
+        check_name(plot)
+    book = load_book(profiles)
+    name, options = split_parameters(workload)
+    jobs = load_workload(name, seed=seed, book=book, **options)
+    errors = evaluate(paces(jobs, book), points)
+    if as_json:
+        print_json(
+            {
+                "workload": jobs.name, "source": jobs.source, "jobs": len(errors.jobs),
+                "changing": int(errors.changes.sum()), "progress": errors.progress.tolist(),
+                "errors": {
+                    str(rule): {
+                        kind: {
+                            "mean": errors.mean(rule, kind), "mean_changing": errors.mean(rule, kind, changing=True),
+                            "at": errors.curve(rule, kind).tolist(),
+                            "at_changing": errors.curve(rule, kind, changing=True).tolist(),
+                        } for kind in KINDS
+                    } for rule in RULES
+                },
+            }
+        )  # fmt: skip
+    else:
+        print_whole(table(errors))
+        changing = int(errors.changes.sum())
+        out.print(
+            f"[dim]{escape(jobs.name)}: {len(errors.jobs)} dynamic jobs, {changing} of which change their batch size. Means over "
+            f"jobs and {points} moments of their training.[/dim]", highlight=False, soft_wrap=True,
+        )  # fmt: skip
+    if plot:
+        write_errors(plot, errors, title=jobs.name)
