@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from themis.core.rounds import Rounds, round_end
+from themis.core.rounds import Rounds
 from themis.errors import InvariantBroken
 from themis.model.answers import Answer, GpuGrant, RoundPlan, TimeShare
 from themis.model.snapshot import Snapshot
-from themis.model.units import NONE, Seconds
+from themis.model.units import NONE, Seconds, round_end
 from themis.placement.packing import Counts
 
 
@@ -134,6 +134,15 @@ def _planned(s: Snapshot, plan: RoundPlan) -> list[Gang]:
 def _large_first(gangs: list[Gang]) -> list[Gang]:
     """Large gangs are placed first: they have the fewest places to go."""
     return sorted(gangs, key=lambda gang: -gang.gpus)
+
+
+def falls_short(s: Snapshot, plan: RoundPlan) -> bool:
+    """Whether a plan's first round leaves GPUs idle that a waiting job could use: work took longer than was planned."""
+    runs = np.isin(s.job_id, plan.job[plan.run[:, 0]])
+    waits = np.flatnonzero((s.job_held == 0) & ~runs)
+    gangs = dict(zip(plan.job.tolist(), plan.gpus.tolist()))
+    spare = int(s.free.sum()) - sum(gangs[j] for j in s.job_id[runs & (s.job_held == 0)].tolist())
+    return any(0 < gangs.get(j, 0) <= spare for j in s.job_id[waits].tolist())
 
 
 def plan_from(plan: RoundPlan, column: int) -> RoundPlan:

@@ -7,18 +7,12 @@ Differs from the published code: that forgets both whenever shares change.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from themis.model.answers import TimeShare
 from themis.model.units import Bool, Float, Int, Seconds
-
-
-def round_end(now: Seconds, round_s: Seconds) -> Seconds:
-    """Rounds begin at multiples of their length: the next boundary after ``now``."""
-    return (math.floor(now / round_s + 1e-9) + 1) * round_s
 
 
 @dataclass(slots=True)

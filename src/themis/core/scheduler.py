@@ -14,9 +14,8 @@ import numpy as np
 
 from themis.core import phases, regimes, rungs
 from themis.core import snapshot as snapshots
-from themis.core.intend import Gang, intend, plan_from
+from themis.core.intend import Gang, falls_short, intend, plan_from
 from themis.core.place import Placed, place
-from themis.core.rounds import round_end
 from themis.core.state import EPS, State
 from themis.core.tables import Status
 from themis.core.validate import validate
@@ -56,7 +55,7 @@ from themis.model.events import (
 )  # fmt: skip
 from themis.model.settings import Settings
 from themis.model.snapshot import Snapshot
-from themis.model.units import NONE, Seconds, next_tick
+from themis.model.units import NONE, Seconds, next_tick, round_end
 from themis.policies.api import Pace
 from themis.profiles.speed import ProfileBook
 from themis.tuning.curves import Verdict
@@ -383,6 +382,8 @@ class Scheduler:
         if self.solving is None and not self._idles():
             planned = self._plan_answer() or self._shares_in_force()
             view = snapshots.take(s, forecast=planned is None, needs=self.needs)
+            if isinstance(planned, RoundPlan) and falls_short(view, planned):
+                planned, view = None, snapshots.take(s, needs=self.needs)
             if view.free.any() and (view.job_held < view.job_gpus_max).any():
                 if planned is not None:
                     self._carry_out(view, planned)
@@ -471,6 +472,8 @@ class Scheduler:
         if isinstance(answer, TimeShare):
             self._deal(gangs, placed)
         self._lease(placed, view.now if offered is None else offered, tick_aligned=isinstance(answer, GpuGrant))
+        if isinstance(answer, RoundPlan) and answer.run[:, 1:].any():
+            self._wake(round_end(self.state.now, answer.round_s))  # a plan may leave GPUs idle until its next round
 
     def _deal(self, gangs: list[Gang], placed: list[Placed]) -> None:
         """Gangs that found room count as served until their round ends."""

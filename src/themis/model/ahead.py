@@ -34,7 +34,8 @@ class Ahead:
     @property
     def left_s(self) -> Float:
         """Seconds left of each job alone on its own gang (R)."""
-        return np.add.reduceat(self.seconds, self.ptr[:-1]) if len(self.progress) else np.zeros(0)
+        out: Float = np.add.reduceat(self.seconds, self.ptr[:-1]) if len(self.progress) else np.zeros(0)
+        return out
 
     def of(self, rows: Int) -> Ahead:
         """The same of these rows, in this order."""

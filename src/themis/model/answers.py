@@ -23,6 +23,8 @@ class Proof:
     method : how it was solved.
     app : app ids of the rows below. ``rho`` : current finish-time fairness, ``bid`` : took part in the auction,
         ``won`` : GPUs won, ``kept`` : share kept after the hidden payment with its interval, ``leftover`` : GPUs from leftovers.
+    job : job ids of the rows of a plan. ``starts`` : when each is to run next, seconds, inf if not in the plan's window;
+        ``ends`` : when it is forecast to end.
     """
 
     objective: float = 0.0
@@ -37,6 +39,9 @@ class Proof:
     kept_low: Float = field(default_factory=lambda: np.zeros(0))
     kept_high: Float = field(default_factory=lambda: np.zeros(0))
     leftover: Int = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    job: Int = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    starts: Float = field(default_factory=lambda: np.zeros(0))
+    ends: Float = field(default_factory=lambda: np.zeros(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

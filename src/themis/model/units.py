@@ -36,3 +36,8 @@ class Locality(IntEnum):
 def next_tick(time: Seconds, tick: Seconds) -> Seconds:
     """The first multiple of ``tick`` at or after ``time``; lease expiries fall on ticks so that one auction serves all."""
     return math.ceil(time / tick - 1e-9) * tick
+
+
+def round_end(now: Seconds, round_s: Seconds) -> Seconds:
+    """Rounds begin at multiples of their length: the next boundary after ``now``."""
+    return (math.floor(now / round_s + 1e-9) + 1) * round_s

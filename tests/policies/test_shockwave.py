@@ -1,0 +1,133 @@
+"""Shockwave as a policy: what must not matter does not, and what it is for happens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from themis.errors import InputError
+from themis.model.events import AppFinished, Grant
+from themis.model.snapshot import Snapshot
+from themis.model.workload import Workload
+from themis.policies.api import Workbench, make_policy
+from themis.policies.shockwave import Shockwave
+from themis.sim.runner import Record, Simulation
+from themis.testing.builders import BOOK, NO_OVERHEAD, app, job, machines
+from themis.testing.policies import relabelled, sample_snapshots
+
+
+def work(*jobs: tuple[float, float, int]) -> Workload:
+    """Apps of one job each: (arrival, seconds alone, GPUs)."""
+    apps = (app(f"a{i}", [job(seconds * gpus, gpus)], arrival) for i, (arrival, seconds, gpus) in enumerate(jobs))
+    return Workload(name="test", apps=tuple(apps))
+
+
+def run(workload: Workload, gpus: int, policy: str = "shockwave") -> tuple[dict[int, float], list[tuple[float, Grant]]]:
+    """When each app ended, and all grants."""
+    ends: dict[int, float] = {}
+    grants: list[tuple[float, Grant]] = []
+
+    def watch(time: float, record: Record) -> None:
+        if isinstance(record, AppFinished):
+            ends[record.app] = time
+        if isinstance(record, Grant):
+            grants.append((time, record))
+
+    Simulation(
+        workload=workload, cluster=machines(gpus), book=BOOK, policy_name=policy, policy=make_policy(policy),
+        settings=NO_OVERHEAD,
+    ).run(watch)  # fmt: skip
+    return ends, grants
+
+
+MIX = tuple((37.0 * i, 300.0 + 170.0 * ((7 * i) % 11), 1 + (i % 3 == 0)) for i in range(24))
+
+
+def test_when_the_trace_begins_does_not_matter() -> None:
+    """Rho is measured from a job's own arrival: a trace that begins ten days later is scheduled alike."""
+    later = 7200 * 120.0
+    (here, first), (there, then) = run(work(*MIX), 4), run(work(*((a + later, s, g) for a, s, g in MIX)), 4)
+    assert {a: end + later for a, end in here.items()} == pytest.approx(there)
+    assert [(t + later, g.job, g.gpus) for t, g in first] == [(pytest.approx(t), g.job, g.gpus) for t, g in then]
+
+
+def test_the_order_of_jobs_changes_neither_objective_nor_bound_by_more_than_the_gap() -> None:
+    policy = Shockwave()
+    for snapshot in sample_snapshots(Shockwave, 1):
+        here, there = (policy(s, Workbench()).proof for s in (snapshot, relabelled(snapshot)))
+        assert there.objective == pytest.approx(here.objective, rel=1e-6, abs=1e-9)
+        assert there.bound == pytest.approx(here.bound, rel=1e-6, abs=1e-9)
+
+
+def test_the_bound_is_above_the_objective() -> None:
+    for snapshot in sample_snapshots(Shockwave, 2):
+        proof = Shockwave()(snapshot, Workbench()).proof
+        assert proof.bound >= proof.objective - 1e-12
+
+
+def test_forecast_starts_and_ends_are_in_order() -> None:
+    for snapshot in sample_snapshots(Shockwave, 0):
+        proof = Shockwave()(snapshot, Workbench()).proof
+        assert (proof.starts >= snapshot.now).all()
+        assert (proof.ends > proof.starts).all()
+
+
+def test_a_job_alone_ends_when_it_was_forecast_to() -> None:
+    policy, seen = Shockwave(), []
+
+    class Watching(Shockwave):
+        def __call__(self, snapshot: Snapshot, bench: Workbench):  # type: ignore[no-untyped-def]
+            solved = policy(snapshot, bench)
+            seen.append(solved.proof.ends)
+            return solved
+
+    ends: dict[int, float] = {}
+    Simulation(
+        workload=work((50.0, 1000.0, 2)), cluster=machines(4), book=BOOK, policy_name="shockwave", policy=Watching(),
+        settings=NO_OVERHEAD,
+    ).run(lambda time, record: ends.update({record.app: time}) if isinstance(record, AppFinished) else None)  # fmt: skip
+    assert seen[0] == pytest.approx([ends[0]])
+    assert ends[0] == pytest.approx(1050.0)
+
+
+def test_the_long_job_begins_early_enough_for_the_makespan() -> None:
+    """Two GPUs, one job of 4,800 s and eight of 600 s: the makespan is 4,800 s only if the long one never waits."""
+    ends, _ = run(work((0.0, 4800.0, 1), *(((0.0, 600.0, 1),) * 8)), 2)
+    assert max(ends.values()) == pytest.approx(4800.0, abs=121.0)
+
+
+def test_gpus_do_not_idle_while_a_gang_that_fits_waits() -> None:
+    ends, _ = run(work(*MIX), 4)
+    total = sum(s * g for _, s, g in MIX)
+    assert max(ends.values()) <= 1.25 * total / 4
+
+
+def test_restarts_are_few() -> None:
+    """Whoever runs goes on among equals: far fewer grants than rounds that jobs ran."""
+    _, grants = run(work(*MIX), 4)
+    rounds = sum(s for _, s, _ in MIX) / 120.0
+    assert len(grants) < 0.5 * rounds
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("window", 0), ("power", 11.0), ("makespan", -1.0), ("noise", 2.0), ("gap", -0.1), ("nodes", 0), ("round_s", 0.0)],
+)
+def test_parameters_out_of_range_are_refused(name: str, value: float) -> None:
+    with pytest.raises(InputError, match=name):
+        make_policy("shockwave", {name: value})
+
+
+def test_a_reactive_plan_ends_with_a_regime_and_a_lazy_one_does_not() -> None:
+    assert Shockwave().pace.replan_on_regime
+    assert not replace(Shockwave(), reactive=False).pace.replan_on_regime
+
+
+def test_no_weight_outgrows_the_solver() -> None:
+    """A job that waited for a year weighs at most 25^5 times as much as the least one, and the solve still ends."""
+    snapshot = next(iter(sample_snapshots(Shockwave, 0)))
+    old = replace(snapshot, app_arrival=np.where(np.arange(snapshot.apps) == 0, -3e7, snapshot.app_arrival))
+    proof = Shockwave()(old, Workbench()).proof
+    assert np.isfinite(proof.bound)
