@@ -99,6 +99,7 @@ RECORDS: list[Record] = [
     e.MachineFailed(machine=1),
     e.AgentBid(version=7, app=2, said="rho", rho=1.25),
     e.AgentBid(version=7, app=3, said="bid", rho=2.5, rows=(((2, 1), 1, 0, -1, 1.5), ((4,), 2, 1, 0, 1 / 3))),
+    e.Compacted(records=12),
     e.JobsOrdered(app=2, jobs=(9, 7)),
     e.MachineReturned(machine=1),
     e.AppSubmitted(app=SWEEP, weight=2.0),

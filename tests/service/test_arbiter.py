@@ -396,3 +396,11 @@ def test_settings_of_the_core_are_those_of_the_configuration(tmp_path: Path) -> 
     with world(tmp_path) as w:
         assert w.arbiter.settings == Settings(lease_s=2.0, tick_s=1.0, container_s=0.0, validate=True)
         assert w.arbiter.fingerprint == DEFAULT_BOOK.fingerprint
+
+
+def test_an_app_can_be_withdrawn_while_no_machine_is_there(tmp_path: Path) -> None:
+    with world(tmp_path, 1) as w:
+        enter(w)
+        w.say(MachineFailed(machine=0))
+        w.ask(lambda a: a.cancel(0))
+        assert w.arbiter.journal.apps()[0].outcome == "cancelled"

@@ -33,6 +33,7 @@ from themis.model.events import (
     BidsCollected,
     CollectBids,
     Command,
+    Compacted,
     CurveStopped,
     Event,
     Grant,
@@ -104,7 +105,7 @@ class Scheduler:
             case BidsCollected():
                 self._bids(event)
                 return
-            case AgentBid():
+            case AgentBid() | Compacted():
                 return
             case JobsOrdered():
                 self._ordered(event)

@@ -261,7 +261,8 @@ class State:
             self.weight_in_system = 0.0
         jct = self.now - float(t.arrival[a])
         contention, capacity = (float(x[0]) for x in self.averages(np.array([a])))
-        speed = float(self.config_speed[t.config[a]])
+        # Where no GPU is in service the reference's speed stands in, so that the app can be ended.
+        speed = float(self.config_speed[t.config[a]]) or 1.0
         one = np.array([a])
         paper = t_id_paper(
             t.budget[one], t.longest_s[one], t.demand[one].astype(float), np.array([capacity]), np.array([contention])

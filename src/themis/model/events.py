@@ -214,6 +214,13 @@ class JobsOrdered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted:
+    """A journal dropped so many records up to here: the log cannot be replayed, the rest of it can still be read."""
+
+    records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wake:
     """All events of this instant are in: settle what follows from them."""
 
@@ -221,7 +228,7 @@ class Wake:
 Event: TypeAlias = (
     MachineJoined | MachineFailed | MachineReturned | AppSubmitted | AppCancelled | AppHeld | AppResumed
     | JobStarted | JobProgress | JobStopped | JobReached | SpeedMeasured | BatchChanged | LossReported | Allocated
-    | BidsCollected | Wake | AgentBid | JobsOrdered
+    | BidsCollected | Wake | AgentBid | JobsOrdered | Compacted
 )  # fmt: skip
 
 

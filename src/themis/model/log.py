@@ -43,7 +43,7 @@ _FLAT = (
     events.JobReached, events.SpeedMeasured,
     events.BatchChanged, events.LossReported, events.JobEnded, events.CurveStopped, events.AppCancelled, events.AppFinished,
     events.AppHeld, events.AppResumed,
-    events.MachineFailed, events.MachineReturned, events.AgentBid, events.JobsOrdered,
+    events.MachineFailed, events.MachineReturned, events.AgentBid, events.JobsOrdered, events.Compacted,
 )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ from themis.model.workload import App, Job
 from themis.policies.api import forecaster_of, make_policy
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.speed import Profile, ProfileBook
-from themis.service import recovery
+from themis.service import pictures, recovery
 from themis.service.agents import Desk, Names
 from themis.service.config import Config
 from themis.service.engine import Engine
@@ -204,6 +204,10 @@ class Arbiter:
             self._ended = True
             if self._thread.is_alive():
                 self._thread.join()
+            if self.broken is None:
+                # The next arbiter, maybe of a later version, begins here.
+                with self.journal.turn():
+                    pictures.maybe_take(self.engine, self.state.now, self.config.journal_keep_s, every=1)
             self.desk.close()
             if self.engine.solver is not None:
                 self.engine.solver.close()
@@ -247,6 +251,7 @@ class Arbiter:
             if not self._closing:
                 self.engine.attend(now)
                 self.engine.advance(now)
+                pictures.maybe_take(self.engine, now, self.config.journal_keep_s)
         decided, self.engine.decided = self.engine.decided, []
         commands = self.engine.commands()
         for command in commands:

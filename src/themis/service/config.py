@@ -41,6 +41,7 @@ class Config:
     user_gpus, group_gpus : quotas of those who have one. ``others_gpus`` : of each user who is not listed, or None.
     solve_s : about so long may a decision take; its searches then stop with the best answer found and its proven gap.
         A policy that takes three times as long is stopped, and ``fifo`` decides.
+    journal_keep_s : records of the journal that are older are dropped once pictures of the state cover them.
     agent_s : within so long apps' own agents answer (docs/agents.md). ``agent_misses`` : so many answers in a row may be
         missing before the service's agent takes over. ``max_agents`` : so many may attend.
     max_message_bytes, max_jobs, max_apps, max_apps_per_user : limits of a call, of jobs in an app, of active apps.
@@ -83,6 +84,7 @@ class Config:
     others_gpus: int | None = None
     solve_s: Seconds = 10.0
     agent_s: Seconds = 2.0
+    journal_keep_s: Seconds = 30 * 86400.0
     agent_misses: int = 3
     max_agents: int = 256
     max_message_bytes: int = 4 << 20

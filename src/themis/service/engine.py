@@ -25,6 +25,7 @@ from themis.model.events import (
     BidsCollected,
     CollectBids,
     Command,
+    Compacted,
     Event,
     Grant,
     Header,
@@ -41,6 +42,7 @@ from themis.model.events import (
 from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
 from themis.policies.api import Policy, Workbench
+from themis.service import pictures
 from themis.service.agents import Desk
 from themis.service.journal import Journal
 from themis.service.solving import Reply, Solver, Task, decide, fall_back
@@ -246,17 +248,28 @@ class Engine:
             case _:
                 pass
 
-    def fold(self) -> int:
-        """Rebuild the core from the journal: its events again, its allocations as they were; returns the records.
+    def fold(self, *, whole: bool = False) -> int:
+        """Rebuild the core from the journal: its events again, its allocations as they were; returns the records folded.
+
+        From the last picture of the state on, if there is one and not ``whole``.
 
         Raises
         ------
         InputError : the core now draws other conclusions than the journal has; another version wrote it.
         """
         pending: deque[Command] = deque()
-        count = 0
-        for time, record in self.journal.records():
+        picture = None if whole else self.journal.picture()
+        first = 0
+        if picture is not None:
+            first = picture[0]
+            pictures.restore(self, picture[1])
+        count = first
+        for time, record in self.journal.records(first):
             count += 1
+            if isinstance(record, Compacted):
+                raise InputError(
+                    f"{self.journal.path} lacks {record.records} records and a picture of the state after them."
+                )
             if isinstance(record, Header):
                 continue
             if isinstance(record, Command):

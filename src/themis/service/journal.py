@@ -24,7 +24,7 @@ from pathlib import Path
 
 from themis.errors import InputError
 from themis.executors.program import AttemptEnded, Program
-from themis.model.events import Command, Event, Header, Wake
+from themis.model.events import Command, Compacted, Event, Header, Wake
 from themis.model.log import decode, encode, is_record
 from themis.model.units import Seconds
 from themis.service.migrations import SCHEMA, migrate, statements
@@ -138,14 +138,15 @@ class Journal:
     def _append(self, time: Seconds, kind: str, line: bytes) -> None:
         self.db.execute("INSERT INTO records (t, kind, line) VALUES (?, ?, ?)", (time, kind, line))
 
-    def records(self) -> Iterator[tuple[Seconds, Record]]:
-        """Every record in order, ``Wake`` included.
+    def records(self, after: int = 0) -> Iterator[tuple[Seconds, Record]]:
+        """Every record after a number in order, ``Wake`` included.
 
         Raises
         ------
         InputError : a record that this version cannot read.
         """
-        for number, time, kind, line in self.db.execute("SELECT number, t, kind, line FROM records ORDER BY number"):
+        rows = self.db.execute("SELECT number, t, kind, line FROM records WHERE number > ? ORDER BY number", (after,))
+        for number, time, kind, line in rows:
             try:
                 yield time, Wake() if kind == "Wake" else decode(line)[1]
             except InputError as error:
@@ -155,6 +156,45 @@ class Journal:
         """Number and time of the last record; zeros where there is none."""
         row = self.db.execute("SELECT number, t FROM records ORDER BY number DESC LIMIT 1").fetchone()
         return (int(row[0]), float(row[1])) if row else (0, 0.0)
+
+    # ---- pictures of the whole state ------------------------------------------------------------------------------
+
+    def add_picture(self, number: int, time: Seconds, state: bytes) -> None:
+        """The state after a record; of older pictures only the last is kept."""
+        self.db.execute("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", (number, time, state))
+        self.db.execute(
+            "DELETE FROM checkpoints WHERE number NOT IN (SELECT number FROM checkpoints ORDER BY number DESC LIMIT 2)"
+        )
+
+    def pictured(self) -> int:
+        """Number of the record that the last picture was taken after; 0 if there is none."""
+        return int(self.db.execute("SELECT coalesce(max(number), 0) FROM checkpoints").fetchone()[0])
+
+    def picture(self) -> tuple[int, bytes] | None:
+        """The last picture and its record's number."""
+        row = self.db.execute("SELECT number, state FROM checkpoints ORDER BY number DESC LIMIT 1").fetchone()
+        return (int(row[0]), bytes(row[1])) if row else None
+
+    def compact(self, before: Seconds) -> int:
+        """Drop records from before a time that the older picture covers; returns how many.
+
+        What says which machines, apps and jobs there are stays, and how apps ended. A ``Compacted`` stands where others were.
+        """
+        row = self.db.execute("SELECT number FROM checkpoints ORDER BY number DESC LIMIT 1 OFFSET 1").fetchone()
+        gone = "number <= ? AND t < ? AND kind NOT IN ('Header', 'MachineJoined', 'AppSubmitted', 'AppFinished')"
+        given = (int(row[0]) if row else 0, before)
+        count, last, time, already = self.db.execute(
+            f"SELECT count(*), max(number), max(t), coalesce(max(kind = 'Compacted'), 0) FROM records WHERE {gone}",
+            given,
+        ).fetchone()
+        if count <= already:
+            return 0
+        earlier = self.db.execute("SELECT line FROM records WHERE kind = 'Compacted'").fetchall()
+        total = count - already + sum(json.loads(line)["records"] for (line,) in earlier)
+        self.db.execute(f"DELETE FROM records WHERE {gone}", given)
+        line = encode(time, Compacted(records=total))
+        self.db.execute("INSERT INTO records VALUES (?, ?, 'Compacted', ?)", (last, time, line))
+        return int(count - already)
 
     # ---- apps -----------------------------------------------------------------------------------------------------
 

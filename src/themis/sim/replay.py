@@ -15,7 +15,7 @@ from pathlib import Path
 
 from themis.core.scheduler import Scheduler
 from themis.errors import InputError
-from themis.model.events import SCHEMA, Allocated, CollectBids, Command, Event, Header, Solve, Wake, WakeAt
+from themis.model.events import SCHEMA, Allocated, CollectBids, Command, Compacted, Event, Header, Solve, Wake, WakeAt
 from themis.model.log import read_log
 from themis.model.settings import Settings
 from themis.model.units import Seconds
@@ -104,6 +104,11 @@ class _Replay:
             self.counts["records"] += 1
             if isinstance(record, Header):
                 raise InputError(f"record {self.counts['records']} of the log is a second header; the file was joined.")
+            if isinstance(record, Compacted):
+                raise InputError(
+                    f"the log lacks {record.records} records up to {time:.0f} s, which its journal dropped; only a "
+                    "whole log can be replayed. `themis dump` gives the state as it is now."
+                )
             difference = self._command(time, record) if isinstance(record, Command) else self._event(time, record)
             if difference:
                 return self._result(difference)

@@ -1,0 +1,184 @@
+"""The whole core as plain data that JSON can hold, and back: ``load(save(core))`` goes on exactly as ``core`` would.
+
+Columns are saved by name, as raw bytes, so nothing is rounded; a column or attribute that a later version adds begins
+with its default, one that it dropped is passed over. What follows from the rest is left out: speeds are tabulated anew
+from the profile book, machines' columns from the machines. The decision under way is left out too: whoever loads a state
+decides anew.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from themis.core.scheduler import Scheduler
+from themis.core.tables import Table
+from themis.core.validate import validate
+from themis.errors import InputError, InvariantBroken
+from themis.model import answers, cluster, events, workload
+from themis.model.settings import Settings
+from themis.model.specs import read_app, to_fields
+from themis.policies.api import Pace
+from themis.profiles.speed import ProfileBook
+
+FORMAT = 1
+
+_DERIVED = frozenset(
+    {
+        "book", "settings", "speeds", "machines", "gpu_types", "racks", "machine_size",
+        "machine_type", "machine_rack", "machine_slot", "gpu_machine", "gpu_slot", "app_specs", "job_specs", "regimes",
+        "curves", "rounds", "apps", "jobs",
+    }
+)  # fmt: skip
+"""Attributes of the state that are saved in a way of their own, or follow from others."""
+_FILLED = ("machine_up", "gpu_job", "gpu_occupant")
+"""Columns of the machines that do not follow from them; they are filled where ``add_machine`` made room."""
+_CLASSES: Mapping[str, type[Any]] = MappingProxyType(
+    {
+        kind.__name__: kind
+        for kind in (
+            events.Grant, events.Revoke, answers.TimeShare, answers.RoundPlan, workload.Regime, cluster.Machine,
+        )
+    }
+)  # fmt: skip
+
+
+def save(core: Scheduler) -> dict[str, Any]:
+    """Everything that the core knows, but for the decision under way."""
+    s = core.state
+    changed = {j: known for j, (known, job) in enumerate(zip(s.regimes, s.job_specs)) if known != job.regimes}
+    return {
+        "format": FORMAT,
+        "machines": [to_fields(machine) for machine in s.machines],
+        "speeds": {"configs": [list(config) for config in s.speeds.index], "largest": s.speeds.scale.shape[2] - 1},
+        "app_specs": [to_fields(app) for app in s.app_specs],
+        "apps": _table(s.apps), "jobs": _table(s.jobs), "regimes": pack(changed),
+        "curves": pack(dict(vars(s.curves))),
+        "rounds": pack({f.name: getattr(s.rounds, f.name) for f in dataclasses.fields(s.rounds)}),
+        "state": {name: pack(value) for name, value in vars(s).items() if name not in _DERIVED and name[0] != "_"},
+        "scheduler": pack({"held_back": core.held_back, "stopping": core.stopping, "wakes": core.wakes}),
+    }  # fmt: skip
+
+
+def load(
+    saved: Mapping[str, Any], book: ProfileBook, settings: Settings, pace: Pace, needs: frozenset[str] = frozenset()
+) -> Scheduler:
+    """A core as it was saved.
+
+    Parameters
+    ----------
+    book : the profiles that the saved core knew, or more.
+
+    Raises
+    ------
+    InputError : no saved core, one of a later version, or one that contradicts itself.
+    """
+    if saved.get("format") != FORMAT:
+        raise InputError(
+            f"the saved state has format {saved.get('format')}, this Themis reads {FORMAT}; use the version that wrote it."
+        )
+    core = Scheduler(book, settings, pace, needs)
+    try:
+        _fill(core, saved)
+        validate(core.state)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise InputError(f"the saved state is damaged ({type(error).__name__}: {error}).") from None
+    except InvariantBroken as error:
+        raise InputError(f"the saved state contradicts itself: {error}") from None
+    return core
+
+
+def _fill(core: Scheduler, saved: Mapping[str, Any]) -> None:
+    s = core.state
+    for machine in saved["machines"]:
+        s.add_machine(cluster.Machine(**machine))
+    s._compile([(model, batch) for model, batch in saved["speeds"]["configs"]], saved["speeds"]["largest"])
+    s.app_specs = [read_app(app) for app in saved["app_specs"]]
+    s.job_specs = [job for app in s.app_specs for job in app.jobs]
+    changed = unpack(saved["regimes"])
+    s.regimes = [changed.get(j, job.regimes) for j, job in enumerate(s.job_specs)]
+    for table, name in ((s.apps, "apps"), (s.jobs, "jobs")):
+        _fill_table(table, saved[name])
+    for owner, name in ((s.curves, "curves"), (s.rounds, "rounds"), (core, "scheduler")):
+        for attribute, value in unpack(saved[name]).items():
+            setattr(owner, attribute, value)
+    for name, packed in saved["state"].items():
+        value = unpack(packed)
+        if name in _FILLED:
+            getattr(s, name)[:] = value
+        elif hasattr(s, name):
+            setattr(s, name, value)
+
+
+def _table(table: Table) -> dict[str, Any]:
+    columns = (*table.floats, *table.ints)
+    return {"rows": table.size, "columns": {n: pack(getattr(table, n)[: table.size]) for n in columns}}
+
+
+def _fill_table(table: Table, saved: Mapping[str, Any]) -> None:
+    table.extend(saved["rows"])
+    known = {*table.floats, *table.ints}
+    for name, column in saved["columns"].items():
+        if name in known:
+            getattr(table, name)[: table.size] = unpack(column)
+
+
+# ---- values ---------------------------------------------------------------------------------------------------------
+
+
+def pack(value: Any) -> Any:
+    """A value as JSON has it; what JSON lacks is an object with one key that begins with ``~``."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case np.generic():
+            return pack(value.item())
+        case float():
+            return value if math.isfinite(value) else {"~float": str(value)}
+        case np.ndarray():
+            data = np.ascontiguousarray(value.astype(value.dtype.newbyteorder("<"), copy=False))
+            return {"~array": [data.dtype.str, list(value.shape), base64.b64encode(data.tobytes()).decode()]}
+        case list():
+            return [pack(v) for v in value]
+        case tuple():
+            return {"~tuple": [pack(v) for v in value]}
+        case set() | frozenset():
+            return {"~set": [pack(v) for v in sorted(value)]}
+        case dict():
+            return {"~dict": [[pack(k), pack(v)] for k, v in value.items()]}
+    kind = type(value)
+    if _CLASSES.get(kind.__name__) is kind:
+        return {"~" + kind.__name__: {f.name: pack(getattr(value, f.name)) for f in dataclasses.fields(kind)}}
+    raise InvariantBroken(f"a state holds a {kind.__name__}, which core.checkpoint cannot save.")
+
+
+def unpack(value: Any) -> Any:
+    """The value that was packed; raises KeyError, TypeError or ValueError where it is none."""
+    if isinstance(value, list):
+        return [unpack(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    ((tag, inner),) = value.items()
+    if tag in _READERS:
+        return _READERS[tag](inner)
+    return _CLASSES[tag[1:]](**{name: unpack(v) for name, v in inner.items()})
+
+
+def _array(inner: Any) -> Any:
+    kind, shape, data = inner
+    # A copy, for a buffer of bytes cannot be written to.
+    return np.frombuffer(base64.b64decode(data), dtype=np.dtype(kind)).reshape(shape).astype(np.dtype(kind), copy=True)
+
+
+_READERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
+    {
+        "~float": float, "~array": _array, "~tuple": lambda inner: tuple(map(unpack, inner)),
+        "~set": lambda inner: set(map(unpack, inner)), "~dict": lambda inner: {unpack(k): unpack(v) for k, v in inner},
+    }
+)  # fmt: skip

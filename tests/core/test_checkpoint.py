@@ -1,0 +1,138 @@
+"""A saved core goes on exactly as the core itself would."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from themis.core.checkpoint import FORMAT, load, pack, save, unpack
+from themis.core.scheduler import Scheduler
+from themis.errors import InputError, InvariantBroken
+from themis.model.events import Allocated, CollectBids, Event, Grant, Solve, Wake
+from themis.policies.api import Workbench, make_policy
+from themis.sim.runner import Record, Simulation, _Run
+from themis.testing.builders import BOOK, random_simulation
+
+POLICIES = ["themis", "max_min_fairness", "tiresias", "gandiva_packing"]
+
+
+class Saving(_Run):
+    """The simulator, whose core is saved and loaded again now and then, as if the service had been started anew."""
+
+    def __init__(self, simulation: Simulation, log: list[tuple[float, Record]], every: int, seed: int = 0) -> None:
+        super().__init__(
+            simulation, lambda time, record: log.append((time, record)), lambda *_: None, Workbench(), lambda: False
+        )
+        self.every, self.count, self.loaded = every, seed, 0
+
+    def _feed(self, event: Event) -> None:
+        self.count += 1
+        if (
+            self.every
+            and self.count % self.every == 0
+            and self.core.solving is None
+            and not isinstance(event, Allocated)
+        ):
+            text = json.dumps(save(self.core))
+            sim = self.sim
+            core = load(json.loads(text), sim.book, sim.settings, sim.policy.pace, sim.policy.needs)
+            assert save(core) == json.loads(text)
+            assert_alike(core, self.core)
+            self.core, self.loaded = core, self.loaded + 1
+        super()._feed(event)
+
+
+def assert_alike(one: Scheduler, other: Scheduler) -> None:
+    """Nothing of the state is missing: every attribute is there, with the same value."""
+    assert vars(one.state).keys() == vars(other.state).keys()
+    for name, value in vars(other.state).items():
+        if name[0] != "_" and name not in ("book", "settings"):
+            assert_equal(getattr(one.state, name), value, name)
+
+
+def assert_equal(one: Any, other: Any, name: str) -> None:
+    if isinstance(other, np.ndarray):
+        assert one.dtype == other.dtype, name
+        assert np.array_equal(one, other, equal_nan=one.dtype.kind == "f"), name
+    elif hasattr(other, "floats"):
+        for column in (*other.floats, *other.ints):
+            assert_equal(getattr(one, column)[: one.size], getattr(other, column)[: other.size], f"{name}.{column}")
+    elif hasattr(other, "__dict__") and not isinstance(other, int | float):
+        for key, value in vars(other).items():
+            assert_equal(getattr(one, key), value, f"{name}.{key}")
+    elif hasattr(other, "__dataclass_fields__"):
+        for key in other.__dataclass_fields__:
+            assert_equal(getattr(one, key), getattr(other, key), f"{name}.{key}")
+    else:
+        assert one == other, name
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("seed", range(2))
+def test_a_run_whose_core_is_saved_and_loaded_all_the_time_has_the_log_of_one_that_is_not(
+    policy: str, seed: int
+) -> None:
+    logs: list[list[tuple[float, Record]]] = []
+    for every in (0, 23):
+        log: list[tuple[float, Record]] = []
+        run = Saving(random_simulation(make_policy(policy), seed, name=policy), log, every, seed)
+        run.run()
+        logs.append(log)
+        assert run.loaded > 10 or not every
+    assert len(logs[0]) == len(logs[1])
+    for (t, one), (u, other) in zip(*logs):
+        assert (t, type(one)) == (u, type(other))
+        assert isinstance(one, Allocated) or one == other
+
+
+def some_core() -> Scheduler:
+    run = Saving(random_simulation(make_policy("themis"), 1), [], 0)
+    run.run()
+    return run.core
+
+
+def test_columns_of_other_versions_are_passed_over_or_begin_with_their_default() -> None:
+    core = some_core()
+    saved = save(core)
+    del saved["jobs"]["columns"]["order"]
+    saved["jobs"]["columns"]["of_the_past"] = pack(np.zeros(core.state.jobs.size))
+    saved["state"]["of_the_past"] = 3
+    back = load(saved, BOOK, core.settings, core.pace)
+    assert back.state.jobs.order[: back.state.jobs.size].tolist() == [0] * core.state.jobs.size
+    assert not hasattr(back.state, "of_the_past")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda d: d.update(format=FORMAT + 1), f"has format {FORMAT + 1}, this Themis reads {FORMAT}"),
+        (lambda d: d.pop("jobs"), "is damaged"),
+        (lambda d: d["state"].update(gpu_job=pack(np.zeros((1, 1, 1)))), "is damaged"),
+        (lambda d: d["state"].update(gpu_job={"~array": ["<f8", [3], "!"]}), "is damaged"),
+        (lambda d: d["state"].update(weight_in_system=7.0), "contradicts itself"),
+    ],
+)
+def test_what_is_no_saved_core_is_refused_in_words(change: Any, words: str) -> None:
+    core = some_core()
+    saved = save(core)
+    change(saved)
+    with pytest.raises(InputError, match=words):
+        load(saved, BOOK, core.settings, core.pace)
+
+
+def test_values_come_back_as_they_were() -> None:
+    grant = Grant(app=1, job=2, attempt=3, gpus=(4, 5), seat=0, until=float("inf"), locality=1, target=1 / 3, score=0.5)
+    for value in (1, 1 / 3, float("-inf"), "x", None, True, (1, (2.5, "y")), {3: [1.0]}, {1.5, 2.5}, grant):
+        again = unpack(json.loads(json.dumps(pack(value))))
+        assert (again, type(again)) == (value, type(value))
+    with pytest.raises(InvariantBroken, match="holds a object"):
+        pack(object())
+
+
+def test_events_that_drive_the_machinery_are_no_part_of_it() -> None:
+    core = some_core()
+    commands = load(save(core), BOOK, core.settings, core.pace).step(Wake(), core.state.now)
+    assert not any(isinstance(c, Solve | CollectBids) for c in commands)
