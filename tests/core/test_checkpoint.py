@@ -12,11 +12,11 @@ from themis.core.checkpoint import FORMAT, load, pack, save, unpack
 from themis.core.scheduler import Scheduler
 from themis.errors import InputError, InvariantBroken
 from themis.model.events import Allocated, CollectBids, Event, Grant, Solve, Wake
-from themis.policies.api import Workbench, make_policy
+from themis.policies.api import Workbench, forecaster_of, make_policy
 from themis.sim.runner import Record, Simulation, _Run
-from themis.testing.builders import BOOK, random_simulation
+from themis.testing.builders import random_simulation
 
-POLICIES = ["themis", "max_min_fairness", "tiresias", "gandiva_packing"]
+POLICIES = ["themis", "isolated", "max_min_fairness", "tiresias", "gandiva_packing"]
 
 
 class Saving(_Run):
@@ -37,8 +37,7 @@ class Saving(_Run):
             and not isinstance(event, Allocated)
         ):
             text = json.dumps(save(self.core))
-            sim = self.sim
-            core = load(json.loads(text), sim.book, sim.settings, sim.policy.pace, sim.policy.needs)
+            core = load(json.loads(text), fresh(self.sim))
             assert save(core) == json.loads(text)
             assert_alike(core, self.core)
             self.core, self.loaded = core, self.loaded + 1
@@ -49,7 +48,7 @@ def assert_alike(one: Scheduler, other: Scheduler) -> None:
     """Nothing of the state is missing: every attribute is there, with the same value."""
     assert vars(one.state).keys() == vars(other.state).keys()
     for name, value in vars(other.state).items():
-        if name[0] != "_" and name not in ("book", "settings"):
+        if name[0] != "_" and name not in ("book", "settings", "forecaster", "outlines"):
             assert_equal(getattr(one.state, name), value, name)
 
 
@@ -88,8 +87,15 @@ def test_a_run_whose_core_is_saved_and_loaded_all_the_time_has_the_log_of_one_th
         assert isinstance(one, Allocated) or one == other
 
 
+SIMULATION = random_simulation(make_policy("themis"), 1)
+
+
+def fresh(sim: Simulation) -> Scheduler:
+    return Scheduler(sim.book, sim.settings, sim.policy.pace, sim.policy.needs, forecaster_of(sim.policy))
+
+
 def some_core() -> Scheduler:
-    run = Saving(random_simulation(make_policy("themis"), 1), [], 0)
+    run = Saving(SIMULATION, [], 0)
     run.run()
     return run.core
 
@@ -100,7 +106,7 @@ def test_columns_of_other_versions_are_passed_over_or_begin_with_their_default()
     del saved["jobs"]["columns"]["order"]
     saved["jobs"]["columns"]["of_the_past"] = pack(np.zeros(core.state.jobs.size))
     saved["state"]["of_the_past"] = 3
-    back = load(saved, BOOK, core.settings, core.pace)
+    back = load(saved, fresh(SIMULATION))
     assert back.state.jobs.order[: back.state.jobs.size].tolist() == [0] * core.state.jobs.size
     assert not hasattr(back.state, "of_the_past")
 
@@ -120,7 +126,7 @@ def test_what_is_no_saved_core_is_refused_in_words(change: Any, words: str) -> N
     saved = save(core)
     change(saved)
     with pytest.raises(InputError, match=words):
-        load(saved, BOOK, core.settings, core.pace)
+        load(saved, fresh(SIMULATION))
 
 
 def test_values_come_back_as_they_were() -> None:
@@ -134,5 +140,5 @@ def test_values_come_back_as_they_were() -> None:
 
 def test_events_that_drive_the_machinery_are_no_part_of_it() -> None:
     core = some_core()
-    commands = load(save(core), BOOK, core.settings, core.pace).step(Wake(), core.state.now)
+    commands = load(save(core), fresh(SIMULATION)).step(Wake(), core.state.now)
     assert not any(isinstance(c, Solve | CollectBids) for c in commands)

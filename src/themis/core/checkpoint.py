@@ -1,4 +1,4 @@
-"""The whole core as plain data that JSON can hold, and back: ``load(save(core))`` goes on exactly as ``core`` would.
+"""The whole core as plain data that JSON can hold, and back: ``load(save(core), fresh)`` goes on exactly as ``core`` would.
 
 Columns are saved by name, as raw bytes, so nothing is rounded; a column or attribute that a later version adds begins
 with its default, one that it dropped is passed over. What follows from the rest is left out: speeds are tabulated anew
@@ -22,16 +22,13 @@ from themis.core.tables import Table
 from themis.core.validate import validate
 from themis.errors import InputError, InvariantBroken
 from themis.model import answers, cluster, events, workload
-from themis.model.settings import Settings
 from themis.model.specs import read_app, to_fields
-from themis.policies.api import Pace
-from themis.profiles.speed import ProfileBook
 
 FORMAT = 1
 
 _DERIVED = frozenset(
     {
-        "book", "settings", "speeds", "machines", "gpu_types", "racks", "machine_size",
+        "book", "settings", "forecaster", "outlines", "speeds", "machines", "gpu_types", "racks", "machine_size",
         "machine_type", "machine_rack", "machine_slot", "gpu_machine", "gpu_slot", "app_specs", "job_specs", "regimes",
         "curves", "rounds", "apps", "jobs",
     }
@@ -66,14 +63,12 @@ def save(core: Scheduler) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def load(
-    saved: Mapping[str, Any], book: ProfileBook, settings: Settings, pace: Pace, needs: frozenset[str] = frozenset()
-) -> Scheduler:
-    """A core as it was saved.
+def load(saved: Mapping[str, Any], core: Scheduler) -> Scheduler:
+    """Bring a fresh core to where another was when it was saved; returns it.
 
     Parameters
     ----------
-    book : the profiles that the saved core knew, or more.
+    core : with the settings and the pace of the one that was saved, and its profiles, or more.
 
     Raises
     ------
@@ -83,7 +78,6 @@ def load(
         raise InputError(
             f"the saved state has format {saved.get('format')}, this Themis reads {FORMAT}; use the version that wrote it."
         )
-    core = Scheduler(book, settings, pace, needs)
     try:
         _fill(core, saved)
         validate(core.state)

@@ -46,8 +46,7 @@ def restore(engine: Engine, picture: bytes) -> None:
     try:
         found = orjson.loads(zlib.decompress(picture))
         values = unpack(found["engine"])
-        old = engine.core
-        engine.core = load(found["core"], old.state.book, old.settings, old.pace, old.needs)
+        load(found["core"], engine.core)
     except (zlib.error, orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"{engine.journal.path}: a picture of the state is damaged ({error}); restore a copy."
