@@ -11,7 +11,7 @@ import pytest
 from themis.core.checkpoint import FORMAT, load, pack, save, unpack
 from themis.core.scheduler import Scheduler
 from themis.errors import InputError, InvariantBroken
-from themis.model.events import Allocated, CollectBids, Event, Grant, Solve, Wake
+from themis.model.events import Allocated, CollectBids, Event, Grant, Solve, SpeedMeasured, Wake
 from themis.policies.api import Workbench, forecaster_of, make_policy
 from themis.sim.runner import Record, Simulation, _Run
 from themis.testing.builders import random_simulation
@@ -41,6 +41,11 @@ class Saving(_Run):
             assert save(core) == json.loads(text)
             assert_alike(core, self.core)
             self.core, self.loaded = core, self.loaded + 1
+        if self.count % 40 == 0:
+            # What jobs measure of themselves survives too.
+            rate = 1.0 + (self.count % 7) / 10
+            measured = SpeedMeasured(model="chatty", batch=0, gpu_type="gpu", gpus=2, locality=2, steps_per_s=rate)
+            super()._feed(measured)
         super()._feed(event)
 
 

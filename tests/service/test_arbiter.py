@@ -11,7 +11,7 @@ from fake import World, request, world
 
 from themis.core.scheduler import Scheduler
 from themis.errors import InputError, NotSolved, UnknownName
-from themis.executors.program import AttemptEnded, Ending
+from themis.executors.program import AttemptEnded, Ending, Measurement
 from themis.model.cluster import Machine
 from themis.model.events import (
     Allocated,
@@ -26,6 +26,7 @@ from themis.model.events import (
     Revoke,
 )  # fmt: skip
 from themis.model.settings import Settings
+from themis.model.units import Locality
 from themis.model.workload import Group, User
 from themis.policies.api import make_policy
 from themis.profiles.models import DEFAULT_BOOK
@@ -404,3 +405,26 @@ def test_an_app_can_be_withdrawn_while_no_machine_is_there(tmp_path: Path) -> No
         w.say(MachineFailed(machine=0))
         w.ask(lambda a: a.cancel(0))
         assert w.arbiter.journal.apps()[0].outcome == "cancelled"
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_speeds_that_jobs_measured_reach_the_core_and_outlive_a_restart(tmp_path: Path, clean: bool) -> None:
+    clock = [1000.0]
+    profile = request("fast")
+    profile.profile.curves.add(gpu_type="*", gpus=[1], steps_per_s=[1.0])
+    with world(tmp_path, 1, clock=clock) as w:
+        w.ask(lambda a: submit(a, profile))
+        seen = Measurement(
+            job=0, attempt=1, model="u/fast", gpu_type="gpu", gpus=1, locality=Locality.SLOT, steps_per_s=4.0, batch=0
+        )
+        w.say(seen)
+        w.turn(2.0)
+        speeds = w.arbiter.state.speeds
+        rate = speeds.rate(*(np.array([x]) for x in (speeds.index["u/fast", 0], 0, 1, 0)))
+        assert rate == pytest.approx([4.0])
+        if clean:
+            w.arbiter.close()
+    with world(tmp_path, 1, clock=clock) as w:
+        again = w.arbiter.state.speeds
+        assert again.scale.tolist() == speeds.scale.tolist()
+        assert w.arbiter.book.rate("u/fast", 0, "gpu", 1, Locality.SLOT) == pytest.approx(4.0)

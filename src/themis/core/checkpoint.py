@@ -2,8 +2,8 @@
 
 Columns are saved by name, as raw bytes, so nothing is rounded; a column or attribute that a later version adds begins
 with its default, one that it dropped is passed over. What follows from the rest is left out: speeds are tabulated anew
-from the profile book, machines' columns from the machines. The decision under way is left out too: whoever loads a state
-decides anew.
+from the profile book with what was measured, machines' columns from the machines. The decision under way is left out
+too: whoever loads a state decides anew.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from themis.core.validate import validate
 from themis.errors import InputError, InvariantBroken
 from themis.model import answers, cluster, events, workload
 from themis.model.specs import read_app, to_fields
+from themis.profiles.learning import Measured
+from themis.profiles.speed import Curve, Profile, compile_speeds
 
 FORMAT = 1
 
@@ -30,7 +32,7 @@ _DERIVED = frozenset(
     {
         "book", "settings", "forecaster", "outlines", "speeds", "machines", "gpu_types", "racks", "machine_size",
         "machine_type", "machine_rack", "machine_slot", "gpu_machine", "gpu_slot", "app_specs", "job_specs", "regimes",
-        "curves", "rounds", "apps", "jobs",
+        "curves", "rounds", "apps", "jobs", "measured",
     }
 )  # fmt: skip
 """Attributes of the state that are saved in a way of their own, or follow from others."""
@@ -40,7 +42,7 @@ _CLASSES: Mapping[str, type[Any]] = MappingProxyType(
     {
         kind.__name__: kind
         for kind in (
-            events.Grant, events.Revoke, answers.TimeShare, answers.RoundPlan, workload.Regime, cluster.Machine,
+            events.Grant, events.Revoke, answers.TimeShare, answers.RoundPlan, workload.Regime, cluster.Machine, Profile, Curve,
         )
     }
 )  # fmt: skip
@@ -53,7 +55,11 @@ def save(core: Scheduler) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "machines": [to_fields(machine) for machine in s.machines],
-        "speeds": {"configs": [list(config) for config in s.speeds.index], "largest": s.speeds.scale.shape[2] - 1},
+        "speeds": {
+            "units": pack(dict(zip(s.speeds.index, s.speeds.serial.tolist()))), "largest": s.speeds.scale.shape[2] - 1,
+            "measured": pack(s.measured.rates),
+            "profiles": pack([s.book.get(model) for model in sorted({key[0] for key in s.measured.rates})]),
+        },
         "app_specs": [to_fields(app) for app in s.app_specs],
         "apps": _table(s.apps), "jobs": _table(s.jobs), "regimes": pack(changed),
         "curves": pack(dict(vars(s.curves))),
@@ -92,7 +98,11 @@ def _fill(core: Scheduler, saved: Mapping[str, Any]) -> None:
     s = core.state
     for machine in saved["machines"]:
         s.add_machine(cluster.Machine(**machine))
-    s._compile([(model, batch) for model, batch in saved["speeds"]["configs"]], saved["speeds"]["largest"])
+    speeds = {name: unpack(value) for name, value in saved["speeds"].items()}
+    s.measured = Measured(speeds["measured"])
+    s.book = s.book.with_profiles(speeds["profiles"])
+    units = speeds["units"]
+    s.speeds = compile_speeds(s.book, units, tuple(s.gpu_types), speeds["largest"], units)
     s.app_specs = [read_app(app) for app in saved["app_specs"]]
     s.job_specs = [job for app in s.app_specs for job in app.jobs]
     changed = unpack(saved["regimes"])
@@ -144,7 +154,7 @@ def pack(value: Any) -> Any:
             return {"~tuple": [pack(v) for v in value]}
         case set() | frozenset():
             return {"~set": [pack(v) for v in sorted(value)]}
-        case dict():
+        case Mapping():
             return {"~dict": [[pack(k), pack(v)] for k, v in value.items()]}
     kind = type(value)
     if _CLASSES.get(kind.__name__) is kind:
