@@ -57,12 +57,25 @@ def test_nobody_loses_by_gandiva_fairs_trades(seed: int) -> None:
 def test_gandiva_pairs_jobs_only_where_demand_exceeds_supply() -> None:
     rate = np.full((1, 1, 1), 0.7)
     four = Problem.of(np.ones((4, 1)), np.ones(4, np.int64), np.array([2.0]))
-    combos, x = gandiva_packing(four, PairRates(model=np.zeros(4, np.int64), rate=rate), np.random.default_rng(0))
-    assert sorted(combos.ravel().tolist()) == [0, 1, 2, 3]
+    combos, x = gandiva_packing(four, PairRates(model=np.zeros(4, np.int64), rate=rate), np.array([0.3, 0.1, 0.2, 0.0]))
+    assert combos.tolist() == [[3, 1], [2, 0]], "in the order of their keys"
     assert x == pytest.approx(np.ones((2, 1)))
     time, use = total_of_pairs(four, combos, x)
     assert time.tolist() == [1.0] * 4
     assert use == pytest.approx([2.0])
     two = Problem.of(np.ones((2, 1)), np.ones(2, np.int64), np.array([2.0]))
-    combos, _ = gandiva_packing(two, PairRates(model=np.zeros(2, np.int64), rate=rate), np.random.default_rng(0))
+    combos, _ = gandiva_packing(two, PairRates(model=np.zeros(2, np.int64), rate=rate), np.zeros(2))
     assert combos.tolist() == [[0, -1], [1, -1]]
+
+
+def test_gandiva_forms_only_pairs_that_do_more_than_one_job_and_only_as_many_as_needed() -> None:
+    """Models 0 and 1 keep 0.9 together, which is less than a job alone; 0 and 0 keep 1.2. Three jobs lack one GPU."""
+    rate = np.array([[[0.6], [0.5]], [[0.4], [0.0]]])
+    problem = Problem.of(np.ones((3, 1)), np.ones(3, np.int64), np.array([2.0]))
+    combos, _ = gandiva_packing(problem, PairRates(model=np.array([0, 1, 0]), rate=rate), np.arange(3.0))
+    assert combos.tolist() == [[0, 2], [1, -1]]
+    combos, _ = gandiva_packing(problem, PairRates(model=np.array([0, 1, 1]), rate=rate), np.arange(3.0))
+    assert combos.tolist() == [[0, -1], [1, -1], [2, -1]]
+    five = Problem.of(np.ones((5, 1)), np.ones(5, np.int64), np.array([4.0]))
+    combos, _ = gandiva_packing(five, PairRates(model=np.zeros(5, np.int64), rate=rate), np.arange(5.0))
+    assert combos.tolist() == [[0, 1], [2, -1], [3, -1], [4, -1]]

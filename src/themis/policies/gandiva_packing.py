@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,7 +20,7 @@ from themis.policies.sharing import pair_rates, share_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GandivaPacking:
-    """Every job, or random pair of jobs, has its part of every type; drawn anew whenever jobs come or go.
+    """Every job, or random pair of jobs, has its part of every type; pairs are formed where they do more than one job alone.
 
     Attributes
     ----------
@@ -41,10 +42,18 @@ class GandivaPacking:
         """Shares of jobs and of pairs."""
         problem = problem_of(snapshot)
         pairs = pair_rates(snapshot, problem)
-        combos, x = gandiva_packing(problem, pairs, np.random.default_rng([snapshot.seed, snapshot.version]))
+        # Hashed by id: as jobs come and go, the others keep their places in the order.
+        key = np.array([_unit_hash(snapshot.seed, j) for j in snapshot.job_id.tolist()])
+        combos, x = gandiva_packing(problem, pairs, key)
         total = float(paired_throughput(problem, pairs, combos, x).sum())
         found = PairShares(combos=combos, x=x, throughput=np.zeros(0), bound=total, columns=len(combos))
         return Solved(
             answer=share_of(snapshot, problem, found, self.round_s),
             proof=Proof(objective=total, bound=total, method=type(self).__name__),
         )
+
+
+def _unit_hash(seed: int, job: int) -> float:
+    """A number in [0, 1) that depends on both alone."""
+    digest = hashlib.blake2b(f"{seed}/{job}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64
