@@ -12,13 +12,13 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from gavel_runs import DATA, PHYSICAL, ROOT, THIRD, Cell, Result, Store, fluid
-from gavel_solves import partition_loss
+from gavel_solves import estimate_errors, partition_loss
 from grid import table, text
 from themis.report.intervals import t_interval
 from themis.sim.plan import parse_seeds
@@ -50,6 +50,7 @@ class Size:
 
     single: tuple[int, int, int]
     multi: tuple[int, int, int]
+    small: tuple[int, int, int]
     batch: int
     seeds: tuple[int, ...]
 
@@ -62,8 +63,8 @@ class Size:
         ]
 
 
-FULL = Size(single=(900, 400, 550), multi=(500, 200, 300), batch=100, seeds=(0, 1, 2))
-QUICK = Size(single=(8, 2, 6), multi=(8, 2, 6), batch=6, seeds=(0,))
+FULL = Size(single=(900, 400, 550), multi=(500, 200, 300), small=(400, 100, 200), batch=100, seeds=(0, 1, 2))
+QUICK = Size(single=(8, 2, 6), multi=(8, 2, 6), small=(8, 2, 6), batch=6, seeds=(0,))
 Measure = Callable[[Cell], Result]
 
 
@@ -225,6 +226,36 @@ def claims(size: Size, run: Measure, ideal: Measure) -> str:
     )
 
 
+def estimated(size: Size, run: Measure) -> str:
+    """Figure 16: max-min fairness on 12 GPUs, without space sharing, with estimated throughputs, and with the true ones."""
+    sharing, small = f"{AWARE}:sharing=true", "1x4@V100+1x4@P100+1x4@K80"
+    base = size.cells(AWARE, "gavel_single:rate=0.62", size.small)
+    rows = []
+    for what, policy, estimate in (
+        ("no space sharing", AWARE, ""),
+        ("estimated: 6 references, a tenth measured", sharing, "references=6,probes=0.1"),
+        ("estimated: 13 references, a fifth measured", sharing, "references=13,probes=0.2"),
+        ("true throughputs", sharing, ""),
+    ):
+        cells = [replace(c, policy=policy, estimate=estimate, cluster=small) for c in base]
+        jct = [run(c).mean for c in cells]
+        rows.append((what, f"{text(t_interval(jct), 1)} h"))
+    return table(("throughputs", f"mean JCT, {len(size.seeds)} seeds"), rows)
+
+
+def errors(size: Size) -> str:
+    """How far estimates are from the truth, where nothing was measured."""
+    rows = []
+    for references in (6, 13, 20):
+        for probes in (0.05, 0.1, 0.2, 0.4):
+            found = [estimate_errors(references, probes, seed) for seed in size.seeds]
+            mean = [float(np.mean([f[i] for f in found])) for i in range(4)]
+            rows.append((str(references), f"{probes:.0%}", *(f"{m:.3f}" for m in mean)))
+    return table(
+        ("references", "measured", "nearest reference", "completed alone", "mean reference", "best reference"), rows
+    )
+
+
 # ---- recorded traces -----------------------------------------------------------------------------------------------
 
 
@@ -273,7 +304,7 @@ def main() -> None:
     parser.add_argument("--store", type=Path, default=Path("out/reproduction/gavel.jsonl"))
     given = parser.parse_args()
     base = QUICK if given.quick else FULL
-    size = Size(single=base.single, multi=base.multi, batch=base.batch,
+    size = Size(single=base.single, multi=base.multi, small=base.small, batch=base.batch,
                 seeds=tuple(parse_seeds(given.seeds)) if given.seeds else base.seeds)  # fmt: skip
     store = Store(given.store)
     page = NOTES.read_text()
@@ -282,6 +313,7 @@ def main() -> None:
     page = page.replace("{{recorded}}", recorded(store.run, RECORDED) if there else nothing)
     page = page.replace("{{physical}}", physical(store.run) if there else nothing)
     page = page.replace("{{as_published}}", as_published(store.run) if there else "-")
+    page = page.replace("{{estimated}}", estimated(size, store.run)).replace("{{errors}}", errors(size))
     page = page.replace("{{claims}}", claims(size, store.run, fluid))
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(page)

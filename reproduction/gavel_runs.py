@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from grid import CODE
+from themis.forecast.believed import Estimation, believed_book
 from themis.gavel.max_min import max_min
 from themis.gavel.problem import Problem
 from themis.model.events import AppFinished, Grant, JobReached, JobStopped
@@ -29,9 +30,9 @@ from themis.profiles.measured import gavel_book
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.presets import load_cluster
 from themis.profiles.speed import ProfileBook
-from themis.sim.plan import split_parameters
+from themis.sim.plan import key_value, split_parameters
 from themis.sim.runner import Record, Simulation
-from themis.traces.api import load_workload
+from themis.traces.api import build_options, load_workload
 
 ROOT = Path(__file__).parents[1]
 DATA = Path(os.environ.get("THEMIS_DATA", ROOT.parent / "shared" / "data")) / "gavel"
@@ -48,7 +49,7 @@ class Cell:
     Attributes
     ----------
     workload : as on the command line, or a file of the recorded traces. ``table`` : a recorded table, empty: the shipped.
-    first, last : the jobs that are measured, by arrival; the run ends when they have.
+    first, last : the jobs that are measured, by arrival; the run ends when they have. ``estimate`` : as on the command line.
     """
 
     policy: str
@@ -58,11 +59,13 @@ class Cell:
     first: int = 0
     last: int = 0
     table: str = ""
+    estimate: str = ""
 
     @property
     def key(self) -> str:
         """The cell as text."""
-        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+        values = dataclasses.asdict(self)
+        return json.dumps({k: v for k, v in values.items() if k != "estimate" or v}, sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,10 +156,16 @@ def simulate(cell: Cell) -> Result:
             if wanted <= ended.keys():
                 raise _Enough
 
+    believed = None
+    if cell.estimate:
+        how = build_options("estimate", Estimation, dict(map(key_value, cell.estimate.split(","))))
+        assert isinstance(how, Estimation)
+        trained = [(j.model, r.batch) for app in workload.apps for j in app.jobs for r in j.regimes]
+        believed = believed_book(book_of(cell.table), trained, cluster.gpu_types, how, cell.seed)
     began = time.process_time()
     with suppress(_Enough):
         Simulation(
-            workload=workload, cluster=cluster, book=book_of(cell.table), policy_name=cell.policy,
+            workload=workload, cluster=cluster, book=book_of(cell.table), policy_name=cell.policy, believed=believed,
             policy=make_policy(cell.policy), settings=Settings(container_s=0.0, seed=cell.seed),
         ).run(watch)  # fmt: skip
     apps = [workload.apps[a] for a in sorted(wanted)]

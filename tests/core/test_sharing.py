@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -10,6 +11,7 @@ import pytest
 
 from themis.errors import InputError
 from themis.model.answers import Solved, TimeShare
+from themis.model.cluster import Cluster, Machine
 from themis.model.events import AppFinished, Grant, JobReached, JobStarted, Revoke
 from themis.model.settings import Settings
 from themis.model.snapshot import Snapshot
@@ -167,3 +169,62 @@ def test_speed_beside_a_partner_takes_the_most_specific_entry() -> None:
     assert rate("V100", 64, ("m", 0)) == 0.0
     with pytest.raises(InputError, match="leave such pairs out"):
         replace(profile, beside={(ANY_TYPE, 0, "n", 0): 0.0})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fixed:
+    """Figure 7's kind of shares: a pair and its jobs alone, on two types."""
+
+    claims: ClassVar[frozenset[str]] = frozenset()
+    needs: ClassVar[frozenset[str]] = frozenset()
+    level: ClassVar[Level] = Level.JOB
+
+    @property
+    def pace(self) -> Pace:
+        return Pace(ROUND, 0.0)
+
+    def __call__(self, s: Snapshot, bench: Workbench) -> Solved:
+        return Solved(
+            answer=TimeShare(combos=np.array(COMBOS), gpus=np.ones(len(COMBOS), np.int64), x=X, round_s=ROUND)
+        )
+
+
+COMBOS = [(0, 1), (0, NONE), (1, NONE), (2, NONE)]
+X = np.array([[0.5, 0.0], [0.0, 0.25], [0.0, 0.25], [0.5, 0.5]])
+
+
+def test_figure_7_a_pair_and_its_jobs_alone_come_out_of_the_rounds() -> None:
+    """Gavel §5: who runs as a pair runs as nothing else in that round, and every combination has its share of rounds."""
+    on = Cluster(name="c", machines=tuple(Machine(name=t, gpus=1, gpu_type=t) for t in ("V100", "K80")))
+    apps = [app(f"a{j}", [job(1e6, model=m)]) for j, m in enumerate(("one", "two", "loner"))]
+    simulation = Simulation(
+        workload=Workload(name="w", apps=tuple(apps)), cluster=on, book=BOOK, policy_name="fixed", policy=Fixed(),
+        settings=Settings(container_s=0.0, validate=True),
+    )  # fmt: skip
+    there: dict[int, int] = {}
+    counts = np.zeros_like(X)
+    rounds = 80
+    log: list[tuple[float, Record]] = []
+
+    def watch(time: float, record: Record) -> None:
+        log.append((time, record))
+        if time >= rounds * ROUND:
+            raise StopIteration
+
+    with suppress(StopIteration):
+        simulation.run(watch)
+    at = 0
+    for r in range(rounds):
+        while at < len(log) and log[at][0] <= r * ROUND + 1e-6:
+            record = log[at][1]
+            if isinstance(record, Revoke):
+                there.pop(record.job, None)
+            elif isinstance(record, Grant):
+                there[record.job] = record.gpus[0]
+            at += 1
+        on_gpu = {k: tuple(sorted(j for j, g in there.items() if g == k)) for k in (0, 1)}
+        assert len(there) == sum(map(len, on_gpu.values()))
+        for k, jobs in on_gpu.items():
+            if jobs:
+                counts[COMBOS.index((*jobs, NONE)[:2]), k] += 1
+    assert np.abs(counts - rounds * X).max() <= 2.0

@@ -77,16 +77,18 @@ def test_weights_divide_and_what_is_left_over_is_used() -> None:
 
 
 def test_a_deadline_comes_before_cost() -> None:
-    """K80s are cheap, but only the V100 makes it in time."""
+    """K80s are cheap, but only the V100 makes it in time; the aim is a round before the deadline, where that can be met."""
     fast = {"V100": 4.0, "K80": 1.0}
     book = ProfileBook.of([linear("m", 1.0, type_speed=fast)])
     cheap = "cost=V100=9/K80=0.5"
     free = decide(f"min_cost:{cheap}", V100_AND_K80, [app("a", [job(360.0, model="m")], deadline=100.0)], book=book)
     assert shares(free) == pytest.approx(np.array([[0.0, 1.0]]), abs=1e-8)
-    bound = decide(
-        f"min_cost_slo:{cheap}", V100_AND_K80, [app("a", [job(360.0, model="m")], deadline=100.0)], book=book
-    )
-    assert shares(bound) @ np.array([4.0, 1.0]) == pytest.approx([3.6], rel=1e-6)
+    for deadline, round_s, rate in ((110.0, 10.0, 3.6), (100.0, 60.0, 4.0), (91.0, 10.0, 4.0)):
+        bound = decide(
+            f"min_cost_slo:{cheap},round_s={round_s}", V100_AND_K80,
+            [app("a", [job(360.0, model="m")], deadline=deadline)], book=book,
+        )  # fmt: skip
+        assert shares(bound) @ np.array([4.0, 1.0]) == pytest.approx([rate], rel=1e-6)
 
 
 @pytest.mark.parametrize(

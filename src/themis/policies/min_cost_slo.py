@@ -1,7 +1,8 @@
 """Throughput per cost subject to deadlines (Gavel §4.2).
 
 Where not all deadlines can be kept, as many as possible are, of equally many those with most slack; jobs whose
-deadline is given up are named in the proof and get what the objective gives them.
+deadline is given up are named in the proof and get what the objective gives them. Differs from the paper: jobs aim at a
+round before their deadline.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 from themis.gavel.problem import Problem, Shares
 from themis.gavel.total import keep_deadlines
 from themis.model.snapshot import Snapshot
-from themis.model.units import Float
+from themis.model.units import Float, Seconds
 from themis.policies.min_cost import MinCost
 
 
@@ -24,14 +25,17 @@ class MinCostSlo(MinCost):
     def allocate(self, snapshot: Snapshot, problem: Problem) -> Shares:
         """Which deadlines first, then the objective."""
         required = required_rate(snapshot)
+        # Rounds are whole: who is promised just enough ends up to a round late, so all aim a round earlier if they can.
+        early = np.minimum(required_rate(snapshot, self.round_s), problem.fastest)
+        required = np.where(required <= problem.fastest, np.maximum(required, early), required)
         kept = keep_deadlines(problem, required).kept
         # Deadlines that only just fit are met but for a billionth, lest rounding make the program infeasible.
         return self.cheapest(snapshot, problem, np.where(kept, required * (1 - 1e-9), 0.0))
 
 
-def required_rate(s: Snapshot) -> Float:
-    """[J], throughput from now on that meets the deadline; 0 without one, infinite when it has passed."""
-    time = s.app_deadline[s.job_app] - s.now
+def required_rate(s: Snapshot, margin: Seconds = 0.0) -> Float:
+    """[J], throughput from now on that meets the deadline so many seconds before; 0 without one, infinite when it has passed."""
+    time = s.app_deadline[s.job_app] - s.now - margin
     with np.errstate(divide="ignore", invalid="ignore"):
         out: Float = np.where(time > 0, s.job_left / time, np.where(np.isfinite(time), np.inf, 0.0))
     return np.where(np.isnan(out), 0.0, out)
