@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from processes import left_of, wait_until
+from themis.errors import InputError
 from themis.executors.ray_nodes import as_node
 from themis.node.channel import Closed
 from themis.node.messages import Hello, Lease, Message, Renew, decode, encode
@@ -23,7 +24,7 @@ slow = pytest.mark.slow
 @pytest.fixture
 def relay(tmp_path: Path) -> Iterator[Relay]:
     """A relay whose agent is gone when the test is over."""
-    made = Relay("m0", str(tmp_path / "m0"), "me", ("--renew-s", "0.2", "--allow-root"))
+    made = Relay("m0", str(tmp_path / "m0"), "me", 0, ("--renew-s", "0.2", "--allow-root"))
     yield made
     made.close()
     for pid in left_of(tmp_path):
@@ -76,7 +77,7 @@ def test_a_later_relay_of_the_folder_gets_the_agent_even_if_nobody_calls_the_fir
     old = relay.open("me")
     talk(relay, old, Renew)
     time.sleep(0.3)  # the agent takes its lease in
-    later = Relay("m0", str(relay.root), "me", relay.options)
+    later = Relay("m0", str(relay.root), "me", 0, relay.options)
     assert isinstance(talk(later, later.open("me"), Hello)[0], Hello)
     assert later.spawns == 0
     with pytest.raises(Closed, match="another relay"):
@@ -128,3 +129,40 @@ def test_nodes_are_named_by_label_or_id_and_never_by_address() -> None:
     assert as_node(entry | {"Alive": False}) is None
     assert as_node(entry | {"Resources": {"GPU": 0.5}}) is None
     assert as_node(entry | {"Resources": {"CPU": 8.0}}) is None
+
+
+def test_relays_of_one_machine_claim_different_gpus_the_engines_choice_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("themis.node.relay.nvml_gpus", lambda: [(f"GPU-{i}", "X") for i in range(4)])
+    monkeypatch.setattr("themis.node.gpus.claim.__defaults__", (tmp_path / "claims",))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    relays = [Relay(f"m{n}", str(tmp_path / f"m{n}"), "me", gpus) for n, gpus in enumerate((1, 2, 2, 8))]
+    assert [relays[n].describe()["devices"] for n in (0, 1)] == [["GPU-2"], ["GPU-3", "GPU-0"]]
+    with pytest.raises(InputError, match="1 of 4 GPUs of this machine are free, 2 are wanted"):
+        relays[2].describe()
+    assert relays[3].describe()["devices"] == [], "the engine counts more than there are: slots"
+    relays[1].close()
+    assert relays[2].describe()["devices"] == ["GPU-3", "GPU-0"]
+    for relay in (relays[0], *relays[2:]):
+        relay.close()
+
+
+@slow
+def test_gpus_stay_claimed_as_long_as_the_agent_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("themis.node.relay.nvml_gpus", lambda: [("GPU-0", "X")])
+    monkeypatch.setattr("themis.node.gpus.claim.__defaults__", (tmp_path / "claims",))
+    first, other = (Relay(n, str(tmp_path / n), "me", 1, ("--renew-s", "0.2", "--allow-root")) for n in ("m0", "m1"))
+    assert first.describe()["devices"] == ["GPU-0"]
+    talk(first, first.open("me"), Renew)
+    time.sleep(0.3)  # the agent takes its lease in
+    first.close()
+    with pytest.raises(InputError, match="0 of 1 GPUs"):
+        other.describe()
+    again = Relay("m0", str(tmp_path / "m0"), "me", 1)
+    assert again.describe()["devices"] == ["GPU-0"], "those of its agent"
+    again.end()
+    wait_until(lambda: not left_of(tmp_path), "the agent ended")
+    assert other.describe()["devices"] == ["GPU-0"]
+    again.close()
+    other.close()

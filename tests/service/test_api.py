@@ -23,10 +23,11 @@ from themis.client.channel import METHODS
 from themis.client.client import Client, Unavailable, name_of, user_name
 from themis.client.home import make_token, read_token
 from themis.errors import InputError
+from themis.node.gpus import gpu_type
 from themis.profiles.presets import load_cluster
 from themis.service.config import Config
 from themis.service.doctor import examine
-from themis.service.machines import find_hosts, gpu_type
+from themis.service.machines import find_hosts
 from themis.service.up import Service, running
 
 SOURCE = Path(__file__).parents[2] / "src"

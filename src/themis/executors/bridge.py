@@ -142,7 +142,7 @@ class Bridge:
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
             # All GPUs of the node, so that Ray gives them to nobody else; the agent deals them out.
             num_cpus=0, num_gpus=node.gpus, max_restarts=-1, max_task_retries=0, max_concurrency=8,
-        ).remote(node.name, f"{self.root}/{node.name}", self.owner, self.options)  # fmt: skip
+        ).remote(node.name, f"{self.root}/{node.name}", self.owner, node.gpus, self.options)  # fmt: skip
 
     async def _converse(self, actor: Any, session: int) -> None:
         reader, writer = await self._dial()

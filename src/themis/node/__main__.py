@@ -20,10 +20,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--renew-s", type=float, default=10.0, help="seconds between renewals of the machine's lease")
     parser.add_argument("--allow-root", action="store_true", help="let jobs run as root")
     parser.add_argument("--leave", action="store_true", help="end once the lease is over and nothing runs")
+    parser.add_argument("--claim", type=int, action="append", default=[], help="open file to keep open")
     given = parser.parse_args(arguments)
     try:
         settings = AgentSettings(
-            node=given.node, root=given.root.resolve(), renew_s=given.renew_s, allow_root=given.allow_root, leave=given.leave
+            node=given.node, root=given.root.resolve(), renew_s=given.renew_s, allow_root=given.allow_root, leave=given.leave,
+            claims=tuple(given.claim),
         )  # fmt: skip
         Agent(settings=settings, dial=lambda: connect(given.connect)).run()
     except ThemisError as error:

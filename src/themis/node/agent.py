@@ -36,6 +36,7 @@ class AgentSettings:
     renew_s : seconds between renewals of its lease, well below the lease itself.
     poll_s : seconds between looks at its tasks.
     allow_root : let jobs run as root. ``leave`` : end once the lease is over and nothing runs (agents started by an arbiter).
+    claims : open files that the agent and all that it starts keep open (``node.gpus``).
     """
 
     node: str
@@ -44,6 +45,7 @@ class AgentSettings:
     poll_s: float = 0.1
     allow_root: bool = False
     leave: bool = False
+    claims: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.renew_s > 0 or not self.poll_s > 0:
@@ -145,7 +147,9 @@ class Agent:
             if clock() >= self.deadline:
                 self._refuse(spec, "lease", f"machine {settings.node!r} holds no lease")
                 return
-            self.tasks[spec.task] = Task.prepare(settings.root, spec, self.deadline, allow_root=settings.allow_root)
+            self.tasks[spec.task] = Task.prepare(
+                settings.root, spec, self.deadline, allow_root=settings.allow_root, claims=settings.claims
+            )
             self.failed.pop(spec.task, None)
         except (InputError, OSError) as error:
             self._refuse(spec, "not_started", str(error))

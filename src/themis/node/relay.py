@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import select
 import signal
@@ -20,10 +21,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+from themis.errors import InputError
 from themis.node import keeper
 from themis.node.channel import Closed, listen
+from themis.node.gpus import Claim, claim, nvml_gpus, release
 from themis.node.messages import PROTOCOL
 
 WAIT_S = 1.0
@@ -42,10 +46,12 @@ class Relay:
     ----------
     node : name of the machine. ``root`` : folder of its tasks and logs, on a disk of the machine; it comes into being.
     owner : id of the arbiter that may speak through this relay.
+    gpus : that the engine counts on this machine. Where NVML finds as many, the relay claims so many of them by their UUIDs, the
+        engine's own choice first, for an engine's numbers begin at 0 in each of its daemons; else they are mere slots.
     options : of ``python -m themis.node`` beside those.
     """
 
-    def __init__(self, node: str, root: str, owner: str, options: tuple[str, ...] = ()) -> None:
+    def __init__(self, node: str, root: str, owner: str, gpus: int = 0, options: tuple[str, ...] = ()) -> None:
         self.node, self.root, self.owner, self.options = node, Path(root).expanduser(), owner, tuple(options)
         self.lock = threading.Lock()
         self.session = 0
@@ -53,6 +59,8 @@ class Relay:
         self.gone: socket.socket | None = None
         self.spawned = -RESPAWN_S
         self.spawns = 0
+        self.gpus = gpus
+        self.claims: list[Claim] = []
         self.read: dict[Path, tuple[int, int]] = {}
         """Of each log that is followed: (inode, bytes read)."""
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -65,8 +73,21 @@ class Relay:
     # ---- calls; at most one ``receive`` and one ``send`` at a time ------------------------------------------------
 
     def describe(self) -> dict[str, object]:
-        """What the arbiter should know of this machine."""
-        return {"protocol": PROTOCOL, "pid": os.getpid(), "host": socket.gethostname(), "root": str(self.root)}
+        """What the arbiter should know of this machine.
+
+        Raises
+        ------
+        InputError : its GPUs are not free yet.
+        """
+        with self.lock:
+            devices = self._devices()
+        return {
+            "protocol": PROTOCOL,
+            "devices": devices,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "root": str(self.root),
+        }
 
     def open(self, owner: str) -> int:
         """Begin a conversation: the agent is made to dial again, so that it begins with its ``Hello``.
@@ -120,6 +141,7 @@ class Relay:
             self._drop()
             self._drop()
         self.server.close()
+        release(self.claims)
 
     def end(self) -> None:
         """Tell the agent to end; its jobs, if any, stay as long as its lease."""
@@ -149,6 +171,20 @@ class Relay:
                 self.read.pop(path, None)
         return new
 
+    # ---- GPUs -----------------------------------------------------------------------------------------------------
+
+    def _devices(self) -> list[str]:
+        """The GPUs of this machine's agent, claimed; those that a living agent of this folder has are known by a file."""
+        record = self.root / "devices.json"
+        known: list[str] = json.loads(record.read_text()) if record.exists() else []
+        if self._kept():
+            return known
+        if not self.claims:
+            there = physical(known)
+            self.claims = claim(there, self.gpus) if 0 < self.gpus <= len(there) else []
+            record.write_text(json.dumps([held.device for held in self.claims]))
+        return [held.device for held in self.claims]
+
     # ---- the agent ------------------------------------------------------------------------------------------------
 
     def _agent(self, session: int, wait_s: float) -> socket.socket | None:
@@ -172,14 +208,18 @@ class Relay:
         """Start an agent, unless one has the folder: it dials by itself then."""
         if time.monotonic() < self.spawned + RESPAWN_S or self._kept():
             return
+        with self.lock:
+            self._devices()
         self.spawned = time.monotonic()
         self.spawns += 1
         # Nothing of the engine's settings or secrets goes to agents, and so to keepers and jobs.
+        locks = [str(held.lock) for held in self.claims]
         env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         subprocess.run(
             ["sh", "-c", DETACH, str(self.root / "agent.log"), sys.executable, "-m", "themis.node", "--node", self.node,
-             "--root", str(self.root), "--connect", str(self.root / "relay.sock"), "--leave", *self.options],
-            env=env, check=True, timeout=10.0,
+             "--root", str(self.root), "--connect", str(self.root / "relay.sock"), "--leave",
+             *(word for lock in locks for word in ("--claim", lock)), *self.options],
+            env=env, check=True, timeout=10.0, pass_fds=tuple(map(int, locks)),
         )  # fmt: skip
 
     def _kept(self) -> bool:
@@ -216,3 +256,14 @@ class Relay:
         with self.lock:
             self.session += 1
             self._drop()
+
+
+def physical(first: Sequence[str] = ()) -> list[str]:
+    """UUIDs of this machine's GPUs: these first, then those that the engine gave this process, then the others."""
+    try:
+        found = [device for device, _ in nvml_gpus()]
+    except InputError:
+        return []
+    shown = [word for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if word]
+    given = [found[int(word)] if word.isdecimal() and int(word) < len(found) else word for word in shown]
+    return [d for d in dict.fromkeys([*first, *given, *found]) if d in found]

@@ -51,8 +51,12 @@ class Task:
     # ---- what it does --------------------------------------------------------------------------------------------
 
     @classmethod
-    def prepare(cls, root: Path, spec: TaskSpec, deadline: float, *, allow_root: bool = False) -> Task:
+    def prepare(
+        cls, root: Path, spec: TaskSpec, deadline: float, *, allow_root: bool = False, claims: tuple[int, ...] = ()
+    ) -> Task:
         """Write the task's folder and start its keeper, which brings the ranks to the barrier.
+
+        ``claims`` : open files that stay open as long as anything of the task lives (``node.gpus``).
 
         Raises
         ------
@@ -86,6 +90,7 @@ class Task:
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", keeper.__file__, str(folder)],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True, cwd="/",
+                pass_fds=claims,
             )  # fmt: skip
         return cls(root, spec.task, process)
 

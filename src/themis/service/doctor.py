@@ -14,7 +14,7 @@ from themis.client.client import Client
 from themis.client.home import read_endpoint, read_token
 from themis.errors import ThemisError
 from themis.executors.local import trust_warning
-from themis.service.machines import nvml_gpus
+from themis.node.gpus import nvml_gpus
 from themis.service.migrations import SCHEMA
 
 LEAST_FREE = 1 << 30

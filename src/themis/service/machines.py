@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import socket
 
-from themis.errors import InputError
 from themis.executors.hosts import Host
 from themis.model.cluster import Machine
+from themis.node.gpus import nvml_gpus
 from themis.service.config import Config
 
 _BARE = re.compile(r"[^A-Za-z0-9.-]+")
@@ -38,47 +38,6 @@ def _host(name: str, gpus: list[tuple[str, str]]) -> Host:
     )  # fmt: skip
 
 
-def nvml_gpus() -> list[tuple[str, str]]:
-    """(UUID, type) of this machine's GPUs, in the order of their PCI addresses.
-
-    Raises
-    ------
-    InputError : no driver, or no GPU; says how to go on without.
-    """
-    instead = "Say --gpus N for N virtual GPUs, on which jobs run without any."
-    try:
-        import pynvml
-    except ImportError:
-        raise InputError(f"the package nvidia-ml-py is not installed, so no GPU can be found. {instead}") from None
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        raise InputError(f"NVML finds no NVIDIA driver on this machine ({error}). {instead}") from None
-    try:
-        found = []
-        for i in range(pynvml.nvmlDeviceGetCount()):
-            gpu = pynvml.nvmlDeviceGetHandleByIndex(i)
-            bus = _text(pynvml.nvmlDeviceGetPciInfo(gpu).busId)
-            found.append((bus, _text(pynvml.nvmlDeviceGetUUID(gpu)), gpu_type(_text(pynvml.nvmlDeviceGetName(gpu)))))
-    except pynvml.NVMLError as error:
-        raise InputError(f"NVML cannot tell the GPUs of this machine ({error}). {instead}") from None
-    finally:
-        pynvml.nvmlShutdown()
-    if not found:
-        raise InputError(f"NVML finds no GPU on this machine. {instead}")
-    return [(uuid, kind) for _, uuid, kind in sorted(found)]
-
-
-def gpu_type(name: str) -> str:
-    """``NVIDIA H200`` -> ``H200``, ``Tesla V100-SXM2-16GB`` -> ``V100-SXM2-16GB``."""
-    words = [w for w in _BARE.split(name) if w and w not in ("NVIDIA", "Tesla", "GeForce", "Quadro")]
-    return "-".join(words) or "gpu"
-
-
 def host_name() -> str:
     """This machine's, as a name of a node."""
     return _BARE.sub("-", socket.gethostname().partition(".")[0]).strip("-.") or "node0"
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
