@@ -11,7 +11,7 @@ class InfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class InfoReply(_message.Message):
-    __slots__ = ("version", "api", "policy", "gpus", "machines", "started", "lease_s", "active_apps", "records", "problem", "pid")
+    __slots__ = ("version", "api", "policy", "gpus", "machines", "started", "lease_s", "active_apps", "records", "problem", "pid", "unknown_work_s", "user", "admin")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     API_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +23,9 @@ class InfoReply(_message.Message):
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_WORK_S_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    ADMIN_FIELD_NUMBER: _ClassVar[int]
     version: str
     api: int
     policy: str
@@ -34,7 +37,10 @@ class InfoReply(_message.Message):
     records: int
     problem: str
     pid: int
-    def __init__(self, version: _Optional[str] = ..., api: _Optional[int] = ..., policy: _Optional[str] = ..., gpus: _Optional[int] = ..., machines: _Optional[int] = ..., started: _Optional[float] = ..., lease_s: _Optional[float] = ..., active_apps: _Optional[int] = ..., records: _Optional[int] = ..., problem: _Optional[str] = ..., pid: _Optional[int] = ...) -> None: ...
+    unknown_work_s: float
+    user: str
+    admin: bool
+    def __init__(self, version: _Optional[str] = ..., api: _Optional[int] = ..., policy: _Optional[str] = ..., gpus: _Optional[int] = ..., machines: _Optional[int] = ..., started: _Optional[float] = ..., lease_s: _Optional[float] = ..., active_apps: _Optional[int] = ..., records: _Optional[int] = ..., problem: _Optional[str] = ..., pid: _Optional[int] = ..., unknown_work_s: _Optional[float] = ..., user: _Optional[str] = ..., admin: _Optional[bool] = ...) -> None: ...
 
 class AppRef(_message.Message):
     __slots__ = ("app",)
@@ -78,7 +84,7 @@ class Regime(_message.Message):
     def __init__(self, steps: _Optional[float] = ..., batch: _Optional[int] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("name", "model", "regimes", "gpus_min", "gpus_max", "step_scale", "gpu_types", "program")
+    __slots__ = ("name", "model", "regimes", "gpus_min", "gpus_max", "step_scale", "gpu_types", "program", "cpus", "memory")
     NAME_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     REGIMES_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +93,8 @@ class Job(_message.Message):
     STEP_SCALE_FIELD_NUMBER: _ClassVar[int]
     GPU_TYPES_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    CPUS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
     name: str
     model: str
     regimes: _containers.RepeatedCompositeFieldContainer[Regime]
@@ -95,7 +103,9 @@ class Job(_message.Message):
     step_scale: float
     gpu_types: _containers.RepeatedScalarFieldContainer[str]
     program: Program
-    def __init__(self, name: _Optional[str] = ..., model: _Optional[str] = ..., regimes: _Optional[_Iterable[_Union[Regime, _Mapping]]] = ..., gpus_min: _Optional[int] = ..., gpus_max: _Optional[int] = ..., step_scale: _Optional[float] = ..., gpu_types: _Optional[_Iterable[str]] = ..., program: _Optional[_Union[Program, _Mapping]] = ...) -> None: ...
+    cpus: float
+    memory: int
+    def __init__(self, name: _Optional[str] = ..., model: _Optional[str] = ..., regimes: _Optional[_Iterable[_Union[Regime, _Mapping]]] = ..., gpus_min: _Optional[int] = ..., gpus_max: _Optional[int] = ..., step_scale: _Optional[float] = ..., gpu_types: _Optional[_Iterable[str]] = ..., program: _Optional[_Union[Program, _Mapping]] = ..., cpus: _Optional[float] = ..., memory: _Optional[int] = ...) -> None: ...
 
 class Rung(_message.Message):
     __slots__ = ("jobs", "steps")
@@ -149,8 +159,16 @@ class Profile(_message.Message):
     checkpoint_s: float
     def __init__(self, curves: _Optional[_Iterable[_Union[SpeedCurve, _Mapping]]] = ..., slowdown: _Optional[_Iterable[float]] = ..., checkpoint_s: _Optional[float] = ...) -> None: ...
 
+class After(_message.Message):
+    __slots__ = ("app", "when")
+    APP_FIELD_NUMBER: _ClassVar[int]
+    WHEN_FIELD_NUMBER: _ClassVar[int]
+    app: str
+    when: str
+    def __init__(self, app: _Optional[str] = ..., when: _Optional[str] = ...) -> None: ...
+
 class SubmitRequest(_message.Message):
-    __slots__ = ("key", "name", "user", "weight", "jobs", "brackets", "curve", "retries", "deadline_s", "profile")
+    __slots__ = ("key", "name", "user", "weight", "jobs", "brackets", "curve", "retries", "deadline_s", "profile", "after", "walltime_s", "at_once")
     KEY_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
@@ -161,6 +179,9 @@ class SubmitRequest(_message.Message):
     RETRIES_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
     PROFILE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    WALLTIME_S_FIELD_NUMBER: _ClassVar[int]
+    AT_ONCE_FIELD_NUMBER: _ClassVar[int]
     key: str
     name: str
     user: str
@@ -171,7 +192,10 @@ class SubmitRequest(_message.Message):
     retries: int
     deadline_s: float
     profile: Profile
-    def __init__(self, key: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., weight: _Optional[float] = ..., jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., brackets: _Optional[_Union[Brackets, _Mapping]] = ..., curve: _Optional[_Union[CurveStopping, _Mapping]] = ..., retries: _Optional[int] = ..., deadline_s: _Optional[float] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ...) -> None: ...
+    after: _containers.RepeatedCompositeFieldContainer[After]
+    walltime_s: float
+    at_once: int
+    def __init__(self, key: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., weight: _Optional[float] = ..., jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., brackets: _Optional[_Union[Brackets, _Mapping]] = ..., curve: _Optional[_Union[CurveStopping, _Mapping]] = ..., retries: _Optional[int] = ..., deadline_s: _Optional[float] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ..., after: _Optional[_Iterable[_Union[After, _Mapping]]] = ..., walltime_s: _Optional[float] = ..., at_once: _Optional[int] = ...) -> None: ...
 
 class SubmitReply(_message.Message):
     __slots__ = ("app", "name")
@@ -182,7 +206,7 @@ class SubmitReply(_message.Message):
     def __init__(self, app: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
 
 class App(_message.Message):
-    __slots__ = ("id", "name", "user", "state", "gpus", "demand", "jobs", "jobs_ended", "progress", "submitted", "ended", "rho", "gpu_hours", "weight", "reason")
+    __slots__ = ("id", "name", "user", "state", "gpus", "demand", "jobs", "jobs_ended", "progress", "submitted", "ended", "rho", "gpu_hours", "weight", "reason", "waits")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
@@ -198,6 +222,7 @@ class App(_message.Message):
     GPU_HOURS_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
     id: int
     name: str
     user: str
@@ -213,7 +238,8 @@ class App(_message.Message):
     gpu_hours: float
     weight: float
     reason: str
-    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., state: _Optional[str] = ..., gpus: _Optional[int] = ..., demand: _Optional[int] = ..., jobs: _Optional[int] = ..., jobs_ended: _Optional[int] = ..., progress: _Optional[float] = ..., submitted: _Optional[float] = ..., ended: _Optional[float] = ..., rho: _Optional[float] = ..., gpu_hours: _Optional[float] = ..., weight: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
+    waits: str
+    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., state: _Optional[str] = ..., gpus: _Optional[int] = ..., demand: _Optional[int] = ..., jobs: _Optional[int] = ..., jobs_ended: _Optional[int] = ..., progress: _Optional[float] = ..., submitted: _Optional[float] = ..., ended: _Optional[float] = ..., rho: _Optional[float] = ..., gpu_hours: _Optional[float] = ..., weight: _Optional[float] = ..., reason: _Optional[str] = ..., waits: _Optional[str] = ...) -> None: ...
 
 class Attempt(_message.Message):
     __slots__ = ("number", "ending", "cause", "code", "seconds", "steps", "killed", "message", "ended")
@@ -384,6 +410,44 @@ class UsageReply(_message.Message):
     USERS_FIELD_NUMBER: _ClassVar[int]
     users: _containers.RepeatedCompositeFieldContainer[UserUsage]
     def __init__(self, users: _Optional[_Iterable[_Union[UserUsage, _Mapping]]] = ...) -> None: ...
+
+class UserRef(_message.Message):
+    __slots__ = ("user", "admin")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    ADMIN_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    admin: bool
+    def __init__(self, user: _Optional[str] = ..., admin: _Optional[bool] = ...) -> None: ...
+
+class UserToken(_message.Message):
+    __slots__ = ("user", "token")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    token: str
+    def __init__(self, user: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
+
+class User(_message.Message):
+    __slots__ = ("user", "admin", "added")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    ADMIN_FIELD_NUMBER: _ClassVar[int]
+    ADDED_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    admin: bool
+    added: float
+    def __init__(self, user: _Optional[str] = ..., admin: _Optional[bool] = ..., added: _Optional[float] = ...) -> None: ...
+
+class UserReply(_message.Message):
+    __slots__ = ("user",)
+    USER_FIELD_NUMBER: _ClassVar[int]
+    user: User
+    def __init__(self, user: _Optional[_Union[User, _Mapping]] = ...) -> None: ...
+
+class UsersReply(_message.Message):
+    __slots__ = ("users",)
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    users: _containers.RepeatedCompositeFieldContainer[User]
+    def __init__(self, users: _Optional[_Iterable[_Union[User, _Mapping]]] = ...) -> None: ...
 
 class EventsRequest(_message.Message):
     __slots__ = ("after", "follow", "limit", "user")

@@ -34,7 +34,7 @@ def plan(state: State, a: int, app: App, rows: slice) -> None:
     high = state.jobs.gpus_max[rows]
     if not brackets:
         _one_phase(state, a, _cost(state, rows, work))
-        state.apps.demand[a] = int(high.sum())
+        state.apps.demand[a] = int(np.sort(high)[::-1][: app.at_once or None].sum())
         return
     cost, first, p = _cost(state, rows, work), rows.start, 0
     for b, bracket in enumerate(brackets):

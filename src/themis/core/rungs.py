@@ -23,7 +23,8 @@ def advance(state: State, a: int) -> list[int]:
         jobs = state.app_jobs(a)
         jobs = jobs[state.jobs.bracket[jobs] == b]
         status = state.jobs.status[jobs]
-        if not (status <= Status.RUNNING).any() and (status == Status.PAUSED).any():
+        working = (status <= Status.RUNNING) | (status == Status.HELD)
+        if not working.any() and (status == Status.PAUSED).any():
             ended += _next_rung(state, a, bracket, jobs[status == Status.PAUSED])
     return ended
 

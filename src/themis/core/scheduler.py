@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from themis.core import phases, regimes, rungs
+from themis.core import limits, phases, regimes, rungs
 from themis.core import snapshot as snapshots
 from themis.core.intend import Gang, falls_short, intend, plan_from
 from themis.core.place import Placed, place
@@ -37,7 +37,9 @@ from themis.model.events import (
     CurveStopped,
     Event,
     Grant,
+    JobDelayed,
     JobEnded,
+    JobGivenUp,
     JobProgress,
     JobReached,
     JobsOrdered,
@@ -47,6 +49,7 @@ from themis.model.events import (
     MachineFailed,
     MachineJoined,
     MachineReturned,
+    QuotaSet,
     Renew,
     Revoke,
     Solve,
@@ -141,9 +144,15 @@ class Scheduler:
             case AppHeld():
                 self._hold(event.app)
             case AppResumed():
-                jobs = s.app_jobs(event.app)
-                s.jobs.status[jobs[s.jobs.status[jobs] == Status.HELD]] = Status.WAITING
-                s.plan = None
+                self._resume(event.app)
+            case JobDelayed():
+                s.jobs.ready[event.job] = event.until
+                s.delayed.add(event.job)
+                self._wake(event.until)
+            case JobGivenUp():
+                self._given_up(event.job, event.cause)
+            case QuotaSet():
+                self._set_quota(event)
             case MachineJoined():
                 s.add_machine(event.machine)
             case MachineFailed():
@@ -225,7 +234,7 @@ class Scheduler:
             self._end(j, "stopped")
         s.apps.stale[a] = 1
         if (s.jobs.status[jobs] == Status.ENDED).all():
-            self._finish(a, "completed")
+            self._finish(a, "failed" if a in s.failed else "completed")
         else:
             for gpus, until, seat in freed:
                 self._successor(a, gpus, until, seat)
@@ -265,7 +274,7 @@ class Scheduler:
         jobs, t = s.app_jobs(a), s.jobs
         gpu_type = int(s.machine_type[s.gpu_machine[gpus[0]]])
         fits = (t.status[jobs] == Status.WAITING) & (t.gpus_min[jobs] <= len(gpus)) & (len(gpus) <= t.gpus_max[jobs])
-        fits &= s.allowed(jobs)[:, gpu_type]
+        fits &= s.allowed(jobs)[:, gpu_type] & (t.ready[jobs] <= s.now + EPS)
         job = choose_job(jobs, s.work_left(jobs), np.zeros(len(jobs), dtype=bool), fits, t.order[jobs])
         if job != NONE:
             self._grant(Placed(job=job, gpus=gpus, seat=seat, until=until))
@@ -281,6 +290,8 @@ class Scheduler:
         s = self.state
         if not s.apps.active[a]:
             return
+        if s.apps.held[a]:
+            s.take_back(a)
         for j in s.app_jobs(a).tolist():
             if s.jobs.status[j] == Status.RUNNING:
                 self._revoke(j, "cancelled", Status.ENDED)
@@ -290,8 +301,43 @@ class Scheduler:
         s.plan = None
         self._finish(a, "cancelled")
 
+    def _given_up(self, j: int, cause: str) -> None:
+        """The job ends as failed; its app's other jobs go on."""
+        s, a = self.state, int(self.state.jobs.app[j])
+        if s.jobs.status[j] == Status.ENDED:
+            return
+        held = bool(s.apps.held[a])
+        if held:
+            s.take_back(a)
+        freed = [self._let_go(j, cause, Status.ENDED)] if s.jobs.status[j] == Status.RUNNING else []
+        s.jobs.status[j] = Status.ENDED
+        s.curves.forget_job(j)
+        s.failed.add(a)
+        self._end(j, "failed")
+        self._after(a, freed, [])
+        if held and s.apps.active[a]:
+            s.set_aside(a)
+
+    def _set_quota(self, event: QuotaSet) -> None:
+        s = self.state
+        s.quotas.pop(event.name, None)
+        if event.gpus is not None:
+            s.quotas[event.name] = (event.users, event.gpus)
+        s.plan = None
+
+    def _resume(self, a: int) -> None:
+        s = self.state
+        if not s.apps.held[a]:
+            return
+        s.take_back(a)
+        jobs = s.app_jobs(a)
+        s.jobs.status[jobs[s.jobs.status[jobs] == Status.HELD]] = Status.WAITING
+        s.plan = None
+
     def _hold(self, a: int) -> None:
         s = self.state
+        if s.apps.held[a] or not s.apps.active[a]:
+            return
         for j in s.app_jobs(a).tolist():
             if s.jobs.status[j] == Status.RUNNING:
                 self._revoke(j, "held", Status.HELD)
@@ -299,6 +345,7 @@ class Scheduler:
                 s.jobs.status[j] = Status.HELD
         s.apps.stale[a] = 1
         s.plan = None
+        s.set_aside(a)
 
     def _ordered(self, event: JobsOrdered) -> None:
         """The app's own order of its jobs, from now on; the decision under way is carried out by it too."""
@@ -380,6 +427,7 @@ class Scheduler:
         """The instant is over: if GPUs are free and somebody could use them, one decision on all of them."""
         s = self.state
         self.wakes = {time for time in self.wakes if time > s.now}
+        s.delayed = {j for j in s.delayed if s.jobs.ready[j] > s.now + EPS}
         if self.solving is None and not self._idles():
             planned = self._plan_answer() or self._shares_in_force()
             view = snapshots.take(s, forecast=planned is None, needs=self.needs)
@@ -469,12 +517,17 @@ class Scheduler:
     def _carry_out(self, view: Snapshot, answer: Answer, offered: Seconds | None = None) -> None:
         """``offered`` : when the GPUs were on offer, if not just now."""
         gangs = intend(view, answer, self.state.rounds)
-        placed = place(view, gangs)
+        found = place(view, gangs)
+        placed = limits.within_quotas(self.state, found)
         if isinstance(answer, TimeShare):
             self._deal(gangs, placed)
         self._lease(placed, view.now if offered is None else offered, tick_aligned=isinstance(answer, GpuGrant))
         if isinstance(answer, RoundPlan) and answer.run[:, 1:].any():
             self._wake(round_end(self.state.now, answer.round_s))  # a plan may leave GPUs idle until its next round
+        if placed and len(placed) < len(found):
+            # What a quota forbids is offered again at once; who has reached it takes no part any more.
+            self.state.version += 1
+            self._wake(self.state.now)
 
     def _deal(self, gangs: list[Gang], placed: list[Placed]) -> None:
         """Gangs that found room count as served until their round ends."""

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 
 from themis.auction.bids import Bids
+from themis.core import limits
 from themis.core.ahead import ahead
 from themis.core.state import EPS, State, not_nothing
 from themis.core.tables import Status
@@ -29,11 +30,17 @@ def take(
     by = state.now if ending_by is None else ending_by
     table = state.jobs
     job_id = np.flatnonzero(table.status[: table.size] <= Status.RUNNING)
+    later, room = np.zeros(0, dtype=np.int64), None
+    if state.quotas or state.at_once or state.delayed:
+        why, room = limits.blocked(state, job_id)
+        later, job_id, room = job_id[why == limits.AT_ONCE], job_id[why == 0], room[why == 0]
     f = dict(zip(table.floats, np.take(table.f, job_id, axis=1)))
     i = dict(zip(table.ints, np.take(table.i, job_id, axis=1)))
     running = i["status"] == Status.RUNNING
     held_on = running & (f["until"] > by + EPS)
     job_held = np.where(held_on, i["gpus"], 0)
+    if room is not None:
+        i["gpus_max"] = np.maximum(np.minimum(i["gpus_max"] - job_held, room) + job_held, i["gpus_min"])
 
     app_id, counts = np.unique(i["app"], return_counts=True)
     job_app = np.repeat(np.arange(len(app_id)), counts)
@@ -59,6 +66,7 @@ def take(
         app_gang_min=ai["gang_min"], app_gang_max=ai["gang_max"], app_rigid=ai["rigid"].astype(bool),
         app_budget=af["budget"], app_demand=ai["demand"], app_longest=af["longest_s"],
         app_left_held=np.full(len(app_id), np.inf), app_deadline=af["deadline"],
+        app_away=af["away"],
         phase_work=state.phase[0, app_id], phase_longest=state.phase[1, app_id],
         phase_jobs=state.phase[2, app_id].astype(np.int64), phase_bracket=state.phase_bracket[app_id],
         future_work=state.future[0, app_id], future_longest=state.future[1, app_id],
@@ -76,8 +84,24 @@ def take(
     )  # fmt: skip
     if not forecast:
         return snapshot
+    if len(later):
+        snapshot = _with_later(state, snapshot, later)
     expected = ahead(state, job_id, done) if "ahead" in needs else None
     return dataclasses.replace(snapshot, app_left_held=_left_held(state, snapshot, i), ahead=expected)
+
+
+def _with_later(state: State, s: Snapshot, later: Int) -> Snapshot:
+    """Jobs that their app may not run yet, beyond its most at once, as a phase that follows the current one."""
+    row = np.searchsorted(s.app_id, state.jobs.app[later])
+    left = state.work_left(later)
+    work, longest = s.future_work.copy(), s.future_longest.copy()
+    jobs, rigid = s.future_jobs.copy(), s.app_rigid.copy()
+    np.add.at(work[:, 0], row, left)
+    np.maximum.at(longest[:, 0], row, left)
+    np.add.at(jobs[:, 0], row, 1)
+    # A schedule of the jobs here would leave those out.
+    rigid[row] = False
+    return dataclasses.replace(s, future_work=work, future_longest=longest, future_jobs=jobs, app_rigid=rigid)
 
 
 def with_bids(snapshot: Snapshot, bids: Bids) -> Snapshot:

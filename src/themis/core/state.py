@@ -80,6 +80,14 @@ class State:
         self.job_seat: dict[int, int] = {}
         self.occupied: dict[int, tuple[tuple[int, ...], int]] = {}
         """Where each job's processes physically are, until they are known to be gone."""
+        self.quotas: dict[str, tuple[tuple[str, ...], int]] = {}
+        """Who shares it, and most GPUs at once, by name."""
+        self.at_once: dict[int, int] = {}
+        """Most jobs at once of the active apps that have such a limit."""
+        self.failed: set[int] = set()
+        """Apps one of whose jobs was given up."""
+        self.delayed: set[int] = set()
+        """Jobs that were told to wait after a failure."""
         self.restricted = False
         """Whether any job ever named the GPU types that it may use."""
         self.finished_service: Float = np.zeros(0)
@@ -203,6 +211,8 @@ class State:
         t.kind[a] = Kind.HALVING if rungs else Kind.SINGLE if single else Kind.BAG
         t.gang_min[a], t.gang_max[a] = low.min(), high.max()
         t.rigid[a] = bool((low == high).all() and low.min() == low.max())
+        if app.at_once:
+            self.at_once[a] = app.at_once
         t.first_job[a], t.jobs[a], t.active[a], t.config[a] = rows.start, len(app.jobs), 1, self.jobs.config[rows.start]
 
     def _fill_job(self, j: int, a: int, job: Job, target: float, total: float) -> None:
@@ -256,10 +266,10 @@ class State:
         self.finished_service = np.insert(
             self.finished_service, np.searchsorted(self.finished_service, t.attained[a]), t.attained[a]
         )
-        self.weight_in_system -= float(t.weight[a])
-        if not t.active[: t.size].any():
-            self.weight_in_system = 0.0
+        self._leave(a)
+        self.at_once.pop(a, None)
         jct = self.now - float(t.arrival[a])
+        life = jct - float(t.away[a])
         contention, capacity = (float(x[0]) for x in self.averages(np.array([a])))
         # Where no GPU is in service the reference's speed stands in, so that the app can be ended.
         speed = float(self.config_speed[t.config[a]]) or 1.0
@@ -277,14 +287,48 @@ class State:
         )
         t_paper, t_exact = float(paper[0]) / speed, float(exact[0]) / speed
         return AppFinished(
-            app=a, outcome=outcome, jct=jct, rho_paper=jct / t_paper, rho_exact=jct / t_exact, t_id_paper=t_paper,
+            app=a, outcome=outcome, jct=jct, rho_paper=life / t_paper, rho_exact=life / t_exact, t_id_paper=t_paper,
             t_id_exact=t_exact, contention=contention, capacity=capacity, gpu_seconds=float(t.attained[a]),
         )  # fmt: skip
+
+    def _leave(self, a: int) -> None:
+        """The app contends no more."""
+        t = self.apps
+        self.weight_in_system -= float(t.weight[a])
+        if not ((t.active[: t.size] == 1) & (t.held[: t.size] == 0)).any():
+            self.weight_in_system = 0.0
+
+    def set_aside(self, a: int) -> None:
+        """The app's user holds it: its life stands still, and nobody contends with it."""
+        t = self.apps
+        t.held[a], t.held_at[a] = 1, self.now
+        self._turn_integrals(a)
+        self._leave(a)
+        self.jobs_in_system -= self._unfinished(a)
+
+    def take_back(self, a: int) -> None:
+        """The app takes part again."""
+        t = self.apps
+        t.held[a] = 0
+        t.away[a] += self.now - t.held_at[a]
+        self._turn_integrals(a)
+        self.weight_in_system += float(t.weight[a])
+        self.jobs_in_system += self._unfinished(a)
+
+    def _turn_integrals(self, a: int) -> None:
+        """From the integrals at its arrival to what they grew in its life so far, and back."""
+        t = self.apps
+        t.contention_0[a] = self.weight_integral - t.contention_0[a]
+        t.capacity_0[a] = self.capacity_integral - t.capacity_0[a]
+        t.jobs_0[a] = self.jobs_integral - t.jobs_0[a]
+
+    def _unfinished(self, a: int) -> int:
+        return int((self.jobs.status[self.app_jobs(a)] != Status.ENDED).sum())
 
     def averages(self, rows: Int) -> tuple[Float, Float]:
         """(N_avg, R_C) of these apps from their arrival to now; at elapsed 0 the values of this instant."""
         t = self.apps
-        elapsed = self.now - t.arrival[rows]
+        elapsed = self.now - t.arrival[rows] - t.away[rows]
         fresh = elapsed <= 0
         over = np.where(fresh, 1.0, elapsed)
         weight = np.where(fresh, self.weight_in_system, (self.weight_integral - t.contention_0[rows]) / over)

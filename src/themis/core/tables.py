@@ -77,11 +77,11 @@ class Apps(Table):
 
     floats = (
         "arrival", "weight", "contention_0", "capacity_0", "attained", "since", "budget", "longest_s",
-        "finish", "deadline", "jobs_0",
+        "finish", "deadline", "jobs_0", "away", "held_at",
     )  # fmt: skip
     ints = (
         "user", "kind", "gang_min", "gang_max", "rigid", "demand", "first_job", "jobs", "leased", "active",
-        "stale", "config",
+        "stale", "config", "held",
     )  # fmt: skip
 
     arrival: Float
@@ -92,6 +92,9 @@ class Apps(Table):
     """Integral of in-service GPUs dt at arrival."""
     jobs_0: Float
     """Integral of jobs in the system dt at arrival."""
+    away: Float
+    """Seconds that its user had held it, until it was last resumed; ``held_at`` : since when it is held, if it is."""
+    held_at: Float
     attained: Float
     since: Float
     """``attained`` is exact at this time; since then ``leased`` GPUs accrue."""
@@ -113,6 +116,8 @@ class Apps(Table):
     stale: Int
     """1 when ``finish`` must be computed anew because the app's leases or jobs changed."""
     config: Int
+    held: Int
+    """1 while its user holds it; its integrals then stand at the hold's beginning."""
 
 
 class Jobs(Table):
@@ -120,7 +125,7 @@ class Jobs(Table):
 
     floats = (
         "done", "rate", "synced", "target", "regime_end", "serial", "later", "until", "attained", "since", "total", "loss",
-        "loss_a", "loss_b",
+        "loss_a", "loss_b", "ready",
     )  # fmt: skip
     ints = (
         "app", "config", "gpus_min", "gpus_max", "status", "attempt", "locality", "gpus", "regime", "gpu_type", "bracket",
@@ -147,6 +152,8 @@ class Jobs(Table):
     loss_a: Float
     loss_b: Float
     """Of its loss curve; ``loss`` is what it reported last."""
+    ready: Float
+    """It gets no GPUs before this time."""
     app: Int
     config: Int
     gpus_min: Int

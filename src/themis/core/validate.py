@@ -33,7 +33,7 @@ def validate(state: State) -> None:
     leased = np.bincount(t.app[running], weights=t.gpus[running], minlength=a.size)[: a.size]
     _check(bool((leased == a.leased[: a.size]).all()), "an app's count of leased GPUs is wrong")
     _check(bool((t.done[: t.size] <= t.total[: t.size] * (1 + 1e-9) + 1e-6).all()), "a job did more than its work")
-    weight = float(a.weight[: a.size][a.active[: a.size] == 1].sum())
+    weight = float(a.weight[: a.size][(a.active[: a.size] == 1) & (a.held[: a.size] == 0)].sum())
     _check(abs(weight - state.weight_in_system) < 1e-6 * max(weight, 1.0), "the weight in the system is wrong")
 
 

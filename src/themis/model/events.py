@@ -82,7 +82,11 @@ class AppCancelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppHeld:
-    """Its user wants an app to wait: what it holds is given back, and it gets nothing until ``AppResumed``."""
+    """Its user wants an app to wait: what it holds is given back, and it gets nothing until ``AppResumed``.
+
+    That time is the user's own: it is no part of the app's life as fairness measures it, and the app does not count
+    among those that contend.
+    """
 
     app: int
 
@@ -92,6 +96,34 @@ class AppResumed:
     """An app that was held takes part again."""
 
     app: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobDelayed:
+    """The job gets no GPUs before ``until``: its last attempt failed, and the next should not follow at once."""
+
+    job: int
+    until: Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobGivenUp:
+    """The job shall not run any more: it failed too often, or ran for as long as it may.
+
+    ``cause``: failed | walltime. Its app goes on with its other jobs, and ends as failed.
+    """
+
+    job: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaSet:
+    """These users together hold at most so many GPUs at once; None lifts the quota of that name."""
+
+    name: str
+    users: tuple[str, ...]
+    gpus: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +259,7 @@ class Wake:
 
 Event: TypeAlias = (
     MachineJoined | MachineFailed | MachineReturned | AppSubmitted | AppCancelled | AppHeld | AppResumed
+    | JobDelayed | JobGivenUp | QuotaSet
     | JobStarted | JobProgress | JobStopped | JobReached | SpeedMeasured | BatchChanged | LossReported | Allocated
     | BidsCollected | Wake | AgentBid | JobsOrdered | Compacted
 )  # fmt: skip
@@ -265,7 +298,8 @@ class Renew:
 class Revoke:
     """The job's lease is over; stop the gang.
 
-    ``cause``: expired | moved | finished | rung | stopped (by its tuner) | failed | cancelled | held.
+    ``cause``: expired | moved | finished | rung | stopped (by its tuner) | failed | cancelled | held |
+    walltime.
     """
 
     app: int
@@ -276,7 +310,7 @@ class Revoke:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnded:
-    """Announcement: the job will not run again. ``outcome``: completed | stopped (by its tuner) | cancelled.
+    """Announcement: the job will not run again. ``outcome``: completed | stopped (by its tuner) | cancelled | failed.
 
     ``isolated_s`` : what its steps take alone on its most GPUs of the fastest type, placed best; 0 in logs from before.
     """
@@ -309,7 +343,8 @@ class CurveStopped:
 class AppFinished:
     """Announcement: the app is done; its finish-time fairness over its whole life in both forms.
 
-    ``outcome``: completed | cancelled. ``contention`` is N_avg, ``capacity`` R_C averaged likewise.
+    ``outcome``: completed | cancelled | failed (a job of it was given up). ``contention`` is N_avg, ``capacity`` R_C
+    averaged likewise. ``jct`` is all of its time; rho leaves out what its user held it.
     """
 
     app: int

@@ -42,7 +42,7 @@ _FLAT = (
     Header, Grant, events.Renew, events.Revoke, events.JobStarted, events.JobProgress, events.JobStopped,
     events.JobReached, events.SpeedMeasured,
     events.BatchChanged, events.LossReported, events.JobEnded, events.CurveStopped, events.AppCancelled, events.AppFinished,
-    events.AppHeld, events.AppResumed,
+    events.AppHeld, events.AppResumed, events.JobDelayed, events.JobGivenUp, events.QuotaSet,
     events.MachineFailed, events.MachineReturned, events.AgentBid, events.JobsOrdered, events.Compacted,
 )  # fmt: skip
 
@@ -386,6 +386,7 @@ _DECODERS: Mapping[str, Callable[[Fields], Record]] = MappingProxyType(
         "Grant": _grant,
         "AgentBid": _agent_bid,
         "JobsOrdered": lambda d: events.JobsOrdered(app=d["app"], jobs=tuple(d["jobs"])),
+        "QuotaSet": lambda d: events.QuotaSet(**{**d, "users": tuple(d["users"])}),
         "MachineJoined": lambda d: MachineJoined(machine=Machine(**d["machine"])),
         "AppSubmitted": _read_app,
         "Allocated": _read_allocated,

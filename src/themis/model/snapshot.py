@@ -50,6 +50,7 @@ class Snapshot:
     lease_s, tick_s, restart_s : settings (seconds); ``restart_s`` is the container's share, models add their checkpoint's.
     users : names, by the number in ``app_user``.
     app_weight : the product of the app's, its user's and its group's weights.
+    app_away : seconds that its user held the app, which are no part of its life.
     app_contention : N_avg, mean over the app's life of (sum of weights of apps in the system / its own).
     app_capacity : R_C, in-service GPUs averaged over the app's life.
     app_speed : mean over in-service GPUs of the speed of the app's model, 1 = its reference GPU.
@@ -120,6 +121,7 @@ class Snapshot:
     app_longest: Float
     app_left_held: Float
     app_deadline: Float
+    app_away: Float
     phase_work: Float
     phase_longest: Float
     phase_jobs: Int
@@ -167,8 +169,8 @@ class Snapshot:
 
     @property
     def app_elapsed(self) -> Float:
-        """Seconds since each app arrived."""
-        return self.now - self.app_arrival
+        """Seconds since each app arrived, but for those that its user held it."""
+        return self.now - self.app_arrival - self.app_away
 
     @cached_property
     def gangs(self) -> Mapping[int, tuple[int, ...]]:

@@ -214,8 +214,12 @@ class App:
     tuner: Tuner = Bag()
     weight: float = 1.0
     deadline: Seconds | None = None
+    at_once: int = 0
+    """Most of its jobs that may run at once; 0 is no limit."""
 
     def __post_init__(self) -> None:
+        if self.at_once < 0:
+            raise InputError(f"app {self.name!r} has at_once {self.at_once}, expected 0 (no limit) or more.")
         if not self.jobs:
             raise InputError(f"app {self.name!r} has no jobs, expected at least one.")
         if self.arrival < 0:

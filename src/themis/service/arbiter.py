@@ -28,7 +28,6 @@ from themis.model.events import (
     AppCancelled,
     AppFinished,
     AppHeld,
-    AppResumed,
     Command,
     Event,
     Grant,
@@ -49,9 +48,11 @@ from themis.service.agents import Desk, Names
 from themis.service.config import Config
 from themis.service.engine import Engine
 from themis.service.journal import Entry, Journal
+from themis.service.machines import per_gpu
 from themis.service.notices import notify
 from themis.service.solving import Reply, WorkerSolver
 from themis.service.speeds import Lessons, read_profile
+from themis.service.upkeep import Upkeep
 
 IDLE_S = 0.5
 """Longest wait of the thread, so that it notices that it should end."""
@@ -87,6 +88,11 @@ MakeExecutor = Callable[[Programs, Callable[[Heard], None], Callable[[], Profile
 class _Call:
     do: Callable[[], Any]
     reply: Future[Any]
+    changes: bool = True
+
+
+_TOLD = object()
+"""In place of a result: the caller knows already."""
 
 
 class Closed(ThemisError):
@@ -131,10 +137,11 @@ class Arbiter:
         self.broken: BaseException | None = None
         self.instant: Seconds = 0.0
         """The time that everything in the turn under way happens at."""
+        self.per_gpu = per_gpu(config, hosts)
         self._closing = self._ended = False
         self.settings = Settings(
-            lease_s=config.lease_s, tick_s=config.tick_s, container_s=config.container_s, seed=config.seed,
-            validate=config.validate,
+            lease_s=config.lease_s, tick_s=config.tick_s, container_s=config.container_s,
+            checkpoint_every_s=config.checkpoint_every_s, seed=config.seed, validate=config.validate,
         )  # fmt: skip
         policy = make_policy(config.policy)
         self.desk = Desk(
@@ -155,8 +162,10 @@ class Arbiter:
         self.started, self.recovered = self.epoch + self.now(), records
         self.engine.not_before = self.now()
         self.lessons = Lessons()
+        self.upkeep = Upkeep(self)
         self.executor = make_executor(self._program, self.queue.put, lambda: self.book)
         recovery.hand_over(self)
+        self.queue.put(_Call(self.upkeep.all_quotas, Future()))
         self._thread = Thread(target=self._run, name="themis-arbiter", daemon=True)
 
     @property
@@ -176,8 +185,12 @@ class Arbiter:
         self._thread.start()
         return self
 
-    def ask(self, do: Callable[[], T], timeout_s: float = 60.0) -> T:
+    def ask(self, do: Callable[[], T], timeout_s: float = 60.0, *, changes: bool = True) -> T:
         """Run something in the arbiter's thread and return its result, once all that it changed is on disk.
+
+        Parameters
+        ----------
+        changes : False where it only looks: then a bug of ours in it is the caller's alone and the arbiter goes on.
 
         Raises
         ------
@@ -186,7 +199,7 @@ class Arbiter:
         if self._ended:
             raise Closed("the arbiter is ending; try again when it is back.")
         reply: Future[T] = Future()
-        self.queue.put(_Call(do, cast("Future[Any]", reply)))
+        self.queue.put(_Call(do, cast("Future[Any]", reply), changes))
         try:
             return reply.result(timeout_s)
         except TimeoutError:
@@ -249,6 +262,7 @@ class Arbiter:
                 else:
                     self._hear(item, now)
             if not self._closing:
+                self.upkeep.turn(now)
                 self.engine.attend(now)
                 self.engine.advance(now)
                 pictures.maybe_take(self.engine, now, self.config.journal_keep_s)
@@ -260,6 +274,8 @@ class Arbiter:
                 self.executor.submit(command)
         notify(self, decided, commands)
         for reply, result, error in replies:
+            if result is _TOLD:
+                continue
             if error is None:
                 reply.set_result(result)
             else:
@@ -267,7 +283,7 @@ class Arbiter:
 
     def _wait(self) -> list[Heard | _Call]:
         """What came in, at once if something did, at latest when the core wants to be woken."""
-        due = self.engine.next_wake
+        due = min((at for at in (self.engine.next_wake, self.upkeep.due) if at is not None), default=None)
         wait = IDLE_S if due is None or self._closing else min(max(due - self.now(), 0.0), IDLE_S)
         heard: list[Heard | _Call] = []
         try:
@@ -287,13 +303,16 @@ class Arbiter:
             return call.reply, None, error
         except BaseException as error:
             call.reply.set_exception(error)
-            raise
+            if call.changes or not isinstance(error, Exception):
+                raise
+            return call.reply, _TOLD, None
 
     def _hear(self, item: Heard, now: Seconds) -> None:
         match item:
             case AttemptEnded():
                 self.journal.add_attempt(now, item)
-                self._count_failure(item, now)
+                if item.ending.is_failure and self.state.apps.active[item.app]:
+                    self.upkeep.failed(item, now)
             case Measurement():
                 self._learn_speed(item, now)
             case Nudge():
@@ -312,23 +331,13 @@ class Arbiter:
                     self.engine.feed(item, now)
             case _:
                 self.engine.feed(item, now)
-
-    def _count_failure(self, end: AttemptEnded, now: Seconds) -> None:
-        """An app one of whose jobs fails again and again is given up."""
-        if not end.ending.is_failure or not self.state.apps.active[end.app]:
-            return
-        allowed = self.journal.apps("app = ?", end.app)[0].retries
-        failures = self.journal.failures(end.job)
-        if failures > allowed:
-            how = end.message or (f"exit code {end.code}" if end.code is not None else str(end.ending))
-            name = self.state.job_specs[end.job].name
-            self.journal.give_up(end.app, f"job {name} failed {failures} times, at last: {how}")
-            self.engine.feed(AppCancelled(app=end.app), now)
+                self.upkeep.heard(item, now)
 
     def _announce(self, now: Seconds, command: Command) -> None:
         if isinstance(command, AppFinished):
             self.journal.end_app(command.app, command.outcome, now, command.rho_paper)
             self.desk.finished(command.app)
+            self.upkeep.ended(command.app)
 
     def _refuse_rest(self) -> None:
         while True:
@@ -355,10 +364,14 @@ class Arbiter:
 
     def enter(self, app: App, weight: float, entry: Entry, event: Event) -> None:
         """Take a submission in; ``app`` and ``entry`` were checked."""
+        self.upkeep.quotas([app.user], self.instant)
         self.journal.add_app(entry)
         self.programs[app.name] = entry.programs
         self.executor.admit(self.state.jobs.size, app)
         self.engine.feed(event, self.instant)
+        self.upkeep.entered(entry)
+        if entry.options.waiting:
+            self.engine.feed(AppHeld(app=entry.app), self.instant)
 
     def cancel(self, app: int) -> None:
         """Withdraw an app."""
@@ -368,12 +381,12 @@ class Arbiter:
     def hold(self, app: int) -> None:
         """Take everything from an app until it is resumed."""
         self._active(app, "held")
-        self.engine.feed(AppHeld(app=app), self.instant)
+        self.upkeep.hold(app, self.instant)
 
     def resume(self, app: int) -> None:
         """Let an app take part again."""
         self._active(app, "resumed")
-        self.engine.feed(AppResumed(app=app), self.instant)
+        self.upkeep.resume(app, self.instant)
 
     def _active(self, app: int, what: str) -> None:
         if not self.state.apps.active[app]:

@@ -19,8 +19,9 @@ import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from themis.errors import InputError
 from themis.executors.program import AttemptEnded, Program
@@ -36,7 +37,8 @@ CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE records (number INTEGER PRIMARY KEY, t REAL NOT NULL, kind TEXT NOT NULL, line BLOB NOT NULL);
 CREATE TABLE apps (
     app INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, user TEXT NOT NULL, key TEXT UNIQUE, submitted REAL NOT NULL,
-    retries INTEGER NOT NULL, programs TEXT NOT NULL, reason TEXT NOT NULL DEFAULT '', outcome TEXT, ended REAL, rho REAL
+    retries INTEGER NOT NULL, programs TEXT NOT NULL, reason TEXT NOT NULL DEFAULT '', outcome TEXT, ended REAL, rho REAL,
+    options TEXT NOT NULL DEFAULT '{}'
 );
 CREATE TABLE attempts (
     job INTEGER NOT NULL, attempt INTEGER NOT NULL, app INTEGER NOT NULL, ended REAL NOT NULL, ending TEXT NOT NULL,
@@ -48,6 +50,22 @@ CREATE TABLE nodes (name TEXT PRIMARY KEY, drained INTEGER NOT NULL) WITHOUT ROW
 CREATE TABLE checkpoints (number INTEGER PRIMARY KEY, t REAL NOT NULL, state BLOB NOT NULL);
 """
 """As of ``SCHEMA``; what is changed here is a step of ``themis.service.migrations`` too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the arbiter sees to for an app.
+
+    Attributes
+    ----------
+    after : (app, ok | any | failed), the apps that must have ended like that. ``waiting`` : they have not yet.
+    held : its user holds it. ``walltime_s`` : most seconds of each job, over all its attempts.
+    """
+
+    after: tuple[tuple[int, str], ...] = ()
+    waiting: bool = False
+    held: bool = False
+    walltime_s: Seconds | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +84,7 @@ class Entry:
     outcome: str = ""
     ended: Seconds | None = None
     rho: float | None = None
+    options: Options = Options()
 
 
 class Journal:
@@ -202,35 +221,46 @@ class Journal:
         """Enter an app."""
         programs = json.dumps([{**asdict(p), "env": dict(p.env)} for p in entry.programs])
         self.db.execute(
-            "INSERT INTO apps (app, name, user, key, submitted, retries, programs) VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (entry.app, entry.name, entry.user, entry.key or None, entry.submitted, entry.retries, programs),
+            "INSERT INTO apps (app, name, user, key, submitted, retries, programs, options) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                entry.app,
+                entry.name,
+                entry.user,
+                entry.key or None,
+                entry.submitted,
+                entry.retries,
+                programs,
+                json.dumps(asdict(entry.options)),
+            ),
         )
 
     def apps(self, where: str = "1", *values: object) -> list[Entry]:
         """Apps for which an SQL condition on their columns holds, in order of their numbers."""
         rows = self.db.execute(
-            "SELECT app, name, user, key, submitted, retries, programs, reason, outcome, ended, rho FROM apps "
-            f"WHERE {where} ORDER BY app", values,
+            "SELECT app, name, user, key, submitted, retries, programs, reason, outcome, ended, rho, options "
+            f"FROM apps WHERE {where} ORDER BY app", values,
         )  # fmt: skip
         return [
             Entry(
                 app=app, name=name, user=user, key=key or "", submitted=submitted, retries=retries,
                 programs=tuple(Program(**{**p, "argv": tuple(p["argv"])}) for p in json.loads(programs)), reason=reason,
-                outcome=outcome or "", ended=ended, rho=rho,
+                outcome=outcome or "", ended=ended, rho=rho, options=_options(options),
             )
-            for app, name, user, key, submitted, retries, programs, reason, outcome, ended, rho in rows
+            for app, name, user, key, submitted, retries, programs, reason, outcome, ended, rho, options in rows
         ]  # fmt: skip
 
-    def give_up(self, app: int, reason: str) -> None:
-        """Why the app that is about to be cancelled failed."""
-        self.db.execute("UPDATE apps SET reason = ? WHERE app = ?", (reason, app))
+    def give_reason(self, app: int, reason: str) -> None:
+        """Why an app fails or is cancelled; the first reason stays."""
+        self.db.execute("UPDATE apps SET reason = ? WHERE app = ? AND reason = ''", (reason, app))
+
+    def set_options(self, app: int, **changes: Any) -> None:
+        """Change an app's options."""
+        options = replace(self.apps("app = ?", app)[0].options, **changes)
+        self.db.execute("UPDATE apps SET options = ? WHERE app = ?", (json.dumps(asdict(options)), app))
 
     def end_app(self, app: int, outcome: str, ended: Seconds, rho: float) -> None:
-        """The app is over; one that was given up has failed."""
-        self.db.execute(
-            "UPDATE apps SET outcome = CASE WHEN reason <> '' THEN 'failed' ELSE ? END, ended = ?, rho = ? WHERE app = ?",
-            (outcome, ended, rho, app),
-        )
+        """The app is over."""
+        self.db.execute("UPDATE apps SET outcome = ?, ended = ?, rho = ? WHERE app = ?", (outcome, ended, rho, app))
 
     def add_attempt(self, time: Seconds, end: AttemptEnded) -> None:
         """How an attempt ended; what is told again after a restart counts once."""
@@ -257,6 +287,22 @@ class Journal:
         row = self.db.execute("SELECT count(*) FROM attempts WHERE job = ? AND failure", (job,)).fetchone()
         return int(row[0])
 
+    def seconds(self, job: int) -> Seconds:
+        """How long a job ran in the attempts that are over."""
+        row = self.db.execute("SELECT coalesce(sum(seconds), 0) FROM attempts WHERE job = ?", (job,)).fetchone()
+        return float(row[0])
+
+    def started_at(self, job: int) -> Seconds:
+        """When a job began to run last; now, if it is not known."""
+        rows = self.db.execute("SELECT t, line FROM records WHERE kind = 'JobStarted' ORDER BY number DESC")
+        found = (float(time) for time, line in rows if json.loads(line)["job"] == job)
+        return next(found, self.last()[1])
+
+    def submissions(self, user: str, since: Seconds) -> int:
+        """How many apps a user has submitted since then."""
+        row = self.db.execute("SELECT count(*) FROM apps WHERE user = ? AND submitted > ?", (user, since)).fetchone()
+        return int(row[0])
+
     def add_profile(self, name: str, message: bytes) -> None:
         """Keep the speeds of a submission."""
         self.db.execute("INSERT INTO profiles VALUES (?, ?)", (name, message))
@@ -274,6 +320,11 @@ class Journal:
     def set_drained(self, name: str, drained: bool) -> None:
         """Take a machine out of service, or back."""
         self.db.execute("INSERT OR REPLACE INTO nodes VALUES (?, ?)", (name, drained))
+
+
+def _options(text: str) -> Options:
+    found = json.loads(text)
+    return Options(**{**found, "after": tuple((int(app), str(when)) for app, when in found.get("after", ()))})
 
 
 def read_records(path: Path, after: int = 0, limit: int = -1) -> list[tuple[int, Seconds, str, str]]:

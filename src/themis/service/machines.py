@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from themis.executors.hosts import Host
 from themis.model.cluster import Machine
@@ -36,6 +39,24 @@ def _host(name: str, gpus: list[tuple[str, str]]) -> Host:
     return Host(
         machine=Machine(name=name, gpus=len(gpus), gpu_type=gpus[0][1]), devices=tuple(uuid for uuid, _ in gpus)
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerGpu:
+    """What each GPU's job may ask for: an even part of this machine's CPU cores, and of its memory in bytes."""
+
+    cpus: float
+    memory: float
+
+
+def per_gpu(config: Config, hosts: Sequence[Host]) -> PerGpu | None:
+    """Of this machine, which virtual ones share; None where the machines are an engine's, which are not known so well."""
+    gpus = sum(host.machine.gpus for host in hosts)
+    if config.engine != "local" or not gpus:
+        return None
+    cpus = config.cpus or len(os.sched_getaffinity(0))
+    memory = config.memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return PerGpu(cpus=cpus / gpus, memory=memory / gpus)
 
 
 def host_name() -> str:

@@ -16,6 +16,10 @@ STEPS: tuple[str, ...] = (
     """
     CREATE TABLE checkpoints (number INTEGER PRIMARY KEY, t REAL NOT NULL, state BLOB NOT NULL);
     """,
+    # 2 -> 3: what an app waits for, its walltime, whether its user holds it.
+    """
+    ALTER TABLE apps ADD COLUMN options TEXT NOT NULL DEFAULT '{}';
+    """,
 )
 """``STEPS[v - 1]`` brings the tables from schema v to v + 1."""
 

@@ -10,8 +10,9 @@ from itertools import count
 
 from themis.client import themis_pb2 as pb
 from themis.core.state import State
-from themis.errors import InputError
+from themis.errors import InputError, UnknownName
 from themis.executors.program import Program
+from themis.jobs import When
 from themis.model.events import AppSubmitted
 from themis.model.units import Seconds
 from themis.model.workload import App, Bag, CurveStopping, Halving, Hyperband, Job, Regime, Rung, Tuner
@@ -19,11 +20,13 @@ from themis.profiles.models import GENERIC
 from themis.profiles.speed import ProfileBook
 from themis.service.arbiter import Arbiter
 from themis.service.config import Config
-from themis.service.journal import Entry
+from themis.service.journal import Entry, Options
 from themis.service.speeds import read_profile
+from themis.service.upkeep import unmet, verdict_of
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MOST_REGIMES = 1000
+MOST_AFTER = 100
 
 
 class Limit(InputError):
@@ -39,9 +42,8 @@ def submit(arbiter: Arbiter, request: pb.SubmitRequest) -> pb.SubmitReply:
     """
     if request.key and (known := arbiter.journal.apps("key = ?", request.key)):
         return pb.SubmitReply(app=known[0].app, name=known[0].name)
-    config, state = arbiter.config, arbiter.state
-    _check_room(config, state, request.user)
-    now = arbiter.instant
+    config, state, now = arbiter.config, arbiter.state, arbiter.instant
+    _check_room(arbiter, request.user)
     app = read_app(request, now, arbiter.config, int(state.machine_size.sum()))
     app = replace(app, name=_free_name(app.name, lambda name: bool(arbiter.journal.apps("name = ?", name))))
     profile = None
@@ -49,13 +51,15 @@ def submit(arbiter: Arbiter, request: pb.SubmitRequest) -> pb.SubmitReply:
         profile = read_profile(f"{app.user}/{app.name}", request.profile)
         app = replace(app, jobs=tuple(replace(job, model=profile.name) for job in app.jobs))
     check_models(state, arbiter.book.with_profiles([profile] if profile else []), app)
+    check_machines(arbiter, request)
     state.check_fits(app)
+    options = _options(arbiter, request)
     number = state.apps.size
     weight = app.weight * config.weight(app.user)
     entry = Entry(
         app=number, name=app.name, user=app.user, key=request.key, submitted=now,
         retries=request.retries if request.HasField("retries") else config.retries,
-        programs=tuple(_program(job, app.user, config) for job in request.jobs),
+        programs=tuple(_program(job, app.user, config) for job in request.jobs), options=options,
     )  # fmt: skip
     if profile is not None:
         arbiter.learn(profile, request.profile)
@@ -76,7 +80,7 @@ def read_app(request: pb.SubmitRequest, now: Seconds, config: Config, gpus: int)
     deadline = now + _finite("deadline_s", request.deadline_s) if request.HasField("deadline_s") else None
     return App(
         name=request.name, user=request.user, arrival=now, jobs=tuple(_job(job, gpus) for job in request.jobs),
-        tuner=_tuner(request), weight=weight, deadline=deadline,
+        tuner=_tuner(request), weight=weight, deadline=deadline, at_once=request.at_once,
     )  # fmt: skip
 
 
@@ -91,14 +95,68 @@ def check_models(state: State, book: ProfileBook, app: App) -> None:
             )
 
 
-def _check_room(config: Config, state: State, user: str) -> None:
-    t = state.apps
+def check_machines(arbiter: Arbiter, request: pb.SubmitRequest) -> None:
+    """Raise InputError where a job asks for more CPUs or memory for a GPU than the machines have for each of theirs.
+
+    So whatever is placed fits: a machine's jobs together never ask for more than it has.
+    """
+    have = arbiter.per_gpu
+    for job in request.jobs:
+        cpus, memory = _finite("cpus", job.cpus), job.memory
+        if cpus < 0 or memory < 0:
+            raise InputError(
+                f"job {job.name!r} asks for {cpus:g} CPUs and {memory} bytes for a GPU, expected 0 or more."
+            )
+        if have and cpus > have.cpus:
+            raise InputError(
+                f"job {job.name!r} wants {cpus:g} CPUs for each GPU, here are {have.cpus:g} for each. Lower cpus, or ask for "
+                "more GPUs."
+            )
+        if have and memory > have.memory:
+            raise InputError(
+                f"job {job.name!r} wants {memory / 2**30:.3g} GiB for each GPU, here are {have.memory / 2**30:.3g} GiB for "
+                "each. Lower memory, or ask for more GPUs."
+            )
+
+
+def _options(arbiter: Arbiter, request: pb.SubmitRequest) -> Options:
+    walltime = _finite("walltime_s", request.walltime_s) if request.HasField("walltime_s") else None
+    if walltime is not None and walltime <= 0:
+        raise InputError(f"walltime_s is {walltime}, expected more than 0 seconds.")
+    if len(request.after) > MOST_AFTER:
+        raise Limit(f"app {request.name!r} waits for {len(request.after)} apps, expected at most {MOST_AFTER}.")
+    after = tuple(_after(arbiter, request.user, other) for other in request.after)
+    options = Options(after=after, walltime_s=walltime)
+    verdict = verdict_of(after, [arbiter.journal.apps("app = ?", app)[0] for app, _ in after])
+    if verdict is False:
+        raise InputError(f"{unmet(arbiter, options)}, so app {request.name!r}, which waits for it, would never start.")
+    return replace(options, waiting=verdict is None)
+
+
+def _after(arbiter: Arbiter, user: str, other: pb.After) -> tuple[int, str]:
+    """The app of the same user that has this name or number, and how it must have ended."""
+    when = other.when or "ok"
+    if when not in list(When):
+        raise UnknownName("value of after", when[:100], list(When))
+    mine = arbiter.journal.apps("user = ?", user)
+    named = [entry.app for entry in mine if entry.name == other.app or str(entry.app) == other.app]
+    if not named:
+        raise UnknownName("app of yours to wait for,", other.app[:100], [entry.name for entry in mine[-20:]])
+    return named[-1], when
+
+
+def _check_room(arbiter: Arbiter, user: str) -> None:
+    config, t = arbiter.config, arbiter.state.apps
     active = t.active[: t.size] == 1
     if (there := int(active.sum())) >= config.max_apps:
         raise Limit(f"{there} apps are queued or running, this arbiter takes {config.max_apps}; try again later.")
-    mine = int((active & (t.user[: t.size] == state.users.get(user, -1))).sum())
+    mine = int((active & (t.user[: t.size] == arbiter.state.users.get(user, -1))).sum())
     if mine >= config.max_apps_per_user:
         raise Limit(f"user {user!r} has {mine} apps queued or running, the limit is {config.max_apps_per_user}.")
+    if arbiter.journal.submissions(user, arbiter.instant - 3600.0) >= config.max_submissions:
+        raise Limit(
+            f"user {user!r} submitted {config.max_submissions} apps in the last hour, the limit; try again later."
+        )
 
 
 def _free_name(name: str, taken: Callable[[str], bool]) -> str:

@@ -215,7 +215,7 @@ def rescaled(s: Snapshot, factor: float) -> Snapshot:
     """The same state with time measured in a unit that is ``factor`` times smaller."""
     times = (
         "now", "lease_s", "tick_s", "restart_s", "app_arrival", "app_attained", "app_budget", "app_longest",
-        "app_left_held", "app_deadline", "phase_work", "phase_longest", "future_work", "future_longest", "job_left",
+        "app_left_held", "app_deadline", "app_away", "phase_work", "phase_longest", "future_work", "future_longest", "job_left",
         "job_attained", "job_until", "job_serial", "received", "finished_service",
     )  # fmt: skip
     speeds = replace(s.speeds, serial=s.speeds.serial * factor, checkpoint_s=s.speeds.checkpoint_s * factor)
