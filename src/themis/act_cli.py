@@ -80,13 +80,12 @@ def submit(
 
     Example: [cyan]themis submit sweep.yaml[/cyan]
     """
-    from themis.client.client import user_name
     from themis.client.spec import read_requests
 
-    requests = read_requests(file, user or user_name())
+    read_requests(file, user)  # a wrong file is told even where no service runs
     with connect(home) as client:
-        for request in requests:
-            made = client.submit(request)
+        requests = read_requests(file, user, unknown_work_s=client.info().unknown_work_s)
+        for made in client.submit_all(requests):
             print(f"{made.app} {made.name}")
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from themis import act_cli, ask_cli
+from themis import act_cli, ask_cli, user_cli
 from themis.console import out, say_red
 from themis.errors import InputError
 from themis.service_rows import Home, Output, show_rows
@@ -22,6 +22,8 @@ def register(app: typer.Typer) -> None:
     ):  # fmt: skip
         app.command()(verb)
     app.command(context_settings={"ignore_unknown_options": True})(act_cli.run)
+    app.add_typer(user_cli.app, name="user")
+    app.command()(user_cli.login)
 
 
 def up(

@@ -123,7 +123,7 @@ def _plain(name: str) -> Callable[[Any], object]:
 WHO: Columns = {"app": _plain("id"), "name": _plain("name"), "user": _plain("user"), "state": _plain("state")}
 APPS: Columns = {
     **WHO, "GPUs": lambda r: f"{r['gpus']} of {r['demand']}", "jobs": lambda r: f"{r['jobs_ended']}/{r['jobs']}",
-    "progress": _number("progress", ".0%"), "rho": _number("rho"), "GPU hours": _number("gpu_hours"),
+    "waits for": _plain("waits"), "progress": _number("progress", ".0%"), "rho": _number("rho"), "GPU hours": _number("gpu_hours"),
     "submitted": _time("submitted"),
 }  # fmt: skip
 ENDED: Columns = {

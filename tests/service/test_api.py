@@ -163,7 +163,7 @@ def test_lists_may_be_of_one_user(client: Client) -> None:
 
 @slow
 def test_calls_without_the_token_are_refused(service: Service, client: Client) -> None:
-    with Client(client.home, token="wrong") as other, pytest.raises(InputError, match="lacks the arbiter's token"):
+    with Client(client.home, token="wrong") as other, pytest.raises(InputError, match="lacks a valid token"):
         other.info()
     channel = grpc.insecure_channel(service.endpoint.grpc)
     call = channel.unary_unary(METHODS["Submit"].path, lambda m: m.SerializeToString(), METHODS["Submit"].read_reply)

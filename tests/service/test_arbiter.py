@@ -227,7 +227,7 @@ def test_a_repeated_submission_enters_one_app(tmp_path: Path) -> None:
         ({"gpus": (9, 9)}, InputError, "wants at least 9 GPUs"),
         ({"steps": 0.0}, InputError, "has no work"),
         ({"steps": float("inf")}, InputError, "steps is inf"),
-        ({"weight": -1.0}, InputError, "weight -1.0"),
+        ({"weight": -1.0}, InputError, "weight is -1.0"),
         ({"jobs": 0}, InputError, "has no jobs"),
         ({"jobs": 4}, Limit, "has 4 jobs, this arbiter takes 3"),
     ],

@@ -56,6 +56,10 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
         node_renew: 20s
         node_margin: 1s
         progress: 2s
+        solve: 5s
+        agent_wait: 1s
+        agent_misses: 5
+        max_agents: 9
         max_message: 1 MiB
         max_jobs: 10
         max_apps: 11

@@ -12,7 +12,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -74,8 +74,19 @@ class Client:
         whole = pb.SubmitRequest()
         whole.CopyFrom(request)
         whole.key = whole.key or uuid.uuid4().hex
-        whole.user = whole.user or user_name()
         return cast(pb.SubmitReply, self._call("Submit", whole))
+
+    def submit_all(self, requests: Iterable[pb.SubmitRequest]) -> list[pb.SubmitReply]:
+        """Enter apps in order; where one waits for another of them, by name, it waits for that very app."""
+        made: dict[str, pb.SubmitReply] = {}
+        for request in requests:
+            whole = pb.SubmitRequest()
+            whole.CopyFrom(request)
+            for other in whole.after:
+                # Its name may have got a number added.
+                other.app = str(made[other.app].app) if other.app in made else other.app
+            made[request.name] = self.submit(whole)
+        return list(made.values())
 
     def run(
         self,
@@ -195,6 +206,20 @@ class Client:
         """The journal's records after a number; of a user, those that concern the user's apps."""
         yield from self._stream("Events", pb.EventsRequest(after=after, follow=follow, limit=limit, user=user))
 
+    # ---- who may call ------------------------------------------------------------------------------------------------
+
+    def add_user(self, user: str, *, admin: bool = False) -> str:
+        """A token for a user, in place of any before; for administrators."""
+        return cast(pb.UserToken, self._call("AddUser", pb.UserRef(user=user, admin=admin))).token
+
+    def remove_user(self, user: str) -> pb.User:
+        """Take a user's token away; the user's apps go on."""
+        return cast(pb.UserReply, self._call("RemoveUser", pb.UserRef(user=user))).user
+
+    def users(self, user: str = "") -> list[pb.User]:
+        """Everybody with a token, but for the home's owner."""
+        return list(cast(pb.UsersReply, self._call("Users", pb.UsersRequest(user=user))).users)
+
     # ---- calls -------------------------------------------------------------------------------------------------------
 
     def call(self, method: str, request: Any) -> Any:
@@ -233,6 +258,10 @@ class Client:
                 return Unavailable(f"the arbiter at {self.address} does not answer; is `themis up` running there?")
             case code.INTERNAL | code.UNKNOWN | code.CANCELLED:
                 return ThemisError(f"the arbiter at {self.address} failed: {error.details()}")
+            case code.RESOURCE_EXHAUSTED if "larger than max" in str(error.details()):
+                return InputError(
+                    f"the message is too large for the arbiter ({error.details()}); keep data in files, or raise max_message."
+                )
             case _:
                 return InputError(str(error.details()))
 

@@ -45,6 +45,25 @@ def write_endpoint(home: Path, endpoint: Endpoint) -> None:
     draft.replace(home / "endpoint.json")
 
 
+def log_in(home: Path, address: str, token: str) -> None:
+    """Keep address and token of somebody else's arbiter in a home of one's own.
+
+    Raises
+    ------
+    InputError : an arbiter of one's own has that home.
+    """
+    if (home / "journal.db").exists():
+        raise InputError(f"{home} is the home of an arbiter of your own; choose another with --home, or {HOME}.")
+    home.mkdir(parents=True, exist_ok=True)
+    home.chmod(0o700)
+    draft = home / ".token"
+    draft.unlink(missing_ok=True)
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(token + "\n")
+    draft.replace(home / "token")
+    write_endpoint(home, Endpoint(grpc=address, http="", pid=0))
+
+
 def read_token(home: Path) -> str:
     """The home's token.
 

@@ -2,40 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 from themis.client import themis_pb2 as pb
-from themis.errors import InputError
 from themis.executors.program import Program
 from themis.jobs import Built, Submission, build, read_jobs
+from themis.jobs.build import PRIOR_S
+from themis.model.units import Seconds
 from themis.model.workload import App, CurveStopping, brackets_of
 
-_NOT_YET: Mapping[str, str] = {
-    "after": "an order among apps", "at_once": "a limit of jobs at once", "cpus": "CPUs", "memory": "memory",
-}  # fmt: skip
 
-
-def read_requests(file: Path, user: str, *, folder: Path | None = None) -> list[pb.SubmitRequest]:
-    """The submissions of a file, in its order.
+def read_requests(
+    file: Path, user: str = "", *, folder: Path | None = None, unknown_work_s: Seconds = PRIOR_S
+) -> list[pb.SubmitRequest]:
+    """The submissions of a file, each after those of the file that it waits for, else in its order.
 
     Parameters
     ----------
+    user : under whose name; empty for whoever submits.
     folder : that they are submitted from; by default the present one.
+    unknown_work_s : believed of a job of which nothing is known, as the service says (``InfoReply``).
 
     Raises
     ------
-    InputError : the file is wrong; names the line. Or it asks for what this service cannot do.
+    InputError : the file is wrong; names the line.
     """
-    return [to_request(_possible(spec), build(spec, user=user)) for spec in read_jobs([file], folder=folder)]
+    specs = {spec.name: spec for spec in read_jobs([file], folder=folder)}
+    waits = {name: [other.name for other in spec.after if other.name in specs] for name, spec in specs.items()}
+    order = TopologicalSorter(waits).static_order()
+    return [to_request(specs[name], build(specs[name], user=user, prior_s=unknown_work_s)) for name in order]
 
 
 def to_request(spec: Submission, built: Built) -> pb.SubmitRequest:
     """A built submission as a message."""
     app = built.app
     request = pb.SubmitRequest(
-        name=app.name, user=app.user, weight=app.weight, jobs=_jobs(app, built.programs), retries=spec.retries
+        name=app.name, user=app.user, weight=app.weight, jobs=_jobs(spec, app, built.programs), retries=spec.retries
     )
+    request.after.extend(pb.After(app=other.name, when=str(other.when)) for other in spec.after)
+    request.at_once = spec.at_once
+    if spec.walltime_s is not None:
+        request.walltime_s = spec.walltime_s
     if spec.deadline_s is not None:
         request.deadline_s = spec.deadline_s
     for bracket in brackets_of(app.tuner):
@@ -53,11 +61,12 @@ def to_request(spec: Submission, built: Built) -> pb.SubmitRequest:
     return request
 
 
-def _jobs(app: App, programs: tuple[Program, ...]) -> list[pb.Job]:
+def _jobs(spec: Submission, app: App, programs: tuple[Program, ...]) -> list[pb.Job]:
     return [
         pb.Job(
             name=job.name, model=job.model, regimes=[pb.Regime(steps=r.steps, batch=r.batch) for r in job.regimes],
             gpus_min=job.gpus_min, gpus_max=job.gpus_max, step_scale=job.step_scale, gpu_types=job.gpu_types,
+            cpus=spec.cpus, memory=spec.memory,
             program=pb.Program(
                 argv=p.argv, cwd=p.cwd, env=p.env, launch=p.launch, grace_s=p.grace_s, stop_signal=p.stop_signal,
                 checkpoint_dir=p.checkpoint_dir, work_is_time=not p.own_steps,
@@ -65,13 +74,3 @@ def _jobs(app: App, programs: tuple[Program, ...]) -> list[pb.Job]:
         )
         for job, p in zip(app.jobs, programs)
     ]  # fmt: skip
-
-
-def _possible(spec: Submission) -> Submission:
-    """Refuse what would be passed over in silence."""
-    for key, what in _NOT_YET.items():
-        if getattr(spec, key):
-            raise InputError(
-                f"{spec.source}: app {spec.name!r} asks for {what} ({key}), which the service cannot do yet."
-            )
-    return spec

@@ -1,33 +1,29 @@
-"""The gRPC server: each method of ``client/themis.proto`` asks the arbiter's thread, or reads files of its home.
+"""The API: each method of ``client/themis.proto`` asks the arbiter's thread, or reads files of its home.
 
-Every call must carry the token. Errors become status codes with one sentence; a bug of ours is INTERNAL and its
-traceback goes to the arbiter's log, not to the caller.
+Who calls is known by the token: users act on their own apps, administrators on all. Errors become status codes with one
+sentence (``service.server``); a bug of ours is INTERNAL and its traceback goes to the arbiter's log, not to the caller.
 """
 
 from __future__ import annotations
 
-import hmac
+import copy
 import json
 import logging
 import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Empty
 from typing import Any
 
-import grpc
-
 from themis import __version__
 from themis.client import themis_pb2 as pb
-from themis.client.channel import METHODS, SERVICE, to_bytes
-from themis.errors import InputError, ThemisError, UnknownName
+from themis.errors import InputError, UnknownName
 from themis.report.explain import explain
 from themis.service import views
-from themis.service.agents import TooLate
-from themis.service.arbiter import Arbiter, Closed
+from themis.service.access import Access, Caller, Forbidden
+from themis.service.arbiter import Arbiter
 from themis.service.journal import export, read_records
 from themis.service.submission import Limit, submit
 
@@ -49,14 +45,46 @@ log = logging.getLogger("themis.service")
 class Api:
     """The methods, by name. ``root`` is the executor's folder, where ranks' logs lie."""
 
-    def __init__(self, arbiter: Arbiter, root: Path) -> None:
-        self.arbiter, self.root = arbiter, root
+    def __init__(self, arbiter: Arbiter, root: Path, access: Access) -> None:
+        self.arbiter, self.root, self.access = arbiter, root, access
+        self.caller = access.owner
         self.ending = threading.Event()
         self._streams = threading.Semaphore(STREAMS)
         self._agents = threading.Semaphore(arbiter.config.max_agents)
 
+    def by(self, caller: Caller) -> Api:
+        """The same, called by somebody else than the home's owner."""
+        out = copy.copy(self)
+        out.caller = caller
+        return out
+
     def _do(self, work: Callable[[Arbiter], Any]) -> Any:
         return self.arbiter.ask(lambda: work(self.arbiter))
+
+    def _look(self, work: Callable[[Arbiter], Any]) -> Any:
+        return self.arbiter.ask(lambda: work(self.arbiter), changes=False)
+
+    def _mine(self, a: Arbiter, ref: str, what: str) -> int:
+        """The app's number, if the caller may do that to it."""
+        app = views.find_app(a, ref)
+        self._check_mine(app, what)
+        return app
+
+    def _check_mine(self, app: int, what: str) -> None:
+        # By number this is asked outside the arbiter's thread too: rows of the list are never taken away.
+        specs = self.arbiter.state.app_specs
+        if not 0 <= app < len(specs):
+            raise UnknownName("app", str(app), [spec.name for spec in specs[-20:]])
+        spec = specs[app]
+        if not self.caller.admin and spec.user != self.caller.user:
+            raise Forbidden(
+                f"app {app} {spec.name!r} is of user {spec.user}; only they and administrators may {what}, and you are "
+                f"{self.caller.user}."
+            )
+
+    def _check_admin(self, what: str) -> None:
+        if not self.caller.admin:
+            raise Forbidden(f"only administrators may {what}, and user {self.caller.user} is none.")
 
     def Info(self, request: pb.InfoRequest) -> pb.InfoReply:
         """Who answers."""
@@ -67,29 +95,30 @@ class Api:
                 version=__version__, api=1, policy=a.config.policy, gpus=int(s.machine_size.sum()), machines=len(s.machines),
                 started=a.started, lease_s=a.settings.lease_s, active_apps=int(s.apps.active[: s.apps.size].sum()),
                 records=a.journal.last()[0], problem=a.engine.problem, pid=os.getpid(),
+                unknown_work_s=a.config.unknown_work_s, user=self.caller.user, admin=self.caller.admin,
             )  # fmt: skip
 
-        return self._do(info)  # type: ignore[no-any-return]
+        return self._look(info)  # type: ignore[no-any-return]
 
     def Submit(self, request: pb.SubmitRequest) -> pb.SubmitReply:
         """Enter an app."""
-        return self._do(lambda a: submit(a, request))  # type: ignore[no-any-return]
+        return self._do(lambda a: submit(a, request, self.caller))  # type: ignore[no-any-return]
 
     def Cancel(self, request: pb.AppRef) -> pb.AppReply:
         """Withdraw an app."""
-        return self._change(request, Arbiter.cancel)
+        return self._change(request, Arbiter.cancel, "cancel it")
 
     def Hold(self, request: pb.AppRef) -> pb.AppReply:
         """Let an app wait."""
-        return self._change(request, Arbiter.hold)
+        return self._change(request, Arbiter.hold, "hold it")
 
     def Resume(self, request: pb.AppRef) -> pb.AppReply:
         """Let it go on."""
-        return self._change(request, Arbiter.resume)
+        return self._change(request, Arbiter.resume, "resume it")
 
-    def _change(self, request: pb.AppRef, how: Callable[[Arbiter, int], None]) -> pb.AppReply:
+    def _change(self, request: pb.AppRef, how: Callable[[Arbiter, int], None], what: str) -> pb.AppReply:
         def change(a: Arbiter) -> pb.AppReply:
-            app = views.find_app(a, request.app)
+            app = self._mine(a, request.app, what)
             how(a, app)
             return pb.AppReply(app=views.app_row(a, views.picture(a), a.journal.apps("app = ?", app)[0], {}))
 
@@ -97,15 +126,21 @@ class Api:
 
     def Apps(self, request: pb.AppsRequest) -> pb.AppsReply:
         """The queue, or what is over."""
-        return self._do(lambda a: views.apps(a, request))  # type: ignore[no-any-return]
+        return self._look(lambda a: views.apps(a, request))  # type: ignore[no-any-return]
 
     def Show(self, request: pb.AppRef) -> pb.ShowReply:
-        """One app."""
-        return self._do(lambda a: views.show(a, request.app))  # type: ignore[no-any-return]
+        """One app; of somebody else's, not what it runs."""
+        found: pb.ShowReply = self._look(lambda a: views.show(a, request.app))
+        if not self.caller.admin and found.app.user != self.caller.user:
+            for job in found.jobs:
+                job.ClearField("command")
+                for attempt in job.attempts:
+                    attempt.ClearField("message")
+        return found
 
     def Nodes(self, request: pb.NodesRequest) -> pb.NodesReply:
         """All machines."""
-        return self._do(lambda a: views.nodes(a, request.user))  # type: ignore[no-any-return]
+        return self._look(lambda a: views.nodes(a, request.user))  # type: ignore[no-any-return]
 
     def Drain(self, request: pb.NodeRef) -> pb.NodeReply:
         """Out of service."""
@@ -116,6 +151,8 @@ class Api:
         return self._drain(request, drained=False)
 
     def _drain(self, request: pb.NodeRef, *, drained: bool) -> pb.NodeReply:
+        self._check_admin("drain machines, or put them back")
+
         def change(a: Arbiter) -> pb.NodeReply:
             machine = views.machine_of(a, request.node)
             a.drain(machine, drained)
@@ -125,19 +162,38 @@ class Api:
 
     def Share(self, request: pb.UsersRequest) -> pb.ShareReply:
         """Who holds what."""
-        return self._do(lambda a: views.share(a, request.user))  # type: ignore[no-any-return]
+        return self._look(lambda a: views.share(a, request.user))  # type: ignore[no-any-return]
 
     def Usage(self, request: pb.UsersRequest) -> pb.UsageReply:
         """Who had what."""
-        return self._do(lambda a: views.usage(a, request.user))  # type: ignore[no-any-return]
+        return self._look(lambda a: views.usage(a, request.user))  # type: ignore[no-any-return]
 
     def Why(self, request: pb.AppRef) -> pb.WhyReply:
         """An app's story, read from the journal; outside the arbiter's thread, for it may be long."""
-        name = self._do(lambda a: a.state.app_specs[views.find_app(a, request.app)].name)
+        name = self._look(lambda a: a.state.app_specs[views.find_app(a, request.app)].name)
         with tempfile.TemporaryDirectory(prefix="themis-") as folder:
             path = Path(folder) / "journal.jsonl"
             export(self.arbiter.journal.path, path)
             return pb.WhyReply(json=explain(path, name).to_json())
+
+    # ---- who may call ------------------------------------------------------------------------------------------------
+
+    def AddUser(self, request: pb.UserRef) -> pb.UserToken:
+        """A token for a user."""
+        self._check_admin("add users")
+        return pb.UserToken(user=request.user, token=self.access.add(request.user, admin=request.admin))
+
+    def RemoveUser(self, request: pb.UserRef) -> pb.UserReply:
+        """No token any more."""
+        self._check_admin("remove users")
+        gone = self.access.remove(request.user)
+        return pb.UserReply(user=pb.User(user=request.user, admin=gone.admin, added=gone.added))
+
+    def Users(self, request: pb.UsersRequest) -> pb.UsersReply:
+        """Everybody with a token."""
+        self._check_admin("list users")
+        rows = [pb.User(user=n, admin=a.admin, added=a.added) for n, a in self.access.accounts().items()]
+        return pb.UsersReply(users=[row for row in rows if request.user in ("", row.user)])
 
     # ---- what goes on ------------------------------------------------------------------------------------------------
 
@@ -161,17 +217,17 @@ class Api:
     def _of_user(self, rows: list[Row], user: str) -> list[Row]:
         if not user or not rows:
             return rows
-        users, app_of = self._do(views.owners)
+        users, app_of = self._look(views.owners)
         return [row for row in rows if _concerns(json.loads(row[3]), user, users, app_of)]
 
     def Logs(self, request: pb.LogsRequest, gone: threading.Event = NEVER) -> Iterator[pb.LogChunk]:
         """What a rank wrote: every attempt's file in turn, the last one as it grows."""
-        job = self._do(lambda a: self._job(a, request))
+        job = self._look(lambda a: self._job(a, request))
         at: dict[int, int] = {}
         with _Turn(self._streams):
             while not self.ending.is_set() and not gone.is_set():
                 # Asked before reading: what was written before the end is then read after it was seen.
-                over = not request.follow or self._do(lambda a: not a.state.apps.active[a.state.jobs.app[job]])
+                over = not request.follow or self._look(lambda a: not a.state.apps.active[a.state.jobs.app[job]])
                 sent = False
                 for attempt, path in self._files(job, request):
                     for data in _rest(path, at, attempt):
@@ -186,7 +242,7 @@ class Api:
 
     def Attend(self, request: pb.AppRef, gone: threading.Event = NEVER) -> Iterator[pb.AgentEvent]:
         """An app's own agent, until the app is over or it hangs up."""
-        app, name = self._do(lambda a: self._active(a, request.app))
+        app, name = self._look(lambda a: self._active(a, request.app))
         with _Turn(self._agents, f"{self.arbiter.config.max_agents} agents attend already; raise max_agents."):
             seat = self.arbiter.desk.attend(app, name)
             try:
@@ -213,17 +269,18 @@ class Api:
 
     def _find(self, ref: str) -> int:
         # By number without the arbiter's thread: a bid must not wait for whatever that does.
-        app: int = int(ref) if ref.isdecimal() else self._do(lambda a: views.find_app(a, ref))
+        app: int = int(ref) if views.is_number(ref) else self._look(lambda a: views.find_app(a, ref))
+        self._check_mine(app, "bid for it")
         return app
 
     def _active(self, a: Arbiter, ref: str) -> tuple[int, str]:
-        app = views.find_app(a, ref)
+        app = self._mine(a, ref, "bid for it")
         if not a.state.apps.active[app]:
             raise InputError(f"app {ref[:100]!r} is over, no agent can bid for it.")
         return app, a.state.app_specs[app].name
 
     def _job(self, a: Arbiter, request: pb.LogsRequest) -> int:
-        jobs = a.state.app_jobs(views.find_app(a, request.app))
+        jobs = a.state.app_jobs(self._mine(a, request.app, "read its logs"))
         if not 0 <= request.job < len(jobs):
             raise InputError(f"app {request.app!r} has {len(jobs)} jobs, got job {request.job}, counted from 0.")
         return int(jobs[request.job])
@@ -270,106 +327,3 @@ def _rest(path: Path, at: dict[int, int], attempt: int) -> Iterator[bytes]:
                 yield data
     except OSError:
         return
-
-
-# ---- the server ------------------------------------------------------------------------------------------------------
-
-
-def serve(api: Api, address: str, token: str, most_bytes: int) -> tuple[grpc.Server, int]:
-    """Listen; returns the server, already started, and its port.
-
-    Raises
-    ------
-    InputError : the address is taken.
-    """
-    options = [("grpc.max_receive_message_length", most_bytes), ("grpc.so_reuseport", 0)]
-    server = grpc.server(
-        ThreadPoolExecutor(WORKERS + api.arbiter.config.max_agents, thread_name_prefix="themis-api"),
-        options=options,
-        interceptors=[_Token(token)],
-    )
-    handlers = {name: _handler(getattr(api, name), name) for name in METHODS}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-    try:
-        port = server.add_insecure_port(address)
-    except RuntimeError:
-        port = 0
-    if not port:
-        raise InputError(f"cannot listen on {address}; something else does already. Choose another port.")
-    server.start()
-    return server, port
-
-
-class _Token(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic for the type checker only
-    """Turns away calls without the token, before anything of them is read."""
-
-    def __init__(self, token: str) -> None:
-        self.expected = f"Bearer {token}".encode()
-
-        def refuse(request: object, context: grpc.ServicerContext) -> None:
-            context.abort(
-                grpc.StatusCode.UNAUTHENTICATED, "this call lacks the arbiter's token; see the file token in its home."
-            )
-
-        self.refusal = grpc.unary_unary_rpc_method_handler(refuse)
-
-    def intercept_service(self, continuation: Any, details: Any) -> Any:
-        """Continue if the token is right, else refuse."""
-        given = dict(details.invocation_metadata).get("authorization", "")
-        right = hmac.compare_digest(given.encode() if isinstance(given, str) else given, self.expected)
-        return continuation(details) if right else self.refusal
-
-
-def _handler(do: Callable[..., Any], name: str) -> Any:
-    method = METHODS[name]
-
-    def one(request: Any, context: grpc.ServicerContext) -> Any:
-        with _Status(context, name):
-            return do(request)
-
-    def many(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-        gone = threading.Event()
-        context.add_callback(gone.set)  # a stream that has nothing to say would not notice otherwise
-        with _Status(context, name):
-            yield from do(request, gone)
-
-    if method.stream:
-        return grpc.unary_stream_rpc_method_handler(many, method.read, to_bytes)
-    return grpc.unary_unary_rpc_method_handler(one, method.read, to_bytes)
-
-
-class _Status:
-    """Errors as status codes."""
-
-    def __init__(self, context: grpc.ServicerContext, name: str) -> None:
-        self.context, self.name = context, name
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, ThemisError):
-            self.context.abort(code_of(error), str(error))
-        elif isinstance(error, Exception) and self.context.is_active():
-            log.error("%s failed", self.name, exc_info=error)
-            self.context.abort(
-                grpc.StatusCode.INTERNAL, f"a bug in Themis: {type(error).__name__}; see the arbiter's log."
-            )
-
-
-def code_of(error: ThemisError) -> grpc.StatusCode:
-    """The status code of an error."""
-    code = grpc.StatusCode
-    match error:
-        case Closed():
-            return code.UNAVAILABLE
-        case Limit():
-            return code.RESOURCE_EXHAUSTED
-        case TooLate():
-            return code.FAILED_PRECONDITION
-        case UnknownName():
-            return code.NOT_FOUND
-        case InputError():
-            return code.INVALID_ARGUMENT
-        case _:
-            return code.INTERNAL

@@ -8,7 +8,6 @@ GET /v1/events?after=N&limit=M    records of the journal, at most 1000
 
 from __future__ import annotations
 
-import hmac
 import json
 import logging
 import threading
@@ -21,6 +20,7 @@ from google.protobuf.json_format import MessageToDict
 
 from themis.client import themis_pb2 as pb
 from themis.errors import InputError, ThemisError, UnknownName
+from themis.service.access import Forbidden
 from themis.service.api import Api
 from themis.service.arbiter import Closed
 
@@ -48,7 +48,7 @@ PAGES: Mapping[str, Get] = {
 }
 
 
-def serve_http(api: Api, host: str, port: int, token: str) -> ThreadingHTTPServer:
+def serve_http(api: Api, host: str, port: int) -> ThreadingHTTPServer:
     """Listen, in threads of its own.
 
     Raises
@@ -59,7 +59,7 @@ def serve_http(api: Api, host: str, port: int, token: str) -> ThreadingHTTPServe
     class Handler(_Handler):
         pass
 
-    Handler.api, Handler.token = api, token
+    Handler.api = api
     try:
         server = ThreadingHTTPServer((host, port), Handler)
     except OSError as error:
@@ -73,7 +73,6 @@ def serve_http(api: Api, host: str, port: int, token: str) -> ThreadingHTTPServe
 
 class _Handler(BaseHTTPRequestHandler):
     api: Api
-    token: str
     server_version, sys_version = "themis", ""
     timeout = 30
 
@@ -84,15 +83,19 @@ class _Handler(BaseHTTPRequestHandler):
             ok = self.api.arbiter.broken is None
             self._say(200 if ok else 500, {"status": "ok" if ok else "broken"})
             return
-        given = self.headers.get("Authorization", "")
-        if not hmac.compare_digest(given.encode(), f"Bearer {self.token}".encode()):
-            self._say(401, {"error": "this request lacks the arbiter's token; see the file token in its home."})
+        caller = self.api.access.caller(self.headers.get("Authorization", ""))
+        if caller is None:
+            self._say(
+                401, {"error": "this request lacks a valid token of the arbiter; see the file token in its home."}
+            )
             return
         query = {name: values[-1] for name, values in parse_qs(url.query).items()}
         try:
-            self._say(200, _page(self.api, url.path, query))
+            self._say(200, _page(self.api.by(caller), url.path, query))
         except UnknownName as error:
             self._say(404, {"error": str(error)})
+        except Forbidden as error:
+            self._say(403, {"error": str(error)})
         except InputError as error:
             self._say(400, {"error": str(error)})
         except Closed as error:
@@ -100,6 +103,9 @@ class _Handler(BaseHTTPRequestHandler):
         except ThemisError as error:
             log.error("GET %s failed", url.path, exc_info=error)
             self._say(500, {"error": str(error)})
+        except Exception as error:
+            log.error("GET %s failed", url.path, exc_info=error)
+            self._say(500, {"error": f"a bug in Themis: {type(error).__name__}; see the arbiter's log."})
 
     def _say(self, code: int, value: object) -> None:
         data = json.dumps(value).encode() + b"\n"

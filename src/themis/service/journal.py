@@ -292,12 +292,6 @@ class Journal:
         row = self.db.execute("SELECT coalesce(sum(seconds), 0) FROM attempts WHERE job = ?", (job,)).fetchone()
         return float(row[0])
 
-    def started_at(self, job: int) -> Seconds:
-        """When a job began to run last; now, if it is not known."""
-        rows = self.db.execute("SELECT t, line FROM records WHERE kind = 'JobStarted' ORDER BY number DESC")
-        found = (float(time) for time, line in rows if json.loads(line)["job"] == job)
-        return next(found, self.last()[1])
-
     def submissions(self, user: str, since: Seconds) -> int:
         """How many apps a user has submitted since then."""
         row = self.db.execute("SELECT count(*) FROM apps WHERE user = ? AND submitted > ?", (user, since)).fetchone()

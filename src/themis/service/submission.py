@@ -2,45 +2,55 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
+from typing import TypeVar
 
 from themis.client import themis_pb2 as pb
 from themis.core.state import State
 from themis.errors import InputError, UnknownName
 from themis.executors.program import Program
 from themis.jobs import When
+from themis.jobs.sizes import LONGEST_S
 from themis.model.events import AppSubmitted
 from themis.model.units import Seconds
 from themis.model.workload import App, Bag, CurveStopping, Halving, Hyperband, Job, Regime, Rung, Tuner
 from themis.profiles.models import GENERIC
 from themis.profiles.speed import ProfileBook
+from themis.service.access import NAME, WORDS, Caller, Forbidden
 from themis.service.arbiter import Arbiter
 from themis.service.config import Config
 from themis.service.journal import Entry, Options
 from themis.service.speeds import read_profile
 from themis.service.upkeep import unmet, verdict_of
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MOST_REGIMES = 1000
 MOST_AFTER = 100
+MOST_STEPS = 1e15
+N = TypeVar("N", int, float)
 
 
 class Limit(InputError):
     """More than this arbiter takes."""
 
 
-def submit(arbiter: Arbiter, request: pb.SubmitRequest) -> pb.SubmitReply:
+def submit(arbiter: Arbiter, request: pb.SubmitRequest, caller: Caller | None = None) -> pb.SubmitReply:
     """Check a submission and enter it; in the arbiter's thread. The same ``key`` again gives the same answer.
+
+    Parameters
+    ----------
+    caller : who submits, under that name unless an administrator says another; None for whomever it names.
 
     Raises
     ------
-    InputError : something in it is wrong. Limit : it is more than this arbiter takes.
+    InputError : something in it is wrong. Limit : it is more than this arbiter takes. Forbidden : in another's name.
     """
-    if request.key and (known := arbiter.journal.apps("key = ?", request.key)):
+    if caller is not None:
+        request = _signed(request, caller)
+    # Keys are the user's own: another's key neither finds an app nor stands in the way.
+    key = f"{request.user}/{request.key}" if request.key else ""
+    if key and (known := arbiter.journal.apps("key = ?", key)):
         return pb.SubmitReply(app=known[0].app, name=known[0].name)
     config, state, now = arbiter.config, arbiter.state, arbiter.instant
     _check_room(arbiter, request.user)
@@ -57,7 +67,7 @@ def submit(arbiter: Arbiter, request: pb.SubmitRequest) -> pb.SubmitReply:
     number = state.apps.size
     weight = app.weight * config.weight(app.user)
     entry = Entry(
-        app=number, name=app.name, user=app.user, key=request.key, submitted=now,
+        app=number, name=app.name, user=app.user, key=key, submitted=now,
         retries=request.retries if request.HasField("retries") else config.retries,
         programs=tuple(_program(job, app.user, config) for job in request.jobs), options=options,
     )  # fmt: skip
@@ -67,17 +77,32 @@ def submit(arbiter: Arbiter, request: pb.SubmitRequest) -> pb.SubmitReply:
     return pb.SubmitReply(app=number, name=app.name)
 
 
+def _signed(request: pb.SubmitRequest, caller: Caller) -> pb.SubmitRequest:
+    """The submission under its user's name."""
+    out = pb.SubmitRequest()
+    out.CopyFrom(request)
+    out.user = request.user or caller.user
+    if not caller.admin:
+        if out.user != caller.user:
+            raise Forbidden(
+                f"only administrators may submit under another name; you are {caller.user}, not {out.user[:100]!r}."
+            )
+        if out.weight > 1:
+            raise Forbidden(f"only administrators may give a weight above 1, got {out.weight:g}.")
+    return out
+
+
 def read_app(request: pb.SubmitRequest, now: Seconds, config: Config, gpus: int) -> App:
     """The app of a submission that arrives now; gangs grow to at most ``gpus``."""
     for what, name in (("app", request.name), ("user", request.user)):
         if not NAME.fullmatch(name):
-            raise InputError(
-                f"the name of the {what} is {name[:100]!r}, expected 1 to 64 letters, digits, dots, dashes or underscores."
-            )
+            raise InputError(f"the name of the {what} is {name[:100]!r}, expected {WORDS}.")
     if len(request.jobs) > config.max_jobs:
         raise Limit(f"app {request.name!r} has {len(request.jobs)} jobs, this arbiter takes {config.max_jobs}.")
-    weight = _finite("weight", request.weight or 1.0)
-    deadline = now + _finite("deadline_s", request.deadline_s) if request.HasField("deadline_s") else None
+    weight = _within("weight", request.weight or 1.0, 1e-9, 1e9)
+    deadline = (
+        now + _within("deadline_s", request.deadline_s, 0.0, LONGEST_S) if request.HasField("deadline_s") else None
+    )
     return App(
         name=request.name, user=request.user, arrival=now, jobs=tuple(_job(job, gpus) for job in request.jobs),
         tuner=_tuner(request), weight=weight, deadline=deadline, at_once=request.at_once,
@@ -102,11 +127,7 @@ def check_machines(arbiter: Arbiter, request: pb.SubmitRequest) -> None:
     """
     have = arbiter.per_gpu
     for job in request.jobs:
-        cpus, memory = _finite("cpus", job.cpus), job.memory
-        if cpus < 0 or memory < 0:
-            raise InputError(
-                f"job {job.name!r} asks for {cpus:g} CPUs and {memory} bytes for a GPU, expected 0 or more."
-            )
+        cpus, memory = _within("cpus", job.cpus, 0, 1e6), _within("memory", job.memory, 0, 1 << 60)
         if have and cpus > have.cpus:
             raise InputError(
                 f"job {job.name!r} wants {cpus:g} CPUs for each GPU, here are {have.cpus:g} for each. Lower cpus, or ask for "
@@ -120,9 +141,7 @@ def check_machines(arbiter: Arbiter, request: pb.SubmitRequest) -> None:
 
 
 def _options(arbiter: Arbiter, request: pb.SubmitRequest) -> Options:
-    walltime = _finite("walltime_s", request.walltime_s) if request.HasField("walltime_s") else None
-    if walltime is not None and walltime <= 0:
-        raise InputError(f"walltime_s is {walltime}, expected more than 0 seconds.")
+    walltime = _within("walltime_s", request.walltime_s, 1e-3, LONGEST_S) if request.HasField("walltime_s") else None
     if len(request.after) > MOST_AFTER:
         raise Limit(f"app {request.name!r} waits for {len(request.after)} apps, expected at most {MOST_AFTER}.")
     after = tuple(_after(arbiter, request.user, other) for other in request.after)
@@ -169,12 +188,12 @@ def _free_name(name: str, taken: Callable[[str], bool]) -> str:
 def _job(job: pb.Job, gpus: int) -> Job:
     name = job.name or "job"
     if not NAME.fullmatch(name):
-        raise InputError(f"the name of a job is {name[:100]!r}, expected 1 to 64 letters, digits, dots, dashes.")
+        raise InputError(f"the name of a job is {name[:100]!r}, expected {WORDS}.")
     if len(job.regimes) > MOST_REGIMES:
         raise Limit(f"job {name!r} has {len(job.regimes)} regimes, expected at most {MOST_REGIMES}.")
-    scale = _finite("step_scale", job.step_scale) if job.HasField("step_scale") else 1.0
+    scale = _within("step_scale", job.step_scale, 1e-9, 1e9) if job.HasField("step_scale") else 1.0
     low = job.gpus_min or 1
-    regimes = tuple(Regime(steps=_finite("steps", r.steps), batch=r.batch) for r in job.regimes)
+    regimes = tuple(Regime(steps=_work(r.steps), batch=_within("batch", r.batch, 0, 1e12)) for r in job.regimes)
     # A gang that may be larger than the cluster is one that may have all of it.
     high = max(low, min(job.gpus_max or low, gpus))
     return Job(
@@ -187,27 +206,41 @@ def _tuner(request: pb.SubmitRequest) -> Tuner:
     match request.WhichOneof("tuner"):
         case "brackets":
             brackets = tuple(
-                Halving(rungs=tuple(Rung(jobs=r.jobs, steps=_finite("steps", r.steps)) for r in b.rungs))
+                Halving(rungs=tuple(Rung(jobs=r.jobs, steps=_work(r.steps)) for r in b.rungs))
                 for b in request.brackets.brackets
             )
             return brackets[0] if len(brackets) == 1 else Hyperband(brackets=brackets)
         case "curve":
             c = request.curve
-            return CurveStopping(check_steps=c.check_steps, keep=c.keep, confidence=c.confidence, warmup=c.warmup)
+            return CurveStopping(
+                check_steps=_work(c.check_steps), keep=c.keep, confidence=c.confidence, warmup=c.warmup
+            )
         case _:
             return Bag()
 
 
 def _program(job: pb.Job, user: str, config: Config) -> Program:
     p = job.program
+    for text in (*p.argv, p.cwd, p.checkpoint_dir, *p.env.keys(), *p.env.values()):
+        if "\0" in text:
+            raise InputError(f"job {job.name!r}: {text[:100]!r} holds a NUL, which no program can be given.")
+    wrong = [name for name in p.env if not name or "=" in name]
+    if wrong:
+        raise InputError(f"job {job.name!r}: no variable can be named {wrong[0][:100]!r}.")
+    grace_s = _within("grace_s", p.grace_s, 0.0, LONGEST_S) if p.HasField("grace_s") else config.grace_s
     return Program(
-        argv=tuple(p.argv), cwd=p.cwd or "/", env=dict(p.env), user="" if config.single_trust else user, launch=p.launch or "gpu",
-        grace_s=p.grace_s if p.HasField("grace_s") else config.grace_s, stop_signal=p.stop_signal or "SIGTERM",
+        argv=tuple(p.argv), cwd=p.cwd or "/", env=dict(p.env), user="" if config.single_trust else user,
+        launch=p.launch or "gpu", grace_s=grace_s, stop_signal=p.stop_signal or "SIGTERM",
         checkpoint_dir=p.checkpoint_dir, own_steps=not p.work_is_time,
     )  # fmt: skip
 
 
-def _finite(name: str, value: float) -> float:
-    if not math.isfinite(value):
-        raise InputError(f"{name} is {value}, expected a finite number.")
+def _work(steps: float) -> float:
+    """Steps; 0 is told with the job's name, more than anybody trains would not be counted exactly."""
+    return _within("steps", steps, -MOST_STEPS, MOST_STEPS)
+
+
+def _within(name: str, value: N, least: float, most: float) -> N:
+    if not least <= value <= most:
+        raise InputError(f"{name} is {value}, expected a number from {least:g} to {most:g}.")
     return value

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import grpc
 
+from themis.client.client import user_name
 from themis.client.home import Endpoint, make_token, write_endpoint
 from themis.errors import InputError
 from themis.executors.hosts import NodeSettings
@@ -23,12 +24,14 @@ from themis.executors.program import Programs
 from themis.executors.ray import NODE_ROOT, RayExecutor, RaySettings, owner_of
 from themis.profiles.library import load_book
 from themis.profiles.speed import ProfileBook
-from themis.service.api import Api, serve
+from themis.service.access import Access
+from themis.service.api import Api
 from themis.service.arbiter import Arbiter, Heard, LiveExecutor, believed_pace
 from themis.service.config import Config
 from themis.service.http import serve_http
 from themis.service.journal import Journal
 from themis.service.machines import find_hosts
+from themis.service.server import serve
 
 NODES_S = 60.0
 """How long the first node of an engine is waited for."""
@@ -74,7 +77,8 @@ def running(home: Path, config: Config) -> Iterator[Service]:
 
 def start(home: Path, config: Config) -> Service:
     """Start a service in a home that is locked already."""
-    token, hosts = make_token(home), find_hosts(config) if config.engine == "local" else ()
+    access = Access(home, make_token(home), user_name())
+    hosts = find_hosts(config) if config.engine == "local" else ()
     nodes = NodeSettings(
         lease_s=config.node_lease_s,
         renew_s=config.node_renew_s,
@@ -96,10 +100,10 @@ def start(home: Path, config: Config) -> Service:
 
     book = load_book(config.profiles, home / "profiles")
     arbiter = Arbiter(config, hosts, Journal(home / "journal.db"), executor, book=book, apart=True)
-    api = Api(arbiter, home / "run")
-    server, port = serve(api, f"{config.host}:{config.port}", token, config.max_message_bytes)
+    api = Api(arbiter, home / "run", access)
+    server, port = serve(api, f"{config.host}:{config.port}", config.max_message_bytes)
     try:
-        http = serve_http(api, config.host, config.http_port, token) if config.http_port >= 0 else None
+        http = serve_http(api, config.host, config.http_port) if config.http_port >= 0 else None
     except InputError:
         server.stop(grace=None)
         raise

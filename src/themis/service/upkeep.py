@@ -1,7 +1,7 @@
 """What the arbiter sees to beside scheduling, each turn: failures and waits after them, walltimes, order among apps, quotas.
 
-All of it ends in events for the core, so the journal tells it again after a restart; only when jobs began to run is
-looked up there. Called in the arbiter's thread, within its turns.
+All of it ends in events for the core, so the journal tells it again after a restart. Called in the arbiter's thread,
+within its turns.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Upkeep:
         for entry in arbiter.journal.apps("ended IS NULL"):
             self.entered(entry)
         for job in sorted(arbiter.engine.started & self.walltime.keys() & arbiter.state.occupied.keys()):
-            self._began(job, arbiter.journal.started_at(job))
+            # Its lease began when its gang was about to start; the journal may not reach back so far.
+            self._began(job, float(arbiter.state.jobs.since[job]))
 
     # ---- what the arbiter tells ---------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from themis.core.tables import Status
 from themis.errors import InputError, UnknownName
 from themis.fairness.finish_time import FinishTime, Form
 from themis.model.units import NONE
+from themis.service import waits
 from themis.service.arbiter import Arbiter
 from themis.service.journal import Entry
 
@@ -30,13 +31,18 @@ def find_app(arbiter: Arbiter, ref: str) -> int:
     ------
     UnknownName : there is none.
     """
-    if ref.isdecimal() and int(ref) < arbiter.state.apps.size:
+    if is_number(ref) and int(ref) < arbiter.state.apps.size:
         return int(ref)
     found = arbiter.journal.apps("name = ?", ref)
     if found:
         return found[0].app
     last = [app.name for app in arbiter.state.app_specs[-20:]]
     raise UnknownName("app", ref[:100], last or ["none was submitted yet"])
+
+
+def is_number(ref: str) -> bool:
+    """Whether it may be an app's number."""
+    return ref.isascii() and ref.isdecimal() and len(ref) < 10
 
 
 def find_machine(arbiter: Arbiter, name: str) -> int:
@@ -66,8 +72,10 @@ def rho_now(state: State) -> dict[int, float]:
     return dict(zip(view.app_id.tolist(), rho.tolist()))
 
 
-def app_row(arbiter: Arbiter, s: State, entry: Entry, rho: dict[int, float]) -> pb.App:
-    """One line of the queue."""
+def app_row(
+    arbiter: Arbiter, s: State, entry: Entry, rho: dict[int, float], left_out: dict[int, str] | None = None
+) -> pb.App:
+    """One line of the queue; ``left_out`` : what ``waits.left_out`` says, asked if it is not given."""
     a = entry.app
     t, jobs = s.apps, s.app_jobs(a)
     ended = s.jobs.status[jobs] == Status.ENDED
@@ -79,6 +87,9 @@ def app_row(arbiter: Arbiter, s: State, entry: Entry, rho: dict[int, float]) -> 
         progress=float(np.clip(done / np.maximum(s.jobs.total[jobs], 1e-9), 0, 1).mean()), gpu_hours=attained / 3600,
         reason=entry.reason,
     )  # fmt: skip
+    if entry.ended is None and row.state in ("waiting", "held"):
+        row.waits, why = waits.of_app(arbiter, s, entry, waits.left_out(s) if left_out is None else left_out)
+        row.reason = row.reason or why
     if entry.ended is not None:
         row.ended = arbiter.epoch + entry.ended
     known = entry.rho if entry.rho is not None else rho.get(a)
@@ -91,6 +102,8 @@ def _app_state(s: State, entry: Entry) -> str:
     if entry.outcome:
         return entry.outcome
     status = s.jobs.status[s.app_jobs(entry.app)]
+    if entry.options.waiting and not entry.options.held:
+        return "waiting"
     if (status == Status.HELD).any() and not (status <= Status.RUNNING).any():
         return "held"
     return "running" if (status == Status.RUNNING).any() else "waiting"
@@ -104,7 +117,8 @@ def apps(arbiter: Arbiter, request: pb.AppsRequest) -> pb.AppsReply:
     entries = arbiter.journal.apps(where, *values)[-(request.limit or MOST_APPS) :]
     now = picture(arbiter)
     rho = {} if request.ended else rho_now(now)
-    return pb.AppsReply(apps=[app_row(arbiter, now, entry, rho) for entry in entries])
+    left_out = waits.left_out(now)
+    return pb.AppsReply(apps=[app_row(arbiter, now, entry, rho, left_out) for entry in entries])
 
 
 def show(arbiter: Arbiter, ref: str) -> pb.ShowReply:

@@ -1,0 +1,126 @@
+"""Who may call: the home's own token, which may do everything, and users' tokens, each of which acts as its user.
+
+Tokens of users are shown once, when they are made; the home keeps their hashes, in ``users.json`` (mode 600).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import re
+import secrets
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from themis.errors import InputError, UnknownName
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""Of users, apps and jobs: what a file name, a table and a shell bear."""
+WORDS = "1 to 64 letters, digits, dots, dashes or underscores, the first a letter or digit"
+
+
+class Forbidden(InputError):
+    """The caller may not do this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Whom a token stands for; administrators may act on everybody's apps, drain machines and add users."""
+
+    user: str
+    admin: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """A user with a token; ``added`` in seconds since 1970."""
+
+    token: str
+    """SHA-256 of it: whoever reads the file cannot call."""
+    admin: bool
+    added: float
+
+
+class Access:
+    """The accounts of a home; for any thread.
+
+    Parameters
+    ----------
+    token : the home's own, of ``owner``, who runs the arbiter.
+
+    Raises
+    ------
+    InputError : ``users.json`` cannot be read, or others than its owner can.
+    """
+
+    def __init__(self, home: Path, token: str, owner: str) -> None:
+        self.path, self.owner = home / "users.json", Caller(user=owner, admin=True)
+        self._own = _hash(token)
+        self._lock = threading.Lock()
+        self._accounts = _read(self.path)
+
+    def caller(self, authorization: str) -> Caller | None:
+        """Whom ``Bearer TOKEN`` stands for; None if for nobody."""
+        kind, _, token = authorization.partition(" ")
+        given = _hash(token)
+        if kind != "Bearer":
+            return None
+        if hmac.compare_digest(given, self._own):
+            return self.owner
+        for name, account in list(self._accounts.items()):
+            if hmac.compare_digest(given, account.token):
+                return Caller(user=name, admin=account.admin)
+        return None
+
+    def add(self, name: str, *, admin: bool) -> str:
+        """A token for a user; one that the user had before is no longer valid."""
+        if not NAME.fullmatch(name):
+            raise InputError(f"the name of the user is {name[:100]!r}, expected {WORDS}.")
+        if name == self.owner.user:
+            raise InputError(f"{name!r} runs this arbiter and has its home's token; add others.")
+        token = secrets.token_urlsafe(32)
+        with self._lock:
+            self._write({**self._accounts, name: Account(token=_hash(token), admin=admin, added=time.time())})
+        return token
+
+    def remove(self, name: str) -> Account:
+        """Take a user's token away; the user's apps go on."""
+        with self._lock:
+            if name not in self._accounts:
+                raise UnknownName("user", name[:100], self._accounts)
+            account = self._accounts[name]
+            self._write({n: a for n, a in self._accounts.items() if n != name})
+        return account
+
+    def accounts(self) -> dict[str, Account]:
+        """Everybody with a token, by name."""
+        return dict(sorted(self._accounts.items()))
+
+    def _write(self, accounts: dict[str, Account]) -> None:
+        draft = self.path.with_name(".users.json")
+        draft.unlink(missing_ok=True)
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump({name: asdict(account) for name, account in sorted(accounts.items())}, file, indent=1)
+        draft.replace(self.path)
+        self._accounts = accounts
+
+
+def _read(path: Path) -> dict[str, Account]:
+    if not path.exists():
+        return {}
+    if mode := path.stat().st_mode & 0o077:
+        raise InputError(f"{path} can be read or written by others (mode {mode:o} beyond its owner); chmod 600 {path}.")
+    try:
+        return {str(name): Account(**account) for name, account in json.loads(path.read_text()).items()}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{path} cannot be read ({error}); restore it, or move it away and add the users anew."
+        ) from None
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode(errors="surrogatepass")).hexdigest()

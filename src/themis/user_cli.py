@@ -1,0 +1,83 @@
+"""``themis user``: who may use the service; ``themis login``: use somebody else's."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from themis.console import err
+from themis.errors import InputError
+from themis.service_rows import Columns, Home, Output, User, clock, connect, dump, show_list
+
+UserName = Annotated[str, typer.Argument(metavar="NAME", help="As the system knows the user, where jobs run as users.")]
+ACCOUNTS: Columns = {
+    "user": lambda r: r["user"], "administrator": lambda r: "yes" if r["admin"] else "", "since": lambda r: clock(r["added"]),
+}  # fmt: skip
+
+app = typer.Typer(no_args_is_help=True, help="Who may use the service; for administrators.")
+
+
+@app.command()
+def add(
+    name: UserName,
+    admin: Annotated[
+        bool, typer.Option("--admin", help="May act on everybody's apps, drain machines, add users.")
+    ] = False,
+    output: Output = "table",
+    home: Home = None,
+) -> None:
+    """Give a user a token: printed once. A user who had one gets another in its place.
+
+    Example: [cyan]themis user add bob[/cyan]
+    """
+    with connect(home) as client:
+        token, address = client.add_user(name, admin=admin), client.address
+    if output != "table":
+        dump({"user": name, "token": token, "address": address}, output)
+        return
+    print(token)
+    err.print(
+        f"Give this token to {name}, who says: themis login {address}", markup=False, soft_wrap=True, highlight=False
+    )
+
+
+@app.command("list")
+def list_(user: User = "", output: Output = "table", home: Home = None) -> None:
+    """List the users that have a token, beside the service's owner.
+
+    Example: [cyan]themis user list[/cyan]
+    """
+    with connect(home) as client:
+        show_list(lambda: client.users(user), ACCOUNTS, output)
+
+
+@app.command()
+def remove(name: UserName, output: Output = "table", home: Home = None) -> None:
+    """Take a user's token away; the user's apps go on.
+
+    Example: [cyan]themis user remove bob[/cyan]
+    """
+    with connect(home) as client:
+        show_list(lambda: [client.remove_user(name)], ACCOUNTS, output)
+
+
+def login(
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where the service answers.")], home: Home = None
+) -> None:
+    """Use a service that somebody else runs: asks for the token that they gave you, and keeps it in your home.
+
+    Example: [cyan]themis login 127.0.0.1:7433[/cyan]
+    """
+    from themis.client.client import Client
+    from themis.client.home import default_home, log_in
+
+    token = (typer.prompt("Token", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline()).strip()
+    if not token or not token.isascii():
+        raise InputError("the token is empty or no token; paste the one that `themis user add` printed.")
+    where = home or default_home()
+    with Client(where, address=address, token=token, timeout_s=5.0) as client:
+        info = client.info()
+    log_in(where, address, token)
+    print(f"You are {info.user} at {address}.")

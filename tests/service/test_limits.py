@@ -1,0 +1,326 @@
+"""What keeps jobs from running, in a live arbiter: quotas, most jobs at once, waits after failures, walltimes, order, holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake import World, request, world
+from test_arbiter import ended, enter
+
+from themis.client import themis_pb2 as pb
+from themis.errors import InputError, UnknownName
+from themis.executors.program import Ending
+from themis.model.events import Grant, JobStopped, Revoke
+from themis.model.workload import User
+from themis.service import views
+from themis.service.journal import Entry
+from themis.service.submission import submit
+
+POLICIES = ("themis", "fifo", "drf", "max_min_fairness")
+VISION: dict[str, Any] = {
+    "users": (User(name="ada", group="vision"), User(name="alan", group="vision")),
+    "user_gpus": {"ada": 2}, "group_gpus": {"vision": 3}, "others_gpus": 1,
+}  # fmt: skip
+
+
+def row(w: World, app: int) -> pb.App:
+    """The app as callers see it."""
+    return w.ask(lambda a: views.app_row(a, views.picture(a), a.journal.apps("app = ?", app)[0], {}))
+
+
+def entry(w: World, app: int) -> Entry:
+    return w.arbiter.journal.apps("app = ?", app)[0]
+
+
+def held_by(w: World, *users: str) -> int:
+    """GPUs that these users hold."""
+    s = w.arbiter.state
+    return sum(len(gpus) for job, gpus in w.held().items() if s.app_specs[int(s.jobs.app[job])].user in users)
+
+
+def after(app: str, *others: str, when: str = "") -> Any:
+    asked = request(app)
+    asked.after.extend(pb.After(app=other, when=when) for other in others)
+    return asked
+
+
+# ---- quotas -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_users_and_groups_never_hold_more_than_their_quota_and_others_get_the_rest(tmp_path: Path, policy: str) -> None:
+    with world(tmp_path, 8, policy=policy, **VISION) as w:
+        for user in ("ada", "alan", "zoe"):
+            for i in range(2):
+                enter(w, f"{user}{i}", user=user, jobs=3, steps=1000.0)
+        for _ in range(6):
+            w.turn(1.1)
+            assert held_by(w, "ada") <= 2
+            assert held_by(w, "ada", "alan") == 3
+            assert held_by(w, "zoe") == 1
+        assert not w.arbiter.engine.problem
+
+
+def test_gangs_of_any_size_are_cut_to_what_the_quota_leaves(tmp_path: Path) -> None:
+    with world(tmp_path, 8, **VISION) as w:
+        enter(w, "a", user="ada", gpus=(1, 8), steps=1000.0)
+        enter(w, "b", user="bob", gpus=(1, 8), steps=1000.0)
+        for _ in range(4):
+            w.turn(1.1)
+        assert (held_by(w, "ada"), held_by(w, "bob")) == (2, 1)
+
+
+def test_what_waits_for_its_quota_says_so(tmp_path: Path) -> None:
+    with world(tmp_path, 4, **VISION) as w:
+        enter(w, "a", user="zoe")
+        enter(w, "b", user="zoe")
+        w.turn(1.1)
+        waiting = row(w, 1)
+        assert (waiting.state, waiting.waits) == ("waiting", "quota")
+        assert waiting.reason == "user zoe holds 1 of at most 1 GPUs"
+        assert row(w, 0).waits == ""
+        w.finish(0)
+        w.turn(0.1)
+        assert held_by(w, "zoe") == 1
+        enter(w, "c", user="big", gpus=(2, 2))
+        w.turn(1.1)
+        assert row(w, 2).waits == "quota"
+
+
+def test_quotas_may_change_between_two_starts_and_leases_then_run_out(tmp_path: Path) -> None:
+    clock = [1000.0]
+    with world(tmp_path, 4, clock=clock) as w:
+        enter(w, "a", user="zoe", jobs=4, steps=1000.0)
+        assert held_by(w, "zoe") == 4
+    with world(tmp_path, 4, clock=clock, others_gpus=1) as w:
+        for _ in range(4):
+            w.turn(1.1)
+        assert held_by(w, "zoe") == 1
+    with world(tmp_path, 4, clock=clock) as w:
+        for _ in range(3):
+            w.turn(1.1)
+        assert held_by(w, "zoe") == 4
+
+
+# ---- arrays, failures, walltime -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_an_array_has_at_most_so_many_jobs_at_once(tmp_path: Path, policy: str) -> None:
+    with world(tmp_path, 8, policy=policy) as w:
+        asked = request("a", jobs=6, steps=1000.0)
+        asked.at_once = 2
+        w.ask(lambda a: submit(a, asked))
+        for _ in range(3):
+            w.turn(1.1)
+            assert len(w.held()) == 2
+        done = next(iter(w.held()))
+        w.finish(done, 1000.0)
+        w.turn(1.1)
+        assert len(w.held()) == 2
+        assert done not in w.held()
+
+
+def test_the_rest_of_an_array_counts_as_work_to_come(tmp_path: Path) -> None:
+    rho = []
+    for name, most in (("free", 0), ("bound", 2)):
+        (tmp_path / name).mkdir()
+        with world(tmp_path / name, 8) as w:
+            asked = request("a", jobs=8, steps=1000.0)
+            asked.at_once = most
+            w.ask(lambda a, asked=asked: submit(a, asked))
+            w.turn(1.1)
+            rho.append(w.ask(lambda a: views.rho_now(views.picture(a)))[0])
+    # Both have the ideal of their own demand: 8 jobs beside each other, or 4 times 2 after each other.
+    assert rho[1] == pytest.approx(rho[0], rel=0.05)
+
+
+def test_a_failed_job_waits_longer_after_each_failure(tmp_path: Path) -> None:
+    with world(tmp_path, retries=3, backoff_s=10.0, backoff_most_s=15.0) as w:
+        enter(w)
+        for attempt, wait in ((1, 10.0), (2, 15.0), (3, 15.0)):
+            w.say(ended(0, attempt, Ending.FAILED, 5), JobStopped(job=0, attempt=attempt, steps=0.0))
+            assert w.held() == {}
+            assert row(w, 0).waits == "backoff"
+            w.turn(wait - 0.5)
+            assert w.held() == {}
+            w.turn(0.6)
+            assert w.held() == {0: (0,)}
+
+
+def test_a_job_without_retries_ends_and_its_app_goes_on_and_fails_at_last(tmp_path: Path) -> None:
+    with world(tmp_path, retries=0) as w:
+        enter(w, jobs=2)
+        w.say(replace(ended(1, 1, Ending.FAILED, 5), app=0), JobStopped(job=1, attempt=1, steps=0.0))
+        assert set(w.held()) == {0}
+        assert row(w, 0).state == "running"
+        w.finish(0)
+        assert (entry(w, 0).outcome, entry(w, 0).reason) == ("failed", "job j1 failed 1 times, at last: exit code 5")
+
+
+def test_a_sweep_goes_on_without_a_job_that_was_given_up(tmp_path: Path) -> None:
+    with world(tmp_path, 4, retries=0) as w:
+        asked = request("a", jobs=3, steps=20.0)
+        asked.brackets.brackets.add(rungs=[pb.Rung(jobs=3, steps=10.0), pb.Rung(jobs=1, steps=10.0)])
+        w.ask(lambda a: submit(a, asked))
+        w.finish(0, 10.0)
+        w.finish(1, 10.0)
+        w.say(replace(ended(2, 1, Ending.FAILED, 5), app=0), JobStopped(job=2, attempt=1, steps=0.0))
+        w.turn(1.1)
+        assert len(w.held()) == 1
+        w.finish(next(iter(w.held())), 20.0)
+        assert entry(w, 0).outcome == "failed"
+
+
+def test_walltime_counts_all_attempts_and_ends_the_job(tmp_path: Path) -> None:
+    clock = [1000.0]
+    with world(tmp_path, clock=clock) as w:
+        asked = request(steps=1000.0)
+        asked.walltime_s = 30.0
+        w.ask(lambda a: submit(a, asked))
+        w.turn(19.0)
+        w.say(ended(0, 1, Ending.REQUEUED), JobStopped(job=0, attempt=1, steps=0.0))  # says that it ran for 1 s
+        w.turn(15.0)
+        assert set(w.held()) == {0}
+    clock[0] += 5.0
+    with world(tmp_path, clock=clock) as w:
+        w.turn(8.0)
+        assert set(w.held()) == {0}
+        w.turn(1.5)
+        assert w.held() == {}
+        assert [c.cause for c in w.executor.commands if isinstance(c, Revoke)] == ["walltime"]
+        assert (entry(w, 0).outcome, entry(w, 0).reason) == ("failed", "job j0 ran for 30s, its walltime")
+
+
+# ---- order among apps -----------------------------------------------------------------------------------------------------
+
+
+def test_an_app_starts_when_those_that_it_waits_for_have_completed(tmp_path: Path) -> None:
+    clock = [1000.0]
+    with world(tmp_path, clock=clock) as w:
+        enter(w, "one"), enter(w, "two")
+        w.ask(lambda a: submit(a, after("last", "one", "1")))
+        assert set(w.held()) == {0, 1}
+        assert (row(w, 2).state, row(w, 2).waits) == ("waiting", "after")
+        assert row(w, 2).reason == "waits for one to complete, two to complete"
+        w.finish(0)
+        assert set(w.held()) == {1}
+        assert row(w, 2).reason == "waits for two to complete"
+    with world(tmp_path, clock=clock) as w:
+        w.finish(1)
+        assert set(w.held()) == {2}
+        w.finish(2)
+        assert entry(w, 2).outcome == "completed"
+
+
+@pytest.mark.parametrize(("when", "starts"), [("ok", False), ("any", True), ("failed", True)])
+def test_a_cancelled_dependency_ends_or_frees_who_waits_for_it_and_those_behind(
+    tmp_path: Path, when: str, starts: bool
+) -> None:
+    with world(tmp_path) as w:
+        enter(w, "one")
+        w.ask(lambda a: submit(a, after("two", "one", when=when)))
+        w.ask(lambda a: submit(a, after("three", "two", when=when)))
+        w.ask(lambda a: a.cancel(0))
+        if starts:
+            assert set(w.held()) == {1}
+            return
+        assert [entry(w, app).outcome for app in (1, 2)] == ["cancelled", "cancelled"]
+        assert entry(w, 1).reason == "app 'one' is cancelled, which it waited for to end otherwise"
+        assert w.held() == {}
+
+
+def test_what_can_never_start_or_is_not_ones_own_is_refused(tmp_path: Path) -> None:
+    with world(tmp_path) as w:
+        enter(w, "one")
+        w.ask(lambda a: a.cancel(0))
+        enter(w, "theirs", user="somebody")
+        for asked, kind, words in (
+            (after("two", "one"), InputError, "app 'one' is cancelled, so app 'two', which waits for it, would never"),
+            (after("two", "onne"), UnknownName, "unknown app of yours to wait for, 'onne'. Did you mean 'one'?"),
+            (after("two", "theirs"), UnknownName, "unknown app of yours"),
+            (after("two", "one", when="sometime"), UnknownName, "unknown value of after 'sometime'"),
+        ):
+            with pytest.raises(kind, match=words):
+                w.ask(lambda a, asked=asked: submit(a, asked))
+        assert w.ask(lambda a: submit(a, after("two", "one", when="failed"))).app == 2
+        assert 2 in w.held()
+
+
+def test_a_held_app_that_waits_for_another_needs_both_to_start(tmp_path: Path) -> None:
+    with world(tmp_path) as w:
+        enter(w, "one")
+        w.ask(lambda a: submit(a, after("two", "one")))
+        w.ask(lambda a: a.hold(1))
+        assert (row(w, 1).state, row(w, 1).waits) == ("held", "held")
+        w.ask(lambda a: a.resume(1))
+        assert row(w, 1).waits == "after"
+        assert 1 not in w.held()
+        w.ask(lambda a: a.hold(1))
+        w.finish(0)
+        assert w.held() == {}
+        w.ask(lambda a: a.resume(1))
+        assert set(w.held()) == {1}
+
+
+# ---- holds ----------------------------------------------------------------------------------------------------------------
+
+
+def test_time_on_hold_is_no_part_of_an_apps_life_nor_of_the_others_contention(tmp_path: Path) -> None:
+    figures = []
+    for name, hold in (("never", False), ("held", True)):
+        (tmp_path / name).mkdir()
+        with world(tmp_path / name, 1, lease_s=60.0) as w:
+            enter(w, "a", steps=10.0)
+            if hold:
+                w.ask(lambda a: a.hold(0))
+                w.turn(1000.0)
+                w.ask(lambda a: a.resume(0))
+            w.turn(10.0)
+            w.finish(0, 10.0)
+            done = entry(w, 0)
+            assert done.ended is not None
+            figures.append((done.rho, done.ended - done.submitted))
+    assert figures[1][0] == pytest.approx(figures[0][0], rel=1e-3)
+    assert figures[1][1] == pytest.approx(figures[0][1] + 1000.0, rel=1e-3)
+
+
+def test_nobody_contends_with_a_held_app(tmp_path: Path) -> None:
+    with world(tmp_path, 2) as w:
+        enter(w, "a"), enter(w, "b")
+        assert w.arbiter.state.weight_in_system == 2.0
+        w.ask(lambda a: a.hold(0))
+        w.ask(lambda a: a.hold(0))
+        assert w.arbiter.state.weight_in_system == 1.0
+        w.ask(lambda a: a.cancel(0))
+        assert w.arbiter.state.weight_in_system == 1.0
+        w.ask(lambda a: a.resume(1))
+        assert w.arbiter.state.weight_in_system == 1.0
+
+
+# ---- CPUs and memory ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asks", "words"),
+    [
+        ({"cpus": 2.5}, "job 'j0' wants 2.5 CPUs for each GPU, here are 2 for each. Lower cpus, or ask for more GPUs."),
+        ({"memory": 3 << 30}, "job 'j0' wants 3 GiB for each GPU, here are 2 GiB for each."),
+        ({"cpus": -1.0}, "cpus is -1.0, expected a number from 0"),
+    ],
+)
+def test_what_no_gpu_has_beside_it_is_refused(tmp_path: Path, asks: dict[str, Any], words: str) -> None:
+    with world(tmp_path, 4, cpus=8, memory=8 << 30) as w:
+        for figures, refused in ((asks, True), ({"cpus": 2.0, "memory": 2 << 30}, False)):
+            asked = request()
+            for name, value in figures.items():
+                setattr(asked.jobs[0], name, value)
+            if refused:
+                with pytest.raises(InputError, match=words):
+                    w.ask(lambda a, asked=asked: submit(a, asked))
+            else:
+                w.ask(lambda a, asked=asked: submit(a, asked))
+        assert [type(c) for c in w.executor.commands] == [Grant]
