@@ -17,6 +17,7 @@ import grpc
 import pytest
 import yaml
 
+from processes import wait_until
 from themis.cli import main
 from themis.client import themis_pb2 as pb
 from themis.client.channel import METHODS
@@ -142,11 +143,15 @@ def test_an_app_that_is_cancelled_while_it_starts_gives_its_gpus_back(client: Cl
     assert client.wait(client.run(["true"], gpus=2).app, timeout_s=60).state == "completed"
 
 
+def _lines(client: Client) -> str:
+    return "\n".join(record.json for record in client.events())
+
+
 @slow
 def test_lists_may_be_of_one_user(client: Client) -> None:
     theirs, mine = (client.run(["sleep", "100"], user=user).app for user in ("nobody", user_name()))
-    while client.show(mine).app.state != "running":
-        pass
+    job = client.show(mine).jobs[0].id
+    wait_until(lambda: f'"JobStarted","job":{job},' in _lines(client), "the job has started")
     assert [node.name for node in client.nodes(user_name())] == [client.nodes()[0].name]
     assert client.nodes("someone") == []
     records = [json.loads(record.json) for record in client.events(user=user_name())]
