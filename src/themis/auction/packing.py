@@ -14,7 +14,9 @@ from itertools import pairwise
 import numpy as np
 
 from themis.auction.market import IN_RACK, ON_MACHINE, RACKED, Market
-from themis.auction.racks import Rack, Racks, Shares
+from themis.auction.racks import Counts, Rack, Racks, Shares
+
+Anchors = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +66,14 @@ class Packer:
         self._machines = [[n for n, k in enumerate(kinds) if k == t and self._free[n]] for t in range(len(self._room))]
         sizes = market.sizes.tolist()[::-1]
         self.chain = not any(a % b for a, b in pairwise(sizes))
-        self._sizes, self._none = tuple(sizes), (0,) * len(sizes)
+        self._sizes = tuple(sizes)
         some = np.flatnonzero(market.gangs.any(1))
         self._wants: dict[int, list[int]] = dict(zip(some.tolist(), market.gangs[some, ::-1].tolist()))
-        self._racks: dict[tuple[object, ...], Racks] = {}
+        racked = (market.kind == RACKED)[:, None]
+        falling = market.gangs[:, ::-1]
+        self._gangs = np.concatenate([np.where(racked, 0, falling), np.where(racked, falling, 0)], 1)
+        self._anchored = bool((market.place >= 0).any())
+        self._racks: dict[tuple[int, Anchors], Racks] = {}
         self._known: dict[tuple[object, ...], bool | None] = {}
 
     def floor(self, rows: Sequence[int], kind: int) -> Floor | None:
@@ -103,14 +109,37 @@ class Packer:
         """
         for kind in {self.type[r] for r in rows}:
             mine = [r for r in rows if self.type[r] == kind]
-            key = (kind, self._anchors(mine), *self._counts(mine))
+            anchors, counts = self._anchors(mine), self._counts(mine)
+            key = (kind, anchors, *counts)
             if key not in self._known:
-                floor = self.floor(mine, kind)
-                found = False if floor is None else self.places(floor, mine, kind)
-                self._known[key] = True if isinstance(found, list) else found
+                self._known[key] = self._fits(mine, kind, anchors, counts)
             if not self._known[key]:
                 return self._known[key]
         return True
+
+    def _fits(self, rows: Sequence[int], kind: int, anchors: Anchors, counts: tuple[Counts, Counts]) -> bool | None:
+        floor = None
+        if not self.chain or (kind, anchors) not in self._racks:
+            floor = self.floor(rows, kind)
+            if floor is None:
+                return False
+        if self.chain:
+            found = self._shares(floor, kind, anchors, counts)
+            if found is not None:
+                return found is not False
+        floor = floor or self.floor(rows, kind)
+        places = self.places(floor, rows, kind) if floor else False
+        return True if isinstance(places, list) else places
+
+    def _shares(
+        self, floor: Floor | None, kind: int, anchors: Anchors, counts: tuple[Counts, Counts]
+    ) -> Shares | bool | None:
+        """What each rack takes of the gangs so counted; `floor` may be missing when it was asked for before."""
+        racks = self._racks.get((kind, anchors))
+        if racks is None:
+            assert floor is not None
+            racks = self._racks[kind, anchors] = racks_of(floor, self._sizes)
+        return racks.share(*counts, self.steps)
 
     def places(self, floor: Floor, rows: Sequence[int], kind: int) -> list[int] | bool | None:
         """Machine (or rack, for rack gangs) of each of the `gangs` of `rows`, all of type `kind`.
@@ -123,23 +152,18 @@ class Packer:
             return found
         if not self.chain:
             return place(floor, gangs, self.steps)
-        key = (kind, self._anchors(rows))
-        if key not in self._racks:
-            self._racks[key] = racks_of(floor, self._sizes)
-        shares = self._racks[key].share(*self._counts(rows), self.steps)
+        shares = self._shares(floor, kind, self._anchors(rows), self._counts(rows))
         return spots(floor, gangs, self._sizes, shares) if isinstance(shares, list) else shares
 
-    def _anchors(self, rows: Sequence[int]) -> tuple[tuple[int, int, int], ...]:
+    def _anchors(self, rows: Sequence[int]) -> Anchors:
+        if not self._anchored:
+            return ()
         return tuple(sorted((self.kind[r], self.place[r], self.gpus[r]) for r in rows if self.place[r] >= 0))
 
-    def _counts(self, rows: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _counts(self, rows: Sequence[int]) -> tuple[Counts, Counts]:
         """Machine gangs and rack gangs of `rows`, counted by falling size."""
-        sums: list[Sequence[int]] = [self._none, self._none]
-        for r in rows:
-            if r in self._wants:
-                racked = self.kind[r] == RACKED
-                sums[racked] = [a + b for a, b in zip(sums[racked], self._wants[r])]
-        return tuple(sums[0]), tuple(sums[1])
+        sums = self._gangs[rows].sum(0).tolist()
+        return tuple(sums[: len(self._sizes)]), tuple(sums[len(self._sizes) :])
 
 
 def racks_of(floor: Floor, sizes: tuple[int, ...]) -> Racks:
