@@ -48,9 +48,19 @@ def part_of(offer: Offer, gpus: int, rng: np.random.Generator) -> Offer:
 
 
 def make_bids(
-    offer: Offer, bidders: int, seed: int, *, rows: int = 64, singles: float = 0.4, anchors: float = 0.2
+    offer: Offer,
+    bidders: int,
+    seed: int,
+    *,
+    rows: int = 64,
+    singles: float = 0.4,
+    anchors: float = 0.2,
+    full: bool = False,
 ) -> Bids:
-    """Elastic apps of gangs of 1, 2, 4 or 8: rho = (elapsed + left * S / g) / T_id for every count and span."""
+    """Elastic apps of gangs of 1, 2, 4 or 8: rho = (elapsed + left * S / g) / T_id for every count and span.
+
+    `full` : no gangs of 1, sixteen gangs wanted, so that every bid is as large as the protocol allows.
+    """
     rng = np.random.default_rng(seed)
     base, table, held = [], [], []
     total = int(offer.free.sum())
@@ -58,6 +68,8 @@ def make_bids(
     for b in range(bidders):
         gang = 1 if rng.random() < singles else int(rng.choice([1, 2, 4, 8], p=[0.1, 0.4, 0.3, 0.2]))
         most = int(min(rng.choice([1, 2, 4, 8, 16]), max(1, rows // 3)))
+        if full:
+            gang, most = max(gang, 2), 16
         elapsed, left = float(rng.exponential(2e4)), float(rng.exponential(8e4) + 2e3)
         ideal = float(elapsed * rng.uniform(0.3, 1.2) + left / rng.uniform(2, 16))
         across, beyond = SLOWDOWNS[int(rng.integers(len(SLOWDOWNS)))]
@@ -220,11 +232,12 @@ def huge(quick: bool) -> None:
         f"{'width max':>10} {'mean':>8}"
     )
     whole = np.full(512, 8)
-    cases = [("free", whole, 0.4, 0.0), ("free, anchors", whole, 0.4, 0.2)]
-    cases += [("part", part, 0.4, 0.2), ("part, gangs", part, 0.0, 0.2)]
-    for name, free, singles, anchors in cases[:: 2 if quick else 1]:
+    cases = [("free", whole, 0.4, 0.0, False), ("free, anchors", whole, 0.4, 0.2, False)]
+    cases += [("part", part, 0.4, 0.2, False), ("part, gangs", part, 0.0, 0.2, False)]
+    cases += [("free, 64 rows", whole, 0.0, 1.0, True), ("part, 64 rows", part, 0.0, 1.0, True)]
+    for name, free, singles, anchors, full in cases[:: 2 if quick else 1]:
         offer = Offer(free=free, machine_rack=racks, machine_type=kinds)
-        bids = make_bids(offer, 400, 1, singles=singles, anchors=anchors)
+        bids = make_bids(offer, 400, 1, singles=singles, anchors=anchors, full=full)
         start = time.process_time()
         clear(offer, bids, payments=False)
         middle = time.process_time()

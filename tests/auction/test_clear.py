@@ -249,8 +249,10 @@ def test_without_payments_winners_carry_the_widest_interval() -> None:
 
 
 def test_a_gap_that_is_not_proven_raises_unless_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tired(program: Program, *, gap: float, nodes: int, accept: float, small: bool, seconds: float) -> Solution:
-        found = solve(program, gap=gap, nodes=nodes, accept=accept, small=small)
+    def tired(
+        program: Program, *, gap: float, nodes: int, accept: float, off: tuple[str, ...], seconds: float
+    ) -> Solution:
+        found = solve(program, gap=gap, nodes=nodes, accept=accept, off=off)
         if accept < 0.5:
             raise NotSolved("gap of 0.5")
         return dataclasses.replace(found, bound=found.objective + 0.5)

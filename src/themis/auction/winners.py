@@ -256,9 +256,10 @@ class Solver:
         self.programs += 1
         accept = np.inf if self.limits.allow_gap or math.isfinite(left) else self.gap
         limits = replace(self.limits, seconds=left)
+        off = patterns.HUGE if self.huge else patterns.PRICE if without >= 0 else ()
         try:
             packed = patterns.solve_rows(
-                market, self.packer, rows, gap=self.gap / 2, accept=accept, limits=limits, price=without >= 0
+                market, self.packer, rows, gap=self.gap / 2, accept=accept, limits=limits, off=off
             )
         except NotSolved:
             if self.seconds_left:

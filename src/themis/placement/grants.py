@@ -63,6 +63,13 @@ def waiting_apps(s: Snapshot) -> Int:
     return np.unique(s.job_app[s.job_held == 0])
 
 
+def least_waiting(s: Snapshot) -> Int:
+    """[A], GPUs of the smallest gang that waits; 0 where none does: such an app may still grow."""
+    none = np.iinfo(np.int64).max
+    least: Int = np.minimum.reduceat(np.where(s.job_held == 0, s.job_gpus_min, none), s.job_ptr[:-1])
+    return np.where(least == none, 0, least)
+
+
 def lease_end(s: Snapshot, starving: bool) -> Seconds:
     """When leases given now end: a full lease from now, unless somebody starves.
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
-from themis.model.units import Int
+from themis.model.units import Float, Int
 from themis.placement.grants import Demand, Hand, demand_of, lease_end, waiting_apps
 from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
 
@@ -49,28 +49,38 @@ class Drf:
 def _fill(s: Snapshot, queue: Int, left: int) -> tuple[list[tuple[int, list[int]]], bool]:
     """Gangs for each app, least share first, and whether a gang larger than all ``left`` GPUs is due first."""
     demands: dict[int, Demand] = {}
-    heap = [(float(s.app_held[a] / s.app_weight[a]), float(s.app_arrival[a]), int(a)) for a in queue]
-    heapq.heapify(heap)
-    lone = _only_gang(s)
-    starving = False
+    share, arrival, lone = s.app_held[queue] / s.app_weight[queue], s.app_arrival[queue], _only_gang(s)[queue]
+    order = np.lexsort((queue, arrival, share))
+    # Bursts leave hundreds of apps whose only gang is larger than what is free: all that matters is if one comes first.
+    large, rest = order[lone[order] > left], order[lone[order] <= left]
+    due = _keys(share, arrival, queue, large[:1])
+    heap, gang = _keys(share, arrival, queue, rest), dict(zip(queue[rest].tolist(), lone[rest].tolist()))
+    starving, dealt = False, False
     while heap and left:
-        share, arrival, a = heapq.heappop(heap)
+        key = heapq.heappop(heap)
+        a = key[2]
+        starving |= not dealt and bool(due) and due[0] < key
         if a not in demands:
-            if lone[a] > left:
-                starving |= not any(d.gangs for d in demands.values())
+            if gang[a] > left:
                 continue
             demands[a] = demand_of(s, a)
         step = demands[a].next_step()
         if step > left:
-            starving |= not any(d.gangs for d in demands.values())
+            starving |= not dealt
             continue
         if step:
             demands[a].take()
-            left -= step
-            heapq.heappush(heap, (share + step / float(s.app_weight[a]), arrival, a))
+            dealt, left = True, left - step
+            heapq.heappush(heap, (key[0] + step / float(s.app_weight[a]), key[1], a))
+    starving |= bool(due) and left > 0 and not dealt
     wants = [(a, d.gangs) for a, d in demands.items() if d.gangs]
     order = np.argsort([float(s.app_held[a] / s.app_weight[a]) for a, _ in wants], kind="stable")
     return [wants[i] for i in order], starving
+
+
+def _keys(share: Float, arrival: Float, queue: Int, at: Int) -> list[tuple[float, float, int]]:
+    """What decides who is next, for positions in the queue: share, arrival, app row."""
+    return list(zip(share[at].tolist(), arrival[at].tolist(), queue[at].tolist()))
 
 
 def _only_gang(s: Snapshot) -> Int:

@@ -28,7 +28,7 @@ from themis.fairness.finish_time import FinishTime, Form
 from themis.model.answers import Ask, Proof, Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Bool, Float, Int, Locality
-from themis.placement.grants import Hand, demand_of, lease_end
+from themis.placement.grants import Hand, demand_of, lease_end, least_waiting
 from themis.placement.packing import Counts, narrowest
 from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
 from themis.tuning.agent import Agents, Row, growing_job
@@ -178,12 +178,15 @@ class _Round:
             return
         agents = Agents(self.s, self.finish)
         takes: dict[int, list[int]] = {}
-        order = self.rng.permutation(apps).tolist()
+        least = least_waiting(self.s)
+        order = [a for a in self.rng.permutation(apps).tolist() if least[a] <= self.hand.left]
         while self.hand.left and order:
             again = []
             for a in order:
                 if not self.hand.left:
                     break
+                if least[a] > self.hand.left:
+                    continue
                 if a not in takes:
                     takes[a] = self._takes(agents, a)
                 if takes[a] and self._one(a, takes[a].pop(0)):

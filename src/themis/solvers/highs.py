@@ -69,12 +69,6 @@ class Solution:
     nodes: int
 
 
-_PREPARING = (
-    "presolve", "mip_detect_symmetry", "mip_heuristic_run_rins", "mip_heuristic_run_rens",
-    "mip_heuristic_run_root_reduced_cost",
-)  # fmt: skip
-
-
 def solve(
     program: Program,
     *,
@@ -82,7 +76,7 @@ def solve(
     nodes: int,
     accept: float,
     start: Floats | None = None,
-    small: bool = False,
+    off: tuple[str, ...] = (),
     seconds: float = np.inf,
 ) -> Solution:
     """Solve to the absolute `gap`, within `nodes` branch-and-bound nodes.
@@ -99,8 +93,8 @@ def solve(
         Largest absolute gap that the caller takes when the limit ends the search; >= `gap`.
     start
         Shape [X], a feasible point to begin from.
-    small
-        Of a hundred columns or so: cuts at the root settle it, and preparing for a long search costs more than it saves.
+    off
+        Options of HiGHS to turn off: parts of its search that do not pay on the caller's programs.
     seconds
         Wall time after which to stop with the best point found.
 
@@ -116,7 +110,7 @@ def solve(
         ("mip_heuristic_run_feasibility_jump", False),  # a quarter of the time of small programs, and no gain there
     ):  # fmt: skip
         highs.setOptionValue(name, value)
-    for name in _PREPARING if small else ():
+    for name in off:
         highs.setOptionValue(name, "off" if name == "presolve" else False)
     if seconds < np.inf:
         highs.setOptionValue("time_limit", seconds)

@@ -130,6 +130,8 @@ class Agents:
         for k, count in enumerate(offered):
             for size in range(int(low.min(initial=1)), min(int(high.max(initial=0)), count) + 1):
                 fits = (low <= size) & (size <= high) & s.job_allowed[job, k]
+                if not fits.any():
+                    continue
                 for span in SPANS:
                     # Of spans with equal slowdown only the widest is bid; one GPU has no span to choose.
                     if size == 1:
