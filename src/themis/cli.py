@@ -27,6 +27,9 @@ from themis import (
 from themis.console import debugging, err, out, print_json, print_whole, say_red
 from themis.errors import InvariantBroken, ThemisError
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
+
 app = typer.Typer(
     name="themis", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -44,9 +47,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         _fail(error, f"This is a bug in Themis, please report it: {error}", 70)
     except (ThemisError, OSError) as error:
         _fail(error, _sentence(error), 2)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:  # typer ends so without a word
+            err.print("[red]Interrupted.[/red]")
+        raise
     except KeyboardInterrupt:
         err.print("[red]Interrupted.[/red]")
-        raise SystemExit(130) from None
+        raise SystemExit(INTERRUPTED) from None
     except Exception as error:  # the last resort: a person never sees a traceback that they did not ask for
         _fail(error, f"This is a bug in Themis, please report it: {type(error).__name__}: {error}", 70)
 

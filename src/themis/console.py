@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
+
+from themis.errors import InputError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,6 +28,37 @@ def debugging() -> bool:
 def say_red(sentence: str) -> None:
     """An error, on stderr."""
     err.print(f"[bold red]Error:[/bold red] [red]{escape(sentence)}[/red]", soft_wrap=True, highlight=False)
+
+
+def named_path(text: str) -> Path:
+    """A folder or file as given on the command line; an empty name would quietly be the folder that one stands in."""
+    if not text.strip():
+        raise InputError(
+            "an option for a folder or a file was given an empty name; name one (. is this folder) or leave it out."
+        )
+    return Path(text)
+
+
+def ready_folder(folder: Path) -> None:
+    """Create a folder and see that it can be written to, before anything that takes long.
+
+    Raises
+    ------
+    InputError : it cannot be made, or no file can be made in it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(f"cannot write into the folder {folder}: {error.strerror}. Name another.") from None
+
+
+def ready_file(path: Path) -> None:
+    """See that a file can be written, as ``ready_folder``."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder, expected the name of a file to write, such as {path / 'report.html'}.")
+    ready_folder(path.parent)
 
 
 def print_json(value: object) -> None:

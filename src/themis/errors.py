@@ -58,3 +58,8 @@ class NotSolved(ThemisError):
 
 class InvariantBroken(ThemisError):
     """The scheduler's state contradicts itself."""
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 GPU``, ``2 GPUs``: for sentences."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

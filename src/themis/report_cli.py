@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from themis.console import err, out, print_whole
+from themis.console import err, named_path, out, print_whole, ready_file, ready_folder
 from themis.errors import UnknownName
 
 COMPARE = """Compare finished runs over policies and seeds: means, 95 % intervals, differences to a baseline.
@@ -41,11 +41,18 @@ def compare(
     ] = [],  # noqa: B006 - typer copies it
     every: Annotated[bool, typer.Option("--all", "-a", help="Every number, in the table too.")] = False,
     output: Annotated[str, typer.Option("--output", "-o", metavar="table|json|csv", help="What to print.")] = "table",
-    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the report there.")] = None,
-    tables: Annotated[
-        Path | None, typer.Option("--tables", metavar="DIR", help="Write results, apps and jobs there as Parquet.")
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", parser=named_path, help="Write the report there.")
     ] = None,
-    figures: Annotated[Path | None, typer.Option("--figures", metavar="DIR", help="Write the figures there.")] = None,
+    tables: Annotated[
+        Path | None,
+        typer.Option(
+            "--tables", metavar="DIR", parser=named_path, help="Write results, apps and jobs there as Parquet."
+        ),
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option("--figures", metavar="DIR", parser=named_path, help="Write the figures there.")
+    ] = None,
     figure_format: Annotated[str, typer.Option("--figure-format", metavar="svg|png", help="Of the figures.")] = "svg",
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Logs read at once; 0: one a core.")] = 0,
     anyway: Annotated[bool, typer.Option("--anyway", help="Compare runs that differ in more than policy.")] = False,
@@ -60,6 +67,10 @@ def compare(
     from themis.report.paired import paired
 
     compared.columns_of(metric, [])
+    if html:
+        ready_file(html)
+    for place in filter(None, (tables, figures)):
+        ready_folder(place)
     with _bar() if not quiet else nullcontext(lambda path, i, n: None) as watch:
         gathered = gather(paths, anyway=anyway, processes=jobs or os.cpu_count() or 1, watch=watch)
     for doubt in gathered.doubts:

@@ -9,7 +9,7 @@ import typer
 
 from themis import act_cli, ask_cli, user_cli
 from themis.console import out, say_red
-from themis.errors import InputError
+from themis.errors import InputError, counted
 from themis.service_rows import Home, Output, show_rows
 
 
@@ -86,8 +86,9 @@ def up(
         machines = arbiter.ask(lambda: list(arbiter.state.machines))
         size = sum(machine.gpus for machine in machines)
         out.print(
-            f"Themis schedules {size} GPUs on {len(machines)} machines by {found.policy}; home {where}, gRPC on "
-            f"{service.endpoint.grpc}, status on {service.endpoint.http or 'no port'}.", markup=False, soft_wrap=True,
+            f"Themis schedules {counted(size, 'GPU')} on {counted(len(machines), 'machine')} by {found.policy}; "
+            f"home {where}, gRPC on {service.endpoint.grpc}, status on {service.endpoint.http or 'no port'}.",
+            markup=False, soft_wrap=True,
         )  # fmt: skip
         if arbiter.recovered:
             out.print(f"Went on from {arbiter.recovered} records of the journal.")

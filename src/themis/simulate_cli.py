@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from themis.console import debugging, err, print_whole, say_red
+from themis.console import debugging, err, named_path, print_whole, ready_folder, say_red
 from themis.report_cli import FIGURE_FORMATS, known, say_written
 
 if TYPE_CHECKING:
@@ -62,10 +62,13 @@ def simulate(
     repair: Annotated[float, typer.Option(metavar="SECONDS", help="How long a failed machine is away.")] = 1800.0,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Runs at once; 0: one a core.")] = 0,
     folder: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Keep logs, results and report there.")
+        Path | None,
+        typer.Option("--out", "-o", metavar="DIR", parser=named_path, help="Keep logs, results and report there."),
     ] = None,
     report: Annotated[bool, typer.Option("--report/--no-report", help="Write report.html into --out.")] = True,
-    figures: Annotated[Path | None, typer.Option("--figures", metavar="DIR", help="Write the figures there.")] = None,
+    figures: Annotated[
+        Path | None, typer.Option("--figures", metavar="DIR", parser=named_path, help="Write the figures there.")
+    ] = None,
     figure_format: Annotated[str, typer.Option("--figure-format", metavar="svg|png", help="Of the figures.")] = "svg",
     as_json: Annotated[bool, typer.Option("--json", help="Results as JSON in place of the table.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no table.")] = False,
@@ -81,8 +84,10 @@ def simulate(
         estimate=dict(map(key_value, estimate.split(","))) if estimate else None, mtbf=mtbf, repair=repair,
     )  # fmt: skip
     runs = plan.runs(folder)
+    for place in filter(None, (folder, figures)):
+        ready_folder(place)
     if folder:
-        folder.mkdir(parents=True, exist_ok=True)
+        _name_old_logs(folder, runs)
     from themis.report.metrics import Fold
 
     with _bars(runs) if not quiet else nullcontext(lambda progress: None) as watch:
@@ -98,6 +103,20 @@ def simulate(
     if not quiet:
         say_written(written)
     _end_with_failures(done)
+
+
+def _name_old_logs(folder: Path, runs: Sequence[Run]) -> None:
+    """Logs of earlier runs stay: whoever compares the folder compares them too."""
+    from themis.report.gather import ENDINGS
+
+    fresh = {run.log for run in runs}
+    old = sorted(path.name for path in folder.iterdir() if path.name.endswith(ENDINGS) and path not in fresh)
+    if old:
+        more = f" and {len(old) - 3} more" if len(old) > 3 else ""
+        err.print(
+            f"[yellow]Note:[/yellow] {escape(str(folder))} holds logs of other runs, {escape(', '.join(old[:3]))}{more}; "
+            "they stay, and [cyan]themis compare[/cyan] will read them too.", soft_wrap=True, highlight=False,
+        )  # fmt: skip
 
 
 def _show(good: Sequence[RunMetrics], *, as_json: bool, quiet: bool) -> None:

@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from themis.errors import InputError, TraceError
+from themis.errors import InputError, TraceError, counted
 
 if TYPE_CHECKING:
     from themis.model.cluster import Cluster
@@ -245,7 +245,7 @@ def _show(workload: Workload, figures: WorkloadSummary, wanted: Demand, cluster:
     ]
     if cluster:
         load = "all arrive at once" if figures.offered_load is None else f"{figures.offered_load:.2f}"
-        rows.append((f"offered load on {cluster.name}", f"{load} ({cluster.gpus} GPUs)"))
+        rows.append((f"offered load on {cluster.name}", f"{load} ({counted(cluster.gpus, 'GPU')})"))
         rows.append(("more wanted than there are", f"{wanted.above(cluster.gpus):.0%} of the time"))
     table = Table.grid(padding=(0, 2))
     for name, value in rows:

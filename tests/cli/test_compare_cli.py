@@ -147,7 +147,7 @@ WRONG = {
     "a misspelt metric": (["{logs}", "-m", "jct_men"], "Did you mean 'jct_mean'?"),
     "a misspelt output": (["{logs}", "-o", "jsn"], "Did you mean 'json'?"),
     "a figure format that is none": (["{logs}", "--figure-format", "sgv"], "Did you mean 'svg'?"),
-    "a report that cannot be written": (["{logs}", "-q", "-o", "csv", "--html", "{logs}"], "cannot write the report"),
+    "a report that cannot be written": (["{logs}", "-q", "-o", "csv", "--html", "{logs}"], "is a folder, expected"),
 }
 
 
@@ -193,3 +193,21 @@ def test_misspelt_verbs_and_options_are_corrected(verb: list[str], themis: Comma
     assert ended.code == 2
     assert verb[-1] == "drf" or "compare" in ended.err
     assert "--baseline" in ended.err or verb == ["compar"]
+
+
+def test_a_place_that_cannot_be_written_is_said_first(logs: Path, tmp_path: Path, themis: Command) -> None:
+    ended = themis("compare", logs, "--html", tmp_path, "-q")
+    assert (ended.code, ended.out) == (2, "")
+    assert "is a folder, expected the name of a file" in " ".join(ended.err.split())
+    (tmp_path / "file").write_text("")
+    for option in ("--figures", "--tables"):
+        assert "cannot write into the folder" in themis("compare", logs, option, tmp_path / "file", "-q").err
+
+
+def test_an_interrupt_is_said(logs: Path, themis: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*given: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("themis.report.gather.gather", interrupted)
+    ended = themis("compare", logs, "-q")
+    assert (ended.code, ended.err.strip()) == (130, "Interrupted.")

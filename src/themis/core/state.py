@@ -15,7 +15,7 @@ from themis.core import phases, regimes
 from themis.core.curves import Curves
 from themis.core.rounds import Rounds
 from themis.core.tables import Apps, Growing, Jobs, Status
-from themis.errors import ClusterError
+from themis.errors import ClusterError, counted
 from themis.fairness.finish_time import t_id_exact, t_id_paper
 from themis.forecast.rules import FORECASTER, Forecaster
 from themis.model.answers import RoundPlan
@@ -175,7 +175,7 @@ class State:
             if room < job.gpus_min:
                 of_type = f" of type {' or '.join(job.gpu_types)}" if job.gpu_types else ""
                 raise ClusterError(
-                    f"app {app.name!r}, job {job.name!r} wants at least {job.gpus_min} GPUs{of_type}; "
+                    f"app {app.name!r}, job {job.name!r} wants at least {counted(job.gpus_min, 'GPU')}{of_type}; "
                     f"the cluster has {room}. Lower its gpus or use a larger cluster."
                 )
 

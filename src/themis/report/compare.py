@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from themis.errors import counted
 from themis.model.units import Float
 from themis.report.definitions import DEFINITIONS
 from themis.report.intervals import Interval, p99_interval, t_interval
@@ -203,7 +204,7 @@ def _best(means: Sequence[float], column: Column) -> list[bool]:
 def caption(runs: Sequence[RunMetrics]) -> str:
     """The conditions in one sentence."""
     workloads = ", ".join(dict.fromkeys(run.workload for run in runs))
-    clusters = ", ".join(dict.fromkeys(f"{run.cluster} ({run.gpus} GPUs)" for run in runs))
+    clusters = ", ".join(dict.fromkeys(f"{run.cluster} ({counted(run.gpus, 'GPU')})" for run in runs))
     seeds = sorted({run.seed for run in runs})
     apps = sorted({len(run.apps) for run in runs})
     count = f"{apps[0]}" if len(apps) == 1 else f"{apps[0]} to {apps[-1]}"

@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from themis.errors import InputError
+from themis.errors import InputError, counted
 from themis.report import figures, gantt, timeline
 from themis.report.compare import Column, Row, caption, columns_for, compare, is_brief, kind_of
 from themis.report.definitions import APP_DEFINITIONS, DEFINITIONS, RHO_DEFINITIONS, USER_DEFINITIONS
@@ -291,7 +291,7 @@ def _conditions(runs: Sequence[RunMetrics]) -> list[list[str]]:
     for run in runs:
         key = (
             run.policy, _pairs(run.params) or "–", re.sub(r", seed \d+$", "", run.source) or run.workload,
-            f"{run.cluster}: {run.gpus} GPUs on {run.machines} machines", _pairs(run.settings), run.version,
+            f"{run.cluster}: {counted(run.gpus, 'GPU')} on {counted(run.machines, 'machine')}", _pairs(run.settings), run.version,
             "simulated" if run.simulated else "measured",
         )  # fmt: skip
         seeds.setdefault(key, []).append(str(run.seed))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from themis.client.client import Client
 from themis.client.home import read_endpoint, read_token
-from themis.errors import ThemisError
+from themis.errors import ThemisError, counted
 from themis.executors.local import trust_warning
 from themis.node.gpus import nvml_gpus
 from themis.service.migrations import SCHEMA
@@ -108,4 +108,7 @@ def _arbiter(home: Path) -> tuple[str, str]:
         info = client.info()
     if info.problem:
         return "wrong", f"its policy {info.policy} could not decide {info.problem}"
-    return "ok", f"version {info.version} answers on {at.grpc}: {info.gpus} GPUs, {info.active_apps} apps"
+    return (
+        "ok",
+        f"version {info.version} answers on {at.grpc}: {counted(info.gpus, 'GPU')}, {counted(info.active_apps, 'app')}",
+    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from statistics import median
 
-from themis.errors import ClusterError, InputError
+from themis.errors import ClusterError, InputError, counted
 from themis.model.cluster import Cluster
 from themis.model.units import GpuSeconds, Seconds
 from themis.model.workload import App, CurveStopping, Job, Workload, brackets_of
@@ -167,7 +167,7 @@ def check_fits(workload: Workload, cluster: Cluster, book: ProfileBook = DEFAULT
             if job.gpus_min > checked[key]:
                 kind = f" of type {' or '.join(job.gpu_types)}" if job.gpu_types else ""
                 raise ClusterError(
-                    f"job {job.name!r} of app {app.name!r} needs {job.gpus_min} GPUs{kind}; cluster {cluster.name!r} "
+                    f"job {job.name!r} of app {app.name!r} needs {counted(job.gpus_min, 'GPU')}{kind}; cluster {cluster.name!r} "
                     f"has {checked[key]} that it can use. Lower its gpus_min or take a larger cluster."
                 )
 
