@@ -21,6 +21,7 @@ from themis.errors import InputError, TraceError, counted
 if TYPE_CHECKING:
     from themis.model.cluster import Cluster
     from themis.model.workload import Workload
+    from themis.profiles.speed import ProfileBook
     from themis.traces.demand import Demand
     from themis.traces.summary import UserSummary, WorkloadSummary
 
@@ -36,6 +37,7 @@ Trace = Annotated[
 ]
 Format = Annotated[str, typer.Option("--format", "-f", help="The file's format; else told by its looks.")]
 Seed = Annotated[int, typer.Option("--seed", "-s", min=0, help="Draws what the trace does not say.")]
+Profiles = Annotated[str, typer.Option("--profiles", help="Where speeds are from; see themis profiles.")]
 Target = Annotated[Path, typer.Argument(metavar="OUT", help="The CSV to write; .csv.gz packs it.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite OUT.")]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
@@ -60,6 +62,7 @@ def describe(
     seed: Seed = 0,
     users: Annotated[int, typer.Option("--users", "-u", min=0, help="Users to list, most work first.")] = 10,
     plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw demand, as .png or .svg.")] = None,
+    profiles: Profiles = "",
     as_json: AsJson = False,
 ) -> None:
     from themis.traces import demand, figure, summary
@@ -67,10 +70,11 @@ def describe(
     if plot:
         figure.check_name(plot)
     there = _cluster(cluster)
-    workload = _load(trace, trace_format, seed)
-    figures = summary.describe(workload, there)
-    wanted = demand.demand(workload)
-    tenants = summary.by_user(workload)
+    book = _book(trace, profiles)
+    workload = _load(trace, trace_format, seed, book)
+    figures = summary.describe(workload, there, book)
+    wanted = demand.demand(workload, book)
+    tenants = summary.by_user(workload, book)
     if as_json:
         _print_json(_as_dict(workload, figures, wanted, tenants, there))
     else:
@@ -99,18 +103,20 @@ def validate(
     cluster: Annotated[str, typer.Option("--cluster", "-c", help="A preset, 8x4, or a YAML file.")] = "",
     trace_format: Format = "",
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Most faults to list.")] = 20,
+    profiles: Profiles = "",
     as_json: AsJson = False,
 ) -> None:
     from themis.traces.summary import check_fits, check_lengths
 
     there = _cluster(cluster)
-    faults = _faults(trace, trace_format, limit)
-    workload = None if faults else _load(trace, trace_format, 0)
+    book = _book(trace, profiles)
+    faults = _faults(trace, trace_format, limit, book)
+    workload = None if faults else _load(trace, trace_format, 0, book)
     if workload:
         try:
-            check_lengths(workload)
+            check_lengths(workload, book)
             if there:
-                check_fits(workload, there)
+                check_fits(workload, there, book)
         except InputError as error:
             faults = [error]
     if as_json:
@@ -137,9 +143,16 @@ CONVERT = """Write a workload in the generic CSV, every job in full: what is rea
 
 
 @app.command(help=CONVERT)
-def convert(trace: Trace, target: Target, trace_format: Format = "", seed: Seed = 0, force: Force = False) -> None:
+def convert(
+    trace: Trace,
+    target: Target,
+    trace_format: Format = "",
+    seed: Seed = 0,
+    profiles: Profiles = "",
+    force: Force = False,
+) -> None:
     _check_target(target, force=force)
-    _write(_load(trace, trace_format, seed), target)
+    _write(_load(trace, trace_format, seed, _book(trace, profiles)), target)
 
 
 SCALE = """Write a workload made larger or smaller in the generic CSV.
@@ -162,34 +175,43 @@ def scale_(
     apps: Annotated[int, typer.Option("--apps", help="Apps to draw, or to repeat to; 0: as they are.")] = 0,
     trace_format: Format = "",
     seed: Seed = 0,
+    profiles: Profiles = "",
     force: Force = False,
 ) -> None:
     from themis.traces.scale import Scale, scale
 
     _check_target(target, force=force)
     by = Scale(time=time, load=load, gpus=gpus, apps=apps, seed=seed)
-    _write(scale(_load(trace, trace_format, seed), by), target)
+    _write(scale(_load(trace, trace_format, seed, _book(trace, profiles)), by), target)
 
 
 # ---- reading and writing -------------------------------------------------------------------------------------------
 
 
-def _load(trace: str, trace_format: str, seed: int) -> Workload:
+def _book(trace: str, profiles: str) -> ProfileBook:
+    from themis.client.home import default_home
+    from themis.profiles.library import load_book
+    from themis.traces.api import book_for
+
+    return load_book(profiles or book_for(_options(trace)[0]), default_home() / "profiles")
+
+
+def _load(trace: str, trace_format: str, seed: int, book: ProfileBook) -> Workload:
     from themis.traces.api import load_workload
 
     name, options = _options(trace)
-    return load_workload(name, seed=seed, format=trace_format, **options)
+    return load_workload(name, seed=seed, book=book, format=trace_format, **options)
 
 
-def _faults(trace: str, trace_format: str, limit: int) -> list[InputError]:
+def _faults(trace: str, trace_format: str, limit: int, book: ProfileBook) -> list[InputError]:
     from themis.traces.api import reader_of, registered
     from themis.traces.faults import find_faults
 
     name, options = _options(trace)
     if not trace_format and hasattr(registered().get(name), "generate"):
-        _load(trace, trace_format, 0)
+        _load(trace, trace_format, 0, book)
         return []
-    return find_faults(Path(name), reader_of(name, trace_format, options), limit=limit)
+    return find_faults(Path(name), reader_of(name, trace_format, options), book=book, limit=limit)
 
 
 def _options(trace: str) -> tuple[str, dict[str, Any]]:

@@ -92,3 +92,25 @@ def test_a_run_that_is_none_is_refused(themis: Command, tmp_path: Path) -> None:
     assert "no arbiter's home" in themis("profiles", "from-run", tmp_path).err
     ended = themis("profiles", "from-run", tmp_path / "absent.jsonl")
     assert (ended.code, "Traceback" in ended.err) == (2, False)
+
+
+def test_trace_commands_know_the_speeds_that_a_workload_is_of(themis: Command, tmp_path: Path) -> None:
+    told = themis("trace", "describe", "gavel_multi:jobs=20", "-c", "gavel-36", "--json")
+    assert json.loads(told.out)["jobs"] == 20
+    path = tmp_path / "jobs.csv"
+    assert themis("trace", "convert", "gavel_single:jobs=3", path).code == 0
+    assert themis("trace", "validate", path).code == 2, "the default book does not know its models"
+    assert themis("trace", "validate", path, "--profiles", "gavel", "-c", "gavel-36").code == 0
+    assert themis("trace", "scale", path, tmp_path / "half.csv", "--time", "0.5", "--profiles", "gavel").code == 0
+
+
+def test_what_cannot_be_estimated_is_said_in_one_sentence(themis: Command) -> None:
+    for arguments, sentence in (
+        (("-w", "demo", "--estimate", "probes=0.1"), "nothing to estimate"),
+        (("-w", "gavel_single:jobs=3", "-c", "gavel-36", "--estimate", "probe=0.1"), "Did you mean 'probes'"),
+        (("-w", "gavel_single:jobs=3", "-c", "gavel-36", "--estimate", "probes=2"), "probes is 2.0, expected a share"),
+        (("-w", "gavel_single:jobs=3", "-c", "gavel-36", "--profiles", "gavl"), "Did you mean 'gavel'"),
+    ):
+        ended = themis("simulate", "-p", "fifo", *arguments)
+        assert ended.code == 2
+        assert sentence in ended.err

@@ -19,7 +19,7 @@ from pydantic import FiniteFloat, TypeAdapter, ValidationError
 
 from themis.client.home import default_home
 from themis.errors import InputError, UnknownName
-from themis.forecast.believed import Estimation, believed_book
+from themis.forecast.believed import Estimation, believed_book, measured_configs
 from themis.model.cluster import Cluster
 from themis.model.settings import Settings
 from themis.model.units import Seconds
@@ -104,8 +104,13 @@ class Plan:
             return None
         how = build_options("estimate", Estimation, self.estimate)
         assert isinstance(how, Estimation)
-        wanted = ((job.model, regime.batch) for app in workload.apps for job in app.jobs for regime in job.regimes)
-        return believed_book(book, wanted, cluster.gpu_types, how, seed)
+        wanted = {(job.model, regime.batch) for app in workload.apps for job in app.jobs for regime in job.regimes}
+        if wanted.isdisjoint(measured_configs(book, cluster.gpu_types)):
+            raise InputError(
+                f"workload {self.workload!r} trains no model whose speed beside others was measured on {cluster.gpu_types[0]}, so "
+                "there is nothing to estimate; use gavel_single, or a table of your own as --profiles."
+            )
+        return believed_book(book, sorted(wanted), cluster.gpu_types, how, seed)
 
     def _input(self, cluster: Cluster, book: ProfileBook, seed: int) -> tuple[Workload, tuple[Outage, ...]]:
         """One seed's apps and machine failures, the same for every policy."""
