@@ -16,9 +16,9 @@ import threading
 import uuid
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from themis.adapters.apps import MOST_JOBS, request
 from themis.adapters.reference import reference
 from themis.client import themis_pb2 as pb
 from themis.client.client import Client, name_of
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 MARK, STUDY = "themis", "THEMIS_STUDY"
 """Attribute of trials that are an app's; variable that tells a job its study."""
-MOST_TRIALS = 1000
 
 
 def optimize(
@@ -74,37 +73,29 @@ def _submit(
     objective: Callable[[Any], Any],
     n_trials: int,
     *,
-    gpus: int | tuple[int, int] = 1,
-    hours: float = 1.0,
     name: str = "",
     env: dict[str, str] | None = None,
-    cwd: Path | None = None,
     **more: Any,
 ) -> tuple[pb.SubmitReply, str]:
-    if not 1 <= n_trials <= MOST_TRIALS:
-        raise InputError(f"n_trials is {n_trials}, expected 1 to {MOST_TRIALS}.")
-    if not hours > 0:
-        raise InputError(f"hours is {hours}, expected more than 0: the time that a trial needs on one GPU.")
-    low, high = (gpus, gpus) if isinstance(gpus, int) else gpus
+    if not 1 <= n_trials <= MOST_JOBS:
+        raise InputError(f"n_trials is {n_trials}, expected 1 to {MOST_JOBS}.")
     found, mark = reference(objective), uuid.uuid4().hex
     word = (study.study_name, _storage(study), study.sampler, study.pruner, found)
     told = base64.b64encode(pickle.dumps(word)).decode()
-    fields = set(pb.Program.DESCRIPTOR.fields_by_name)
-    program = {"launch": "machine"} | {key: value for key, value in more.items() if key in fields}
-    rest = {key: value for key, value in more.items() if key not in fields}
-    jobs = [
-        pb.Job(
-            name=f"trial{number}", regimes=[pb.Regime(steps=hours * 3600)], gpus_min=low, gpus_max=high,
-            program=pb.Program(
-                argv=[sys.executable, "-m", "themis.adapters.optuna_trial", str(number)], cwd=str(cwd or Path.cwd()),
-                env={**(env or {}), STUDY: told}, work_is_time=True, **program,
-            ),
-        )
-        for number in _enqueue(study, n_trials, mark)
-    ]  # fmt: skip
-    request = pb.SubmitRequest(key=mark, name=name or name_of([study.study_name]), jobs=jobs, **rest)
+    command = [sys.executable, "-m", "themis.adapters.optuna_trial"]
     try:
-        return client.submit(request), mark
+        numbers = _enqueue(study, n_trials, mark)
+        commands = {f"trial{number}": [*command, str(number)] for number in numbers}
+        more = {"gpus": 1, "hours": 1.0} | more
+        app = request(
+            "n_trials",
+            commands,
+            key=mark,
+            name=name or name_of([study.study_name]),
+            env={**(env or {}), STUDY: told},
+            **more,
+        )
+        return client.submit(app), mark
     except InputError:
         _close(study, mark)
         raise

@@ -1,0 +1,51 @@
+"""An app of many like jobs, as adapters submit them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from themis.client import themis_pb2 as pb
+from themis.errors import InputError
+
+MOST_JOBS = 1000
+
+
+def request(
+    what: str,
+    commands: Mapping[str, Sequence[str]],
+    *,
+    key: str,
+    name: str,
+    env: Mapping[str, str],
+    gpus: int | tuple[int, int],
+    hours: float,
+    cwd: Path | None = None,
+    **more: Any,
+) -> pb.SubmitRequest:
+    """Jobs by name, each a command; ``more`` : fields of ``SubmitRequest`` and of ``Program``.
+
+    Raises
+    ------
+    InputError : no jobs, too many, or hours that are not above 0; calls them ``what``.
+    """
+    if not 1 <= len(commands) <= MOST_JOBS:
+        raise InputError(f"{what} is {len(commands)}, expected 1 to {MOST_JOBS}.")
+    if not hours > 0:
+        raise InputError(f"hours is {hours}, expected more than 0: the time that each needs on one GPU.")
+    low, high = (gpus, gpus) if isinstance(gpus, int) else gpus
+    fields = set(pb.Program.DESCRIPTOR.fields_by_name)
+    program = {"launch": "machine"} | {key: value for key, value in more.items() if key in fields}
+    rest = {key: value for key, value in more.items() if key not in fields}
+    unknown = sorted(rest.keys() - set(pb.SubmitRequest.DESCRIPTOR.fields_by_name))
+    if unknown:
+        raise InputError(f"{unknown[0]!r} is no field of a submission or of a program; see themis.proto.")
+    jobs = [
+        pb.Job(
+            name=job, regimes=[pb.Regime(steps=hours * 3600)], gpus_min=low, gpus_max=high,
+            program=pb.Program(argv=argv, cwd=str(cwd or Path.cwd()), env=dict(env), work_is_time=True, **program),
+        )
+        for job, argv in commands.items()
+    ]  # fmt: skip
+    return pb.SubmitRequest(key=key, name=name, jobs=jobs, **rest)

@@ -1,0 +1,269 @@
+"""Ray Tune's trials on Themis' GPUs: a ``Tuner`` as it is, with its searcher and its scheduler, trains in jobs of one app.
+
+    with on_themis(train, workers=4, gpus=1, hours=0.5) as trainable:
+        results = tune.Tuner(trainable, param_space=..., tune_config=tune.TuneConfig(scheduler=ASHAScheduler(), ...)).fit()
+
+    Tuner -> trial (an actor without GPUs) --desk--> worker (a job: a process on leased GPUs), which calls ``train``
+
+The app has as many jobs as may train at once. A job is a worker: it takes a trial that waits, calls its function with its
+config and checkpoint, and hands every report to the trial, which hands it to Tune and answers when Tune goes on. A worker
+that is preempted leaves its trial to the next one, which begins at the last checkpoint; reports that Tune has heard are not
+repeated. Only Tune's public names are used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client as dial
+from multiprocessing.connection import Connection, Listener
+from pathlib import Path
+from typing import Any
+
+from themis.adapters.apps import request
+from themis.adapters.folders import pack, receive_folder, send_packed
+from themis.client.client import OVER, Client
+from themis.errors import InputError
+
+DESK, KEY = "THEMIS_TUNE_DESK", "THEMIS_TUNE_KEY"
+LOOK_S = 5.0
+"""Between looks at whether trials wait for an app that is over."""
+Address = tuple[str, int]
+
+
+@contextmanager
+def on_themis(
+    train: Callable[[dict[str, Any]], Any],
+    *,
+    workers: int = 1,
+    cpus: float = 1.0,
+    name: str = "tune",
+    client: Client | None = None,
+    env: dict[str, str] | None = None,
+    **more: Any,
+) -> Iterator[Any]:
+    """A trainable for ``tune.Tuner``, and an app for its trials as long as the context lasts.
+
+    Parameters
+    ----------
+    train : a function of the config that calls ``tune.report``; classes are refused.
+    workers : trials that may train at once. ``gpus`` : of each; or (fewest, most), then the number changes with the lease
+        and ``THEMIS_GPUS`` tells it. ``hours`` : what a worker is believed to need on one GPU for its part of the sweep.
+    cpus : of the actor of each trial, which only waits and hands on.
+    more : fields of ``SubmitRequest`` (user, weight, retries) and of ``Program`` (cwd, grace_s, checkpoint_dir).
+
+    Raises
+    ------
+    InputError : a trainable that is not a function, or a submission that is refused.
+    """
+    if isinstance(train, type) or not callable(train):
+        raise InputError(f"the trainable is {train!r}, expected a function of the config; classes cannot be run yet.")
+    import ray
+    from ray import cloudpickle, tune
+
+    if not ray.is_initialized():
+        ray.init()
+    key, host = secrets.token_hex(16), ray.util.get_node_ip_address()
+    with nullcontext(client) if client else Client() as connection, Desk.open(host, key) as desk:
+        environment = {**(env or {}), DESK: f"{desk.address[0]}:{desk.address[1]}", KEY: key}
+        commands = {f"worker{n}": [sys.executable, "-m", "themis.adapters.tune_worker"] for n in range(workers)}
+
+        def enter() -> int:
+            fields = {"gpus": 1, "hours": 1.0} | more
+            made = request("workers", commands, key=secrets.token_hex(16), name=name, env=environment, **fields)
+            return connection.submit(made).app
+
+        apps = [enter()]
+        ended = threading.Event()
+
+        def look() -> None:
+            # Workers that had nothing to do have ended; trials that came later want new ones.
+            while not ended.wait(LOOK_S):
+                if desk.trials and (app := connection.show(apps[-1]).app).state in OVER:
+                    if app.state == "completed":
+                        apps.append(enter())
+                    else:
+                        desk.refuse(f"app {app.name} was {app.state}: {app.reason or 'see its history'}")
+
+        watch = threading.Thread(target=look, name="themis-tune", daemon=True)
+        watch.start()
+        try:
+            yield tune.with_resources(_relay(cloudpickle.dumps(train), desk.address, key), {"CPU": cpus})
+        finally:
+            ended.set()
+            watch.join()
+            for app in apps:
+                # It may be over.
+                with contextlib.suppress(InputError):
+                    connection.cancel(app)
+
+
+@dataclass(slots=True)
+class Desk:
+    """Where trials wait for a worker and workers for a trial; first come, first served."""
+
+    listener: Listener
+    trials: deque[Connection] = field(default_factory=deque)
+    workers: deque[Address] = field(default_factory=deque)
+
+    @classmethod
+    @contextmanager
+    def open(cls, host: str, key: str) -> Iterator[Desk]:
+        """Serve until the context ends."""
+        desk = cls(Listener((host, 0), authkey=key.encode()))
+        thread = threading.Thread(target=desk._serve, name="themis-desk", daemon=True)
+        thread.start()
+        try:
+            yield desk
+        finally:
+            # The thread waits in accept.
+            with contextlib.suppress(OSError, EOFError), dial(desk.address, authkey=key.encode()) as last:
+                last.send(("close", None))
+            thread.join()
+            desk.listener.close()
+            for trial in desk.trials:
+                trial.close()
+
+    @property
+    def address(self) -> Address:
+        """Where it listens."""
+        host, port = self.listener.address
+        return str(host), int(port)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                guest = self.listener.accept()
+                kind, value = guest.recv()
+            except (OSError, EOFError, AuthenticationError):
+                continue
+            if kind == "trial":
+                self.trials.append(guest)
+            else:
+                guest.close()
+            if kind == "worker":
+                self.workers.append(value)
+            elif kind == "close":
+                return
+            self._match()
+
+    def refuse(self, why: str) -> None:
+        """There will be no worker for those that wait."""
+        while self.trials:
+            with contextlib.suppress(OSError, IndexError), self.trials.popleft() as trial:
+                trial.send(why)
+
+    def _match(self) -> None:
+        while self.trials and self.workers:
+            trial = self.trials.popleft()
+            with contextlib.suppress(OSError):
+                # A trial that Tune has stopped hung up: that can be read, nothing else ever can.
+                if not trial.poll():
+                    trial.send(self.workers[0])
+                    self.workers.popleft()
+            trial.close()
+
+
+def _relay(function: bytes, desk: Address, key: str) -> Callable[[dict[str, Any]], None]:
+    """What runs in a trial's actor: Tune's function trainable, whose work is done elsewhere."""
+
+    def trial(config: dict[str, Any]) -> None:
+        from ray import tune
+
+        start = tune.get_checkpoint()
+        root = Path(tempfile.mkdtemp(prefix="themis-trial-"))
+        try:
+            latest = None
+            if start is not None:
+                latest = Path(start.to_directory(str(root / "start")))
+            conversation = Conversation(root, latest)
+            while not conversation.over:
+                with contextlib.suppress(OSError, EOFError), worker_of(desk, key) as worker:
+                    conversation.hold(worker, (function, config, tune.get_context().get_trial_id()), _report)
+        finally:
+            shutil.rmtree(root, ignore_errors=True)
+
+    return trial
+
+
+def _report(metrics: dict[str, Any], checkpoint: Path | None) -> None:
+    from ray import tune
+
+    tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(str(checkpoint)) if checkpoint else None)
+
+
+@dataclass(slots=True)
+class Conversation:
+    """A trial's side of its work, which one worker after another may do."""
+
+    root: Path
+    latest: Path | None
+    """The newest checkpoint."""
+    made: int = 0
+    """Reports that Tune heard after it."""
+    count: int = 0
+    over: bool = False
+
+    def hold(
+        self, worker: Connection, word: tuple[Any, ...], report: Callable[[dict[str, Any], Path | None], None]
+    ) -> None:
+        """With one worker, to the end or until it is gone (EOFError, OSError); then call it with the next one.
+
+        Raises
+        ------
+        RuntimeError : the function raised; with its traceback.
+        """
+        repeated = self.made
+        worker.send((*word, self.latest is not None))
+        if self.latest is not None:
+            send_packed(worker, pack(self.latest))
+        while True:
+            kind, value, saved = worker.recv()
+            if kind == "failed":
+                self.over = True
+                raise RuntimeError(value)
+            if kind == "done":
+                self.over = True
+                return
+            self.count += 1
+            folder = receive_folder(worker, self.root / f"checkpoint{self.count}") if saved else None
+            if repeated:
+                repeated -= 1
+            else:
+                report(value, folder)
+                self.made += 1
+            if folder is not None:
+                if self.latest is not None:
+                    shutil.rmtree(self.latest, ignore_errors=True)
+                # What is repeated still was reported after this checkpoint.
+                self.latest, self.made = folder, repeated
+            worker.send("go on")
+
+
+@contextmanager
+def worker_of(desk: Address, key: str) -> Iterator[Connection]:
+    """A worker for a trial, waited for; one that died meanwhile is passed over. RuntimeError when there will be none."""
+    while True:
+        with dial(desk, authkey=key.encode()) as clerk:
+            clerk.send(("trial", None))
+            address = clerk.recv()
+        if isinstance(address, str):
+            raise RuntimeError(address)
+        try:
+            worker = dial(address, authkey=key.encode())
+        except (OSError, EOFError):
+            time.sleep(0.1)
+            continue
+        with worker:
+            yield worker
+        return
