@@ -1,0 +1,276 @@
+"""Whatever callers send is answered, or refused in one sentence: no traceback, no broken arbiter, nothing half done.
+
+Bounded in examples; the same examples each time.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+import yaml
+from fake import World, request, world
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from themis.client import themis_pb2 as pb
+from themis.client.channel import METHODS
+from themis.client.home import read_token
+from themis.client.spec import read_requests
+from themis.errors import InputError
+from themis.service import views
+from themis.service.access import Caller
+from themis.service.config import Config
+from themis.service.submission import submit
+from themis.service.up import Service, running
+
+BOUNDED = settings(
+    max_examples=60, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)  # fmt: skip
+EDGES: list[float] = [0.0, 1.0, -1.0, 0.5, 2.0, 1e-300, 1e15, 1e300, float("inf"), float("-inf"), float("nan")]
+TEXTS = st.one_of(
+    st.sampled_from(["", "a", "a-1", "u", "0", "1", "ok", "any", "failed", "generic", "*", "gpu", "machine", "/tmp", "SIGTERM",
+                     "..", "a\0b", "é", "x" * 70, "9" * 5000, "-1", "' OR 1=1 --"]),
+    st.text(max_size=8),
+)  # fmt: skip
+
+
+@st.composite
+def messages(draw: st.DrawFn, kind: Any, depth: int = 0) -> Any:
+    """A message of a kind, each field left out or of any value that its type can hold, many of them at its edge."""
+    out = kind()
+    for field in kind.DESCRIPTOR.fields:
+        if not draw(st.sampled_from([True, True, False])):
+            continue
+        is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
+        if is_map:
+            getattr(out, field.name).update(draw(st.dictionaries(TEXTS, TEXTS, max_size=2)))
+        elif field.message_type is not None:
+            if depth > 4:
+                continue
+            inner = messages(getattr(pb, field.message_type.name), depth + 1)
+            if _several(field):
+                getattr(out, field.name).extend(draw(st.lists(inner, max_size=2)))
+            else:
+                getattr(out, field.name).CopyFrom(draw(inner))
+        elif _several(field):
+            getattr(out, field.name).extend(draw(st.lists(_values(field), max_size=3)))
+        else:
+            setattr(out, field.name, draw(_values(field)))
+    return out
+
+
+def _several(field: Any) -> bool:
+    return bool(field.is_repeated) if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED
+
+
+def _values(field: Any) -> st.SearchStrategy[Any]:
+    match field.cpp_type:
+        case field.CPPTYPE_STRING:
+            return TEXTS if field.type == field.TYPE_STRING else st.binary(max_size=8)
+        case field.CPPTYPE_BOOL:
+            return st.booleans()
+        case field.CPPTYPE_DOUBLE | field.CPPTYPE_FLOAT:
+            return st.one_of(st.sampled_from(EDGES), st.floats())
+        case field.CPPTYPE_INT32 | field.CPPTYPE_UINT32:
+            return st.sampled_from([0, 1, 2, 5, -1, 2**31 - 1, -(2**31)])
+    return st.sampled_from([0, 1, 3, -1, 2**62, -(2**63)])
+
+
+@st.composite
+def submissions(draw: st.DrawFn) -> pb.SubmitRequest:
+    """Near to right: a proper submission with one message of it, or some fields, replaced by anything."""
+    asked = request("a", gpus=(1, 2), jobs=draw(st.integers(1, 3)))
+    wild = draw(messages(pb.SubmitRequest))
+    for field in draw(st.lists(st.sampled_from([f.name for f in pb.SubmitRequest.DESCRIPTOR.fields]), max_size=3)):
+        part = pb.SubmitRequest()
+        part.CopyFrom(wild)
+        for other in pb.SubmitRequest.DESCRIPTOR.fields:
+            if other.name != field:
+                part.ClearField(other.name)
+        if field == "jobs":
+            del asked.jobs[:]
+        asked.MergeFrom(part)
+    job = asked.jobs[0] if asked.jobs else asked.jobs.add()
+    for field in draw(st.lists(st.sampled_from([f.name for f in pb.Job.DESCRIPTOR.fields]), max_size=2)):
+        changed = draw(messages(pb.Job))
+        job.ClearField(field)
+        for other in pb.Job.DESCRIPTOR.fields:
+            if other.name != field:
+                changed.ClearField(other.name)
+        job.MergeFrom(changed)
+    return asked
+
+
+@pytest.fixture(scope="module")
+def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("fuzzed"), 2, 2, max_apps=40, cpus=4, memory=4 << 30) as w:
+        yield w
+
+
+@BOUNDED
+@given(submissions(), st.booleans())
+def test_any_submission_is_taken_or_refused_and_the_arbiter_goes_on(
+    fuzzed: World, asked: pb.SubmitRequest, admin: bool
+) -> None:
+    known = fuzzed.arbiter.state.apps.size
+    refused = ""
+    try:
+        made = fuzzed.ask(lambda a: submit(a, asked, Caller(user="u", admin=admin)))
+    except InputError as error:
+        refused = str(error)
+    assert "\n" not in refused
+    if refused:
+        assert len(fuzzed.arbiter.journal.apps()) == fuzzed.arbiter.state.apps.size == known
+    else:
+        fuzzed.turn(1.1)
+        fuzzed.ask(lambda a: views.show(a, str(made.app)))
+        fuzzed.ask(lambda a: views.apps(a, pb.AppsRequest()))
+        if made.app % 2 and fuzzed.arbiter.state.apps.active[made.app]:
+            fuzzed.ask(lambda a: a.cancel(made.app))
+    assert fuzzed.arbiter.engine.problem == ""
+
+
+def test_what_was_taken_from_them_is_there_after_a_restart(fuzzed: World) -> None:
+    home, clock = fuzzed.arbiter.journal.path.parent, fuzzed.clock
+    assert len(fuzzed.arbiter.journal.apps()) >= 3, "some are right"
+    apps = [(entry.name, entry.outcome) for entry in fuzzed.arbiter.journal.apps()]
+    held = fuzzed.held()
+    with world(home, 2, 2, clock=clock, cpus=4, memory=4 << 30) as w:
+        assert [(entry.name, entry.outcome) for entry in w.arbiter.journal.apps()] == apps
+        assert w.held() == held
+
+
+YAML = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), TEXTS, st.sampled_from(["1h", "2..8", "0-9%4", "4 GiB"])),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXTS, inner, max_size=3)),
+    max_leaves=6,
+)  # fmt: skip
+KEYS = [
+    "gpus", "gpu_types", "cpus", "memory", "env", "walltime", "retries", "after", "array", "sweep", "work", "model", "speed",
+    "launch", "grace", "deadline", "nmae",
+]  # fmt: skip
+
+
+@BOUNDED
+@given(st.dictionaries(st.sampled_from(KEYS), YAML, max_size=3))
+def test_any_job_file_becomes_a_submission_or_one_sentence(
+    tmp_path_factory: pytest.TempPathFactory, data: dict[str, Any]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "fuzzed-job.yaml"
+    path.write_text(yaml.safe_dump({"name": "a", "command": "true", **data}))
+    refused = ""
+    try:
+        read_requests(path)
+    except InputError as error:
+        refused = str(error)
+    assert "\n" not in refused
+
+
+# ---- over the wire --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    config = Config(
+        gpus=1, port=0, http_port=0, lease_s=2, tick_s=1, container_s=0.2, grace_s=0, allow_root=os.geteuid() == 0,
+        single_trust=True, validate=True, retries=0, node_renew_s=1, node_lease_s=10, max_apps=10,
+    )  # fmt: skip
+    with running(tmp_path_factory.mktemp("home"), config) as up:
+        yield up
+
+
+def token_of(service: Service) -> str:
+    return read_token(service.arbiter.journal.path.parent)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(METHODS.keys() - {"AddUser"}))
+def test_no_message_makes_a_method_fail(service: Service, name: str) -> None:
+    """Proper codes alone; INTERNAL and UNKNOWN are tracebacks of ours."""
+    method = METHODS[name]
+    kind = type(method.read(b""))
+    ours = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
+    metadata = (("authorization", f"Bearer {token_of(service)}"),)
+    with grpc.insecure_channel(service.endpoint.grpc) as channel:
+        make = channel.unary_stream if method.stream else channel.unary_unary
+        call = make(method.path, lambda message: message.SerializeToString(), method.read_reply)
+
+        @settings(BOUNDED, max_examples=15)
+        @given(messages(kind))
+        def check(message: Any) -> None:
+            for field in ("follow", "env"):
+                if field in kind.DESCRIPTOR.fields_by_name:
+                    message.ClearField(field)
+            refused = None
+            try:
+                found = call(message, metadata=metadata, timeout=10.0)
+                if method.stream:
+                    for _ in zip(range(20), found):
+                        pass
+                    found.cancel()
+            except grpc.RpcError as error:
+                refused = error
+            assert refused is None or refused.code() not in ours, refused
+
+        check()
+    assert service.arbiter.broken is None
+
+
+@pytest.mark.slow
+def test_bytes_that_are_no_message_are_refused(service: Service) -> None:
+    metadata = (("authorization", f"Bearer {token_of(service)}"),)
+    with grpc.insecure_channel(service.endpoint.grpc) as channel:
+        call = channel.unary_unary(METHODS["Submit"].path, lambda data: data, METHODS["Submit"].read_reply)
+        for data in (b"\xff", b"\x0a\xff\xff\xff\xff\x0f", os.urandom(0) + b"\x08" * 50):
+            with pytest.raises(grpc.RpcError):
+                call(data, metadata=metadata, timeout=10.0)
+    assert service.arbiter.broken is None
+
+
+PARTS = st.one_of(
+    TEXTS, st.sampled_from(["v1", "apps", "events", "history", "info", "%00", "%ff", "..", "?user=%ff", "?after=1e9"])
+)
+
+
+@pytest.mark.slow
+def test_no_request_makes_the_status_pages_fail(service: Service) -> None:
+    token = token_of(service)
+
+    @BOUNDED
+    @given(
+        st.lists(PARTS, max_size=4),
+        st.dictionaries(st.sampled_from(["user", "after", "limit", "x"]), TEXTS, max_size=2),
+    )
+    def check(parts: list[str], query: dict[str, str]) -> None:
+        from urllib.parse import quote, urlencode
+
+        path = "/" + "/".join(p if p.startswith(("?", "%")) else quote(p, safe="") for p in parts)
+        page = http.client.HTTPConnection(service.endpoint.http.removeprefix("http://"), timeout=30)
+        page.request(
+            "GET",
+            f"{path}{'&' if '?' in path else '?'}{urlencode(query)}",
+            headers={"Authorization": f"Bearer {token}"},
+        )
+        answer = page.getresponse()
+        said = json.loads(answer.read())
+        page.close()
+        assert answer.status < 500, said
+
+    check()
+    assert service.arbiter.broken is None
+
+
+@pytest.mark.slow
+def test_odd_authorizations_are_refused_and_not_logged_as_bugs(service: Service) -> None:
+    for given_ in ("", "Bearer", "Bearer é", "Bearer " + "x" * 5000, "\x80\x81"):
+        page = http.client.HTTPConnection(service.endpoint.http.removeprefix("http://"), timeout=30)
+        page.request("GET", "/v1/info", headers={"Authorization": given_.encode("latin-1", "replace")})
+        assert page.getresponse().status == 401
+        page.close()
