@@ -11,7 +11,7 @@ import pytest
 from themis.core.tables import Growing
 from themis.errors import ClusterError
 from themis.model.cluster import Cluster
-from themis.model.events import AppFinished, Grant, JobEnded, JobStarted, Renew, Revoke
+from themis.model.events import Allocated, AppFinished, Grant, JobEnded, JobStarted, Renew, Revoke
 from themis.model.settings import Settings
 from themis.model.workload import App, Halving, LossCurve, Regime, Rung, Workload
 from themis.policies.api import make_policy
@@ -184,3 +184,12 @@ def test_a_growing_column_is_moved_only_when_its_room_is_used_up() -> None:
         before = view
     assert np.array_equal(before[:, 1], np.arange(1000))
     assert moved <= 12
+
+
+def test_what_happens_within_the_gathering_time_is_one_decision() -> None:
+    apps = [app("a", [job(100.0)]), app("b", [job(100.2)]), app("gang", [job(50.0, 2)], arrival=1.0)]
+    apart = run(machines(2), [*apps, app("late", [job(50.0)], arrival=2.0)], policy="tiresias")
+    together = run(machines(2), [*apps, app("late", [job(50.0)], arrival=2.0)], policy="tiresias", gather_s=0.5)
+    assert [(t, len(r.gpus)) for t, r in apart if isinstance(r, Grant)][2:3] == [(100.0, 1)]
+    assert [(t, len(r.gpus)) for t, r in together if isinstance(r, Grant)][:3] == [(0.5, 1), (0.5, 1), (101.0, 2)]
+    assert len(times(together, Allocated)) < len(times(apart, Allocated))

@@ -18,7 +18,14 @@ from themis.service.arbiter import Arbiter
 from themis.service.config import Config
 from themis.service.journal import Journal
 
-SHORT: Mapping[str, Any] = {"lease_s": 2.0, "tick_s": 1.0, "container_s": 0.0, "validate": True, "grace_s": 1.0}
+SHORT: Mapping[str, Any] = {
+    "lease_s": 2.0,
+    "tick_s": 1.0,
+    "container_s": 0.0,
+    "gather_s": 0.0,
+    "validate": True,
+    "grace_s": 1.0,
+}
 
 
 @dataclass

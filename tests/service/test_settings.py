@@ -68,6 +68,7 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
         max_submissions: 13
         allow_root: true
         single_trust: true
+        gather: 1s
         check_state: true
         groups: {g: {weight: 2, gpus: 5}}
         users: {u: {group: g, gpus: 3}}

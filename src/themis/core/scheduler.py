@@ -167,9 +167,11 @@ class Scheduler:
         return bool(jobs.status[job] == Status.RUNNING and jobs.attempt[job] == attempt)
 
     def _changed(self) -> None:
-        """Something happened that may free GPUs or want some: settle when the instant is over."""
+        """Something happened that may free GPUs or want some: settle soon, together with what happens until then."""
+        now, due = self.state.now, self.state.now + self.settings.gather_s
         self.state.version += 1
-        self._wake(self.state.now)
+        if not any(now <= time <= due for time in self.wakes):
+            self._wake(due)
 
     def _wake(self, time: Seconds) -> None:
         if time not in self.wakes:

@@ -16,6 +16,7 @@ class Settings:
     ----------
     lease_s : length of a lease (Themis §6.4: 10 minutes). ``tick_s`` : expiries fall on multiples of it.
     container_s : cost of a real change of GPUs (§6.2.3: 35 s median); the model's checkpoint cost comes on top.
+    gather_s : what happens within so long is decided on together; jobs that end alike end a little apart in real life.
     checkpoint_every_s : a crash loses at most the work since the last multiple of it.
     validate : check every invariant after every step (tests).
     """
@@ -23,6 +24,7 @@ class Settings:
     lease_s: Seconds = 600.0
     tick_s: Seconds = 60.0
     container_s: Seconds = 35.0
+    gather_s: Seconds = 0.0
     checkpoint_every_s: Seconds = 600.0
     seed: int = 0
     validate: bool = False
@@ -31,8 +33,9 @@ class Settings:
         for name in ("lease_s", "tick_s", "checkpoint_every_s"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} is {getattr(self, name)}, expected more than 0 seconds.")
-        if self.container_s < 0:
-            raise InputError(f"container_s is {self.container_s}, expected 0 seconds or more.")
+        for name in ("container_s", "gather_s"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} is {getattr(self, name)}, expected 0 seconds or more.")
         if self.lease_s < self.tick_s:
             raise InputError(
                 f"lease_s is {self.lease_s}, shorter than tick_s {self.tick_s}; make the lease at least one tick."

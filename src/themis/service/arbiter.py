@@ -140,8 +140,9 @@ class Arbiter:
         self.per_gpu = per_gpu(config, hosts)
         self._closing = self._ended = False
         self.settings = Settings(
-            lease_s=config.lease_s, tick_s=config.tick_s, container_s=config.container_s,
-            checkpoint_every_s=config.checkpoint_every_s, seed=config.seed, validate=config.validate,
+            lease_s=config.lease_s, tick_s=config.tick_s, container_s=config.container_s, seed=config.seed,
+            gather_s=recovery.gather_of(journal, config), checkpoint_every_s=config.checkpoint_every_s,
+            validate=config.validate,
         )  # fmt: skip
         policy = make_policy(config.policy)
         self.desk = Desk(

@@ -28,7 +28,8 @@ class Config:
     policy : as ``themis simulate -p`` takes it. ``seed`` : of policies that draw lots.
     profiles : books of speeds, as ``themis simulate --profiles`` takes them.
     lease_s : the least time that GPUs stay with a job that can use them. ``tick_s`` : leases end at multiples of it.
-    container_s : what a change of GPUs is believed to cost. ``checkpoint_every_s`` : how often jobs are believed to save.
+    container_s : what a change of GPUs is believed to cost. ``gather_s`` : what happens within so long is decided on
+        together. ``checkpoint_every_s`` : how often jobs are believed to save.
     unknown_work_s : training on its fewest GPUs of a job of which nothing is known.
     port : of gRPC. ``http_port`` : of the status pages; -1 for none. 0 lets the system choose.
     host : address to listen on. Only loopback is safe: calls are not encrypted.
@@ -62,6 +63,7 @@ class Config:
     lease_s: Seconds = 600.0
     tick_s: Seconds = 60.0
     container_s: Seconds = 35.0
+    gather_s: Seconds = 0.5
     checkpoint_every_s: Seconds = 600.0
     unknown_work_s: Seconds = PRIOR_S
     seed: int = 0

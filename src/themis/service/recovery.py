@@ -15,7 +15,10 @@ from themis.model.events import SCHEMA, Header, MachineJoined
 from themis.policies.api import params
 
 if TYPE_CHECKING:
+    from themis.model.units import Seconds
     from themis.service.arbiter import Arbiter
+    from themis.service.config import Config
+    from themis.service.journal import Journal
 
 
 def begin(arbiter: Arbiter, wall: float) -> None:
@@ -36,6 +39,13 @@ def begin(arbiter: Arbiter, wall: float) -> None:
         engine.advance(0.0)
 
 
+def gather_of(journal: Journal, config: Config) -> Seconds:
+    """What is gathered for one decision; journals from before there was such a setting go on as they began."""
+    _, header = next(journal.records(), (0.0, None))
+    old = isinstance(header, Header) and "gather_s" not in header.settings
+    return 0.0 if old else config.gather_s
+
+
 def recall(arbiter: Arbiter) -> int:
     """Check that the journal is ours, then fold it; returns its records.
 
@@ -48,7 +58,7 @@ def recall(arbiter: Arbiter) -> int:
     _, header = next(records)
     if not isinstance(header, Header):
         raise InputError(f"{journal.path} begins with a {type(header).__name__}, expected a Header.")
-    then: dict[str, object] = {**header.settings, "policy": header.policy, "seed": header.seed}
+    then: dict[str, object] = {"gather_s": 0.0, **header.settings, "policy": header.policy, "seed": header.seed}
     now: dict[str, object] = {
         **_core_settings(arbiter), "policy": arbiter.config.policy, "seed": arbiter.config.seed
     }  # fmt: skip
@@ -87,7 +97,7 @@ def hand_over(arbiter: Arbiter) -> None:
 
 
 def _core_settings(arbiter: Arbiter) -> dict[str, float]:
-    names = ("lease_s", "tick_s", "container_s", "checkpoint_every_s")
+    names = ("lease_s", "tick_s", "container_s", "gather_s", "checkpoint_every_s")
     return {name: getattr(arbiter.settings, name) for name in names}
 
 

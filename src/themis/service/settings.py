@@ -94,6 +94,7 @@ class ServiceText(Written):
     lease: Duration = Field(default=600.0, description="length of a lease: the least time with GPUs (10m)")
     tick: Duration = Field(default=60.0, description="leases end at multiples of it (60s)")
     container: Wait = Field(default=35.0, description="what a change of GPUs is believed to cost (35s)")
+    gather: Wait = Field(default=0.5, description="what happens within so long is decided on together (500ms)")
     checkpoint_every: Duration = Field(default=600.0, description="how often jobs are believed to save (10m)")
     unknown_work: Duration = Field(
         default=PRIOR_S, description="training on its fewest GPUs of a job of which nothing is known (3h45m)"
@@ -306,6 +307,7 @@ def _config(findings: Findings, path: Path | None) -> Config:
         gpus=text.gpus, cluster=_machines(text.machines, findings, path), engine=text.engine, address=text.address,
         node_root=text.node_root or "", cpus=text.cpus, memory=text.memory,
         policy=text.policy, profiles=text.profiles, lease_s=text.lease, tick_s=text.tick, container_s=text.container,
+        gather_s=text.gather,
         checkpoint_every_s=text.checkpoint_every, unknown_work_s=text.unknown_work, seed=text.seed, host=text.host,
         port=text.port, http_port=text.http_port, retries=text.retries, backoff_s=text.backoff,
         backoff_most_s=text.backoff_most, grace_s=text.grace, node_lease_s=text.node_lease, node_renew_s=text.node_renew,

@@ -87,7 +87,8 @@ class Simulation:
     def header(self) -> Header:
         """First record of the log."""
         settings: Mapping[str, Any] = {
-            name: getattr(self.settings, name) for name in ("lease_s", "tick_s", "container_s", "checkpoint_every_s")
+            name: getattr(self.settings, name)
+            for name in ("lease_s", "tick_s", "container_s", "gather_s", "checkpoint_every_s")
         }
         return Header(
             schema=SCHEMA, version=__version__, simulated=True, policy=self.policy_name, params=params(self.policy),
