@@ -16,6 +16,7 @@ import numpy as np
 
 from themis.core import snapshot as snapshots
 from themis.core.intend import intend
+from themis.core.offer import Offer
 from themis.core.place import place
 from themis.core.state import State
 from themis.model.settings import Settings
@@ -61,7 +62,8 @@ def busy_state(apps: int, seed: int = 0) -> State:
 def one_decision(state: State, policy: str) -> None:
     """Snapshot, answer, gangs, exact GPUs."""
     view = snapshots.take(state)
-    place(view, intend(view, decide(make_policy(policy), view, Workbench()).answer))
+    offer = Offer(state=state, by=state.now)
+    place(state, intend(state, decide(make_policy(policy), view, Workbench()).answer, offer), offer)
 
 
 def main() -> None:

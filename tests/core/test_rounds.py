@@ -37,6 +37,7 @@ class Given:
     gpus: tuple[int, ...] = ()
     resolve_interval: float | None = 0.0
     backfill: bool = True
+    spare: bool = False
     asked: list[float] = field(default_factory=list)
     claims: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -44,7 +45,7 @@ class Given:
 
     @property
     def pace(self) -> Pace:
-        return Pace(ROUND, self.resolve_interval, self.backfill)
+        return Pace(ROUND, self.resolve_interval, self.backfill, spare=self.spare)
 
     def __call__(self, s: Snapshot, bench: Workbench) -> Solved:
         self.asked.append(s.now)
@@ -125,14 +126,14 @@ def most_off(seed: int, types: int, rounds: int = 60) -> float:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_single_gpu_jobs_are_at_most_two_rounds_off_their_shares_of_one_type(seed: int) -> None:
-    assert most_off(seed, types=1) <= 2.0
+def test_single_gpu_jobs_are_at_most_a_round_off_their_shares_of_one_type(seed: int) -> None:
+    assert most_off(seed, types=1) <= 1.0
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_on_several_types_jobs_stay_within_a_few_rounds_of_their_shares(seed: int) -> None:
-    """Algorithm 1 is greedy: who is owed two types at once can have only one of them, so errors add up a little."""
-    assert most_off(seed, types=3) <= 3.0
+def test_on_several_types_jobs_stay_within_two_rounds_of_their_shares(seed: int) -> None:
+    """Who is owed two types at once can have only one of them; see ``test_round_bounds``."""
+    assert most_off(seed, types=3) <= 2.0
 
 
 def test_accounts_are_carried_over_when_shares_are_solved_anew() -> None:
@@ -171,6 +172,14 @@ def test_gpus_freed_in_mid_round_are_backfilled_or_idle_to_its_end() -> None:
         apps = [app("a", [job(130.0)]), app("b", [job(50.0)], arrival=10.0)]
         log = run(Given(x=((1.0,), (1.0,)), backfill=backfill), apps, cluster(1))
         assert [t for t, r in log if isinstance(r, AppFinished)] == [130.0, start + 50.0]
+
+
+def test_gpus_that_no_share_claims_idle_or_go_to_who_waits_on_top_of_its_share() -> None:
+    """Two GPU types, all of job 0's share on the first: the other job waits, or runs on the second."""
+    for spare, end in ((False, 150.0), (True, 100.0)):
+        policy = Given(x=((1.0, 0.0), (1.0, 0.0)), gpus=(1, 1), spare=spare)
+        log = run(policy, [app("a", [job(50.0)]), app("b", [job(100.0)])], cluster(1, 1))
+        assert [t for t, r in log if isinstance(r, AppFinished) and r.app == 1] == [end]
 
 
 def test_shares_are_solved_when_jobs_come_or_go_and_not_at_every_round() -> None:
@@ -218,7 +227,7 @@ def test_what_the_objective_needs_goes_first_where_gangs_do_not_pack() -> None:
     account.adopt(TimeShare(combos=combos, gpus=np.array([1, 2, 2]), x=x, round_s=ROUND, due=due), 0.0, 0)
     able = np.ones(3, dtype=bool)
     for r in range(20):
-        first = account.priority(r * ROUND, able).argmax()
+        first = account.priority(r * ROUND, (r + 1) * ROUND, able).argmax()
         assert first == 0
         account.deal(0, 0, ROUND)
 

@@ -32,12 +32,13 @@ _DERIVED = frozenset(
     {
         "book", "settings", "forecaster", "outlines", "speeds", "machines", "gpu_types", "racks", "machine_size",
         "machine_type", "machine_rack", "machine_slot", "gpu_machine", "gpu_slot", "app_specs", "job_specs", "regimes",
-        "curves", "rounds", "apps", "jobs", "measured",
+        "curves", "rounds", "apps", "jobs", "measured", "machine_first", "machine_of", "slot_of", "leased_to", "occupied_by",
     }
 )  # fmt: skip
 """Attributes of the state that are saved in a way of their own, or follow from others."""
 _FILLED = ("machine_up", "gpu_job", "gpu_occupant")
 """Columns of the machines that do not follow from them; they are filled where ``add_machine`` made room."""
+_LEASES = ("held_back", "held", "awaited", "stopping")
 _CLASSES: Mapping[str, type[Any]] = MappingProxyType(
     {
         kind.__name__: kind
@@ -65,7 +66,7 @@ def save(core: Scheduler) -> dict[str, Any]:
         "curves": pack(dict(vars(s.curves))),
         "rounds": pack({f.name: getattr(s.rounds, f.name) for f in dataclasses.fields(s.rounds)}),
         "state": {name: pack(value) for name, value in vars(s).items() if name not in _DERIVED and name[0] != "_"},
-        "scheduler": pack({"held_back": core.held_back, "stopping": core.stopping, "wakes": core.wakes}),
+        "leases": pack({name: getattr(core.leases, name) for name in _LEASES}), "scheduler": pack({"wakes": core.wakes}),
     }  # fmt: skip
 
 
@@ -109,7 +110,7 @@ def _fill(core: Scheduler, saved: Mapping[str, Any]) -> None:
     s.regimes = [changed.get(j, job.regimes) for j, job in enumerate(s.job_specs)]
     for table, name in ((s.apps, "apps"), (s.jobs, "jobs")):
         _fill_table(table, saved[name])
-    for owner, name in ((s.curves, "curves"), (s.rounds, "rounds"), (core, "scheduler")):
+    for owner, name in ((s.curves, "curves"), (s.rounds, "rounds"), (core.leases, "leases"), (core, "scheduler")):
         for attribute, value in unpack(saved[name]).items():
             setattr(owner, attribute, value)
     for name, packed in saved["state"].items():

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from themis.core.rounds import Rounds
+from themis.core.offer import Offer
+from themis.core.rounds import pick
+from themis.core.state import State
 from themis.errors import InvariantBroken
 from themis.model.answers import Answer, GpuGrant, RoundPlan, TimeShare
-from themis.model.snapshot import Snapshot
-from themis.model.units import NONE, Seconds, round_end
+from themis.model.units import NONE, Int, Seconds, round_end
 from themis.placement.packing import Counts
 
 
@@ -39,15 +40,18 @@ class Gang:
     combo: int = NONE
 
 
-def intend(snapshot: Snapshot, answer: Answer, rounds: Rounds | None = None) -> list[Gang]:
-    """The gangs that an answer wants to run from now on, in order of precedence; ``rounds`` is the account of shares."""
+def intend(state: State, answer: Answer, offer: Offer, spare: bool = False) -> list[Gang]:
+    """The gangs that an answer wants to run from now on, on GPUs of the offer, in order of precedence.
+
+    ``spare`` : of time shares, what nobody is owed goes to jobs that wait (``Pace.spare``).
+    """
     match answer:
         case GpuGrant():
             return _granted(answer)
         case TimeShare():
-            return _time_shared(snapshot, answer, rounds or _fresh(snapshot, answer))
+            return _time_shared(state, answer, offer, spare)
         case RoundPlan():
-            return _planned(snapshot, answer)
+            return _planned(state, answer, offer)
         case _:
             raise InvariantBroken(f"an answer of kind {type(answer).__name__} cannot be carried out.")
 
@@ -74,61 +78,62 @@ def _granted(grant: GpuGrant) -> list[Gang]:
     return out
 
 
-def _time_shared(s: Snapshot, answer: TimeShare, rounds: Rounds) -> list[Gang]:
-    """Gavel algorithm 1: combinations in falling priority while their GPUs fit; no job runs twice."""
-    free = np.bincount(s.machine_type, weights=s.free, minlength=len(s.gpu_types)).astype(np.int64)
-    until = round_end(s.now, answer.round_s)
-    row_of = np.full(max(int(s.job_id.max(initial=0)), int(answer.combos.max(initial=0))) + 2, NONE)
-    row_of[s.job_id] = np.arange(s.jobs)
-    able = np.append(s.job_held == 0, False)[row_of]
-    able[NONE] = True  # nobody is always ready to be a partner
-    priority = rounds.priority(s.now, able[answer.combos].all(axis=1))
-    flat = np.flatnonzero(priority)
-    order = flat[np.argsort(-priority.ravel()[flat], kind="stable")]
-    combo, kind = np.divmod(order, priority.shape[1])
-    gpus = answer.gpus[combo]
-    busy: set[int] = set()
-    out: list[Gang] = []
-    for c, k, size, (job, partner) in zip(combo.tolist(), kind.tolist(), gpus.tolist(), answer.combos[combo].tolist()):
-        if size > free[k] or job in busy or partner in busy:
-            continue
-        if partner != NONE and not _may_share(s, [int(row_of[job]), int(row_of[partner])], k, size):
-            continue
-        free[k] -= size
-        busy.add(job)
-        if partner != NONE:
-            busy.add(partner)
-        app = int(s.app_id[s.job_app[row_of[job]]])
-        out.append(Gang(app=app, job=job, partner=partner, gpus=size, until=until, gpu_type=k, combo=c))
-        if not free.any():
-            break
+def _time_shared(s: State, answer: TimeShare, offer: Offer, spare: bool) -> list[Gang]:
+    """Whoever is owed most on some type, round by round: see ``core.rounds``."""
+    free = np.bincount(s.machine_type[s.gpu_machine[offer.free]], minlength=len(s.gpu_types)).tolist()
+    until, combos = round_end(s.now, answer.round_s), answer.combos
+    idle = offer.idle(combos)
+    priority = s.rounds.priority(s.now, until, idle[:, 0] & idle[:, 1])
+    picked = pick(priority, combos, answer.gpus, free, lambda c, k: _may_share(s, combos[c], k, int(answer.gpus[c])))
+    out = []
+    for c, k in picked:
+        job, partner = combos[c].tolist()
+        gang = Gang(
+            app=int(s.jobs.app[job]),
+            job=job,
+            partner=partner,
+            gpus=int(answer.gpus[c]),
+            until=until,
+            gpu_type=k,
+            combo=c,
+        )
+        out.append(gang)
+        free[k] -= gang.gpus
+    if spare and any(free):
+        out += _on_spare(s, offer, free, {j for c, _ in picked for j in combos[c].tolist()}, until)
     return _large_first(out)
 
 
-def _fresh(s: Snapshot, answer: TimeShare) -> Rounds:
-    rounds = Rounds()
-    rounds.adopt(answer, s.now, s.version)
-    return rounds
+def _on_spare(s: State, offer: Offer, free: list[int], busy: set[int], until: Seconds) -> list[Gang]:
+    """GPUs left, [K], go to jobs that wait, the first to come first, each on its fastest type; no share is charged."""
+    rows = offer.waiting()
+    out = []
+    for j, may in zip(rows.tolist(), s.allowed(rows)):
+        if j in busy:
+            continue
+        gpus = np.minimum(free, s.jobs.gpus_max[j])
+        speed = s.speeds.scale[s.jobs.config[j], np.arange(len(free)), gpus] * (may & (gpus >= s.jobs.gpus_min[j]))
+        k = int(speed.argmax())
+        if speed[k] > 0:
+            out.append(Gang(app=int(s.jobs.app[j]), job=j, gpus=int(gpus[k]), until=until, gpu_type=k))
+            free[k] -= int(gpus[k])
+    return out
 
 
-def _may_share(s: Snapshot, rows: list[int], gpu_type: int, gpus: int) -> bool:
+def _may_share(s: State, jobs: Int, gpu_type: int, gpus: int) -> bool:
     """Whether both jobs take gangs of this size, and somebody measured them side by side on this GPU type."""
-    if NONE in rows or (s.job_gpus_min[rows] > gpus).any() or (s.job_gpus_max[rows] < gpus).any():
+    if (s.jobs.gpus_min[jobs] > gpus).any() or (s.jobs.gpus_max[jobs] < gpus).any():
         return False
-    one, other = s.job_config[rows].tolist()
+    one, other = s.jobs.config[jobs].tolist()
     return (one, other, gpu_type) in s.speeds.beside and (other, one, gpu_type) in s.speeds.beside
 
 
-def _planned(s: Snapshot, plan: RoundPlan) -> list[Gang]:
-    row_of = {int(j): r for r, j in enumerate(s.job_id)}
+def _planned(s: State, plan: RoundPlan, offer: Offer) -> list[Gang]:
     until = round_end(s.now, plan.round_s)
-    out = []
-    for p in np.flatnonzero(plan.run[:, 0]):
-        j = int(plan.job[p])
-        row = row_of.get(j, NONE)
-        if row != NONE and s.job_held[row] == 0:
-            out.append(Gang(app=int(s.app_id[s.job_app[row]]), job=j, gpus=int(plan.gpus[p]), until=until))
-    return _large_first(out)
+    rows = np.flatnonzero(plan.run[:, 0])
+    rows = rows[offer.idle(plan.job[rows])]
+    gangs = zip(plan.job[rows].tolist(), plan.gpus[rows].tolist())
+    return _large_first([Gang(app=int(s.jobs.app[j]), job=j, gpus=gpus, until=until) for j, gpus in gangs])
 
 
 def _large_first(gangs: list[Gang]) -> list[Gang]:
@@ -136,13 +141,13 @@ def _large_first(gangs: list[Gang]) -> list[Gang]:
     return sorted(gangs, key=lambda gang: -gang.gpus)
 
 
-def falls_short(s: Snapshot, plan: RoundPlan) -> bool:
+def falls_short(plan: RoundPlan, offer: Offer) -> bool:
     """Whether a plan's first round leaves GPUs idle that a waiting job could use: work took longer than was planned."""
-    runs = np.isin(s.job_id, plan.job[plan.run[:, 0]])
-    waits = np.flatnonzero((s.job_held == 0) & ~runs)
+    rows = offer.waiting()
+    runs = np.isin(rows, plan.job[plan.run[:, 0]])
     gangs = dict(zip(plan.job.tolist(), plan.gpus.tolist()))
-    spare = int(s.free.sum()) - sum(gangs[j] for j in s.job_id[runs & (s.job_held == 0)].tolist())
-    return any(0 < gangs.get(j, 0) <= spare for j in s.job_id[waits].tolist())
+    spare = int(offer.free.sum()) - sum(gangs[j] for j in rows[runs].tolist())
+    return any(0 < gangs.get(j, 0) <= spare for j in rows[~runs].tolist())
 
 
 def plan_from(plan: RoundPlan, column: int) -> RoundPlan:

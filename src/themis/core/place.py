@@ -13,9 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from themis.core.intend import Gang
-from themis.model.snapshot import Snapshot
-from themis.model.units import NONE, Seconds
-from themis.placement.packing import Counts, narrowest_of_types, pick_gpus
+from themis.core.offer import Offer
+from themis.core.state import EPS, State
+from themis.core.tables import RUNNING
+from themis.model.units import NONE, Bool, Int, Seconds
+from themis.placement.packing import Counts, narrowest, narrowest_of_types, pick_gpus
 from themis.tuning.split import choose_job
 
 
@@ -29,24 +31,20 @@ class Placed:
     until: Seconds
 
 
-def place(snapshot: Snapshot, gangs: Sequence[Gang]) -> list[Placed]:
-    """Put the gangs on exact GPUs: renewals where they stand, then the others in order."""
-    return _Placer(snapshot).run(gangs)
+def place(state: State, gangs: Sequence[Gang], offer: Offer) -> list[Placed]:
+    """Put the gangs on GPUs of the offer: renewals where they stand, then the others in order."""
+    return _Placer(state, offer).run(gangs)
 
 
 class _Placer:
-    def __init__(self, snapshot: Snapshot) -> None:
-        self.s = snapshot
-        self.row_of = {int(j): r for r, j in enumerate(snapshot.job_id)}
-        self.free: list[set[int]] = [set() for _ in snapshot.free]
-        for g in np.flatnonzero(snapshot.gpu_free).tolist():
-            self.free[snapshot.gpu_machine[g]].add(g)
-        self.expiring: dict[int, tuple[int, ...]] = {}
-        self.app_expiring: dict[int, list[int]] = {}
-        for row in np.flatnonzero(snapshot.job_expiring > 0).tolist():
-            j, app = int(snapshot.job_id[row]), int(snapshot.app_id[snapshot.job_app[row]])
-            self.expiring[j] = snapshot.gangs[j]
-            self.app_expiring.setdefault(app, []).append(j)
+    """Reads the live state, not a snapshot: rounds are dealt far more often than anything is solved."""
+
+    def __init__(self, state: State, offer: Offer) -> None:
+        self.s, self.offer = state, offer
+        self.open = bytearray(offer.free.tobytes())
+        """[G], 1 while a GPU is on offer and not yet given away."""
+        self.room: Int = np.bincount(state.gpu_machine[offer.free], minlength=len(state.machines))
+        self.of_type: dict[int, Bool] = {}
         self.taken: set[int] = set()
         self.out: list[Placed] = []
 
@@ -60,65 +58,90 @@ class _Placer:
         """Leave the gang where one of its app's expiring jobs already is."""
         if gang.extend:
             return False
-        named = [j for j in (gang.job, gang.partner) if j != NONE]
-        if any(j in self.taken for j in named):
+        named = [gang.job] if gang.partner == NONE else [gang.job, gang.partner]
+        if gang.job == NONE:
+            named = self._expiring(gang.app)
+        elif not self.taken.isdisjoint(named):
             return False
-        for j in named or self.app_expiring.get(gang.app, []):
-            gpus = self.expiring.get(j, ())
-            if j not in self.taken and len(gpus) == gang.gpus and self._stands(gang, gpus):
-                self._put(gang, gang.job if named else j, gpus)
+        for j in named:
+            gpus = self.s.job_gpus.get(j, ())
+            if len(gpus) == gang.gpus and j not in self.taken and self._stands(gang, gpus):
+                self._put(gang, j if gang.job == NONE else gang.job, gpus)
                 return True
         return False
 
+    def _expiring(self, a: int) -> list[int]:
+        """Jobs of an app whose leases end at this instant."""
+        if not 0 <= a < self.s.apps.size:
+            return []
+        jobs = self.s.app_jobs(a)
+        out: list[int] = jobs[(self.s.jobs.status[jobs] == RUNNING) & self.offer.over(jobs)].tolist()
+        return out
+
     def _stands(self, gang: Gang, gpus: tuple[int, ...]) -> bool:
-        machines = self.s.gpu_machine[list(gpus)].tolist()
-        if not all(g in self.free[n] for g, n in zip(gpus, machines)):
+        # A GPU on offer that somebody holds is one whose lease ends now.
+        for g in gpus:
+            if not self.open[g]:
+                return False
+        machine_of = self.s.machine_of
+        if gang.gpu_type != NONE and self.s.machine_type[machine_of[gpus[0]]] != gang.gpu_type:
             return False
-        if gang.gpu_type != NONE and self.s.machine_type[machines[0]] != gang.gpu_type:
-            return False
-        return gang.counts is None or Counter(machines) == dict(gang.counts)
+        return gang.counts is None or Counter(machine_of[g] for g in gpus) == dict(gang.counts)
 
     def _fresh(self, gang: Gang) -> None:
         counts = gang.counts if gang.counts is not None else self._choose(gang)
-        if counts is None or any(len(self.free[n]) < c for n, c in counts):
+        if counts is None or any(self.room[n] < c for n, c in counts):
             return
         job = gang.job
         if job == NONE:
             job = self._app_job(gang, int(self.s.machine_type[counts[0][0]]))
-        if job in self.taken or job not in self.row_of or gang.partner in self.taken:
+        if job in self.taken or not self.offer.may_run(job) or gang.partner in self.taken:
             return
-        gpus = [g for n, c in counts for g in pick_gpus(sorted(self.free[n]), self.s.gpu_slot, c)]
+        gpus = [g for n, c in counts for g in pick_gpus(self._free(n), self.s.slot_of, c)]
         if gang.extend:
-            if not self.s.job_held[self.row_of[job]]:
+            if job not in self.s.job_gpus or self.s.jobs.until[job] <= self.offer.by + EPS:
                 return  # it lost its GPUs since the answer was asked for
-            held = list(self.s.gangs[job])
-            until = min(gang.until, float(self.s.job_until[self.row_of[job]]))
+            held = list(self.s.job_gpus[job])
+            until = min(gang.until, float(self.s.jobs.until[job]))
             self._take(gpus)
             self.taken.add(job)
             self.out.append(Placed(job=job, gpus=tuple(sorted(held + gpus)), seat=0, until=until))
             return
         self._put(gang, job, tuple(sorted(gpus)))
 
+    def _free(self, n: int) -> list[int]:
+        first = self.s.machine_first[n]
+        return [g for g in range(first, first + self.s.machines[n].gpus) if self.open[g]]
+
     def _choose(self, gang: Gang) -> Counts | None:
-        free = np.array([len(f) for f in self.free], dtype=np.int64)
-        if gang.job not in self.row_of:
+        s = self.s
+        if not self.offer.may_run(gang.job):
             return None
-        allowed: list[int] = np.flatnonzero(self.s.job_allowed[self.row_of[gang.job]]).tolist()
-        types = [gang.gpu_type] if gang.gpu_type != NONE else allowed
-        found = narrowest_of_types(free, self.s.machine_rack, self.s.machine_type, gang.gpus, types)
+        if gang.gpu_type != NONE:
+            found = narrowest(self.room, s.machine_rack, gang.gpus, self._machines(gang.gpu_type))
+        else:
+            allowed: list[int] = np.flatnonzero(s.allowed(np.array([gang.job]))[0]).tolist()
+            found = narrowest_of_types(self.room, s.machine_rack, s.machine_type, gang.gpus, allowed)
         return found[0] if found else None
 
+    def _machines(self, gpu_type: int) -> Bool:
+        if gpu_type not in self.of_type:
+            self.of_type[gpu_type] = self.s.machine_type == gpu_type
+        return self.of_type[gpu_type]
+
     def _app_job(self, gang: Gang, gpu_type: int) -> int:
-        s = self.s
-        a = int(np.searchsorted(s.app_id, gang.app))
-        if a >= s.apps or s.app_id[a] != gang.app:
+        """The job that the app's own scheduler gives the gang to."""
+        s, t = self.s, self.s.jobs
+        if not 0 <= gang.app < s.apps.size:
             return NONE
-        at = slice(s.job_ptr[a], s.job_ptr[a + 1])
-        fits = (s.job_held[at] == 0) & (s.job_gpus_min[at] <= gang.gpus) & (gang.gpus <= s.job_gpus_max[at])
-        fits &= s.job_allowed[at, gpu_type]
+        jobs = s.app_jobs(gang.app)
+        jobs = jobs[t.status[jobs] <= RUNNING]
+        ends = (t.status[jobs] == RUNNING) & self.offer.over(jobs)
+        fits = self.offer.idle(jobs) & (t.gpus_min[jobs] <= gang.gpus)
+        fits &= (gang.gpus <= t.gpus_max[jobs]) & s.allowed(jobs)[:, gpu_type]
         if self.taken:
-            fits &= [j not in self.taken for j in s.job_id[at].tolist()]
-        return choose_job(s.job_id[at], s.job_left[at], s.job_expiring[at] > 0, fits, s.job_order[at])
+            fits &= [j not in self.taken for j in jobs.tolist()]
+        return choose_job(jobs, s.work_left(jobs), ends, fits, t.order[jobs])
 
     def _put(self, gang: Gang, job: int, gpus: tuple[int, ...]) -> None:
         self._take(gpus)
@@ -131,9 +154,11 @@ class _Placer:
 
     def _seat(self, job: int, partner: int, gpus: tuple[int, ...]) -> int:
         """Whoever was on these GPUs keeps its seat, so that a new neighbour restarts nobody."""
-        first, second = self.s.gpu_job[gpus[0]].tolist()
+        first, second = self.s.leased_to[gpus[0], 0], self.s.leased_to[gpus[0], 1]
         return int(second == job or (partner != NONE and first == partner))
 
     def _take(self, gpus: Sequence[int]) -> None:
         for g in gpus:
-            self.free[self.s.gpu_machine[g]].discard(g)
+            if self.open[g]:
+                self.open[g] = 0
+                self.room[self.s.machine_of[g]] -= 1

@@ -2,17 +2,21 @@
 
 A promise is the integral of the share over time. What is dealt counts from the moment that a gang gets its GPUs to the end
 of its round. Both are carried over to the next shares for every combination that is in both.
-Differs from the published code: that forgets both whenever shares change.
+Differs from the published code: that forgets both whenever shares change. How far the two can be apart: decision 12.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from themis.model.answers import TimeShare
-from themis.model.units import Bool, Float, Int, Seconds
+from themis.model.units import NONE, Bool, Float, Int, Seconds
+
+OWED = 1e-6
+"""Rounds below which nothing is owed."""
 
 
 @dataclass(slots=True)
@@ -47,25 +51,26 @@ class Rounds:
         self.answer, self.promised, self.due, self.dealt = answer, promised, due, dealt
         self.solved, self.since, self.version = now, now, version
 
-    def priority(self, now: Seconds, able: Bool) -> Float:
-        """[C, K], what is promised by the end of a round from now over what was dealt; 0 where nothing is to run.
+    def priority(self, now: Seconds, until: Seconds, able: Bool) -> Float:
+        """[C, K], what a combination is owed on a type by ``until``, in rounds; 0 where it is not to run.
 
-        Gavel §5: priority = X / fraction of rounds received, with at least half a round taken as received. Gangs do not
-        always pack, and then not all that was promised can be had. Differs from the paper: where an answer says what its
-        objective needs, those who are behind with that come first, and of these whoever would need the longest to catch up.
+        Differs from the paper (§5: share over fraction received): what counts is how far behind a combination will be, so
+        that nobody falls back by more than others, and who is ahead waits. Where an answer says what its objective needs,
+        those who are behind with that come first, and of these whoever would need the longest to catch up.
         """
         assert self.answer is not None
         self._accrue(now)
         x, round_s = self.answer.x, self.answer.round_s
-        runs = (x > 0) & able[:, None]
-        out: Float = np.where(runs, (self.promised + x * round_s) / np.maximum(self.dealt, round_s / 2), 0.0)
+        owed = (self.promised + x * (until - now) - self.dealt) / round_s
+        runs = (x > 0) & able[:, None] & (owed > OWED)
+        out: Float = np.where(runs, owed, 0.0)
         if self.answer.due is not None:
             due = x * self.answer.due[:, None]
-            behind = self.due + due * round_s - self.dealt
+            behind = (self.due + due * (until - now) - self.dealt) / round_s
             idle = np.maximum(1.0 - due.sum(axis=1, keepdims=True), 1e-6)
-            first = runs & (behind > 1e-6 * round_s)
+            first = runs & (behind > OWED)
             top = float(out.max(initial=0.0)) + 1.0
-            out = np.where(first, top + behind / idle / round_s, out)
+            out = np.where(first, top + behind / idle, out)
         return out
 
     def deal(self, combo: int, gpu_type: int, seconds: Seconds) -> None:
@@ -78,6 +83,34 @@ class Rounds:
             if self.answer.due is not None:
                 self.due += self.answer.x * (self.answer.due[:, None] * (now - self.since))
             self.since = now
+
+
+def pick(
+    priority: Float, combos: Int, gpus: Int, free: Sequence[int], may: Callable[[int, int], bool] = lambda c, k: True
+) -> list[tuple[int, int]]:
+    """Gavel algorithm 1: (combination, type) in falling priority while their GPUs fit; no job in two combinations.
+
+    Parameters
+    ----------
+    priority : [C, K], 0 where it is not to run. ``combos`` : [C, 2]. ``gpus`` : [C]. ``free`` : [K], GPUs of each type.
+    may : asked last, whether the pair c may run on type k.
+    """
+    flat = np.flatnonzero(priority)
+    combo, kind = np.divmod(flat[np.argsort(-priority.ravel()[flat], kind="stable")], priority.shape[1])
+    left, busy, out = list(free), set[int](), list[tuple[int, int]]()
+    for c, k, size, (job, partner) in zip(combo.tolist(), kind.tolist(), gpus[combo].tolist(), combos[combo].tolist()):
+        if size > left[k] or job in busy or partner in busy:
+            continue
+        if partner != NONE:
+            if not may(c, k):
+                continue
+            busy.add(partner)
+        busy.add(job)
+        left[k] -= size
+        out.append((c, k))
+        if not any(left):
+            break
+    return out
 
 
 def _matching(combos: Int, others: Int) -> tuple[Int, Int]:

@@ -7,19 +7,20 @@ settles the instant: leases that end now and whatever else is free are one offer
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeAlias
 
 import numpy as np
 
 from themis.core import limits, phases, regimes, rungs
 from themis.core import snapshot as snapshots
 from themis.core.intend import Gang, falls_short, intend, plan_from
+from themis.core.leases import Freed, Leases
+from themis.core.offer import Offer
 from themis.core.place import Placed, place
 from themis.core.state import EPS, State
 from themis.core.tables import Status
 from themis.core.validate import validate
-from themis.errors import InvariantBroken
 from themis.forecast.rules import FORECASTER, Forecaster
 from themis.model.answers import Answer, Ask, GpuGrant, RoundPlan, Solved, TimeShare
 from themis.model.events import (
@@ -36,7 +37,6 @@ from themis.model.events import (
     Compacted,
     CurveStopped,
     Event,
-    Grant,
     JobDelayed,
     JobEnded,
     JobGivenUp,
@@ -50,8 +50,6 @@ from themis.model.events import (
     MachineJoined,
     MachineReturned,
     QuotaSet,
-    Renew,
-    Revoke,
     Solve,
     SpeedMeasured,
     Wake,
@@ -59,14 +57,11 @@ from themis.model.events import (
 )  # fmt: skip
 from themis.model.settings import Settings
 from themis.model.snapshot import Snapshot
-from themis.model.units import NONE, Seconds, next_tick, round_end
+from themis.model.units import NONE, Seconds, round_end
 from themis.policies.api import Pace
 from themis.profiles.speed import ProfileBook
 from themis.tuning.curves import Verdict
 from themis.tuning.split import choose_job
-
-Freed: TypeAlias = tuple[tuple[int, ...], Seconds, int]
-"""What a job held: its GPUs, until when, and the seat."""
 
 
 class Scheduler:
@@ -79,17 +74,14 @@ class Scheduler:
         self.state = State(book, settings, forecaster)
         self.settings, self.pace, self.needs = settings, pace, needs
         self.out: list[Command] = []
-        self.held_back: list[Grant] = []
-        """Grants whose GPUs, or whose job's last attempt, have not let go yet."""
-        self.stopping: dict[int, Seconds] = {}
-        """Jobs that were told to stop, since when."""
+        self.leases = Leases(self.state, self._wake)
         self.solving: Snapshot | None = None
         self.wakes: set[Seconds] = set()
         """Instants for which a ``Wake`` is already on its way."""
 
     def step(self, event: Event, now: Seconds) -> list[Command]:
         """Take one event in and return what is to be done about it."""
-        self.out = []
+        self.out = self.leases.out = []
         self.state.advance(now)
         self._handle(event)
         if self.settings.validate:
@@ -114,7 +106,7 @@ class Scheduler:
                 self._ordered(event)
                 return
             case JobStarted():
-                if self._current(event.job, event.attempt):
+                if s.runs(event.job, event.attempt):
                     s.start(event.job)
                 return
             case JobProgress():
@@ -127,7 +119,8 @@ class Scheduler:
                 self._loss(event)
                 return
             case JobStopped():
-                self._stopped(event)
+                if self.leases.stopped(event):
+                    self._changed()
                 return
             case SpeedMeasured():
                 # No reason to decide at once, but what comes next is solved anew.
@@ -161,10 +154,10 @@ class Scheduler:
                 s.set_machine_up(event.machine, True)
         self._changed()
 
-    def _current(self, job: int, attempt: int) -> bool:
-        """Whether a report is about the attempt that runs now; late reports of earlier ones are ignored."""
-        jobs = self.state.jobs
-        return bool(jobs.status[job] == Status.RUNNING and jobs.attempt[job] == attempt)
+    @property
+    def stopping(self) -> Mapping[int, Seconds]:
+        """Jobs that were told to stop and have not yet, since when."""
+        return self.leases.stopping
 
     def _changed(self) -> None:
         """Something happened that may free GPUs or want some: settle soon, together with what happens until then."""
@@ -181,13 +174,13 @@ class Scheduler:
     # ---- jobs and apps ----------------------------------------------------------------------------------------------
 
     def _reached(self, event: JobReached) -> None:
-        if not self._current(event.job, event.attempt):
-            return
         s, j = self.state, event.job
+        if not s.runs(j, event.attempt):
+            return
         s.report(j, event.steps)
         s.jobs.loss[j] = event.loss
         complete = event.steps >= s.jobs.total[j] - 1e-6
-        freed = [self._let_go(j, "finished" if complete else "rung", Status.ENDED if complete else Status.PAUSED)]
+        freed = [self.leases.revoke(j, "finished" if complete else "rung", Status.ENDED if complete else Status.PAUSED)]
         if complete:
             self._end(j, "completed")
         self._after(int(s.jobs.app[j]), freed, s.curves.report(s, j, event.loss))
@@ -195,16 +188,14 @@ class Scheduler:
     def _batch_changed(self, event: BatchChanged) -> None:
         """A dynamic job has another speed from now on; leases that run are left alone."""
         s = self.state
-        changed = self._current(event.job, event.attempt) and regimes.batch_changed(
-            s, event.job, event.steps, event.batch
-        )
+        changed = s.runs(event.job, event.attempt) and regimes.batch_changed(s, event.job, event.steps, event.batch)
         if changed and self.pace.replan_on_regime:
             s.plan = None
 
     def _progress(self, event: JobProgress) -> None:
         """Where plans follow changes of speed at once, a new regime ends the plan in force."""
         s, j = self.state, event.job
-        if not self._current(j, event.attempt):
+        if not s.runs(j, event.attempt):
             return
         before = int(s.jobs.regime[j])
         s.report(j, event.steps)
@@ -214,7 +205,7 @@ class Scheduler:
     def _loss(self, event: LossReported) -> None:
         """A check of curve stopping: only if jobs are given up is anything to be settled."""
         s, j = self.state, event.job
-        if not self._current(j, event.attempt):
+        if not s.runs(j, event.attempt):
             return
         s.report(j, event.steps)
         s.jobs.loss[j] = event.loss
@@ -244,7 +235,7 @@ class Scheduler:
     def _give_up(self, j: int, verdict: Verdict) -> list[Freed]:
         """Curve stopping ends a job; returns what it held."""
         s = self.state
-        freed = [self._let_go(j, "stopped", Status.ENDED)] if s.jobs.status[j] == Status.RUNNING else []
+        freed = [self.leases.revoke(j, "stopped", Status.ENDED)] if s.jobs.status[j] == Status.RUNNING else []
         s.jobs.status[j] = Status.ENDED
         s.curves.forget_job(j)
         self.out.append(
@@ -260,13 +251,6 @@ class Scheduler:
         self.out.append(self.state.finish_app(a, outcome))
         self.state.curves.forget_app(self.state.app_jobs(a).tolist())
 
-    def _let_go(self, j: int, cause: str, status: Status) -> Freed:
-        """Revoke a running job's lease; returns what it held."""
-        s = self.state
-        freed = s.job_gpus[j], float(s.jobs.until[j]), s.job_seat[j]
-        self._revoke(j, cause, status)
-        return freed
-
     def _successor(self, a: int, gpus: tuple[int, ...], until: Seconds, seat: int) -> None:
         """A finished job's GPUs stay with its app until their lease ends, if another of its jobs can use them."""
         s = self.state
@@ -279,7 +263,7 @@ class Scheduler:
         fits &= s.allowed(jobs)[:, gpu_type] & (t.ready[jobs] <= s.now + EPS)
         job = choose_job(jobs, s.work_left(jobs), np.zeros(len(jobs), dtype=bool), fits, t.order[jobs])
         if job != NONE:
-            self._grant(Placed(job=job, gpus=gpus, seat=seat, until=until))
+            self.leases.grant(Placed(job=job, gpus=gpus, seat=seat, until=until))
 
     def _end(self, j: int, outcome: str) -> None:
         s = self.state
@@ -296,7 +280,7 @@ class Scheduler:
             s.take_back(a)
         for j in s.app_jobs(a).tolist():
             if s.jobs.status[j] == Status.RUNNING:
-                self._revoke(j, "cancelled", Status.ENDED)
+                self.leases.revoke(j, "cancelled", Status.ENDED)
             if s.jobs.status[j] != Status.ENDED:
                 s.jobs.status[j] = Status.ENDED
                 self._end(j, "cancelled")
@@ -311,7 +295,7 @@ class Scheduler:
         held = bool(s.apps.held[a])
         if held:
             s.take_back(a)
-        freed = [self._let_go(j, cause, Status.ENDED)] if s.jobs.status[j] == Status.RUNNING else []
+        freed = [self.leases.revoke(j, cause, Status.ENDED)] if s.jobs.status[j] == Status.RUNNING else []
         s.jobs.status[j] = Status.ENDED
         s.curves.forget_job(j)
         s.failed.add(a)
@@ -342,7 +326,7 @@ class Scheduler:
             return
         for j in s.app_jobs(a).tolist():
             if s.jobs.status[j] == Status.RUNNING:
-                self._revoke(j, "held", Status.HELD)
+                self.leases.revoke(j, "held", Status.HELD)
             elif s.jobs.status[j] == Status.WAITING:
                 s.jobs.status[j] = Status.HELD
         s.apps.stale[a] = 1
@@ -360,68 +344,9 @@ class Scheduler:
     def _machine_failed(self, machine: int) -> None:
         s = self.state
         for j in s.running_on(machine):
-            self._revoke(j, "failed", Status.WAITING)
+            self.leases.revoke(j, "failed", Status.WAITING)
         s.set_machine_up(machine, False)
         s.plan = None
-
-    # ---- leases -----------------------------------------------------------------------------------------------------
-
-    def _revoke(self, j: int, cause: str, status: Status) -> None:
-        """End a lease. A gang that was started must still let go (``JobStopped``) before its GPUs serve another."""
-        s = self.state
-        s.release(j, status)
-        held_back = [g for g in self.held_back if g.job == j]
-        if held_back:
-            self.held_back.remove(held_back[0])
-            return
-        self.stopping[j] = s.now
-        self.out.append(Revoke(app=int(s.jobs.app[j]), job=j, attempt=int(s.jobs.attempt[j]), cause=cause))
-
-    def _grant(self, placed: Placed) -> None:
-        s, t, j = self.state, self.state.jobs, placed.job
-        locality = s.locality(placed.gpus)
-        s.lease(j, placed.gpus, placed.seat, placed.until, locality)
-        grant = Grant(
-            app=int(t.app[j]), job=j, attempt=int(t.attempt[j]), gpus=placed.gpus, seat=placed.seat, until=placed.until,
-            locality=int(locality), target=float(t.target[j]), score=1.0 / float(s.speeds.slowdown[t.config[j], locality]),
-        )  # fmt: skip
-        self._wake(placed.until)
-        if self._clear(grant):
-            self._issue(grant)
-        else:
-            self.held_back.append(grant)
-
-    def _clear(self, grant: Grant) -> bool:
-        """Nobody is still stopping on these GPUs, nor this job anywhere else."""
-        s, gpus, other = self.state, list(grant.gpus), 1 - grant.seat
-        beside = s.gpu_occupant[gpus, other]
-        invited = (beside == NONE) | (beside == s.gpu_job[gpus, other])
-        empty = s.gpu_occupant[gpus, grant.seat] == NONE
-        return grant.job not in self.stopping and bool((empty & invited).all())
-
-    def _issue(self, grant: Grant) -> None:
-        self.state.occupy(grant.job, grant.gpus, grant.seat)
-        self.out.append(grant)
-
-    def _stopped(self, event: JobStopped) -> None:
-        """The gang let go; its steps are what its checkpoint holds, and grants that waited for its GPUs go out."""
-        s, j = self.state, event.job
-        since = self.stopping.pop(j, None)
-        if since is None:
-            if not self._current(j, event.attempt):
-                return
-            # Nobody asked it to stop: the gang died. It waits for another lease.
-            s.release(j, Status.WAITING)
-            self.out.append(Revoke(app=int(s.jobs.app[j]), job=j, attempt=event.attempt, cause="failed"))
-        left = s.vacate(j)
-        if s.jobs.status[j] != Status.ENDED:
-            s.report(j, event.steps)
-        waited = [g for g in self.held_back if g.job == j or not left.isdisjoint(g.gpus)]
-        for grant in [g for g in waited if self._clear(g)]:
-            self.held_back.remove(grant)
-            self._issue(grant)
-        if since is None or since < s.now:
-            self._changed()
 
     # ---- decisions --------------------------------------------------------------------------------------------------
 
@@ -432,16 +357,19 @@ class Scheduler:
         s.delayed = {j for j in s.delayed if s.jobs.ready[j] > s.now + EPS}
         if self.solving is None and not self._idles():
             planned = self._plan_answer() or self._shares_in_force()
-            view = snapshots.take(s, forecast=planned is None, needs=self.needs)
-            if isinstance(planned, RoundPlan) and falls_short(view, planned):
-                planned, view = None, snapshots.take(s, needs=self.needs)
-            if view.free.any() and (view.job_held < view.job_gpus_max).any():
+            offer = Offer(state=s, by=s.now)
+            if isinstance(planned, RoundPlan) and falls_short(planned, offer):
+                planned = None
+            if offer.free.any() and offer.wanted():
                 if planned is not None:
-                    self._carry_out(view, planned)
+                    self._carry_out(planned, offer)
                 else:
-                    self.solving = view
-                    self.out.append(Solve(version=view.version, snapshot=view))
+                    self._solve(snapshots.take(s, needs=self.needs))
         self._wake_for_expiry()
+
+    def _solve(self, view: Snapshot) -> None:
+        self.solving = view
+        self.out.append(Solve(version=view.version, snapshot=view))
 
     def _wake_for_expiry(self) -> None:
         t = self.state.jobs
@@ -482,25 +410,22 @@ class Scheduler:
     def _bids(self, event: BidsCollected) -> None:
         if self.solving is None or event.version != self.solving.version:
             return
-        view = snapshots.with_bids(self.solving, event.bids)
-        self.solving = view
-        self.out.append(Solve(version=view.version, snapshot=view))
+        self._solve(snapshots.with_bids(self.solving, event.bids))
 
     def _allocated(self, event: Allocated) -> None:
         s = self.state
-        view = self.solving if self.solving is not None else snapshots.take(s)
         if isinstance(event.solved.answer, Ask):
+            view = self.solving if self.solving is not None else snapshots.take(s)
             self.out.append(CollectBids(version=event.version, ask=event.solved.answer, snapshot=view))
             return
-        self.solving, asked, offered = None, view.version, view.now
-        if view.version != s.version or offered < s.now - EPS:
+        solving, self.solving = self.solving, None
+        asked, by = (s.version, s.now) if solving is None else (solving.version, solving.now)
+        if asked != s.version or self._ran_out(by):
             # Time passed while the solve ran (live only): what still fits is placed. Leases that ran out since were not on
             # offer; they, and whatever else happened, are for the next decision.
-            view = snapshots.take(s, ending_by=offered)
-            if asked != s.version or self._ran_out(offered):
-                self._wake(s.now)
+            self._wake(s.now)
         self._remember(event.solved, asked)
-        self._carry_out(view, event.solved.answer, offered)
+        self._carry_out(event.solved.answer, Offer(state=s, by=by))
         s.round += 1
         self._wake_for_expiry()
 
@@ -516,14 +441,16 @@ class Scheduler:
         elif isinstance(answer, RoundPlan):
             s.plan, s.plan_start = answer, round_end(s.now, answer.round_s) - answer.round_s
 
-    def _carry_out(self, view: Snapshot, answer: Answer, offered: Seconds | None = None) -> None:
-        """``offered`` : when the GPUs were on offer, if not just now."""
-        gangs = intend(view, answer, self.state.rounds)
-        found = place(view, gangs)
+    def _carry_out(self, answer: Answer, offer: Offer) -> None:
+        gangs = intend(self.state, answer, offer, self.pace.spare)
+        found = place(self.state, gangs, offer)
         placed = limits.within_quotas(self.state, found)
         if isinstance(answer, TimeShare):
             self._deal(gangs, placed)
-        self._lease(placed, view.now if offered is None else offered, tick_aligned=isinstance(answer, GpuGrant))
+            if not placed and (answer.x[offer.idle(answer.combos).all(axis=1)] > 0).any():
+                # Nobody is owed anything yet; by the next round somebody may be.
+                self._wake(round_end(self.state.now, answer.round_s))
+        self.leases.change(placed, offer.by, self.settings.tick_s if isinstance(answer, GpuGrant) else 0.0)
         if isinstance(answer, RoundPlan) and answer.run[:, 1:].any():
             self._wake(round_end(self.state.now, answer.round_s))  # a plan may leave GPUs idle until its next round
         if placed and len(placed) < len(found):
@@ -535,33 +462,5 @@ class Scheduler:
         """Gangs that found room count as served until their round ends."""
         there = {p.job for p in placed}
         for gang in gangs:
-            if gang.job in there:
+            if gang.job in there and gang.combo != NONE:
                 self.state.rounds.deal(gang.combo, gang.gpu_type, gang.until - self.state.now)
-
-    def _lease(self, placed: list[Placed], offered: Seconds, tick_aligned: bool) -> None:
-        """The difference to what is held: expired leases go first, then renewals, then new gangs."""
-        s, t = self.state, self.state.jobs
-        wanted = {p.job: p for p in placed}
-        expiring = np.flatnonzero((t.status[: t.size] == Status.RUNNING) & (t.until[: t.size] <= offered + EPS))
-        renewals = [
-            p for p in placed if p.job in s.job_gpus and s.job_gpus[p.job] == p.gpus and s.job_seat[p.job] == p.seat
-        ]
-        renewed = {p.job for p in renewals}
-        for j in sorted({*expiring.tolist(), *(p.job for p in placed if p.job in s.job_gpus)} - renewed):
-            self._revoke(j, "moved" if j in wanted else "expired", Status.WAITING)
-        for p in renewals:
-            t.until[p.job] = self._aligned(p.until, offered, tick_aligned)
-            self.out.append(
-                Renew(app=int(t.app[p.job]), job=p.job, until=float(t.until[p.job]), target=float(t.target[p.job]))
-            )
-        for p in placed:
-            if p.job not in renewed:
-                if p.job in s.job_gpus:
-                    raise InvariantBroken(f"job {p.job} was placed twice in one decision.")
-                until = self._aligned(p.until, offered, tick_aligned)
-                self._grant(Placed(job=p.job, gpus=p.gpus, seat=p.seat, until=until))
-
-    def _aligned(self, until: Seconds, offered: Seconds, tick_aligned: bool) -> Seconds:
-        if until <= self.state.now:
-            until += self.state.now - offered  # the answer took longer than the lease that it gives
-        return max(next_tick(until, self.settings.tick_s), self.state.now + EPS) if tick_aligned else until

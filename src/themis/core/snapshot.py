@@ -9,25 +9,19 @@ import numpy as np
 from themis.auction.bids import Bids
 from themis.core import limits
 from themis.core.ahead import ahead
+from themis.core.offer import free_gpus
 from themis.core.state import EPS, State, not_nothing
 from themis.core.tables import Status
 from themis.fairness.finish_time import left_held, list_schedule
 from themis.model.snapshot import Kind, Snapshot
-from themis.model.units import NONE, Bool, Float, Int, Seconds
+from themis.model.units import Float, Int
 
 
-def take(
-    state: State, *, forecast: bool = True, needs: frozenset[str] = frozenset(), ending_by: Seconds | None = None
-) -> Snapshot:
+def take(state: State, *, needs: frozenset[str] = frozenset()) -> Snapshot:
     """The picture of the state at its ``now``; leases that end at this instant count as free.
 
-    Parameters
-    ----------
-    forecast : with ``app_left_held``, which only policies read, and the columns that the policy ``needs``.
-    ending_by : leases that end later do not count as free although they have run out by now: the answer that this picture
-        is for was given to an earlier one, in which their GPUs were not on offer.
+    ``needs`` : optional columns that the policy asks for.
     """
-    by = state.now if ending_by is None else ending_by
     table = state.jobs
     job_id = np.flatnonzero(table.status[: table.size] <= Status.RUNNING)
     later, room = np.zeros(0, dtype=np.int64), None
@@ -37,7 +31,7 @@ def take(
     f = dict(zip(table.floats, np.take(table.f, job_id, axis=1)))
     i = dict(zip(table.ints, np.take(table.i, job_id, axis=1)))
     running = i["status"] == Status.RUNNING
-    held_on = running & (f["until"] > by + EPS)
+    held_on = running & (f["until"] > state.now + EPS)
     job_held = np.where(held_on, i["gpus"], 0)
     if room is not None:
         i["gpus_max"] = np.maximum(np.minimum(i["gpus_max"] - job_held, room) + job_held, i["gpus_min"])
@@ -48,7 +42,7 @@ def take(
     af = dict(zip(apps.floats, np.take(apps.f, app_id, axis=1)))
     ai = dict(zip(apps.ints, np.take(apps.i, app_id, axis=1)))
     contention, capacity = state.averages(app_id)
-    gpu_free = _free_gpus(state, by)
+    gpu_free = free_gpus(state, state.now)
     done = _done(state, f)
 
     snapshot = Snapshot(
@@ -82,8 +76,6 @@ def take(
         received=state.received_now(job_id),
         finished_service=state.finished_service,
     )  # fmt: skip
-    if not forecast:
-        return snapshot
     if len(later):
         snapshot = _with_later(state, snapshot, later)
     expected = ahead(state, job_id, done) if "ahead" in needs else None
@@ -107,18 +99,6 @@ def _with_later(state: State, s: Snapshot, later: Int) -> Snapshot:
 def with_bids(snapshot: Snapshot, bids: Bids) -> Snapshot:
     """The same picture with the bids that its policy asked for."""
     return dataclasses.replace(snapshot, bids=bids)
-
-
-def _free_gpus(state: State, by: Seconds) -> Bool:
-    """GPUs in the offer: in service, not leased beyond this instant, and nobody still stopping on them."""
-    until = state.jobs.until
-    holder = state.gpu_job[:, 0]
-    leased = (holder >= 0) & (until[holder] > by + EPS)
-    second = state.gpu_job[:, 1]
-    leased |= (second >= 0) & (until[second] > by + EPS)
-    stopping = ((state.gpu_occupant != NONE) & (state.gpu_occupant != state.gpu_job)).any(axis=1)
-    free: Bool = state.machine_up[state.gpu_machine] & ~leased & ~stopping
-    return free
 
 
 def _done(state: State, f: dict[str, Float]) -> Float:

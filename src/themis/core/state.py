@@ -6,7 +6,7 @@ Progress between events is extrapolated at the speed model's rate and replaced b
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from themis.core import phases, regimes
 from themis.core.curves import Curves
 from themis.core.rounds import Rounds
-from themis.core.tables import Apps, Growing, Jobs, Status
+from themis.core.tables import ENDED, RUNNING, WAITING, Apps, Growing, Jobs
 from themis.errors import ClusterError, counted
 from themis.fairness.finish_time import t_id_exact, t_id_paper
 from themis.forecast.rules import FORECASTER, Forecaster
@@ -40,6 +40,9 @@ OVERRUN = 0.1
 left nobody would give it a GPU again. Simulated jobs end with their work; estimates of live ones may be too low."""
 
 
+_SLOT, _MACHINE = Locality.SLOT, Locality.MACHINE
+
+
 class State:
     """Everything the scheduler knows at ``now``."""
 
@@ -55,6 +58,8 @@ class State:
         self.type_gpus: Float = np.zeros(0)
         """[K], GPUs in service."""
         none, seats = np.zeros(0, dtype=np.int64), np.zeros((0, SEATS), dtype=np.int64)
+        self.machine_first: list[int] = []
+        """The first GPU of each machine; the others follow it."""
         self.machine_size = self.machine_type = self.machine_rack = self.machine_slot = none
         self._machine_columns = [Growing(none) for _ in range(4)]
         self.machine_up = np.zeros(0, dtype=bool)
@@ -63,6 +68,7 @@ class State:
         self._gpu_machine, self._gpu_slot = Growing(none), Growing(none)
         self.gpu_job = self.gpu_occupant = seats
         self._gpu_job, self._gpu_occupant = Growing(seats), Growing(seats)
+        self._map_gpus()
         # apps and jobs
         self.apps, self.jobs = Apps(), Jobs()
         self.app_specs: list[App] = []
@@ -141,7 +147,14 @@ class State:
         self.gpu_slot = self._gpu_slot.extend(slots)
         empty = np.full((machine.gpus, SEATS), NONE)
         self.gpu_job, self.gpu_occupant = self._gpu_job.extend(empty), self._gpu_occupant.extend(empty)
+        self.machine_first.append(len(self.gpu_machine) - machine.gpus)
+        self._map_gpus()
         self._in_service(k, machine.gpus)
+
+    def _map_gpus(self) -> None:
+        """Views for one GPU at a time: a tenth of the time that indexing the array takes."""
+        self.machine_of, self.slot_of = self.gpu_machine.data, self.gpu_slot.data
+        self.leased_to, self.occupied_by = self.gpu_job.data, self.gpu_occupant.data
 
     def set_machine_up(self, machine: int, up: bool) -> None:
         """A machine left or rejoined service."""
@@ -217,7 +230,7 @@ class State:
 
     def _fill_job(self, j: int, a: int, job: Job, target: float, total: float) -> None:
         t = self.jobs
-        t.app[j], t.status[j] = a, Status.WAITING
+        t.app[j], t.status[j] = a, WAITING
         t.gpus_min[j], t.gpus_max[j], t.total[j] = job.gpus_min, job.gpus_max, total
         t.loss_a[j], t.loss_b[j] = job.loss.a, job.loss.b
         t.synced[j] = t.since[j] = self.now
@@ -323,7 +336,7 @@ class State:
         t.jobs_0[a] = self.jobs_integral - t.jobs_0[a]
 
     def _unfinished(self, a: int) -> int:
-        return int((self.jobs.status[self.app_jobs(a)] != Status.ENDED).sum())
+        return int((self.jobs.status[self.app_jobs(a)] != ENDED).sum())
 
     def averages(self, rows: Int) -> tuple[Float, Float]:
         """(N_avg, R_C) of these apps from their arrival to now; at elapsed 0 the values of this instant."""
@@ -394,61 +407,71 @@ class State:
         if (partner := self._partner(j)) != NONE:
             # Who shares GPUs although nobody has measured the pair is believed to train as if alone.
             eff *= self.speeds.beside.get((int(t.config[j]), int(t.config[partner]), int(t.gpu_type[j])), 1.0)
-        t.done[j] = self.steps_now(np.array([j]))[0]
-        t.rate[j], t.synced[j] = float(eff) / t.serial[j], self.now
+        self._sync_job(j)
+        t.rate[j] = float(eff) / float(t.serial[j])
 
     def stop(self, j: int) -> None:
         """The gang does not train any more."""
+        self._sync_job(j)
+        self.jobs.rate[j] = 0.0
+
+    def _sync_job(self, j: int) -> None:
+        """``steps_now`` of one job, written down."""
         t = self.jobs
-        t.done[j] = self.steps_now(np.array([j]))[0]
-        t.rate[j], t.synced[j] = 0.0, self.now
+        steps = float(t.done[j]) + float(t.rate[j]) * (self.now - float(t.synced[j]))
+        t.done[j], t.synced[j] = min(steps, float(t.regime_end[j])), self.now
 
     # ---- leases -----------------------------------------------------------------------------------------------------
 
     def lease(self, j: int, gpus: tuple[int, ...], seat: int, until: Seconds, locality: int) -> None:
         """Give a waiting job the GPUs; they must be free on that seat."""
-        t, at = self.jobs, list(gpus)
-        self._sync_app(int(t.app[j]))
-        self.gpu_job[at, seat] = j
+        t, a = self.jobs, int(self.jobs.app[j])
+        self._sync_app(a)
+        for g in gpus:
+            self.leased_to[g, seat] = j
         self.job_gpus[j], self.job_seat[j] = gpus, seat
-        t.status[j], t.until[j], t.locality[j], t.gpus[j] = Status.RUNNING, until, locality, len(gpus)
-        t.gpu_type[j] = self.machine_type[self.gpu_machine[gpus[0]]]
+        t.status[j], t.until[j], t.locality[j], t.gpus[j] = RUNNING, until, locality, len(gpus)
+        t.gpu_type[j] = self.machine_type[self.machine_of[gpus[0]]]
         t.attempt[j] += 1
         t.since[j] = self.now
-        self.apps.leased[t.app[j]] += len(gpus)
-        self.apps.stale[t.app[j]] = 1
+        self.apps.leased[a] += len(gpus)
+        self.apps.stale[a] = 1
 
-    def release(self, j: int, status: Status) -> None:
+    def release(self, j: int, status: int) -> None:
         """Take a running job's lease away; its service is added up."""
         t, a = self.jobs, int(self.jobs.app[j])
         self._sync_app(a)
         self.stop(j)
-        held = self.now - t.since[j]
-        t.attained[j] += held * t.gpus[j]
+        held = self.now - float(t.since[j])
+        gpus, seat = self.job_gpus.pop(j), self.job_seat.pop(j)
+        t.attained[j] += held * len(gpus)
         self.received[j, t.gpu_type[j]] += held
-        self.gpu_job[list(self.job_gpus.pop(j)), self.job_seat.pop(j)] = NONE
-        self.apps.leased[a] -= t.gpus[j]
+        for g in gpus:
+            self.leased_to[g, seat] = NONE
+        self.apps.leased[a] -= len(gpus)
         self.apps.stale[a] = 1
         t.status[j], t.gpus[j], t.until[j], t.since[j] = status, 0, np.inf, self.now
 
     def occupy(self, j: int, gpus: tuple[int, ...], seat: int) -> None:
         """The job's processes are about to be on these GPUs."""
-        self.gpu_occupant[list(gpus), seat] = j
+        for g in gpus:
+            self.occupied_by[g, seat] = j
         self.occupied[j] = (gpus, seat)
         self._new_pace(self._partner(j))
 
-    def vacate(self, j: int) -> set[int]:
+    def vacate(self, j: int) -> tuple[int, ...]:
         """The job's processes are gone; returns the GPUs that they were on."""
         partner = self._partner(j)
         gpus, seat = self.occupied.pop(j, ((), 0))
-        self.gpu_occupant[list(gpus), seat] = NONE
+        for g in gpus:
+            self.occupied_by[g, seat] = NONE
         self._new_pace(partner)
-        return set(gpus)
+        return gpus
 
     def _partner(self, j: int) -> int:
         """The job whose processes are on the same GPUs, or NONE."""
         gpus, seat = self.occupied.get(j, ((), 0))
-        return int(self.gpu_occupant[gpus[0], 1 - seat]) if gpus else NONE
+        return self.occupied_by[gpus[0], 1 - seat] if gpus else NONE
 
     def _new_pace(self, j: int) -> None:
         """Somebody joined or left the job's GPUs: if it trains, it does so at another speed from now on."""
@@ -464,10 +487,14 @@ class State:
                     allowed[row] &= np.isin(self.gpu_types, self.job_specs[j].gpu_types)
         return allowed
 
+    def runs(self, j: int, attempt: int) -> bool:
+        """Whether this is the attempt that runs now; late reports of earlier ones are ignored."""
+        return j in self.job_gpus and bool(self.jobs.attempt[j] == attempt)
+
     def received_now(self, rows: Int) -> Float:
         """[J, K] seconds on each type up to now, running leases included."""
         t, out = self.jobs, self.received[rows]
-        running = t.status[rows] == Status.RUNNING
+        running = t.status[rows] == RUNNING
         at = np.flatnonzero(running)
         out[at, t.gpu_type[rows[at]]] += self.now - t.since[rows[at]]
         return out
@@ -477,16 +504,14 @@ class State:
         t.attained[a] += t.leased[a] * (self.now - t.since[a])
         t.since[a] = self.now
 
-    def locality(self, gpus: Iterable[int]) -> Locality:
+    def locality(self, gpus: Sequence[int]) -> Locality:
         """The widest boundary these GPUs span."""
-        at = np.fromiter(gpus, dtype=np.int64)
-        if (self.gpu_slot[at] == self.gpu_slot[at[0]]).all():
-            return Locality.SLOT
-        machine = self.gpu_machine[at]
-        if (machine == machine[0]).all():
-            return Locality.MACHINE
-        rack = self.machine_rack[machine]
-        return Locality.RACK if (rack == rack[0]).all() else Locality.CROSS_RACK
+        if len({self.slot_of[g] for g in gpus}) == 1:
+            return _SLOT
+        machines = {self.machine_of[g] for g in gpus}
+        if len(machines) == 1:
+            return _MACHINE
+        return Locality.RACK if len({int(self.machine_rack[n]) for n in machines}) == 1 else Locality.CROSS_RACK
 
     def running_on(self, machine: int) -> list[int]:
         """Jobs with a lease on a machine, in order of id."""

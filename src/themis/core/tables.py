@@ -24,6 +24,10 @@ class Status(IntEnum):
     """Its user does not want it to run now."""
 
 
+WAITING, RUNNING, ENDED = int(Status.WAITING), int(Status.RUNNING), int(Status.ENDED)
+"""As plain numbers, for what is asked a million times: a member of an enumeration takes ten times as long to look up."""
+
+
 class Table:
     """Rows that are only ever appended; subclasses name their float and int columns.
 

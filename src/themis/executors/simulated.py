@@ -59,7 +59,8 @@ class _Gang:
     began: Seconds = 0.0
     attempt: int = 0
     target: float = 0.0
-    where: tuple[str, int, Locality] = ("", 0, Locality.SLOT)
+    where: tuple[str, int, int] = ("", 0, 0)
+    """GPU type, GPUs and locality."""
     gpus: tuple[int, ...] = ()
     partner: tuple[str, int] | None = None
     """Model and batch size of the job on the same GPUs, as of when it came."""
@@ -94,7 +95,7 @@ class SimulatedExecutor(Executor):
         self.gangs: dict[int, _Gang] = {}
         self.on: dict[int, list[int]] = {}
         """Jobs on the first GPU of each gang that is there: two where they share."""
-        self._rates: dict[tuple[str, int, str, int, Locality, tuple[str, int] | None], float] = {}
+        self._rates: dict[tuple[str, int, str, int, int, tuple[str, int] | None], float] = {}
 
     def admit(self, first_job: int, app: App) -> None:
         """Remember the jobs of an app."""
@@ -121,7 +122,7 @@ class SimulatedExecutor(Executor):
         gang, now = self.gangs[grant.job], self.timer.now
         again = self.book.get(gang.spec.model).checkpoint_s if grant.attempt > 1 else 0.0
         gang.attempt, gang.target = grant.attempt, grant.target
-        gang.where = (self.gpu_types[grant.gpus[0]], len(grant.gpus), Locality(grant.locality))
+        gang.where = (self.gpu_types[grant.gpus[0]], len(grant.gpus), grant.locality)
         gang.gpus, gang.began = grant.gpus, now + self.settings.container_s + again
         here = self.on.setdefault(grant.gpus[0], [])
         gang.partner = self._looks(here[0]) if here else None
@@ -174,10 +175,12 @@ class SimulatedExecutor(Executor):
                 done = upto
 
     def _rate(self, gang: _Gang, batch: int) -> float:
-        key = (gang.spec.model, batch, *gang.where, gang.partner)
+        gpu_type, gpus, locality = gang.where
+        key = (gang.spec.model, batch, gpu_type, gpus, locality, gang.partner)
         if key not in self._rates:
             # Who was put beside a partner that does not fit, by a mistaken belief, gets nowhere.
-            self._rates[key] = self.book.rate(*key) or _STUCK * self.book.rate(*key[:-1])
+            where = gang.spec.model, batch, gpu_type, gpus, Locality(locality)
+            self._rates[key] = self.book.rate(*where, gang.partner) or _STUCK * self.book.rate(*where)
         return self._rates[key] / gang.spec.scale(batch)
 
     def _measure(self, job: int, gang: _Gang) -> None:
@@ -190,11 +193,11 @@ class SimulatedExecutor(Executor):
             self._told.add(key)
             kind, gpus, locality = gang.where
             partner, size = gang.partner or ("", 0)
-            rate = self.book.rate(model, batch, kind, gpus, locality, gang.partner)
+            rate = self.book.rate(model, batch, kind, gpus, Locality(locality), gang.partner)
             self.timer.schedule(
                 self.timer.now,
                 SpeedMeasured(
-                    model=model, batch=batch, gpu_type=kind, gpus=gpus, locality=int(locality), steps_per_s=rate,
+                    model=model, batch=batch, gpu_type=kind, gpus=gpus, locality=locality, steps_per_s=rate,
                     partner=partner, partner_batch=size,
                 ),
             )  # fmt: skip

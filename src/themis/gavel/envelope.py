@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -38,6 +39,13 @@ class Kinds:
         rate, kind = np.unique(relative, axis=0, return_inverse=True)
         return cls(rate=rate, kind=kind.reshape(-1), scale=scale)
 
+    @classmethod
+    def single(cls, problem: Problem) -> Kinds:
+        """Every job a kind of its own: for few jobs, where grouping takes longer than it saves."""
+        scale = problem.fastest
+        relative = problem.rate / np.where(scale > 0, scale, 1.0)[:, None]
+        return cls(rate=relative, kind=np.arange(problem.jobs), scale=scale)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Needs:
@@ -65,7 +73,7 @@ class Needs:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Envelope:
     """Lower convex envelopes at one price of each type.
 
@@ -108,14 +116,16 @@ class Envelope:
 
     def cost(self, need: Float) -> Float:
         """[J], least price of relative rates ``need`` [J] in [0, 1]."""
-        low = self.knot[:, :-1]
-        width = np.diff(self.knot, axis=1)
-        out = np.zeros(len(need))
-        for s in range(self.slope.shape[1]):
-            if not width[:, s].any():
-                break
-            out += self.slope[self.kind, s] * np.clip(need - low[self.kind, s], 0.0, width[self.kind, s])
+        low, width, slope = self._segments
+        out: Float = (np.minimum(np.maximum(need[:, None] - low, 0.0), width) * slope).sum(axis=1)
         return out
+
+    @cached_property
+    def _segments(self) -> tuple[Float, Float, Float]:
+        """[J, S] of the segments that any job has: lower end, width, slope."""
+        width = self.knot[:, 1:] - self.knot[:, :-1]
+        some = width.any(axis=0)
+        return self.knot[:, :-1][:, some][self.kind], width[:, some][self.kind], self.slope[:, some][self.kind]
 
     def marginal(self, need: Float) -> Float:
         """[J], price of a little more rate than ``need``; infinite for jobs at their fastest."""

@@ -13,7 +13,8 @@ so one price that makes R(t) cost more than 1 proves that t is too high. Two loo
   master program mixes the jobs' answers to the prices so far into the shares of least utilisation (Dantzig-Wolfe);
 - outside, t falls to where that price says R(t) costs exactly 1 (Newton's step for a maximum of functions).
 
-It ends when the mixed shares fit: t is then a bound by the price and reached by the shares.
+It ends when the mixed shares fit: t is then a bound by the price and reached by the shares. Where jobs are few, one
+program over all of them (``direct``) takes the place of the inner loop.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from themis.errors import NotSolved
+from themis.gavel.direct import CELLS, LeastUse
 from themis.gavel.envelope import Envelope, Kinds, Needs, uses
 from themis.gavel.problem import Need, Problem
 from themis.model.units import NONE, Float
@@ -90,11 +92,19 @@ class _Price:
 class _Search:
     problem: Problem
     kinds: Kinds = field(init=False)
+    per_scale: Float = field(init=False)
+    """[J], 1 / steps/s of the fastest type; 0 for jobs that cannot run."""
     tried: list[_Price] = field(default_factory=list)
+    direct: LeastUse | None = None
     solves: int = 0
 
     def __post_init__(self) -> None:
-        self.kinds = Kinds.of(self.problem)
+        few = np.count_nonzero(self.problem.rate) <= CELLS
+        self.kinds = Kinds.single(self.problem) if few else Kinds.of(self.problem)
+        if few and self.problem.active.any():
+            self.direct = LeastUse(self.problem, self.kinds.scale)
+        scale = self.kinds.scale
+        self.per_scale = np.divide(1.0, scale, out=np.zeros(len(scale)), where=scale > 0)
 
     def run(self, need: Need, ceiling: float, floor: float) -> Level:
         pools = len(self.problem.workers)
@@ -105,13 +115,14 @@ class _Search:
             return Level(
                 level=ceiling, x=nothing, price=np.zeros(pools), marginal=np.full(self.problem.jobs, np.inf), solves=0
             )
-        self._try(start / start.sum())
-        for m in np.flatnonzero(usable):
-            self._try(np.eye(pools)[m])
+        if self.direct is None:
+            self._try(start / start.sum())
+            for m in np.flatnonzero(usable):
+                self._try(np.eye(pools)[m])
         level, binding, stands = ceiling, NONE, False
         for _ in range(_LEVELS):
             relative = self._relative(need(level))
-            over, x, dearest = self._dearest(relative)
+            over, x, dearest = self._least_use(relative) if self.direct else self._dearest(relative)
             if over <= 1.0 + (_SETTLED if stands else FITS):
                 return self._found(level, x / max(over, 1.0), relative, binding)
             lower = self._lower(need, dearest, level, floor)
@@ -129,8 +140,7 @@ class _Search:
         return Level(level=level, x=x, price=self._per_gpu(share), marginal=marginal, solves=self.solves)
 
     def _relative(self, rate: Float) -> Float:
-        scale = self.kinds.scale
-        out: Float = np.clip(rate / np.where(scale > 0, scale, 1.0), 0.0, 1.0) * (scale > 0)
+        out: Float = np.minimum(np.maximum(rate * self.per_scale, 0.0), 1.0)
         return out
 
     def _per_gpu(self, share: Float) -> Float:
@@ -154,6 +164,13 @@ class _Search:
         in_pool = self.problem.pool[:, None] == np.arange(len(self.problem.workers))
         out: Float = (by_type @ in_pool) / np.where(self.problem.workers > 0, self.problem.workers, 1.0)
         return out
+
+    def _least_use(self, relative: Float) -> tuple[float, Float, int]:
+        """The same as ``_dearest``, in one program."""
+        assert self.direct is not None
+        self.solves += 1
+        over, x, share = self.direct.solve(relative)
+        return over, x, self._try(share) if over > 1.0 + FITS else NONE
 
     def _dearest(self, relative: Float) -> tuple[float, Float, int]:
         """The price at which these rates cost most, or one that is dear enough: (least utilisation so far, its shares, i)."""

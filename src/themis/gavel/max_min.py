@@ -34,8 +34,12 @@ def max_min(problem: Problem, weight: Float, *, fill: bool = True) -> Shares:
     weight : [J], > 0.
     fill : hand out what the objective leaves over, by equal growth of the jobs that can still use it.
     """
+    able = problem.active
+    if fill and able.any() and float(np.ptp(weight[able])) == 0.0:
+        # All grow alike from the first: the filling is one, and its first level is the objective.
+        return max_min_water_filling(problem, weight)
     unit = weight * normalised_unit(problem)
-    safe, able = np.where(problem.active, unit, 1.0), problem.active
+    safe = np.where(able, unit, 1.0)
     ceiling = float((problem.fastest / safe)[able].min(initial=np.inf)) if able.any() else 0.0
     found = highest_level(problem, lambda t: t * unit, ceiling)
     x = found.x

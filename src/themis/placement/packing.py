@@ -29,10 +29,10 @@ def narrowest(free: Int, machine_rack: Int, gpus: int, usable: Bool) -> tuple[Co
     Counts per machine and the locality they span: one machine if any fits (the fullest that does), else one rack
     (the fullest that does, on as few machines as possible), else the emptiest machines anywhere.
     """
-    room = np.where(usable, free, 0)
-    fits = np.flatnonzero(room >= gpus)
+    fits = (usable & (free >= gpus)).nonzero()[0]
     if len(fits):
-        return ((int(fits[np.argmin(room[fits])]), gpus),), Locality.MACHINE
+        return ((int(fits[free[fits].argmin()]), gpus),), Locality.MACHINE
+    room = np.where(usable, free, 0)
     if room.sum() < gpus:
         return None
     by_rack = np.bincount(machine_rack, weights=room)
@@ -74,16 +74,20 @@ def _largest_first(room: Int, gpus: int) -> Counts:
     return tuple(counts)
 
 
-def pick_gpus(free_gpus: Sequence[int], slot_of: Int, gpus: int) -> list[int]:
+def pick_gpus(free_gpus: Sequence[int], slot_of: Sequence[int], gpus: int) -> list[int]:
     """Exact GPUs on one machine: the smallest slot that holds them all, else whole slots, fullest first.
 
     Parameters
     ----------
-    free_gpus : ids of the machine's free GPUs, rising. slot_of : Int[G].
+    free_gpus : ids of the machine's free GPUs, rising. slot_of : [G].
     """
     by_slot: dict[int, list[int]] = {}
     for g in free_gpus:
-        by_slot.setdefault(int(slot_of[g]), []).append(g)
+        slot = slot_of[g]
+        if slot in by_slot:
+            by_slot[slot].append(g)
+        else:
+            by_slot[slot] = [g]
     whole = [ids for ids in by_slot.values() if len(ids) >= gpus]
     if whole:
         return min(whole, key=len)[:gpus]

@@ -33,12 +33,14 @@ class SharePolicy(ABC):
     aware : use each type's rate; otherwise every job is taken to run at its mean rate everywhere.
     resolve_interval : shares are solved anew when jobs or machines come or go, but not within so many seconds; 0: at once.
     backfill : GPUs that fall free in mid-round go to a waiting job at once; otherwise they idle to the round's end.
+    spare : GPUs that no share claims in a round go to jobs that wait, on top of their shares; otherwise they idle.
     """
 
     round_s: Seconds = 360.0
     aware: bool = True
     resolve_interval: Seconds = 0.0
     backfill: bool = True
+    spare: bool = False
 
     claims: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -48,7 +50,7 @@ class SharePolicy(ABC):
     @property
     def pace(self) -> Pace:
         """Rounds."""
-        return Pace(self.round_s, self.resolve_interval, self.backfill)
+        return Pace(self.round_s, self.resolve_interval, self.backfill, spare=self.spare)
 
     @abstractmethod
     def allocate(self, snapshot: Snapshot, problem: Problem) -> Shares:

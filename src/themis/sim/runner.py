@@ -25,9 +25,11 @@ from themis.model.events import (
     BidsCollected,
     CollectBids,
     Command,
+    CurveStopped,
     Event,
     Grant,
     Header,
+    JobEnded,
     MachineFailed,
     MachineJoined,
     MachineReturned,
@@ -44,6 +46,9 @@ from themis.policies.api import Policy, Workbench, forecaster_of, params
 from themis.profiles.speed import ProfileBook
 from themis.sim.kernel import Kernel
 from themis.tuning.agent import answer_ask
+
+Machinery = Wake | BidsCollected
+"""Events that no log holds."""
 
 Record = Header | Event | Command
 Sink = Callable[[Seconds, Record], None]
@@ -171,51 +176,54 @@ class _Run:
     def _feed(self, event: Event) -> None:
         """One event into the core, and everything that follows from it at once."""
         now = self.kernel.now
-        if not isinstance(event, Wake | BidsCollected):
+        if not isinstance(event, Machinery):
             self.sink(now, event)
         if isinstance(event, AppSubmitted):
             self.executor.admit(self.core.state.jobs.size, event.app)
-        with self._story(type(event).__name__):
+        try:
             commands = self.core.step(event, now)
+        except ThemisError as error:
+            self._tell(error, type(event).__name__)
+            raise
         for command in commands:
             self._carry_out(command)
 
+    def _tell(self, error: ThemisError, doing: str) -> None:
+        """Errors carry when and where they happened."""
+        seed = self.sim.settings.seed
+        error.add_note(f"at {self.kernel.now:.3f} s, on {doing}, policy {self.sim.policy_name}, seed {seed}")
+
     @contextmanager
     def _story(self, doing: str) -> Iterator[None]:
-        """Errors carry when and where they happened."""
         try:
             yield
         except ThemisError as error:
-            seed = self.sim.settings.seed
-            error.add_note(f"at {self.kernel.now:.3f} s, on {doing}, policy {self.sim.policy_name}, seed {seed}")
+            self._tell(error, doing)
             raise
 
     def _carry_out(self, command: Command) -> None:
         match command:
+            case Grant() | Revoke():
+                self.sink(self.kernel.now, command)
+                self.executor.submit(command)
+            case Renew() | JobEnded() | CurveStopped():
+                self.sink(self.kernel.now, command)
             case WakeAt():
                 self.kernel.schedule(command.time, Wake())
-                return
             case Solve():
                 if self.drop_bench():
                     self.bench.clear()
                 with self._story("the policy's decision"):
                     solved = self.sim.policy(command.snapshot, self.bench)
                 self._feed(Allocated(version=command.version, solved=solved))
-                return
             case CollectBids():
                 with self._story("the agents' bids"):
                     bids = answer_ask(command.snapshot, command.ask)
                 self._feed(BidsCollected(version=command.version, bids=bids))
-                return
-            case Grant() | Renew() | Revoke():
-                self.sink(self.kernel.now, command)
-                self.executor.submit(command)
             case AppFinished():
                 self.sink(self.kernel.now, command)
                 self.finished += 1
                 self.progress(self.finished, self.kernel.now)
-            case _:
-                self.sink(self.kernel.now, command)
 
 
 def with_seed(simulation: Simulation, seed: int) -> Simulation:

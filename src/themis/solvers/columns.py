@@ -55,7 +55,7 @@ class ColumnProgram:
         self._cold = "ipm" if interior else "simplex"
         if not interior:
             self._highs.setOptionValue("presolve", "off")
-        self._rows = (np.asarray(row_low, dtype=np.float64), np.asarray(row_high, dtype=np.float64))
+        self._rows = (np.array(row_low, dtype=np.float64), np.asarray(row_high, dtype=np.float64))
         self.columns = 0
         self._tight = False
 
@@ -91,6 +91,14 @@ class ColumnProgram:
         """Give one column other coefficients in these rows."""
         for row, value in zip(rows.tolist(), values.tolist()):
             self._highs.changeCoeff(int(row), column, float(value))
+
+    def change_low(self, rows: Ints, low: Floats) -> None:
+        """Give these rows other lower sides."""
+        sides = self._rows[0]
+        for row, value in zip(rows.tolist(), low.tolist()):
+            if sides[row] != value:
+                self._highs.changeRowBounds(row, value, float(self._rows[1][row]))
+        sides[rows] = low
 
     def tighten(self) -> bool:
         """Ask for prices as exact as can be had from now on, which is slower; false where they are already."""

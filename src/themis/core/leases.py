@@ -1,0 +1,149 @@
+"""Placement -> commands: the difference to what is held, and grants that wait until whoever is there has let go.
+
+A gang that was told to stop must say so (``JobStopped``) before its GPUs, or its job's next attempt, serve again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from operator import itemgetter
+from typing import TypeAlias
+
+import numpy as np
+
+from themis.core.place import Placed
+from themis.core.state import EPS, State
+from themis.core.tables import ENDED, RUNNING, WAITING
+from themis.errors import InvariantBroken
+from themis.model.events import Command, Grant, JobStopped, Renew, Revoke
+from themis.model.units import NONE, Seconds, next_tick
+
+Freed: TypeAlias = tuple[tuple[int, ...], Seconds, int]
+"""What a job held: its GPUs, until when, and the seat."""
+
+
+class Leases:
+    """Changes who holds what; ``wake`` asks for a ``Wake`` at a lease's end."""
+
+    def __init__(self, state: State, wake: Callable[[Seconds], None]) -> None:
+        self.state, self.wake = state, wake
+        self.out: list[Command] = []
+        """Commands of the step that is under way; the scheduler's own."""
+        self.held_back: dict[int, tuple[int, Grant]] = {}
+        """By job, numbered in order: grants whose GPUs, or whose job's last attempt, have not let go yet."""
+        self.held = 0
+        self.awaited: dict[int, list[int]] = {}
+        """Jobs whose grants wait, by GPU."""
+        self.stopping: dict[int, Seconds] = {}
+        """Jobs that were told to stop, since when."""
+
+    def change(self, placed: Sequence[Placed], by: Seconds, tick_s: Seconds = 0.0) -> None:
+        """Leases that end ``by`` then go first, then renewals, then new gangs.
+
+        ``tick_s`` : new leases end on its multiples; 0: as placed.
+        """
+        s, t = self.state, self.state.jobs
+        if tick_s or by < s.now:
+            placed = [replace(p, until=self._until(p.until, by, tick_s)) for p in placed]
+        running = np.flatnonzero(t.status[: t.size] == RUNNING)
+        expiring = running[t.until[running] <= by + EPS].tolist()
+        renewed = {p.job for p in placed if s.job_gpus.get(p.job) == p.gpus and s.job_seat[p.job] == p.seat}
+        wanted = {p.job for p in placed}
+        for j in sorted({*expiring, *(j for j in wanted if j in s.job_gpus)} - renewed):
+            self.revoke(j, "moved" if j in wanted else "expired", WAITING)
+        for p in placed:
+            if p.job in renewed:
+                t.until[p.job] = p.until
+                self.out.append(Renew(app=int(t.app[p.job]), job=p.job, until=p.until, target=float(t.target[p.job])))
+        for p in placed:
+            if p.job not in renewed:
+                if p.job in s.job_gpus:
+                    raise InvariantBroken(f"job {p.job} was placed twice in one decision.")
+                self.grant(p)
+
+    def _until(self, until: Seconds, by: Seconds, tick_s: Seconds) -> Seconds:
+        now = self.state.now
+        if until <= now:
+            until += now - by  # the answer took longer than the lease that it gives
+        return max(next_tick(until, tick_s), now + EPS) if tick_s else until
+
+    def revoke(self, j: int, cause: str, status: int) -> Freed:
+        """End a lease; returns what the job held. A gang that was started must still let go."""
+        s = self.state
+        freed = s.job_gpus[j], float(s.jobs.until[j]), s.job_seat[j]
+        s.release(j, status)
+        if j in self.held_back:
+            self._forget(j)
+            return freed
+        self.stopping[j] = s.now
+        self.out.append(Revoke(app=int(s.jobs.app[j]), job=j, attempt=int(s.jobs.attempt[j]), cause=cause))
+        return freed
+
+    def grant(self, placed: Placed) -> None:
+        """Lease the GPUs to the job; its gang starts as soon as nobody is in the way."""
+        s, t, j = self.state, self.state.jobs, placed.job
+        locality = s.locality(placed.gpus)
+        s.lease(j, placed.gpus, placed.seat, placed.until, locality)
+        grant = Grant(
+            app=int(t.app[j]), job=j, attempt=int(t.attempt[j]), gpus=placed.gpus, seat=placed.seat, until=placed.until,
+            locality=int(locality), target=float(t.target[j]), score=1.0 / float(s.speeds.slowdown[t.config[j], locality]),
+        )  # fmt: skip
+        self.wake(placed.until)
+        if self._clear(grant):
+            self._issue(grant)
+            return
+        self.held += 1
+        self.held_back[j] = self.held, grant
+        for g in grant.gpus:
+            self.awaited.setdefault(g, []).append(j)
+
+    def stopped(self, event: JobStopped) -> bool:
+        """A gang let go; grants that waited for its GPUs go out. Returns whether it came later than it was told to."""
+        s, j = self.state, event.job
+        since = self.stopping.pop(j, None)
+        if since is None:
+            if not s.runs(j, event.attempt):
+                return False
+            # Nobody asked it to stop: the gang died. It waits for another lease.
+            s.release(j, WAITING)
+            self.out.append(Revoke(app=int(s.jobs.app[j]), job=j, attempt=event.attempt, cause="failed"))
+        left = s.vacate(j)
+        if s.jobs.status[j] != ENDED:
+            s.report(j, event.steps)
+        if self.held_back:
+            waits = {w for g in left if g in self.awaited for w in self.awaited[g]}
+            if j in self.held_back:
+                waits.add(j)
+            if waits:
+                self._let_in(waits)
+        return since is None or since < s.now
+
+    def _let_in(self, jobs: set[int]) -> None:
+        """Grants of these jobs that nobody is in the way of any more, in the order in which they were made."""
+        waited = [grant for _, grant in sorted((self.held_back[j] for j in jobs), key=itemgetter(0))]
+        for grant in [grant for grant in waited if self._clear(grant)]:
+            self._forget(grant.job)
+            self._issue(grant)
+
+    def _clear(self, grant: Grant) -> bool:
+        """Nobody is still stopping on these GPUs, nor this job anywhere else."""
+        if grant.job in self.stopping:
+            return False
+        on, leased, seat = self.state.occupied_by, self.state.leased_to, grant.seat
+        for g in grant.gpus:
+            beside = on[g, 1 - seat]
+            if on[g, seat] != NONE or (beside != NONE and beside != leased[g, 1 - seat]):
+                return False
+        return True
+
+    def _issue(self, grant: Grant) -> None:
+        self.state.occupy(grant.job, grant.gpus, grant.seat)
+        self.out.append(grant)
+
+    def _forget(self, j: int) -> None:
+        """A grant is held back no longer."""
+        for g in self.held_back.pop(j)[1].gpus:
+            self.awaited[g].remove(j)
+            if not self.awaited[g]:
+                del self.awaited[g]

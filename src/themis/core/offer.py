@@ -1,0 +1,82 @@
+"""What there is to be given out, and who may take it: read off the live state, for the length of one decision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from themis.core import limits
+from themis.core.state import EPS, State
+from themis.core.tables import RUNNING, WAITING
+from themis.model.units import NONE, Bool, Int, Seconds
+
+
+@dataclass(slots=True, kw_only=True)
+class Offer:
+    """GPUs on offer and the jobs that could use them.
+
+    Attributes
+    ----------
+    by : leases that end by then count as over. ``free`` : [G], in service, not leased beyond, nobody still stopping on them.
+    blocked : jobs that wait but may not run now: see ``core.limits``.
+    """
+
+    state: State
+    by: Seconds
+    free: Bool = field(init=False)
+    blocked: Int = field(init=False)
+
+    def __post_init__(self) -> None:
+        s = self.state
+        self.free = free_gpus(s, self.by)
+        self.blocked = np.zeros(0, dtype=np.int64)
+        if s.quotas or s.at_once or s.delayed:
+            rows = self._present()
+            why, _ = limits.blocked(s, rows)
+            self.blocked = rows[why > 0]
+
+    def over(self, rows: Int) -> Bool:
+        """[J], whether each job's lease, if it has one, counts as over."""
+        out: Bool = self.state.jobs.until[rows] <= self.by + EPS
+        return out
+
+    def idle(self, rows: Int) -> Bool:
+        """Whether each job could get GPUs: it waits, or its lease is over; nobody (-1) always can. Any shape."""
+        status = self.state.jobs.status[rows]
+        out: Bool = (status == WAITING) | ((status == RUNNING) & self.over(rows)) | (rows == NONE)
+        if len(self.blocked):
+            out &= ~np.isin(rows, self.blocked)
+        return out
+
+    def waiting(self) -> Int:
+        """Jobs that could get GPUs."""
+        rows = self._present()
+        out: Int = rows[self.idle(rows)]
+        return out
+
+    def may_run(self, j: int) -> bool:
+        """Whether there is such a job, and it runs or could."""
+        s = self.state
+        return 0 <= j < s.jobs.size and bool(s.jobs.status[j] <= RUNNING) and j not in self.blocked
+
+    def wanted(self) -> bool:
+        """Whether any job could use more GPUs than it holds beyond this offer."""
+        t, rows = self.state.jobs, self._present()
+        held = np.where(t.until[rows] > self.by + EPS, t.gpus[rows], 0)
+        more = held < t.gpus_max[rows]
+        if self.state.quotas or len(self.blocked):
+            why, room = limits.blocked(self.state, rows)
+            more = (why == 0) & (held < np.maximum(np.minimum(t.gpus_max[rows] - held, room) + held, t.gpus_min[rows]))
+        return bool(more.any())
+
+    def _present(self) -> Int:
+        return np.flatnonzero(self.state.jobs.status[: self.state.jobs.size] <= RUNNING)
+
+
+def free_gpus(s: State, by: Seconds) -> Bool:
+    """[G], see ``Offer.free``."""
+    leased = ((s.gpu_job != NONE) & (s.jobs.until[s.gpu_job] > by + EPS)).any(axis=1)
+    stopping = ((s.gpu_occupant != NONE) & (s.gpu_occupant != s.gpu_job)).any(axis=1)
+    free: Bool = s.machine_up[s.gpu_machine] & ~(leased | stopping)
+    return free
