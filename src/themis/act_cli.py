@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from themis.console import err
+from themis.console import err, say_red
 from themis.errors import InputError
 from themis.service_rows import (
     NODES,
@@ -135,17 +135,22 @@ def undrain(nodes: NodeNames, output: Output = "table", home: Home = None) -> No
 
 
 def _each(names: Sequence[str], change: Callable[[str], Any], columns: Columns, output: str) -> None:
-    """Change one after the other; what was changed before a wrong name is shown all the same."""
+    """Change one after the other; one that cannot be does not keep the others from it, but the exit code is 2."""
     from themis.service.http import as_dict
 
     check_output(output)
-    changed = []
-    try:
-        for name in names:
+    changed, wrong = [], []
+    for name in names:
+        try:
             changed.append(as_dict(change(name)))
-    finally:
-        if changed:
-            show_rows(changed, output, columns)
+        except InputError as error:
+            wrong.append(str(error))
+    if changed:
+        show_rows(changed, output, columns)
+    for sentence in wrong:
+        say_red(sentence)
+    if wrong:
+        raise typer.Exit(2)
 
 
 def _variable(text: str) -> tuple[str, str]:

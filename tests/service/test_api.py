@@ -250,6 +250,13 @@ def test_the_commands_print_what_the_service_knows(
     assert themis("queue", "-o", "jsno") == 2
     assert "Did you mean 'json'" in capfd.readouterr().err
     assert themis("cancel", "nosuch") == 2
+    assert themis("run", "-d", "--name", "second", "--", "sleep", "100") == 0
+    assert themis("cancel", "nosuch", "second", "-o", "json") == 2
+    said = capfd.readouterr()
+    assert json.loads(said.out[said.out.index("[") :])[0]["state"] == "cancelled"
+    assert "unknown app 'nosuch'" in said.err
+    for verb in (["queue"], ["history"], ["share"], ["usage"], ["nodes"], ["events"]):
+        assert themis(*verb, "--user", "nobody", "-o", "yaml") == 0, verb
     assert themis("run", "--gpus", "two", "--", "true") == 2
     assert themis("doctor") == 0
 

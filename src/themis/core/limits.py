@@ -26,12 +26,13 @@ REASONS = ("", "backoff", "at_once", "quota")
 BACKOFF, AT_ONCE, QUOTA = 1, 2, 3
 
 
-def blocked(state: State, job_id: Int) -> tuple[Int, Int]:
+def blocked(state: State, job_id: Int, *, expired: bool = False) -> tuple[Int, Int]:
     """Who may not run now, and what the others may have at most.
 
     Parameters
     ----------
     job_id : jobs that wait or run, rising.
+    expired : leases that are over count as held until somebody has decided; so it is told to people.
 
     Returns
     -------
@@ -48,14 +49,14 @@ def blocked(state: State, job_id: Int) -> tuple[Int, Int]:
         # As the app's own scheduler would choose: its own order, the most work left, then the lower number.
         order = np.lexsort((job_id[candidates], -state.work_left(job_id[candidates]), t.order[job_id[candidates]]))
         why[candidates[order[room:]]] = AT_ONCE
-    room_of = rooms(state)[state.apps.user[t.app[job_id]]]
+    room_of = rooms(state, expired=expired)[state.apps.user[t.app[job_id]]]
     why[(why == 0) & waiting & (t.gpus_min[job_id] > room_of)] = QUOTA
     return why, room_of
 
 
-def rooms(state: State) -> Int:
+def rooms(state: State, *, expired: bool = False) -> Int:
     """GPUs that each user may take beside those held beyond this instant, [users]; ``NO_LIMIT`` without a quota."""
-    held = _held(state)
+    held = _held(state, expired)
     out = np.full(max(len(state.users), 1), NO_LIMIT)
     for members, gpus in state.quotas.values():
         ids = [state.users[name] for name in members if name in state.users]
@@ -63,10 +64,10 @@ def rooms(state: State) -> Int:
     return out
 
 
-def _held(state: State) -> Int:
+def _held(state: State, expired: bool = False) -> Int:
     t = state.jobs
     held = np.zeros(max(len(state.users), 1), dtype=np.int64)
-    on = np.flatnonzero((t.status[: t.size] == Status.RUNNING) & (t.until[: t.size] > state.now + EPS))
+    on = np.flatnonzero((t.status[: t.size] == Status.RUNNING) & (expired | (t.until[: t.size] > state.now + EPS)))
     np.add.at(held, state.apps.user[t.app[on]], t.gpus[on])
     return held
 

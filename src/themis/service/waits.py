@@ -21,7 +21,7 @@ def left_out(s: State) -> dict[int, str]:
     if not (s.quotas or s.at_once or s.delayed):
         return {}
     job_id = np.flatnonzero(s.jobs.status[: s.jobs.size] <= Status.RUNNING)
-    why, _ = limits.blocked(s, job_id)
+    why, _ = limits.blocked(s, job_id, expired=True)
     apps = s.jobs.app[job_id]
     free = set(apps[why == 0].tolist())
     out: dict[int, str] = {}
