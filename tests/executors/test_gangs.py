@@ -9,10 +9,12 @@ from live import grant, revoke
 
 from themis.errors import InputError, InvariantBroken
 from themis.executors.gangs import Gangs, Out, Send
-from themis.executors.hosts import Host, NodeSettings
+from themis.executors.hosts import NO_TARGET, Host, NodeSettings
 from themis.executors.program import AttemptEnded, Ending, Measurement, Program, ending_of
 from themis.model.cluster import Machine
+from themis.model.dynamic import Dynamic, Mode
 from themis.model.events import (
+    BatchChanged,
     JobProgress,
     JobReached,
     JobStarted,
@@ -21,7 +23,7 @@ from themis.model.events import (
     MachineFailed,
     MachineReturned,
 )
-from themis.model.workload import CurveStopping
+from themis.model.workload import CurveStopping, Job, Regime
 from themis.node.messages import Forget, Go, Hello, Lease, Message, Prepare, Renew, Stop, TaskReport, TaskState
 from themis.testing.builders import app, job
 
@@ -322,3 +324,54 @@ def test_a_measurement_names_the_partner_that_was_there_since_the_last_report() 
     book.heard(0, TaskState(task="job1-attempt1", phase="ended", first=1), 16.0)
     assert report(0, 1, 20.0, 40) == []
     assert report(0, 1, 25.0, 50) == [("one", "")]
+
+
+def dynamic_gang() -> Gangs:
+    """A running gang of a job of 10 epochs that begins at batch size 8, on both GPUs of one machine."""
+    declared = Dynamic(mode=Mode.GNS, epoch_steps=((8, 80.0), (16, 40.0)))
+    spec = Job(name="j", model="flat", regimes=(Regime(steps=10.0, batch=8),), gpus_max=2, dynamic=declared)
+    book = Gangs(
+        [Host(machine=Machine(name="m0", gpus=2))], lambda app, index: PROGRAM, SETTINGS, now=0.0, checkpoints="/c"
+    )
+    book.admit(0, app("a", [spec]))
+    book.heard(0, Hello(node="m0", trust="single"), 0.0)
+    book.heard(0, Renew(sequence=1), 0.0)
+    out = book.command(grant(1, (0, 1), target=10.0), 0.0)
+    (spoken,) = [o.message.spec for o in out if isinstance(o, Send) and isinstance(o.message, Prepare)]
+    assert spoken.target == NO_TARGET, "the program counts steps, its job epochs"
+    for phase in ("prepared", "running"):
+        book.heard(0, state(phase, port=20000), 0.0)
+    return book
+
+
+def reported(**more: float) -> TaskReport:
+    return TaskReport(task=TASK, **{"steps": 0.0, "saved": 0.0, **more})  # type: ignore[arg-type]
+
+
+def test_a_dynamic_job_is_heard_in_epochs_and_says_its_batch_size_once() -> None:
+    book = dynamic_gang()
+    out = book.heard(0, reported(steps=40.0, epochs=0.5, batch=8), 1.0)
+    assert out == [BatchChanged(job=0, attempt=1, steps=0.5, batch=8), JobProgress(job=0, attempt=1, steps=0.5)]
+    assert book.heard(0, reported(steps=80.0, epochs=1.0, batch=8), 2.0) == []
+    out = book.heard(0, reported(steps=120.0, epochs=2.0, saved_epochs=2.0, saved=120.0, batch=16), 12.0)
+    assert out == [BatchChanged(job=0, attempt=1, steps=2.0, batch=16), JobProgress(job=0, attempt=1, steps=2.0)]
+    book.heard(0, reported(steps=140.0, epochs=2.5, saved_epochs=2.0, batch=16), 13.0)
+    book.command(revoke(1), 14.0)
+    out = book.heard(0, state("ended", cause="expired"), 15.0)
+    assert JobStopped(job=0, attempt=1, steps=2.0) in out
+
+
+def test_the_pace_of_a_dynamic_job_is_measured_in_its_epochs() -> None:
+    book = dynamic_gang()
+    out = book.heard(0, reported(steps=120.0, epochs=2.0, batch=16, step_s=0.5), 1.0)
+    (measured,) = [o for o in out if isinstance(o, Measurement)]
+    assert (measured.batch, measured.steps_per_s) == (16, pytest.approx(1 / (0.5 * 40)))
+    out = book.heard(0, reported(steps=160.0, epochs=3.0, batch=32, step_s=0.6), 2.0)
+    assert not any(isinstance(o, Measurement) for o in out), "a mean over steps of two sizes"
+
+
+def test_a_dynamic_job_that_ends_well_did_all_its_epochs() -> None:
+    book = dynamic_gang()
+    book.heard(0, reported(steps=400.0, epochs=10.0, batch=16, reached=True), 1.0)
+    out = book.heard(0, state("ended"), 2.0)
+    assert [o.steps for o in out if isinstance(o, JobReached)] == [10.0]

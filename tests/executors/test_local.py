@@ -13,7 +13,10 @@ from live import SHORT, grant, live, revoke, script, shell
 
 from processes import left_of, ranks_of, wait_until
 from themis.executors.program import AttemptEnded, Ending, Measurement
-from themis.model.events import JobProgress, JobReached, JobStarted, JobStopped
+from themis.model.dynamic import Dynamic, Mode
+from themis.model.events import BatchChanged, JobProgress, JobReached, JobStarted, JobStopped
+from themis.model.workload import Job, Regime
+from themis.testing.builders import app
 
 pytestmark = pytest.mark.slow
 
@@ -214,3 +217,24 @@ def test_started_as_root_jobs_run_as_their_submitter() -> None:
             assert named.stat().st_uid == 0, "a folder that a user names is not handed over"
     finally:
         shutil.rmtree(folder)
+
+
+def test_a_real_job_reports_its_epochs_and_its_change_of_batch_size_over_a_preemption(root: Path) -> None:
+    declared = Dynamic(mode=Mode.GNS, epoch_steps=((8, 8.0), (16, 4.0)))
+    spec = Job(name="j", model="generic", regimes=(Regime(steps=6.0, batch=8),), gpus_max=2, dynamic=declared)
+    with live(root, script("epochs.py", 6, 0.05), 2, spec=app("a", [spec])) as world:
+        world.executor.submit(grant(1, (0,), target=6.0))
+        assert world.until(BatchChanged).batch == 8
+        change = world.until(BatchChanged)
+        assert (change.batch, change.steps) == (16, pytest.approx(3.0, abs=0.5)), world.logs()
+        world.executor.submit(revoke(1))
+        saved = world.until(JobStopped).steps
+        assert 3.0 <= saved < 6.0
+        world.executor.submit(grant(2, (1,), target=6.0))
+        assert world.until(JobReached).steps == 6.0
+        history = [line.split() for line in world.checkpoint("history").read_text().splitlines()]
+        # All 6 epochs of 64 examples, none of them twice, at 8 and then 16 a batch.
+        assert world.checkpoint("result").read_text() == str(6 * 64)
+        assert {(int(e), int(size)) for e, size in history} == {(e, 8 if e < 3 else 16) for e in range(6)}
+        again = [e for e in world.heard if isinstance(e, BatchChanged) and e.attempt == 2]
+        assert [e.batch for e in again] == [16]

@@ -9,12 +9,13 @@ import pytest
 from pydantic import BaseModel
 
 from themis.jobs import parse
+from themis.jobs.dynamic import DynamicText
 from themis.jobs.written import CurveText, HalvingText, HyperbandText, JobText, RungText, SweepText
 
 PAGE = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text(encoding="utf-8")
 TABLES = re.findall(r"^\| key \| meaning \(default\) \|\n\|---\|---\|\n((?:\|.*\n)*)", PAGE, flags=re.MULTILINE)
 EXAMPLES = re.findall(r"^```yaml\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
-MODELS = [JobText, SweepText, HalvingText, RungText, HyperbandText, CurveText]
+MODELS = [JobText, DynamicText, SweepText, HalvingText, RungText, HyperbandText, CurveText]
 
 
 def rows(model: type[BaseModel]) -> str:

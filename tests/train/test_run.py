@@ -238,3 +238,61 @@ def test_the_world_reads_what_the_node_agent_writes(name: str) -> None:
     )
     assert (world.rank, world.world_size, world.gpus, world.stop_signal) == (2, 4, 8, signal.SIGUSR1)
     assert 12.5 in (world.target, world.grace_s)
+
+
+def by_size(state: Sum, folder: Path, want: dict[int, int], *, stop: Callable[[int], None] = lambda step: None) -> Run:
+    """A loop over epochs of 24 examples, at 4 a batch until ``want`` says otherwise; it remembers (epoch, examples)."""
+    made = run(state, folder, leave=False)
+    made.batch_size = 4
+
+    def loader() -> list[range]:
+        return [range(i, i + made.batch_size) for i in range(0, 24, made.batch_size)]
+
+    for batch in made.batches(loader, epochs=5):
+        state.seen.append([made.epoch, len(batch)])
+        made.batch_size = want.get(made.epoch, made.batch_size)
+        stop(made.step)
+    return made
+
+
+def test_a_batch_size_that_is_set_counts_from_the_next_epoch_on(tmp_path: Path) -> None:
+    state = Sum()
+    made = by_size(state, tmp_path, {1: 8, 3: 12})
+    assert [len([1 for e, _ in state.seen if e == epoch]) for epoch in range(5)] == [6, 6, 3, 3, 2]
+    assert made.epochs == 5.0
+
+
+def test_a_run_stopped_within_an_epoch_goes_on_at_its_batch_size_and_then_at_the_one_that_was_wanted(
+    tmp_path: Path,
+) -> None:
+    # Step 8 is within epoch 1, in which the script has asked for 8 a batch already.
+    first, second, whole = Sum(), Sum(), Sum()
+    stopped = by_size(first, tmp_path, {1: 8}, stop=stop_at(7))
+    assert stopped.preempted
+    assert stopped.epochs == pytest.approx(1 + 2 / 6)
+    by_size(second, tmp_path, {})
+    by_size(whole, tmp_path / "whole", {1: 8})
+    assert second.seen == whole.seen
+
+
+def test_reports_have_epochs_and_the_batch_size_of_the_ongoing_epoch(tmp_path: Path) -> None:
+    (tmp_path / "run" / "reports").mkdir(parents=True)
+    world = World(run_dir=tmp_path / "run")
+    made = Run(world=world, report_every_s=0.0)
+    made.batch_size = 4
+    for _ in made.batches(lambda: [range(made.batch_size)] * (8 // made.batch_size), epochs=2):
+        made.batch_size = 8
+    rows = [json.loads(line) for line in (tmp_path / "run" / "reports" / "reports.jsonl").read_text().splitlines()]
+    assert [(row.get("epochs", 0.0), row["batch"]) for row in rows] == [
+        (0.0, 4), (0.5, 4), (1.0, 4), (1.0, 8), (2.0, 8), (2.0, 8),
+    ]  # fmt: skip
+
+
+def test_a_loop_of_its_own_says_epochs_and_batch_size(tmp_path: Path) -> None:
+    (tmp_path / "run" / "reports").mkdir(parents=True)
+    made = Run(world=World(run_dir=tmp_path / "run"), report_every_s=1e9)
+    made.observe(1, epochs=0.5, batch_size=32)
+    made.observe(2, epochs=1.0, batch_size=32)
+    made.observe(3, epochs=1.2, batch_size=64)
+    rows = [json.loads(line) for line in (tmp_path / "run" / "reports" / "reports.jsonl").read_text().splitlines()]
+    assert [(row["epochs"], row["batch"]) for row in rows] == [(0.5, 32), (1.2, 64)]

@@ -9,6 +9,7 @@ from themis.client import themis_pb2 as pb
 from themis.executors.program import Program
 from themis.jobs import Built, Submission, build, read_jobs
 from themis.jobs.build import PRIOR_S
+from themis.model.dynamic import Dynamic
 from themis.model.units import Seconds
 from themis.model.workload import App, CurveStopping, brackets_of
 
@@ -66,7 +67,7 @@ def _jobs(spec: Submission, app: App, programs: tuple[Program, ...]) -> list[pb.
         pb.Job(
             name=job.name, model=job.model, regimes=[pb.Regime(steps=r.steps, batch=r.batch) for r in job.regimes],
             gpus_min=job.gpus_min, gpus_max=job.gpus_max, step_scale=job.step_scale, gpu_types=job.gpu_types,
-            cpus=spec.cpus, memory=spec.memory,
+            cpus=spec.cpus, memory=spec.memory, dynamic=_dynamic(job.dynamic),
             program=pb.Program(
                 argv=p.argv, cwd=p.cwd, env=p.env, launch=p.launch, grace_s=p.grace_s, stop_signal=p.stop_signal,
                 checkpoint_dir=p.checkpoint_dir, work_is_time=not p.own_steps,
@@ -74,3 +75,10 @@ def _jobs(spec: Submission, app: App, programs: tuple[Program, ...]) -> list[pb.
         )
         for job, p in zip(app.jobs, programs)
     ]  # fmt: skip
+
+
+def _dynamic(dynamic: Dynamic | None) -> pb.Dynamic | None:
+    if dynamic is None:
+        return None
+    sizes = [pb.BatchSize(batch=batch, steps_per_epoch=steps) for batch, steps in dynamic.epoch_steps]
+    return pb.Dynamic(mode=str(dynamic.mode), sizes=sizes, regimes=dynamic.regimes)

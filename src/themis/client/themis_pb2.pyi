@@ -83,8 +83,26 @@ class Regime(_message.Message):
     batch: int
     def __init__(self, steps: _Optional[float] = ..., batch: _Optional[int] = ...) -> None: ...
 
+class Dynamic(_message.Message):
+    __slots__ = ("mode", "sizes", "regimes")
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    REGIMES_FIELD_NUMBER: _ClassVar[int]
+    mode: str
+    sizes: _containers.RepeatedCompositeFieldContainer[BatchSize]
+    regimes: int
+    def __init__(self, mode: _Optional[str] = ..., sizes: _Optional[_Iterable[_Union[BatchSize, _Mapping]]] = ..., regimes: _Optional[int] = ...) -> None: ...
+
+class BatchSize(_message.Message):
+    __slots__ = ("batch", "steps_per_epoch")
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    STEPS_PER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    batch: int
+    steps_per_epoch: float
+    def __init__(self, batch: _Optional[int] = ..., steps_per_epoch: _Optional[float] = ...) -> None: ...
+
 class Job(_message.Message):
-    __slots__ = ("name", "model", "regimes", "gpus_min", "gpus_max", "step_scale", "gpu_types", "program", "cpus", "memory")
+    __slots__ = ("name", "model", "regimes", "gpus_min", "gpus_max", "step_scale", "gpu_types", "program", "cpus", "memory", "dynamic")
     NAME_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     REGIMES_FIELD_NUMBER: _ClassVar[int]
@@ -95,6 +113,7 @@ class Job(_message.Message):
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
     CPUS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
+    DYNAMIC_FIELD_NUMBER: _ClassVar[int]
     name: str
     model: str
     regimes: _containers.RepeatedCompositeFieldContainer[Regime]
@@ -105,7 +124,8 @@ class Job(_message.Message):
     program: Program
     cpus: float
     memory: int
-    def __init__(self, name: _Optional[str] = ..., model: _Optional[str] = ..., regimes: _Optional[_Iterable[_Union[Regime, _Mapping]]] = ..., gpus_min: _Optional[int] = ..., gpus_max: _Optional[int] = ..., step_scale: _Optional[float] = ..., gpu_types: _Optional[_Iterable[str]] = ..., program: _Optional[_Union[Program, _Mapping]] = ..., cpus: _Optional[float] = ..., memory: _Optional[int] = ...) -> None: ...
+    dynamic: Dynamic
+    def __init__(self, name: _Optional[str] = ..., model: _Optional[str] = ..., regimes: _Optional[_Iterable[_Union[Regime, _Mapping]]] = ..., gpus_min: _Optional[int] = ..., gpus_max: _Optional[int] = ..., step_scale: _Optional[float] = ..., gpu_types: _Optional[_Iterable[str]] = ..., program: _Optional[_Union[Program, _Mapping]] = ..., cpus: _Optional[float] = ..., memory: _Optional[int] = ..., dynamic: _Optional[_Union[Dynamic, _Mapping]] = ...) -> None: ...
 
 class Rung(_message.Message):
     __slots__ = ("jobs", "steps")

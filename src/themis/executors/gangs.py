@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from themis.errors import InvariantBroken
-from themis.executors.hosts import Host, NodeSettings, task_specs
+from themis.executors.hosts import NO_TARGET, Host, NodeSettings, task_specs
 from themis.executors.program import AttemptEnded, Ending, Measurement, Program, Programs, ending_of
 from themis.model.events import (
+    BatchChanged,
     Command,
     Event,
     Grant,
@@ -109,6 +110,8 @@ class _Gang:
     stopped: bool = False
     report: TaskReport | None = None
     progress_at: Seconds = -math.inf
+    batch: int = 0
+    """Batch size that a dynamic job reported last in this attempt; 0 for none yet."""
     check: int = 0
     """Last check of curve stopping that was passed on."""
     reported_at: Seconds = -math.inf
@@ -188,9 +191,11 @@ class Gangs:
             raise InvariantBroken(f"job {grant.job} was granted GPUs but never admitted.")
         app, index = self.jobs[grant.job]
         program = self.programs(app, index)
+        # What a dynamic job is to do is counted in epochs, which its program's own steps are not.
+        told = replace(grant, target=NO_TARGET) if app.jobs[index].dynamic else grant
         parts = {
             n: _Part(spec=spec, known=known)
-            for n, spec in task_specs(grant, program, self.hosts, self.checkpoints, self.settings.log_bytes).items()
+            for n, spec in task_specs(told, program, self.hosts, self.checkpoints, self.settings.log_bytes).items()
         }
         self.gangs[grant.job] = _Gang(
             app=app, job=app.jobs[index], grant=grant, program=program, parts=parts, since=now,
@@ -288,17 +293,19 @@ class Gangs:
         if gang is None or gang.over or not gang.program.own_steps:
             return
         gang.report = report
-        if report.saved > 0:
-            self.saved[gang.grant.job] = report.saved
-        if report.step_s > 0:
+        _, saved = _progress(gang.job, report)
+        if saved > 0:
+            self.saved[gang.grant.job] = saved
+        # A mean over steps of two batch sizes is the pace of neither.
+        if report.step_s > 0 and not (gang.batch and _batch(gang) != gang.batch):
             # Its pace is that since its last report.
             begun, gang.reported_at = max(gang.reported_at, gang.since), now
             if gang.neighbours_at <= begun:
-                partner = self._partner(gang)
+                partner, rate = self._partner(gang), 1.0 / (report.step_s * _model_steps(gang))
                 self.out.append(
                     Measurement(
                         job=gang.grant.job, attempt=gang.grant.attempt, model=gang.job.model, gpu_type=self._gpu_type(gang),
-                        gpus=len(gang.grant.gpus), locality=Locality(gang.grant.locality), steps_per_s=1.0 / report.step_s,
+                        gpus=len(gang.grant.gpus), locality=Locality(gang.grant.locality), steps_per_s=rate,
                         batch=_batch(gang), partner=partner[0], partner_batch=partner[1],
                     )
                 )  # fmt: skip
@@ -317,8 +324,13 @@ class Gangs:
 
     def _pass_on(self, gang: _Gang, report: TaskReport, now: Seconds) -> None:
         """To the core: a loss where its curve stopping wants one, else the steps, not too often."""
-        job, attempt, steps = gang.grant.job, gang.grant.attempt, min(report.steps, gang.grant.target)
-        tuner = gang.app.tuner
+        job, attempt = gang.grant.job, gang.grant.attempt
+        steps = min(_progress(gang.job, report)[0], gang.grant.target)
+        tuner, dynamic = gang.app.tuner, gang.job.dynamic
+        if dynamic and dynamic.hidden and report.batch not in (0, gang.batch):
+            # Each attempt says where it begins: the one before may have ended before its last change was heard.
+            gang.batch = report.batch
+            self.out.append(BatchChanged(job=job, attempt=attempt, steps=steps, batch=report.batch))
         if isinstance(tuner, CurveStopping) and report.loss is not None and steps < gang.grant.target:
             check = int(steps / tuner.check_steps + 1e-6)
             if check > gang.check:
@@ -477,9 +489,23 @@ class Gangs:
         return out
 
 
+def _progress(job: Job, report: TaskReport) -> tuple[float, float]:
+    """What is done, and what is saved, as the job counts it: a dynamic one in epochs."""
+    return (report.epochs, report.saved_epochs) if job.dynamic else (report.steps, report.saved)
+
+
+def _model_steps(gang: _Gang) -> float:
+    """Steps that a program counts in one of its job's: programs count their own, also where the job counts epochs."""
+    dynamic = gang.job.dynamic
+    return dynamic.steps_per_epoch(_batch(gang)) if dynamic else 1.0
+
+
 def _batch(gang: _Gang) -> int:
-    """The batch size that it trains with, by its steps."""
-    done, end = gang.report.steps if gang.report is not None else gang.base, 0.0
+    """The batch size that it trains with: what it said, or by its steps."""
+    if gang.job.dynamic and gang.job.dynamic.hidden:
+        said = gang.report.batch if gang.report is not None else 0
+        return said or gang.batch or gang.job.regimes[0].batch
+    done, end = _progress(gang.job, gang.report)[0] if gang.report is not None else gang.base, 0.0
     for regime in gang.job.regimes:
         end += regime.steps
         if done < end - 1e-9:

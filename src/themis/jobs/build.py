@@ -70,7 +70,7 @@ def build(
     jobs = tuple(
         Job(
             name=f"{name}-{trial.index}" if several else name, model=estimate.model, gpu_types=spec.gpu_types,
-            regimes=(Regime(steps=estimate.steps, batch=spec.hints.batch),),
+            regimes=spec.regimes or (Regime(steps=estimate.steps, batch=spec.hints.batch),), dynamic=spec.dynamic,
             gpus_min=spec.gpus_min, gpus_max=spec.gpus_max,
         )
         for trial in spec.trials

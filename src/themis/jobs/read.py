@@ -13,6 +13,7 @@ from pathlib import Path
 
 from themis.errors import InputError, UnknownName
 from themis.jobs.after import unmet
+from themis.jobs.dynamic import DynamicText, declared
 from themis.jobs.faults import Fault, Findings, raise_first
 from themis.jobs.place import check_places, place
 from themis.jobs.spec import Hints, Submission, Trial
@@ -107,6 +108,10 @@ def _submission(findings: Findings, folder: str, book: ProfileBook) -> Submissio
     if job is None:
         return None
     _together(job, search, findings)
+    changes = findings.valid(DynamicText, job.dynamic, ("dynamic",)) if job.dynamic is not None else None
+    dynamic, regimes = (
+        declared(changes, job.batch, job.work, job.steps_per_epoch or 0.0, findings) if changes else (None, ())
+    )
     _model(job, book, findings)
     trials, tuner = _trials(job, search, findings)
     workdir = _absolute(job.workdir or ".", folder, "workdir", findings)
@@ -130,7 +135,7 @@ def _submission(findings: Findings, folder: str, book: ProfileBook) -> Submissio
         grace_s=job.grace, stop_signal=job.stop_signal, checkpoint_dir=saves, walltime_s=job.walltime,
         retries=job.retries, after=job.after, at_once=job.array.at_once if job.array else 0,
         work=search.budget if search else job.work, steps_per_epoch=job.steps_per_epoch or 0.0,
-        deadline_s=job.deadline, source=f"{findings.source}, line {document.line(())}",
+        dynamic=dynamic, regimes=regimes, deadline_s=job.deadline, source=f"{findings.source}, line {document.line(())}",
     )  # fmt: skip
 
 
@@ -157,6 +162,8 @@ def _together(job: JobText, search: SweepText | None, findings: Findings) -> Non
     """Keys that exclude or need each other."""
     if job.sweep is not None and job.array is not None:
         findings.add(("array",), "keys 'array' and 'sweep' are both there, expected one of them.")
+    if job.sweep is not None and job.dynamic is not None:
+        findings.add(("dynamic",), "keys 'dynamic' and 'sweep' are both there; a sweep's jobs cannot be dynamic.")
     if job.sweep is not None and job.work is not None:
         findings.add(("work",), "keys 'work' and 'sweep' are both there; say the work of a trial as 'budget' in sweep.")
     if job.model and job.speed:

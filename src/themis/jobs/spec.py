@@ -8,8 +8,9 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from themis.jobs.sizes import Work
+from themis.model.dynamic import Dynamic
 from themis.model.units import Seconds
-from themis.model.workload import Tuner
+from themis.model.workload import Regime, Tuner
 
 Value: TypeAlias = str | int | float | bool
 
@@ -72,6 +73,8 @@ class Submission:
     walltime_s : seconds that one job may run in all its attempts together; None for no limit.
     retries : failures of a job that are followed by another attempt.
     at_once : most jobs of the app that may run at once; 0 is no limit.
+    dynamic, regimes : what a dynamic job declares, and its epochs by batch size as far as they are known; None and nothing
+        where the batch size stays.
     work : of one job, None if unknown. ``steps_per_epoch`` : 0 if unknown.
     deadline_s : seconds after submission.
     kind : job, array or sweep. ``source`` : file and line.
@@ -100,5 +103,7 @@ class Submission:
     at_once: int = 0
     work: Work | None = None
     steps_per_epoch: float = 0.0
+    dynamic: Dynamic | None = None
+    regimes: tuple[Regime, ...] = ()
     deadline_s: Seconds | None = None
     source: str = ""

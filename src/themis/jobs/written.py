@@ -82,6 +82,7 @@ class JobText(Written):
     batch: Annotated[int, Field(ge=0, le=10**9)] = Field(
         default=0, description="its batch size, where speeds differ by it (the profile's own)"
     )
+    dynamic: Any = Field(default=None, description="how the batch size may change, see below (it stays)")
     speed: Annotated[dict[str, dict[int, float]], reads(readers.speed)] | None = Field(
         default=None,
         description="steps/s instead of `model`: `2.5` on one GPU, `{V100: 2.5, A100: 5}`, `{A100: {1: 5, 4: 18}}` (unknown)",

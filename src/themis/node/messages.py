@@ -124,6 +124,10 @@ class TaskReport:
     step_s: float = 0.0
     reached: bool = False
     """It did its target and ends now."""
+    epochs: float = 0.0
+    """Epochs done, and in the checkpoint; ``batch`` : global batch size that it trains with. 0 where it did not say."""
+    saved_epochs: float = 0.0
+    batch: int = 0
 
 
 # ---- from the arbiter -------------------------------------------------------------------------------------------------

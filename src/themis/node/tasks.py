@@ -33,6 +33,8 @@ from themis.node.messages import TaskReport, TaskSpec, TaskState, build
 PORTS = range(20000, 32000)
 """Below what Linux hands out for outgoing connections, so that a port found free stays free."""
 READ_AT_MOST = 1 << 20
+MOST_BATCH = 1e9
+"""A batch size above is none."""
 
 
 class Task:
@@ -189,6 +191,7 @@ def as_report(task: str, said: dict[str, Any]) -> TaskReport:
     return TaskReport(
         task=task, steps=number("steps"), saved=number("saved"), step_s=number("step_s"),
         loss=float(loss) if finite and loss is not None else None, reached=said.get("reached") is True,
+        epochs=number("epochs"), saved_epochs=number("saved_epochs"), batch=int(min(number("batch"), MOST_BATCH)),
     )  # fmt: skip
 
 

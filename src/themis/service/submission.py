@@ -13,6 +13,7 @@ from themis.errors import InputError, UnknownName
 from themis.executors.program import Program
 from themis.jobs import When
 from themis.jobs.sizes import LONGEST_S
+from themis.model.dynamic import ACCORDION_REGIMES, Dynamic, Mode
 from themis.model.events import AppSubmitted
 from themis.model.units import Seconds
 from themis.model.workload import App, Bag, CurveStopping, Halving, Hyperband, Job, Regime, Rung, Tuner
@@ -198,7 +199,18 @@ def _job(job: pb.Job, gpus: int) -> Job:
     high = max(low, min(job.gpus_max or low, gpus))
     return Job(
         name=name, model=job.model or GENERIC, regimes=regimes, gpus_min=low, gpus_max=high, step_scale=scale,
-        gpu_types=tuple(job.gpu_types),
+        gpu_types=tuple(job.gpu_types), dynamic=_dynamic(name, job.dynamic) if job.HasField("dynamic") else None,
+    )  # fmt: skip
+
+
+def _dynamic(name: str, message: pb.Dynamic) -> Dynamic:
+    if len(message.sizes) > MOST_REGIMES:
+        raise Limit(f"job {name!r} has {len(message.sizes)} batch sizes, expected at most {MOST_REGIMES}.")
+    if message.mode not in list(Mode):
+        raise UnknownName(f"mode of job {name}", message.mode, list(Mode))
+    return Dynamic(
+        mode=Mode(message.mode), epoch_steps=tuple((s.batch, s.steps_per_epoch) for s in message.sizes),
+        regimes=message.regimes or ACCORDION_REGIMES,
     )  # fmt: skip
 
 

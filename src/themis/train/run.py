@@ -45,6 +45,7 @@ class Run:
     Attributes
     ----------
     step : steps done over all attempts. ``epoch``, ``batch`` : position of the next batch.
+    batch_size : global batch size, 0 where nobody said; set it when it is to change: the next epoch has it.
     preempted : the run was told to stop, and all ranks know.
     """
 
@@ -67,13 +68,17 @@ class Run:
         folder = checkpoints or self.world.checkpoint_dir
         self.checkpoints = Checkpoints(folder) if isinstance(folder, str | Path) else folder
         self.save_every_s, self.check_every_s, self.report_every_s = save_every_s, check_every_s, report_every_s
-        self.step = self.epoch = self.batch = 0
+        self.step = self.epoch = self.batch = self.batch_size = 0
+        self._batch_size = 0
+        """That of the ongoing epoch; ``batch_size`` is what the script wants from the next one on."""
         self.preempted = False
         self._agree = agree
         self._batches = 0
+        self._epochs = 0.0
+        """What a loop that counts by itself said."""
         self._loss: Any = None
         self._loaded = False
-        self._saved_step = -1
+        self._saved_step, self._saved_epochs = -1, 0.0
         self._signalled = False
         self._saved_at = self._reported_at = time.monotonic()
         self._calls = self._check_at = 0
@@ -102,22 +107,32 @@ class Run:
                 return
         self._finish(total)
 
-    def batches(self, loader: Iterable[T], epochs: int = 1) -> Iterator[T]:
+    def batches(self, loader: Iterable[T] | Callable[[], Iterable[T]], epochs: int = 1) -> Iterator[T]:
         """Batches of ``epochs`` passes over the loader, a step each, from the checkpoint's position.
+
+        A loader whose batch size changes is given as a function that makes it with ``batch_size``, which is called anew
+        before each epoch that has another one.
 
         A sampler with ``set_epoch`` is told the epoch, a loader with a seeded ``generator`` has it seeded anew for each
         epoch, so an interrupted epoch goes on with the order that it began with. Batches that were already used are
         drawn and dropped. With another number of batches (another number of ranks) the position is scaled.
         """
-        self._position()
-        seed = _seed(loader)
+        wanted = self._position()
+        made = loader if isinstance(loader, Iterable) else loader()
+        seed, self._batch_size = _seed(made), self.batch_size
+        # An epoch that was interrupted goes on with its own; what was wanted from the next one on comes then.
+        self.batch_size = wanted or self.batch_size
         while self.epoch < epochs and not self._at_target():
-            size = len(loader) if isinstance(loader, Sized) else 0
+            if self.batch == 0 and self.batch_size != self._batch_size:
+                made = loader if isinstance(loader, Iterable) else loader()
+                self._batch_size = self.batch_size
+                self._tell()
+            size = len(made) if isinstance(made, Sized) else 0
             if self._batches and size and size != self._batches:
                 self.batch = min(round(self.batch * size / self._batches), size)
             self._batches = size
-            _begin_epoch(loader, self.epoch, seed)
-            source = islice(loader, self.batch, None)
+            _begin_epoch(made, self.epoch, seed)
+            source = islice(made, self.batch, None)
             # The state after the iterator: making one draws random numbers, which the state then puts right.
             self._load()
             began = time.monotonic()
@@ -140,15 +155,22 @@ class Run:
         """The loss of this step: a number or a tensor of one; it is read only when a report is due."""
         self._loss = loss.detach() if hasattr(loss, "detach") else loss
 
-    def observe(self, step: int, loss: Any = None) -> None:
-        """For a loop that counts by itself: ``step`` steps are done over all attempts; call it once after each."""
+    def observe(self, step: int, loss: Any = None, *, epochs: float = 0.0, batch_size: int = 0) -> None:
+        """For a loop that counts by itself: ``step`` steps are done over all attempts; call it once after each.
+
+        ``epochs`` : epochs done, with their fraction; ``batch_size`` : the global one that it trains with now. A dynamic
+        job, whose work is counted in epochs, says both.
+        """
         done, now = max(step - self.step, 0), time.monotonic()
         if done and not math.isnan(self._observed_at):
             self._trained(done, now - self._observed_at)
         self.step, self._observed_at = step, now
+        self._epochs = epochs or self._epochs
+        changed = bool(batch_size) and batch_size != self._batch_size
+        self._batch_size = self.batch_size = batch_size or self._batch_size
         if loss is not None:
             self.report(loss)
-        if now >= self._reported_at + self.report_every_s:
+        if changed or now >= self._reported_at + self.report_every_s:
             self._tell()
 
     def should_preempt(self) -> bool:
@@ -159,7 +181,13 @@ class Run:
     def saved(self, step: int | None = None) -> None:
         """For a loop that saves by itself: the checkpoint of this step is on disk."""
         self._saved_step, self._saved_at = self.step if step is None else step, time.monotonic()
+        self._saved_epochs = self.epochs
         self._tell()
+
+    @property
+    def epochs(self) -> float:
+        """Epochs done over all attempts, with their fraction, as far as their length is known."""
+        return self._epochs or self.epoch + (self.batch / self._batches if self._batches else 0.0)
 
     def exit(self) -> None:
         """End the process as a preempted run does."""
@@ -233,14 +261,18 @@ class Run:
 
     # ---- state ---------------------------------------------------------------------------------------------------
 
-    def _position(self) -> None:
-        """Where the newest checkpoint stands."""
+    def _position(self) -> int:
+        """Take up where the newest checkpoint stands; returns the batch size that was to follow, 0 if there is none."""
         latest = self.checkpoints.latest() if self.checkpoints and not self._loaded else None
         if latest is not None:
             position = latest[1]
             self.step, self.epoch = int(position["step"]), int(position["epoch"])
             self.batch, self._batches = int(position["batch"]), int(position["batches"])
-            self._saved_step = self.step
+            self._saved_step, self._saved_epochs = self.step, self.epochs
+            if position.get("batch_size"):
+                self.batch_size = int(position["batch_size"])
+                return int(position["next_batch_size"])
+        return 0
 
     def _load(self) -> None:
         if self._loaded:
@@ -265,10 +297,13 @@ class Run:
         self._meet()
         if first:
             where = {"step": self.step, "epoch": self.epoch, "batch": self.batch, "batches": self._batches}
+            if self._batch_size:
+                where |= {"batch_size": self._batch_size, "next_batch_size": self.batch_size}
             self.checkpoints.commit(self.step, where | {"attempt": self.world.attempt, "ranks": self.world.world_size})
         # Nobody ends before the checkpoint is whole: the end of one rank may be the end of all.
         self._meet()
         self._saved_step, self._saved_at = self.step, time.monotonic()
+        self._saved_epochs = self.epochs
 
     def _meet(self) -> None:
         agree = self._agree or (over_torch if process_group() else None)
@@ -297,6 +332,7 @@ class Run:
             {
                 "steps": self.step, "saved": max(self._saved_step, 0), "reached": reached or None,
                 "step_s": seconds / count if count else None,
+                "epochs": self.epochs or None, "saved_epochs": self._saved_epochs or None, "batch": self._batch_size or None,
                 "loss": loss if loss is not None and math.isfinite(loss) else None,
             }
         )  # fmt: skip
