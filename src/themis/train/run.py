@@ -73,6 +73,7 @@ class Run:
         """That of the ongoing epoch; ``batch_size`` is what the script wants from the next one on."""
         self.preempted = False
         self._agree = agree
+        self._each_epoch: Callable[[int], object] | None = None
         self._batches = 0
         self._epochs = 0.0
         """What a loop that counts by itself said."""
@@ -146,8 +147,15 @@ class Run:
                 began = time.monotonic()
             else:
                 self.epoch, self.batch = self.epoch + 1, 0
+                if self._each_epoch is not None:
+                    self._each_epoch(self.epoch)
         self._load()
         self._finish(self.step)
+
+    def each_epoch(self, function: Callable[[int], object]) -> Callable[[int], object]:
+        """Have this called after each epoch of ``batches``, with the number of epochs done: where a batch size is chosen."""
+        self._each_epoch = function
+        return function
 
     # ---- for loops of one's own ----------------------------------------------------------------------------------
 

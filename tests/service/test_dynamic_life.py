@@ -1,0 +1,78 @@
+"""A dynamic job, from its job file through service, node agent and real process to the journal and what is forecast."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from daemon import daemon
+from fake import request, world
+
+from processes import wait_until
+from themis.client import themis_pb2 as pb
+from themis.client.client import user_name
+from themis.client.spec import read_requests
+from themis.core.ahead import ahead
+from themis.errors import InputError
+from themis.model.events import BatchChanged, JobStarted
+from themis.service.arbiter import Arbiter
+from themis.service.submission import submit
+
+PROGRAM = Path(__file__).parents[1] / "executors" / "programs" / "epochs.py"
+DYNAMIC = pb.Dynamic(
+    mode="gns", sizes=[pb.BatchSize(batch=b, steps_per_epoch=512 / b) for b in (8, 16, 32)]
+)  # fmt: skip
+
+
+def submitted(arbiter: Arbiter, dynamic: pb.Dynamic = DYNAMIC) -> int:
+    asked = request("a", steps=9.0)
+    asked.jobs[0].regimes[0].batch = 8
+    asked.jobs[0].dynamic.CopyFrom(dynamic)
+    return int(submit(arbiter, asked).app)
+
+
+def test_a_change_of_batch_size_reaches_the_forecast_and_outlives_a_restart(tmp_path: Path) -> None:
+    with world(tmp_path) as w:
+        w.ask(submitted)
+        w.say(JobStarted(job=0, attempt=1), BatchChanged(job=0, attempt=1, steps=3.0, batch=16))
+        assert [(r.steps, r.batch) for r in w.arbiter.state.regimes[0]] == [(3.0, 8), (6.0, 16)]
+    with world(tmp_path) as again:
+        state = again.arbiter.state
+        assert [(r.steps, r.batch) for r in state.regimes[0]] == [(3.0, 8), (6.0, 16)]
+        left = ahead(state, state.app_jobs(0), state.jobs.done[:1])
+        assert left.share.tolist() == pytest.approx([3 / 9, 3 / 9])
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "said"),
+    [
+        (pb.Dynamic(mode="gsn", sizes=DYNAMIC.sizes), "mode of job"),
+        (pb.Dynamic(mode="gns"), "expected at least one"),
+        (pb.Dynamic(mode="gns", sizes=[pb.BatchSize(batch=8)]), "above 0"),
+        (pb.Dynamic(mode="gns", sizes=[pb.BatchSize(batch=16, steps_per_epoch=9.0)]), "begins at batch size 8"),
+        (pb.Dynamic(mode="gns", sizes=DYNAMIC.sizes, regimes=-1), "at most -1 regimes"),
+    ],
+)
+def test_what_no_dynamic_job_declares_is_refused(tmp_path: Path, dynamic: pb.Dynamic, said: str) -> None:
+    with world(tmp_path) as w, pytest.raises(InputError, match=said):
+        w.ask(lambda arbiter: submitted(arbiter, dynamic))
+
+
+@pytest.mark.slow
+def test_a_job_file_of_a_dynamic_job_is_run_and_its_changes_are_in_the_journal(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(
+        f"name: grows\ncommand: [{sys.executable}, {PROGRAM}, '5', '0.05']\nwork: 5 epochs\nbatch: 8\nsteps_per_epoch: 8\n"
+        "speed: 20\ndynamic: {mode: gns, max_batch: 32}\n"
+    )
+    with daemon(tmp_path / "home") as service:
+        client = service.client()
+        (asked,) = read_requests(tmp_path / "job.yaml", user_name(), folder=tmp_path)
+        client.submit(asked)
+        wait_until(lambda: client.show("grows").app.state == "completed", lambda: f"it ends; {service.said()}")
+        records = [json.loads(record.json) for record in client.events() if record.kind == "BatchChanged"]
+        assert records[0]["batch"] == 8
+        change = next(record for record in records if record["batch"] == 16)
+        assert change["steps"] == pytest.approx(3.0, abs=0.5)
+        assert service.down() == 0
