@@ -8,7 +8,7 @@ folds over it. ``SCHEMA`` grows whenever a record changes its meaning.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from themis.model.cluster import Machine
@@ -386,3 +386,10 @@ class CollectBids:
 Command: TypeAlias = (
     Grant | Renew | Revoke | JobEnded | CurveStopped | AppFinished | WakeAt | Solve | CollectBids
 )  # fmt: skip
+
+
+def agrees(logged: Command, drawn: Command | None) -> bool:
+    """Whether a logged command is the one that is drawn now, but for what older logs did not hold yet."""
+    if isinstance(logged, JobEnded) and isinstance(drawn, JobEnded) and not logged.isolated_s:
+        return logged == replace(drawn, isolated_s=0.0)
+    return logged == drawn

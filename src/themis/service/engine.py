@@ -29,7 +29,6 @@ from themis.model.events import (
     Event,
     Grant,
     Header,
-    JobEnded,
     JobReached,
     JobsOrdered,
     JobStarted,
@@ -39,6 +38,7 @@ from themis.model.events import (
     Solve,
     Wake,
     WakeAt,
+    agrees,
 )  # fmt: skip
 from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
@@ -274,7 +274,7 @@ class Engine:
             if isinstance(record, Header):
                 continue
             if isinstance(record, Command):
-                if not pending or not _same(pending.popleft(), record):
+                if not pending or not agrees(record, pending.popleft()):
                     raise self._differs(count, record)
                 self._remember(record)
                 continue
@@ -302,10 +302,3 @@ class Engine:
         return [
             (self.grants[j], self.saved.get(j, 0.0), j in self.started) for j in sorted(self.core.state.occupied)
         ]  # fmt: skip
-
-
-def _same(now: Command, then: Command) -> bool:
-    """Whether a command is the one of the journal; journals of before did not say how long a job takes alone."""
-    if isinstance(now, JobEnded) and isinstance(then, JobEnded) and then.isolated_s == 0:
-        now = replace(now, isolated_s=0.0)
-    return now == then

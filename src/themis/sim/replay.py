@@ -15,7 +15,19 @@ from pathlib import Path
 
 from themis.core.scheduler import Scheduler
 from themis.errors import InputError
-from themis.model.events import SCHEMA, Allocated, CollectBids, Command, Compacted, Event, Header, Solve, Wake, WakeAt
+from themis.model.events import (
+    SCHEMA,
+    Allocated,
+    CollectBids,
+    Command,
+    Compacted,
+    Event,
+    Header,
+    Solve,
+    Wake,
+    WakeAt,
+    agrees,
+)
 from themis.model.log import read_log
 from themis.model.settings import Settings
 from themis.model.units import Seconds
@@ -123,7 +135,7 @@ class _Replay:
         while not self.pending and self.wakes and self.wakes[0] <= time:
             self._wake()
         replayed = self.pending.popleft() if self.pending else None
-        return None if replayed == record and self.now == time else self._difference(time, record, replayed)
+        return None if agrees(record, replayed) and self.now == time else self._difference(time, record, replayed)
 
     def _event(self, time: Seconds, event: Event) -> Difference | None:
         """An event goes in when the core has nothing left to say; an answer waits until the core has asked."""
