@@ -60,8 +60,6 @@ def test_a_job_that_overran_its_estimate_still_gets_its_turns(tmp_path: Path, po
 
 
 @pytest.mark.slow
-@pytest.mark.flaky(reruns=2)
-@pytest.mark.xdist_group("processes")
 def test_a_real_job_that_takes_longer_than_estimated_does_all_of_its_work(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "job.yaml").write_text(
