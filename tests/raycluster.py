@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 STORE = 80 << 20
+HERE, THERE = "10.203.77.1", "10.203.77.2"
+"""Addresses of the ends of a cable."""
 NO_RAY = "Ray is not installed: pip install -e '.[ray]'"
 
 
@@ -55,6 +60,27 @@ class RayCluster:
             if name in self.nodes:
                 self.kill(name)
 
+    @contextmanager
+    def behind_a_cable(self, name: str, gpus: int = 2) -> Iterator[Cable]:
+        """One more raylet in a network namespace of its own, whose cable can be pulled; or skip where that is not allowed."""
+        cable = Cable(f"themis{os.getpid() % 100000}")
+        if os.geteuid() != 0 or shutil.which("ip") is None or not cable.lay():
+            pytest.skip("network namespaces need root and the command ip")
+        ray = [
+            sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--address", self.address, "--node-ip-address", THERE,
+            "--num-cpus", "1", "--num-gpus", str(gpus), "--object-store-memory", str(STORE), "--labels", f"themis-node={name}",
+        ]  # fmt: skip
+        command = ["ip", "netns", "exec", cable.name, *ray]
+        try:
+            with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as raylet:
+                try:
+                    yield cable
+                finally:
+                    cable.plug()
+                    raylet.terminate()
+        finally:
+            cable.remove()
+
     def drain(self, name: str, within_s: int) -> None:
         """What a cloud does with a machine that it is about to take away."""
         why = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "test"]
@@ -65,6 +91,42 @@ class RayCluster:
 
     def close(self) -> None:
         self.inner.shutdown()
+
+
+@dataclass
+class Cable:
+    """A pair of network interfaces between this machine and a namespace."""
+
+    name: str
+
+    def lay(self) -> bool:
+        """Make it; False where that is not allowed."""
+        here, there = f"{self.name}a", f"{self.name}b"
+        return _ip("netns", "add", self.name) and all(
+            _ip(*command.split())
+            for command in (
+                f"link add {here} type veth peer name {there} netns {self.name}", f"addr add {HERE}/30 dev {here}",
+                f"link set {here} up", f"-n {self.name} addr add {THERE}/30 dev {there}", f"-n {self.name} link set {there} up",
+                f"-n {self.name} link set lo up", f"-n {self.name} route add default via {HERE}",
+            )
+        )  # fmt: skip
+
+    def pull(self) -> None:
+        """Cut the namespace off."""
+        assert _ip("link", "set", f"{self.name}a", "down")
+
+    def plug(self) -> None:
+        """Let it have its network again."""
+        _ip("link", "set", f"{self.name}a", "up")
+
+    def remove(self) -> None:
+        """Both ends and the namespace; processes in it live on without a network."""
+        _ip("link", "del", f"{self.name}a")
+        _ip("netns", "del", self.name)
+
+
+def _ip(*words: str) -> bool:
+    return subprocess.run(["ip", *words], capture_output=True).returncode == 0
 
 
 @contextmanager

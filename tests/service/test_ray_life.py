@@ -67,7 +67,7 @@ def test_a_killed_actor_or_bridge_ends_no_job_and_a_drained_node_has_its_jobs_go
 ) -> None:
     witness, nodes = tmp_path / "witness", tmp_path / "home" / "run" / "on-nodes"
     # Long enough for Ray to start an actor again on a busy machine.
-    settings = (*QUICK, "node_lease_s=30")
+    settings = (*QUICK, "node_lease=30")
     with (
         daemon(tmp_path / "home", options=ray_nodes.options(nodes), settings=settings) as service,
         ray_nodes.another("extra"),
@@ -85,6 +85,22 @@ def test_a_killed_actor_or_bridge_ends_no_job_and_a_drained_node_has_its_jobs_go
     with closing(sqlite3.connect(service.home / "journal.db")) as journal:
         endings = dict(journal.execute("SELECT ending, cause FROM attempts"))
     assert set(endings) == {"finished", "stopped"}, f"no attempt was lost with its actor or bridge: {endings}"
+
+
+def test_a_node_that_is_cut_off_stops_its_jobs_which_go_on_elsewhere(tmp_path: Path, ray_nodes: RayCluster) -> None:
+    """The same on both sides of the cut: its keepers end the gang with the lease, then the arbiter gives it other GPUs."""
+    witness, nodes = tmp_path / "witness", tmp_path / "home" / "run" / "on-nodes"
+    with (
+        daemon(tmp_path / "home", options=ray_nodes.options(nodes)) as service,
+        ray_nodes.behind_a_cable("cut") as cable,
+    ):
+        wait_until(lambda: node(service, "cut") == "up 0", "the new node is there")
+        apps = [start(service, witness, 2, 200) for _ in range(3)]
+        wait_until(lambda: bool(ranks_of(nodes / "cut")), "a gang runs on it")
+        cable.pull()
+        wait_until(lambda: not ranks_of(nodes / "cut"), "its keepers stopped the gang")
+        wait_until(lambda: node(service, "cut") == "lost 0", "its GPUs are nobody's")
+        finish(service, witness, apps)
 
 
 def test_where_no_ray_cluster_answers_up_says_so_and_ends(tmp_path: Path) -> None:
