@@ -22,13 +22,20 @@ def plain(gpus: list[int], capacity: int, rounds: int) -> Window:
     )
 
 
-def lay(window: Window, n: list[int], running: list[bool] | None = None, rank: list[float] | None = None) -> Schedule:
+def lay(
+    window: Window,
+    n: list[int],
+    running: list[bool] | None = None,
+    rank: list[float] | None = None,
+    slack: list[float] | None = None,
+) -> Schedule:
     jobs = window.jobs
     return ordered(
         window,
         np.array(n),
         running=np.array(running or [False] * jobs),
         rank=np.array(rank or [0.0] * jobs),
+        slack=np.array(slack or [np.inf] * jobs),
         by_rank=20,
     )
 
@@ -51,7 +58,9 @@ def test_jobs_of_one_gpu_lose_nothing(data: st.DataObject) -> None:
 def test_no_round_is_overfilled_and_what_is_lost_is_told(seed: int) -> None:
     window = random_window(seed, jobs=40, capacity=32)
     n = best_counts(window).n
-    found = ordered(window, n, running=np.zeros(40, dtype=bool), rank=np.arange(40.0), by_rank=20)
+    found = ordered(
+        window, n, running=np.zeros(40, dtype=bool), rank=np.arange(40.0), slack=np.full(40, np.inf), by_rank=20
+    )
     assert (window.gpus @ found.run <= window.capacity).all()
     idle, planned, laid_out = (window.objective(c) for c in (0 * n, n, found.run.sum(axis=1)))
     assert found.loss == pytest.approx(planned - laid_out)
@@ -87,3 +96,9 @@ def test_who_needs_every_round_begins_at_once() -> None:
     spread = lay(plain([1, 1, 1], 2, 4), [4, 2, 2], running=[False, True, True], rank=[9.0, 1.0, 1.0])
     assert spread.run[0].all()
     assert spread.loss == 0.0
+
+
+def test_who_would_be_late_goes_before_who_runs() -> None:
+    """The second job may wait for two rounds: then it takes the GPU from the one that runs."""
+    found = lay(plain([1, 1], 1, 6), [3, 3], running=[True, False], slack=[np.inf, 2.0])
+    assert found.run.astype(int).tolist() == [[1, 1, 0, 0, 0, 1], [0, 0, 1, 1, 1, 0]]

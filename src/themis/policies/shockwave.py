@@ -3,8 +3,8 @@
     maximise  1/(N M) sum_j rho_j^k log UTIL_j(n_j)  -  lambda/Z0 * H(n)                     (§6, eq. 11)
 
 over the rounds n_j of each job: UTIL_j is its progress over the forecast regimes, rho_j^k its budget, H the lower bound of
-the makespan. Which rounds these are changes nothing in the objective; among equals, whoever is due first goes first: the
-fair finish of a job, its arrival plus P N, is what finish-time fairness compares with.
+the makespan. Which rounds these are changes nothing in the objective, and is decided by the fair finish of a job, its arrival
+plus P N, which finish-time fairness compares with: who would miss it by waiting comes first, then who is due first.
 
 Differs from the paper: decision 0010. Leaves out: GPUs of different speed (one pool of GPUs that are alike).
 """
@@ -38,7 +38,7 @@ class Shockwave:
 
     Attributes
     ----------
-    round_s : length of a round, D. ``window`` : rounds planned ahead, T, 1 to 1000.
+    round_s : length of a round, D. ``window`` : rounds planned ahead, T, 1 to 1000 (decision 0010 says why so many).
     power : k, budgets are the forecast finish-time fairness to this power, 0 to 10.
     makespan : lambda, price of the makespan's lower bound, 0 or more.
     forecast, noise : see ``themis.forecast.rules.Forecaster``.
@@ -92,7 +92,9 @@ class Shockwave:
         window = self._window(view, capacity, scale)
         counts = best_counts(window, gap=self.gap, nodes=self.nodes)
         accept = self.gap * (counts.bound - counts.idle)
-        plan = ordered(window, counts.n, running=view.running, rank=view.due, by_rank=HANDED_OUT, accept=accept)
+        plan = ordered(
+            window, counts.n, running=view.running, rank=view.due, slack=view.slack, by_rank=HANDED_OUT, accept=accept
+        )
         run = view.columns(s, plan.run)
         out = np.zeros((s.jobs, min(run.shape[1], HANDED_OUT + 1)), dtype=bool)
         out[rows] = run[:, : out.shape[1]]
@@ -133,6 +135,12 @@ class _View:
     begin: Seconds
     now: Seconds
     round_s: Seconds
+
+    @property
+    def slack(self) -> Float:
+        """Rounds that each job may still wait without missing its fair finish; 0 or less: it must run, or is late."""
+        out: Float = (self.due - self.begin - self.ahead.left_s) / self.round_s
+        return out
 
     @classmethod
     def of(cls, s: Snapshot, rows: Int, ahead: Ahead, gpus: Int, round_s: Seconds) -> _View:
