@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
+from scipy.optimize import linprog
 
+from themis.core import snapshot as snapshots
 from themis.errors import InputError
+from themis.gavel.problem import Problem
 from themis.model.events import Allocated, AppFinished, Grant
 from themis.model.settings import Settings
+from themis.model.snapshot import Snapshot
+from themis.model.units import Float
 from themis.model.workload import Workload
-from themis.policies.api import make_policy
+from themis.policies.api import Workbench, make_policy
+from themis.policies.shares import problem_of, progress
+from themis.policies.sharing import pair_rates
 from themis.profiles.speed import ANY_TYPE, ProfileBook, linear
 from themis.sim.runner import Record, Simulation
-from themis.testing.builders import app, job, leased_twice, machines
+from themis.testing.builders import app, job, leased_twice, machines, state_at
 
 BOOK = ProfileBook.of(
     replace(
@@ -48,6 +56,58 @@ def test_sharing_raises_the_objective_and_lowers_the_mean_jct() -> None:
     assert {r.seat for _, r in log if isinstance(r, Grant)} == {0, 1}
 
 
-def test_sharing_needs_to_know_types() -> None:
+@pytest.mark.parametrize("policy", ["makespan", "finish_time_fairness"])
+def test_sharing_shortens_the_makespan_and_lowers_the_worst_rho(policy: str) -> None:
+    """Objectives of what is minimised are logged negated. Six jobs, two GPUs, pairs at 0.8 of their speed."""
+    _, alone, slow = run(policy)
+    log, paired, fast = run(f"{policy}:sharing=true")
+    assert alone < paired < 0
+    assert fast < slow
+    assert {r.seat for _, r in log if isinstance(r, Grant)} == {0, 1}
+    if policy == "makespan":
+        work = sum(4000.0 + 300 * j for j in range(6))
+        assert paired == pytest.approx(-work / (4 * 0.8)), "four run at a time, or the longest all of the time"
+
+
+def textbook(s: Snapshot, problem: Problem, need: Float) -> float:
+    """The program with a column for every job and every pair: the largest multiple of ``need``."""
+    pairs, jobs, columns = pair_rates(s, problem), problem.jobs, []
+    for k in range(problem.types):
+        columns += [(k, ((j, problem.rate[j, k]),), problem.gpus[j]) for j in range(jobs)]
+        for i, j in combinations(range(jobs), 2):
+            a, b = pairs.model[i], pairs.model[j]
+            if a >= 0 and b >= 0 and pairs.rate[a, b, k] > 0:
+                columns.append((k, ((i, pairs.rate[a, b, k]), (j, pairs.rate[b, a, k])), 1))
+    matrix = np.zeros((2 * jobs + problem.types, len(columns) + 1))
+    for c, (k, members, gpus) in enumerate(columns):
+        matrix[2 * jobs + k, c] = gpus
+        for j, rate in members:
+            matrix[j, c], matrix[jobs + j, c] = 1.0, -rate
+    matrix[jobs : 2 * jobs, -1] = need
+    found = linprog(
+        np.append(np.zeros(len(columns)), -1.0), matrix, [*np.ones(jobs), *np.zeros(jobs), *problem.workers]
+    )
+    assert found.status == 0
+    return float(-found.fun)
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 3])
+def test_policies_with_pairs_reach_the_optimum_over_all_pairs(gpus: int) -> None:
+    apps = [app(f"a{j}", [job(900.0 + 700 * j, model=("one", "two")[j % 2])], arrival=40.0 * j) for j in range(5)]
+    s = snapshots.take(state_at(machines(gpus), apps, now=300.0, book=BOOK))
+    problem, left = problem_of(s), np.maximum(s.job_left, 1e-6)
+    makespan = -make_policy("makespan:sharing=true")(s, Workbench()).proof.objective
+    assert makespan == pytest.approx(1.0 / textbook(s, problem, left), rel=1e-7)
+    rho = -make_policy("finish_time_fairness:sharing=true")(s, Workbench()).proof.objective
+    so_far = progress(s, problem)
+
+    def reached(worst: float) -> float:
+        return textbook(s, problem, left / (worst * so_far.alone() - so_far.elapsed))
+
+    assert reached(rho * (1 + 1e-6)) >= 1.0 >= reached(rho * (1 - 1e-6))
+
+
+@pytest.mark.parametrize("policy", ["max_min_fairness", "makespan", "finish_time_fairness"])
+def test_sharing_needs_to_know_types(policy: str) -> None:
     with pytest.raises(InputError, match="aware=true"):
-        make_policy("max_min_fairness:sharing=true,aware=false")
+        make_policy(f"{policy}:sharing=true,aware=false")

@@ -8,14 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from themis.gavel.finish_time import finish_time_fairness
+import numpy as np
+
+from themis.gavel.finish_time import finish_time_fairness, needed
+from themis.gavel.pairs import PairShares, highest_level_paired
 from themis.gavel.problem import Problem, Shares
 from themis.model.snapshot import Snapshot
-from themis.policies.shares import SharePolicy, progress, weights
+from themis.policies.shares import progress, weights
+from themis.policies.sharing import PairPolicy, pair_rates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FinishTimeFairness(SharePolicy):
+class FinishTimeFairness(PairPolicy):
     """Minimise the worst rho over weight."""
 
     smaller_is_better: ClassVar[bool] = True
@@ -23,3 +27,15 @@ class FinishTimeFairness(SharePolicy):
     def allocate(self, snapshot: Snapshot, problem: Problem) -> Shares:
         """One rho for all."""
         return finish_time_fairness(problem, progress(snapshot, problem), weights(snapshot))
+
+    def paired(self, snapshot: Snapshot, problem: Problem) -> tuple[PairShares, float, float]:
+        """One rho for all, over jobs and pairs."""
+        so_far, weight, able = progress(snapshot, problem), weights(snapshot), problem.active
+        pairs = pair_rates(snapshot, problem)
+        alone = np.where(able, weight * so_far.alone(), 1.0)
+        quickest = so_far.elapsed + so_far.left / np.where(able, pairs.fastest(problem), 1.0)
+        found = highest_level_paired(
+            problem, pairs, needed(so_far, weight, able.astype(np.float64)), float((alone / quickest)[able].min()),
+            np.column_stack([so_far.left, so_far.elapsed, alone]),
+        )  # fmt: skip
+        return found, float((so_far.rho(found.throughput) / weight)[able].max()), 1.0 / found.bound

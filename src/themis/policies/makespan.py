@@ -8,13 +8,14 @@ from typing import ClassVar
 import numpy as np
 
 from themis.gavel.makespan import min_makespan
+from themis.gavel.pairs import PairShares
 from themis.gavel.problem import Problem, Shares
 from themis.model.snapshot import Snapshot
-from themis.policies.shares import SharePolicy
+from themis.policies.sharing import PairPolicy, shared_level
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Makespan(SharePolicy):
+class Makespan(PairPolicy):
     """Minimise the time until the last job ends."""
 
     smaller_is_better: ClassVar[bool] = True
@@ -22,3 +23,9 @@ class Makespan(SharePolicy):
     def allocate(self, snapshot: Snapshot, problem: Problem) -> Shares:
         """One end for all."""
         return min_makespan(problem, np.maximum(snapshot.job_left, 1e-6))
+
+    def paired(self, snapshot: Snapshot, problem: Problem) -> tuple[PairShares, float, float]:
+        """One end for all, over jobs and pairs."""
+        left = np.maximum(snapshot.job_left, 1e-6)
+        found, able = shared_level(snapshot, problem, left), problem.active
+        return found, float((left[able] / found.throughput[able]).max()), 1.0 / found.bound

@@ -5,13 +5,53 @@ Which pairs can share, and how fast, is what profiles say of the jobs as they tr
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from dataclasses import dataclass
+
 import numpy as np
 
+from themis.errors import InputError
 from themis.gavel.pairs import PairRates, PairShares, highest_level_paired
 from themis.gavel.problem import Need, Problem
-from themis.model.answers import TimeShare
+from themis.model.answers import Proof, Solved, TimeShare
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Float, Int, Seconds
+from themis.policies.api import Workbench
+from themis.policies.shares import SharePolicy, problem_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairPolicy(SharePolicy):
+    """A policy over time shares that can also share GPUs between pairs of jobs; what its objective leaves over then stays idle.
+
+    Attributes
+    ----------
+    sharing : two single-GPU jobs may share a GPU where profiles know their speeds beside each other (§3.1).
+    """
+
+    sharing: bool = False
+
+    def __post_init__(self) -> None:
+        if self.sharing and not self.aware:
+            raise InputError(
+                "sharing is true while aware is false; pairs need the rates of each type, so set aware=true."
+            )
+
+    @abstractmethod
+    def paired(self, snapshot: Snapshot, problem: Problem) -> tuple[PairShares, float, float]:
+        """Solve the policy's problem over jobs and pairs: shares, objective, and its bound."""
+
+    def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
+        """Shares of every job, or of jobs and pairs, on every type."""
+        problem = problem_of(snapshot)
+        if not self.sharing or not problem.active.any():
+            return SharePolicy.__call__(self, snapshot, bench)
+        found, objective, bound = self.paired(snapshot, problem)
+        sign = -1.0 if self.smaller_is_better else 1.0
+        return Solved(
+            answer=share_of(snapshot, problem, found, self.round_s),
+            proof=Proof(objective=sign * objective, bound=sign * bound, method=type(self).__name__),
+        )
 
 
 def pair_rates(s: Snapshot, problem: Problem) -> PairRates:
