@@ -26,7 +26,7 @@ from themis.sim.plan import parse_seeds
 PAGE = ROOT / "docs" / "reproduction" / "gavel.md"
 NOTES = ROOT / "reproduction" / "notes" / "gavel.md"
 CONTINUOUS, STATIC = "cont1000_single_lam2100", "static120_multi"
-PUBLISHED_INTERVAL = "resolve_interval=1920,backfill=false"
+PUBLISHED_INTERVAL = "resolve_interval=1920,backfill=false,spare=true"
 AWARE, BLIND = "max_min_fairness", "max_min_fairness:aware=false"
 RECORDED = (
     (STATIC, "makespan", "min_total_duration_perf"),
