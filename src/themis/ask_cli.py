@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -29,6 +30,7 @@ from themis.service_rows import (
     dump,
     show_list,
     show_rows,
+    why_now,
 )  # fmt: skip
 
 # ---- apps ----------------------------------------------------------------------------------------------------------
@@ -78,17 +80,36 @@ def show(app: AppName, output: Output = "table", watch: Watch = False, home: Hom
 
 
 def why(app: AppName, output: Output = "table", watch: Watch = False, home: Home = None) -> None:
-    """Tell why an app got what it got: its auctions, bids, payments and leases.
+    """Tell why an app waits, who is ahead, when it may begin, and its story: auctions, bids, payments, leases.
 
     Example: [cyan]themis why 3[/cyan]
     """
+    from themis.service.http import as_dict
+
     with connect(home) as client:
         for _ in again(watch, output):
-            story = json.loads(client.why(app))
-            if output == "table":
-                show_rows(story["steps"], output, STEPS)
-            else:
-                dump(story, output)
+            found = client.why(app)
+            now = {key: value for key, value in as_dict(found).items() if key != "json"}
+            story = json.loads(found.json)
+            if output != "table":
+                dump({"now": now, **story}, output)
+                continue
+            for line in why_now(found):
+                out.print(line, markup=False, highlight=False, soft_wrap=True)
+            show_rows(story["steps"], output, STEPS)
+
+
+def save_state(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="To write, as state.json.gz.")], home: Home = None
+) -> None:
+    """Write the scheduler's state to a file; [cyan]themis replay FILE[/cyan] decides on it, by any policy.
+
+    Example: [cyan]themis dump state.json.gz && themis replay state.json.gz --policy drf[/cyan]
+    """
+    with connect(home) as client:
+        data = client.dump()
+    file.write_bytes(data)
+    print(f"{file}: {len(data)} bytes")
 
 
 def logs(

@@ -25,7 +25,7 @@ from themis import (
     trace_cli,
 )  # fmt: skip
 from themis.console import debugging, err, out, print_json, print_whole, say_red
-from themis.errors import InvariantBroken, ThemisError
+from themis.errors import InputError, InvariantBroken, ThemisError
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
@@ -89,16 +89,28 @@ def themis(
 
 @app.command()
 def replay(
-    log: Annotated[Path, typer.Argument(help="A log written by [cyan]themis simulate --out[/cyan].")],
+    log: Annotated[
+        Path,
+        typer.Argument(help="A log of [cyan]themis simulate --out[/cyan], or a state of [cyan]themis dump[/cyan]."),
+    ],
+    policy: Annotated[str, typer.Option("--policy", "-p", help="For a state: decide by this one.")] = "",
     profiles: Annotated[str, typer.Option("--profiles", help="As the run had it, if it had it.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="The outcome as JSON.")] = False,
 ) -> None:
     """Feed a log's events through a fresh scheduler and compare its commands with the logged ones.
 
-    Exit code 1 and the first difference if they are not equal.
+    Exit code 1 and the first difference if they are not equal. Of a state written by [cyan]themis dump[/cyan], the policy
+    decides once, and its decision is shown.
 
     Example: [cyan]themis replay out/demo/themis-seed0.jsonl.gz[/cyan]
     """
+    from themis.sim import dump
+
+    if dump.is_dump(log):
+        report_cli.decide_on_state(log, policy, as_json)
+        return
+    if policy:
+        raise InputError(f"{log} is an event log, whose decisions are replayed as they were; --policy is for states.")
     from themis.client.home import default_home
     from themis.profiles.library import load_book
     from themis.sim.replay import replay as replay_log

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from themis.console import err, named_path, out, print_whole, ready_file, ready_folder
+from themis.console import err, named_path, out, print_json, print_whole, ready_file, ready_folder
 from themis.errors import UnknownName
 
 COMPARE = """Compare finished runs over policies and seeds: means, 95 % intervals, differences to a baseline.
@@ -130,3 +130,52 @@ def _bar() -> Iterator[Callable[[Path, int, int], None]]:
             bar.update(task, description=f"Read {escape(path.name)}", completed=i, total=n)
 
         yield watch
+
+
+def decide_on_state(path: Path, policy: str, as_json: bool) -> None:
+    """What a policy does with a state of a running scheduler."""
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    from themis.sim.dump import decide, read
+
+    found = decide(read(path), policy)
+    proof, state = found.solved.proof, found.core.state
+    gpus: dict[int, int] = {}
+    for placed in found.placed:
+        app = int(state.jobs.app[placed.job])
+        gpus[app] = gpus.get(app, 0) + len(placed.gpus)
+    at = {int(a): i for i, a in enumerate(proof.app.tolist())}
+    rows = [
+        {
+            "app": app, "name": state.app_specs[app].name, "user": state.app_specs[app].user, "gpus": gpus.get(app, 0),
+            "rho": float(proof.rho[at[app]]) if app in at and len(proof.rho) else None,
+            "bid": bool(proof.bid[at[app]]) if app in at and len(proof.bid) else None,
+            "won": int(proof.won[at[app]]) if app in at and len(proof.won) else None,
+            "kept": float(proof.kept[at[app]]) if app in at and len(proof.kept) else None,
+        }
+        for app in sorted(gpus.keys() | at.keys())
+    ]  # fmt: skip
+    head = {
+        "state": str(path), "policy": policy or read(path).policy, "seconds": found.time,
+        "free": int(found.snapshot.free.sum()), "objective": proof.objective, "bound": proof.bound, "method": proof.method,
+        "cpu_s": found.cpu_s,
+    }  # fmt: skip
+    if as_json:
+        print_json({**head, "apps": rows})
+        return
+    gap = f", objective {proof.objective:.6g} within {proof.bound - proof.objective:.1e} ({proof.method})" if at else ""
+    out.print(
+        f"{head['policy']} at {found.time:.0f} s on {head['free']} free GPUs{gap}, {found.cpu_s:.3f} CPU s.", markup=False,
+        highlight=False,
+    )  # fmt: skip
+    table = Table("app", "name", "user", "GPUs", "rho", "bid", "won", "kept", box=box.SIMPLE_HEAD, show_edge=False)
+    for row in rows:
+        cells = (row["app"], row["name"], row["user"], row["gpus"] or "", _short(row["rho"]), row["bid"], row["won"])
+        table.add_row(*("" if c is None else escape(str(c)) for c in (*cells, _short(row["kept"]))))
+    print_whole(table)
+
+
+def _short(value: object) -> str | None:
+    return f"{value:.2f}" if isinstance(value, float) else None

@@ -21,6 +21,7 @@ def register(app: typer.Typer) -> None:
         ask_cli.events,
     ):  # fmt: skip
         app.command()(verb)
+    app.command("dump")(ask_cli.save_state)
     app.command(context_settings={"ignore_unknown_options": True})(act_cli.run)
     app.add_typer(user_cli.app, name="user")
     app.command()(user_cli.login)

@@ -157,3 +157,20 @@ STEPS: Columns = {
     "revoked": lambda r: f"{r['revoked']} {', '.join(r['causes'])}" if r["revoked"] else "", "held": _plain("held"),
     "": _plain("note"),
 }  # fmt: skip
+
+
+def why_now(found: Any) -> list[str]:
+    """What ``themis why`` says of now, line by line."""
+    lines = [f"{found.code}: {found.sentence}"]
+    if found.position:
+        rho = f", rho {found.rho:.2f}" if found.HasField("rho") else ""
+        lines.append(f"It is number {found.position} of {found.of} apps that want GPUs, worst off first{rho}.")
+        lines += [f"  ahead: app {a.app}, {a.name} of {a.user}, rho {a.rho:.2f}" for a in found.ahead[:5]]
+        lines += [f"  ahead: {found.position - 6} more"] if found.position > 6 else []
+    if found.HasField("start_median"):
+        latest = clock(found.start_latest) if found.HasField("start_latest") else "much later"
+        lines.append(
+            f"Its next GPUs are expected at {clock(found.start_median)}, between {clock(found.start_earliest)} and {latest} "
+            f"({found.simulations} simulations, nobody else coming)."
+        )
+    return lines

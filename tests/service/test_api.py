@@ -107,7 +107,7 @@ def test_a_command_runs_is_followed_and_leaves_its_record(client: Client, tmp_pa
     kinds = [record.kind for record in client.events()]
     assert kinds[0] == "Header"
     assert {"AppSubmitted", "Grant", "JobReached", "AppFinished"} <= set(kinds)
-    assert json.loads(client.why(made.app))["app"] == made.name
+    assert json.loads(client.why(made.app).json)["app"] == made.name
     assert next(u for u in client.usage() if u.apps).gpu_hours > 0
 
 

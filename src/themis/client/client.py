@@ -172,9 +172,13 @@ class Client:
         for chunk in self._stream("Logs", request):
             yield chunk.data
 
-    def why(self, app: int | str) -> str:
-        """The app's story as JSON: its auctions, bids, payments and leases."""
-        return cast(pb.WhyReply, self._call("Why", _ref(app))).json
+    def why(self, app: int | str) -> pb.WhyReply:
+        """Why the app does not run (more) now, when it may, and its story as JSON."""
+        return cast(pb.WhyReply, self._call("Why", _ref(app)))
+
+    def dump(self) -> bytes:
+        """The scheduler's state, as ``themis replay`` reads it."""
+        return b"".join(chunk.data for chunk in self._stream("Dump", pb.DumpRequest()))
 
     # ---- the cluster -------------------------------------------------------------------------------------------------
 

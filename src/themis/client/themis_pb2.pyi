@@ -516,10 +516,52 @@ class LogChunk(_message.Message):
     def __init__(self, data: _Optional[bytes] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class WhyReply(_message.Message):
-    __slots__ = ("json",)
+    __slots__ = ("json", "code", "sentence", "position", "of", "rho", "ahead", "start_median", "start_earliest", "start_latest", "simulations")
     JSON_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    OF_FIELD_NUMBER: _ClassVar[int]
+    RHO_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_FIELD_NUMBER: _ClassVar[int]
+    START_MEDIAN_FIELD_NUMBER: _ClassVar[int]
+    START_EARLIEST_FIELD_NUMBER: _ClassVar[int]
+    START_LATEST_FIELD_NUMBER: _ClassVar[int]
+    SIMULATIONS_FIELD_NUMBER: _ClassVar[int]
     json: str
-    def __init__(self, json: _Optional[str] = ...) -> None: ...
+    code: str
+    sentence: str
+    position: int
+    of: int
+    rho: float
+    ahead: _containers.RepeatedCompositeFieldContainer[Ahead]
+    start_median: float
+    start_earliest: float
+    start_latest: float
+    simulations: int
+    def __init__(self, json: _Optional[str] = ..., code: _Optional[str] = ..., sentence: _Optional[str] = ..., position: _Optional[int] = ..., of: _Optional[int] = ..., rho: _Optional[float] = ..., ahead: _Optional[_Iterable[_Union[Ahead, _Mapping]]] = ..., start_median: _Optional[float] = ..., start_earliest: _Optional[float] = ..., start_latest: _Optional[float] = ..., simulations: _Optional[int] = ...) -> None: ...
+
+class Ahead(_message.Message):
+    __slots__ = ("app", "name", "user", "rho")
+    APP_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    RHO_FIELD_NUMBER: _ClassVar[int]
+    app: int
+    name: str
+    user: str
+    rho: float
+    def __init__(self, app: _Optional[int] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., rho: _Optional[float] = ...) -> None: ...
+
+class DumpRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DumpChunk(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class AgentEvent(_message.Message):
     __slots__ = ("welcome", "probe", "offer", "award", "lease", "goodbye")

@@ -21,16 +21,19 @@ from themis import __version__
 from themis.client import themis_pb2 as pb
 from themis.errors import InputError, UnknownName
 from themis.report.explain import explain
-from themis.service import views
+from themis.service import reasons, views
 from themis.service.access import Access, Caller, Forbidden
 from themis.service.arbiter import Arbiter
 from themis.service.journal import export, read_records
 from themis.service.submission import Limit, submit
+from themis.sim import dump
 
 WORKERS, STREAMS = 32, 24
 """Threads that answer; of them, so many may be busy with calls that follow something."""
 POLL_S = 0.25
 CHUNK = 64 << 10
+ESTIMATE_S = 5.0
+"""For simulations of when an app may begin."""
 MOST_ROWS = 1000
 """Read from the journal at once."""
 
@@ -51,6 +54,7 @@ class Api:
         self.ending = threading.Event()
         self._streams = threading.Semaphore(STREAMS)
         self._agents = threading.Semaphore(arbiter.config.max_agents)
+        self._simulations = threading.Semaphore(2)
 
     def by(self, caller: Caller) -> Api:
         """The same, called by somebody else than the home's owner."""
@@ -169,12 +173,24 @@ class Api:
         return self._look(lambda a: views.usage(a, request.user))  # type: ignore[no-any-return]
 
     def Why(self, request: pb.AppRef) -> pb.WhyReply:
-        """An app's story, read from the journal; outside the arbiter's thread, for it may be long."""
-        name = self._look(lambda a: a.state.app_specs[views.find_app(a, request.app)].name)
+        """Why an app waits, when it may begin, and its story; outside the arbiter's thread, for that may be long."""
+        app, name, reply, picture = self._look(lambda a: views.why(a, request.app))
+        if picture:
+            now = self.arbiter.epoch + self.arbiter.now()
+            with self._simulations:
+                views.add_estimate(reply, reasons.estimate(picture, app, ESTIMATE_S), now)
         with tempfile.TemporaryDirectory(prefix="themis-") as folder:
             path = Path(folder) / "journal.jsonl"
             export(self.arbiter.journal.path, path)
-            return pb.WhyReply(json=explain(path, name).to_json())
+            reply.json = explain(path, name).to_json()
+            return reply  # type: ignore[no-any-return]
+
+    def Dump(self, request: pb.DumpRequest, gone: threading.Event = NEVER) -> Iterator[pb.DumpChunk]:
+        """The state as it is now."""
+        self._check_admin("dump the scheduler's state")
+        data = self._look(lambda a: dump.write(a.engine.core, a.config.policy))
+        for start in range(0, len(data), CHUNK):
+            yield pb.DumpChunk(data=data[start : start + CHUNK])
 
     # ---- who may call ------------------------------------------------------------------------------------------------
 

@@ -50,6 +50,7 @@ from themis.service.engine import Engine
 from themis.service.journal import Entry, Journal
 from themis.service.machines import per_gpu
 from themis.service.notices import notify
+from themis.service.reasons import Reason
 from themis.service.solving import Reply, WorkerSolver
 from themis.service.speeds import Lessons, read_profile
 from themis.service.upkeep import Upkeep
@@ -131,6 +132,8 @@ class Arbiter:
         """Of the book without what submitters added."""
         self.book = book.with_profiles(read_profile(n, pb.Profile.FromString(m)) for n, m in journal.profiles())
         self.queue: SimpleQueue[Heard | _Call] = SimpleQueue()
+        self.gates: list[Callable[[int], Reason | None]] = []
+        """What may keep an app waiting beside the policy, for ``themis why``."""
         self.programs: dict[str, tuple[Program, ...]] = {}
         self.lost: set[int] = set()
         """Machines whose lease lapsed, whether or not they are drained."""

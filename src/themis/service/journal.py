@@ -25,7 +25,8 @@ from typing import Any
 
 from themis.errors import InputError
 from themis.executors.program import AttemptEnded, Program
-from themis.model.events import Command, Compacted, Event, Header, Wake
+from themis.model.answers import Proof
+from themis.model.events import AgentBid, Allocated, Command, Compacted, Event, Header, Wake
 from themis.model.log import decode, encode, is_record
 from themis.model.units import Seconds
 from themis.service.migrations import SCHEMA, migrate, statements
@@ -175,6 +176,29 @@ class Journal:
         """Number and time of the last record; zeros where there is none."""
         row = self.db.execute("SELECT number, t FROM records ORDER BY number DESC LIMIT 1").fetchone()
         return (int(row[0]), float(row[1])) if row else (0, 0.0)
+
+    def last_proof(self) -> Proof | None:
+        """What the last decision said for itself."""
+        row = self.db.execute(
+            "SELECT line FROM records WHERE kind = 'Allocated' ORDER BY number DESC LIMIT 1"
+        ).fetchone()
+        record = decode(row[0])[1] if row else None
+        return record.solved.proof if isinstance(record, Allocated) else None
+
+    def last_said(self, app: int) -> str:
+        """What an app's own agent did in the last decision, as ``AgentBid`` has it; empty if it has none."""
+        rows = self.db.execute(
+            "SELECT kind, line FROM records WHERE kind IN ('Allocated', 'AgentBid') ORDER BY number DESC LIMIT 600"
+        )
+        decisions = 0
+        for kind, line in rows:
+            decisions += kind == "Allocated"
+            if decisions > 1:
+                break
+            record = decode(line)[1] if kind == "AgentBid" else None
+            if isinstance(record, AgentBid) and record.app == app and record.said != "rho":
+                return record.said
+        return ""
 
     # ---- pictures of the whole state ------------------------------------------------------------------------------
 

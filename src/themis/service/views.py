@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -14,9 +14,10 @@ from themis.core.tables import Status
 from themis.errors import InputError, UnknownName
 from themis.fairness.finish_time import FinishTime, Form
 from themis.model.units import NONE
-from themis.service import waits
+from themis.service import reasons, waits
 from themis.service.arbiter import Arbiter
 from themis.service.journal import Entry
+from themis.sim import dump
 
 MOST_APPS = 1000
 _JOB_STATES = {
@@ -218,3 +219,31 @@ def machine_of(arbiter: Arbiter, ref: str) -> int:
     if not ref:
         raise InputError("no node was named; `themis nodes` lists them.")
     return find_machine(arbiter, ref)
+
+
+def why(arbiter: Arbiter, ref: str) -> tuple[int, str, pb.WhyReply, bytes]:
+    """An app's number, its name, why it waits, and the state to simulate from if it does."""
+    app, s = find_app(arbiter, ref), picture(arbiter)
+    found, place = reasons.reason(arbiter, app, s), reasons.standing(s, app)
+    reply = pb.WhyReply(code=found.code, sentence=found.sentence, position=place.position, of=place.of)
+    if np.isfinite(place.rho):
+        reply.rho = place.rho
+    for other, rho in place.ahead:
+        spec = s.app_specs[other]
+        reply.ahead.add(app=other, name=spec.name, user=spec.user, rho=rho)
+    waits = s.apps.active[app] and (s.jobs.status[s.app_jobs(app)] == Status.WAITING).any()
+    dumped = dump.write(arbiter.engine.core, arbiter.config.policy) if waits else b""
+    return app, s.app_specs[app].name, reply, dumped
+
+
+def add_estimate(reply: pb.WhyReply, found: Sequence[float | None], now: float) -> None:
+    """When the app may begin, from what simulations said."""
+    reply.simulations = len(found)
+    known = sorted(time for time in found if time is not None)
+    if not known:
+        return
+    reply.start_earliest = now + known[0]
+    if len(known) * 2 > len(found):
+        reply.start_median = now + known[len(found) // 2]
+    if len(known) == len(found):
+        reply.start_latest = now + known[-1]

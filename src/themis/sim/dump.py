@@ -1,0 +1,152 @@
+"""The state of a running scheduler in a file, and what a policy would do there: ``themis dump``, ``themis replay``.
+
+A dump is one JSON object, gzipped: the core as ``core.checkpoint`` saves it, its policy and settings, and the speeds of all
+models that it uses. It needs nothing of the service that wrote it, and holds no programs and no environments.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import numpy as np
+import orjson
+
+from themis import __version__
+from themis.core import snapshot as snapshots
+from themis.core.checkpoint import load, pack, save, unpack
+from themis.core.intend import intend
+from themis.core.place import Placed, place
+from themis.core.scheduler import Scheduler
+from themis.core.state import EPS
+from themis.core.tables import Status
+from themis.errors import InputError
+from themis.model.answers import Ask, Solved
+from themis.model.settings import Settings
+from themis.model.snapshot import Snapshot
+from themis.model.units import Seconds
+from themis.policies.api import Policy, Workbench, forecaster_of, make_policy
+from themis.profiles.models import DEFAULT_BOOK
+from themis.tuning.agent import answer_ask
+
+KIND = "themis-state"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dump:
+    """A state as it was read: each ``core`` is a fresh one."""
+
+    policy: str
+    saved: Mapping[str, Any]
+
+    def core(self, policy: Policy) -> Scheduler:
+        """The scheduler as it was, under this policy."""
+        book = DEFAULT_BOOK.with_profiles(unpack(self.saved["profiles"]))
+        settings = Settings(**self.saved["settings"])
+        fresh = Scheduler(book, settings, policy.pace, policy.needs, forecaster_of(policy))
+        return load(self.saved["core"], fresh)
+
+
+def write(core: Scheduler, policy: str) -> bytes:
+    """The file's bytes."""
+    s = core.state
+    models = sorted({model for model, _ in s.speeds.index})
+    out = {
+        "kind": KIND, "version": __version__, "policy": policy,
+        "settings": {f.name: getattr(core.settings, f.name) for f in fields(core.settings)},
+        "profiles": pack([s.book.get(model) for model in models]), "core": save(core),
+    }  # fmt: skip
+    return gzip.compress(orjson.dumps(out), 1, mtime=0)
+
+
+def read(path: Path) -> Dump:
+    """Read a dump.
+
+    Raises
+    ------
+    InputError : no such file, or no dump.
+    """
+    try:
+        return parse(path.read_bytes())
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}.") from None
+
+
+def parse(data: bytes) -> Dump:
+    """Read a dump's bytes."""
+    try:
+        saved = orjson.loads(gzip.decompress(data))
+    except (OSError, EOFError, zlib.error, orjson.JSONDecodeError) as error:
+        raise InputError(f"this is no state written by `themis dump` ({error}).") from None
+    if not isinstance(saved, dict) or saved.get("kind") != KIND:
+        raise InputError("this is no state written by `themis dump`.")
+    return Dump(policy=saved["policy"], saved=saved)
+
+
+def is_dump(path: Path) -> bool:
+    """Whether the file begins as a dump does; an event log does not."""
+    try:
+        with gzip.open(path) as file:
+            return file.read(40).startswith(b'{"kind":"' + KIND.encode())
+    except (OSError, EOFError, zlib.error):
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What a policy does with a state.
+
+    Attributes
+    ----------
+    time : of the decision: the dump's, or the first at which a lease ends if no GPU was free then.
+    placed : gangs on exact GPUs; ``core`` has the jobs that they name. ``cpu_s`` : of policy and agents.
+    """
+
+    time: Seconds
+    core: Scheduler
+    snapshot: Snapshot
+    solved: Solved
+    placed: list[Placed]
+    cpu_s: Seconds
+
+
+def decide(dump: Dump, spec: str = "") -> Decision:
+    """Run a policy, by default the dump's own, on a dump.
+
+    Raises
+    ------
+    InputError : nothing could be decided: no GPU is free and no lease ends, or nobody wants any.
+    """
+    policy = make_policy(spec or dump.policy)
+    core = dump.core(policy)
+    snapshot = _next(core)
+    began = process_time()
+    solved = policy(snapshot, Workbench())
+    if isinstance(solved.answer, Ask):
+        snapshot = replace(snapshot, bids=answer_ask(snapshot, solved.answer))
+        solved = policy(snapshot, Workbench())
+    spent = process_time() - began
+    gangs = intend(snapshot, solved.answer)
+    return Decision(
+        time=snapshot.now, core=core, snapshot=snapshot, solved=solved, placed=place(snapshot, gangs), cpu_s=spent
+    )
+
+
+def _next(core: Scheduler) -> Snapshot:
+    """The picture at the first instant at which somebody could get GPUs."""
+    s = core.state
+    until = s.jobs.until[: s.jobs.size]
+    ends = until[(s.jobs.status[: s.jobs.size] == Status.RUNNING) & (until > s.now + EPS) & np.isfinite(until)]
+    for time in [s.now, *sorted(set(ends.tolist()))]:
+        s.advance(time)
+        snapshot = snapshots.take(s, needs=core.needs)
+        if snapshot.free.any() and (snapshot.job_held < snapshot.job_gpus_max).any():
+            return snapshot
+    raise InputError("nothing is to be decided in this state: no app that could run now wants more GPUs than it has.")

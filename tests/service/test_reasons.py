@@ -1,0 +1,143 @@
+"""`themis why`: one stable code, who is ahead, and when an app may begin; `themis dump` and `replay` of a running service."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from fake import World, request, world
+
+from themis.cli import main
+from themis.client import themis_pb2 as pb
+from themis.client.client import Client
+from themis.model.events import MachineFailed
+from themis.service import views
+from themis.service.config import Config
+from themis.service.reasons import Code, Reason
+from themis.service.submission import submit
+from themis.service.up import running
+from themis.sim.dump import parse
+from themis.sim.onward import starts
+
+
+def enter(w: World, name: str = "a", **more: object) -> int:
+    return int(w.ask(lambda a: submit(a, request(name, **more))).app)
+
+
+def why(w: World, app: int) -> tuple[pb.WhyReply, bytes]:
+    _, _, reply, dumped = w.ask(lambda a: views.why(a, str(app)))
+    return reply, dumped
+
+
+def code(w: World, app: int) -> str:
+    return why(w, app)[0].code
+
+
+def test_codes_are_those_that_were_promised() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "service.md").read_text(encoding="utf-8")
+    for name in Code:
+        assert f"`{name}`" in page, f"docs/service.md does not say what {name} is"
+
+
+def test_every_state_of_an_app_has_its_code(tmp_path: Path) -> None:
+    with world(tmp_path, 2, policy="fifo") as w:
+        first = enter(w, "first", gpus=(2, 2))
+        assert code(w, first) == Code.RUNNING
+        second = enter(w, "second", gpus=(2, 2), jobs=2)
+        reply, dumped = why(w, second)
+        assert reply.code == Code.ALL_LEASED
+        assert (reply.position, reply.of, len(reply.ahead)) == (1, 1, 0)
+        assert starts(parse(dumped), second, allowed_s=30.0, runs=3)
+        third = enter(w, "third", gpus=(1, 1))
+        reply, _ = why(w, third)
+        assert (reply.position, reply.of) in ((1, 2), (2, 2))
+        w.ask(lambda a: a.hold(second))
+        assert code(w, second) == Code.HELD
+        w.finish(0)
+        assert code(w, first) == Code.ENDED
+        assert code(w, third) == Code.RUNNING
+        w.ask(lambda a: a.resume(second))
+        assert code(w, second) == Code.ALL_LEASED
+        w.say(MachineFailed(machine=0))
+        assert code(w, second) == Code.MACHINES_AWAY
+
+
+def test_an_app_whose_jobs_cannot_all_run_is_told_so(tmp_path: Path) -> None:
+    with world(tmp_path, 3, policy="fifo") as w:
+        app = enter(w, "many", gpus=(2, 2), jobs=2)
+        assert code(w, app) == Code.PARTLY_RUNNING
+        assert "1 more of its jobs wait" in why(w, app)[0].sentence
+
+
+def test_gpus_on_which_others_are_stopping_are_waited_for(tmp_path: Path) -> None:
+    with world(tmp_path, 1, silent=True) as w:
+        enter(w, "first")
+        second = enter(w, "second")
+        w.ask(lambda a: a.cancel(0))
+        assert code(w, second) in (Code.ALL_LEASED, Code.WAITING_FOR_RELEASE)
+
+
+def test_a_decision_under_way_is_one(tmp_path: Path) -> None:
+    with world(tmp_path, 1) as w:
+        app = enter(w, "mine", jobs=2)
+        w.arbiter.desk.attend(app, "mine")
+        w.turn(3.0)
+        assert w.arbiter.engine.flight is not None
+        other = enter(w, "other")
+        assert code(w, other) == Code.DECIDING
+
+
+def test_what_else_keeps_an_app_waiting_is_told_first(tmp_path: Path) -> None:
+    with world(tmp_path, 1) as w:
+        app = enter(w)
+        w.arbiter.gates.append(
+            lambda a: Reason(code="quota", sentence="its user has 4 of 4 GPUs.") if a == app else None
+        )
+        assert (why(w, app)[0].code, why(w, app)[0].sentence) == ("quota", "its user has 4 of 4 GPUs.")
+
+
+def test_what_simulations_say_becomes_an_estimate_and_its_range() -> None:
+    for found, expected in (
+        ([1.0, 2.0, 3.0], (101.0, 102.0, 103.0)), ([1.0, 2.0, None], (101.0, 102.0, 0.0)), ([1.0, None, None], (101.0, 0.0, 0.0)),
+        ([None], (0.0, 0.0, 0.0)), ([], (0.0, 0.0, 0.0)),
+    ):  # fmt: skip
+        reply = pb.WhyReply()
+        views.add_estimate(reply, found, 100.0)
+        assert (reply.start_earliest, reply.start_median, reply.start_latest) == expected
+        assert reply.simulations == len(found)
+
+
+@pytest.mark.slow
+def test_why_and_dump_of_a_running_service(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home = tmp_path / "home"
+    config = Config(gpus=1, port=0, http_port=-1, lease_s=60, allow_root=os.geteuid() == 0)
+    with running(home, config), Client(home) as client:
+        first = client.run(["sleep", "600"], hours=0.1, name="first").app
+        second = client.run(["sleep", "600"], hours=0.1, name="second").app
+        found = client.why(second)
+        while found.code == Code.DECIDING:
+            found = client.why(second)
+        assert found.code == Code.ALL_LEASED
+        assert found.simulations > 0
+        assert found.start_earliest <= found.start_median <= found.start_latest
+        main_ok(["why", str(second), "--home", str(home)])
+        said = capsys.readouterr().out
+        assert "all_leased" in said
+        assert "Its next GPUs are expected at" in said
+        file = tmp_path / "state.json.gz"
+        main_ok(["dump", str(file), "--home", str(home)])
+        main_ok(["replay", str(file), "--json"])
+        decision = json.loads(capsys.readouterr().out.partition("\n")[2])
+        assert {row["name"] for row in decision["apps"]} == {"first", "second"}
+        main_ok(["replay", str(file), "-p", "drf"])
+        assert "drf at" in capsys.readouterr().out
+        client.cancel(first)
+        client.cancel(second)
+
+
+def main_ok(argv: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    assert ended.value.code == 0
