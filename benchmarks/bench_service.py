@@ -1,0 +1,267 @@
+"""The live service: what a decision costs others, submissions, memory, agents of others. Prints tables; asserts no seconds.
+
+    python benchmarks/bench_service.py [--apps 1000] [--agents 100]
+
+The executor does nothing, so that what is measured is the service: core, journal with its syncs, gRPC. Wall times depend on
+what else the machine does; the same work is done with the policy in the arbiter's thread and apart, so compare these.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from themis import Agent
+from themis.client import themis_pb2 as pb
+from themis.client.client import Client
+from themis.core import snapshot as snapshots
+from themis.executors.hosts import Host
+from themis.executors.program import Programs
+from themis.model.cluster import Machine
+from themis.model.events import Command, Grant, JobReached, JobStarted, JobStopped, Revoke
+from themis.model.workload import App
+from themis.policies.api import Workbench, make_policy
+from themis.service.access import Access, Caller
+from themis.service.api import Api
+from themis.service.arbiter import Arbiter
+from themis.service.config import Config
+from themis.service.journal import Journal
+from themis.service.server import serve
+from themis.service.solving import Reply, Task, WorkerSolver, decide
+from themis.service.submission import submit
+
+ME = Caller(user="me", admin=True)
+
+
+class Nothing:
+    """An executor whose gangs start and stop at once."""
+
+    def __init__(self, heard: Callable[[Any], None]) -> None:
+        self.heard = heard
+
+    def submit(self, command: Command) -> None:
+        if isinstance(command, Grant):
+            self.heard(JobStarted(job=command.job, attempt=command.attempt))
+        elif isinstance(command, Revoke):
+            self.heard(JobStopped(job=command.job, attempt=command.attempt, steps=0.0))
+
+    def admit(self, first_job: int, app: App) -> None: ...
+    def restore(self, grant: Grant, steps: float, *, started: bool = True) -> None: ...
+    def restore_lost(self, machine: int) -> None: ...
+    def join(self, machine: Machine) -> None: ...
+    def start(self) -> None: ...
+    def close(self, *, stop_jobs: bool = True) -> None: ...
+
+
+@contextmanager
+def arbiter(machines: int, *, apart: bool, **more: Any) -> Any:
+    """A running arbiter over machines of 8 GPUs."""
+    made: list[Nothing] = []
+
+    def executor(programs: Programs, heard: Callable[[Any], None], book: object) -> Nothing:
+        made.append(Nothing(heard))
+        return made[0]
+
+    with tempfile.TemporaryDirectory() as folder:
+        hosts = [Host(machine=Machine(name=f"m{n}", gpus=8, rack=f"r{n // 8}")) for n in range(machines)]
+        config = Config(**{"lease_s": 3600.0, "tick_s": 1.0, "max_submissions": 10**6, **more})
+        a = Arbiter(config, hosts, Journal(Path(folder) / "journal.db"), executor, apart=apart).start()
+        try:
+            yield a
+        finally:
+            a.close()
+
+
+def enter(a: Arbiter, n: int, rng: np.random.Generator) -> int:
+    """Submit an app; returns its number."""
+    request = app_request(n, 4, rng)
+    return int(a.ask(lambda: submit(a, request, ME)).app)
+
+
+def app_request(n: int, jobs: int, rng: np.random.Generator) -> pb.SubmitRequest:
+    program = pb.Program(argv=["true"], cwd="/")
+    return pb.SubmitRequest(
+        name=f"a{n}", user="me",
+        jobs=[
+            pb.Job(
+                name=f"j{i}", gpus_min=2, gpus_max=2, regimes=[pb.Regime(steps=float(rng.integers(1000, 9000)))],
+                program=program,
+            )
+            for i in range(jobs)
+        ],
+    )  # fmt: skip
+
+
+def memory_mb(pid: int | str = "self") -> float:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+def submissions(apps: int) -> None:
+    """A burst of submissions to a full cluster of 256 GPUs while every one of them asks for a decision."""
+    print(
+        f"{apps} apps of 4 jobs of 2 GPUs, one after the other, 256 GPUs; ms until a submission is on disk and answered\n"
+    )
+    print(
+        "| policy runs | median | 99 % | longest | submissions/s | decisions | leases granted | MB | MB of the worker |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
+    for apart in (False, True):
+        rng = np.random.default_rng(0)
+        with arbiter(32, apart=apart) as a:
+            waits, began = [], time.perf_counter()
+            for n in range(apps):
+                request, at = app_request(n, 4, rng), time.perf_counter()
+                a.ask(lambda request=request: submit(a, request, ME))
+                waits.append(1000 * (time.perf_counter() - at))
+                if n % 10 == 0:
+                    running = a.ask(lambda: sorted(a.state.job_gpus.items())[:2])
+                    for j, _ in running:  # somebody is done: GPUs to decide on
+                        a.queue.put(JobReached(job=j, attempt=1, steps=float(a.state.jobs.target[j]), loss=0.0))
+            seconds = time.perf_counter() - began
+            a.ask(lambda: None)
+            kinds = dict(
+                a.ask(lambda: a.journal.db.execute("SELECT kind, count(*) FROM records GROUP BY kind").fetchall())
+            )
+            worker = a.engine.solver._worker.process.pid if apart else None
+            q = np.percentile(waits, [50, 99, 100])
+            print(
+                f"| {'apart' if apart else 'in the thread'} | {q[0]:.1f} | {q[1]:.1f} | {q[2]:.0f} | {apps / seconds:.0f} | "
+                f"{kinds.get('Allocated', 0)} | {kinds.get('Grant', 0)} | {memory_mb():.0f} | "
+                f"{memory_mb(worker) if worker else 0:.0f} |", flush=True,
+            )  # fmt: skip
+
+
+def pauses(apps: int) -> None:
+    """How long a thread that wants to do something every millisecond is kept from it while the policy decides."""
+    rng = np.random.default_rng(0)
+    with arbiter(apps // 10, apart=False) as a:
+        for n in range(apps):
+            enter(a, n, rng)
+        view = a.ask(lambda: snapshots.take(a.state))
+    # A tenth of the GPUs is on offer.
+    gpus = np.arange(len(view.gpu_machine)) % 10 == 0
+    view = _offer(view, gpus)
+    policy = make_policy("themis:f=0.8")
+    print(
+        f"\none decision among {view.apps} apps on {int(view.free.sum())} GPUs, beside a thread that wakes every ms\n"
+    )
+    print("| policy runs | decision, s | CPU s here | longest pause, ms | wakes/s |")
+    print("|---|---|---|---|---|")
+    for where in ("nowhere", "in a thread", "in a process"):
+        replies: list[Reply] = []
+        worker = WorkerSolver(policy, 60.0, replies.append) if where == "in a process" else None
+        if worker is not None:
+            worker.start(Task(version=0, snapshot=view))
+            _wait(lambda replies=replies: bool(replies), 60)
+            replies.clear()
+        gaps: list[float] = []
+        cpu, began = time.process_time(), time.perf_counter()
+        if worker is not None:
+            worker.start(Task(version=1, snapshot=view))
+        elif where == "in a thread":
+            threading.Thread(
+                target=lambda replies=replies: replies.append(decide(policy, view, 1, Workbench()))
+            ).start()
+        last = began
+        while (
+            (not replies and time.perf_counter() - began < 60)
+            if where != "nowhere"
+            else time.perf_counter() - began < 1
+        ):
+            time.sleep(0.001)
+            now = time.perf_counter()
+            gaps.append(now - last)
+            last = now
+        seconds = last - began
+        print(
+            f"| {where} | {seconds if where != 'nowhere' else 0:.2f} | {time.process_time() - cpu:.2f} | "
+            f"{1000 * max(gaps, default=0.0):.0f} | "
+            f"{len(gaps) / max(seconds, 1e-9):.0f} |", flush=True,
+        )  # fmt: skip
+        if worker is not None:
+            worker.close()
+
+
+def _offer(view: Any, gpus: Any) -> Any:
+    from dataclasses import replace
+
+    free = np.bincount(view.gpu_machine[gpus], minlength=len(view.free))
+    holder = view.gpu_job.copy()
+    holder[gpus] = -1
+    lost = np.isin(view.job_id, view.gpu_job[gpus, 0])
+    return replace(
+        view, gpu_free=gpus, free=free, gpu_job=holder, job_held=np.where(lost, 0, view.job_held),
+        app_held=np.bincount(view.job_app, np.where(lost, 0, view.job_held), view.apps).astype(np.int64),
+    )  # fmt: skip
+
+
+def _wait(holds: Callable[[], bool], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.005)
+
+
+def agents(count: int) -> None:
+    """From GPUs falling free to leases, when so many agents are asked over gRPC; they answer in threads of this process."""
+    print(
+        f"\n{count} agents over gRPC, all asked in one round: ms from free GPUs to the decision (median and worst of 10)\n"
+    )
+    print("| agents | median | worst | bids | CPU s a round, agents included |")
+    print("|---|---|---|---|---|")
+    for attending in (0, count):
+        rng = np.random.default_rng(1)
+        with arbiter(4, apart=True, policy="themis:f=0", agent_s=30.0, max_agents=count + 1) as a:
+            home = Path(tempfile.mkdtemp())
+            api = Api(a, home, Access(home, "token", "me"))
+            server, port = serve(api, "127.0.0.1:0", 4 << 20)
+            apps = [enter(a, n, rng) for n in range(count)]
+            client = Client(home, address=f"127.0.0.1:{port}", token="token")
+            for app in apps[:attending]:
+                threading.Thread(target=Agent(client, app).run, daemon=True).start()
+            _wait(lambda a=a, apps=apps[:attending]: len(a.desk.present(apps)) == len(apps), 60)
+            times, cpu = [], time.process_time()
+            for _ in range(10):
+                _wait(lambda a=a: a.ask(lambda: a.engine.flight is None and bool(a.state.job_gpus)), 60)
+                before = a.ask(lambda: a.state.round)
+                began = time.perf_counter()
+                for j in a.ask(lambda: sorted(a.state.job_gpus)[:4]):
+                    a.queue.put(JobStopped(job=j, attempt=int(a.state.jobs.attempt[j]), steps=1.0))
+                _wait(lambda a=a, before=before: a.state.round > before, 60)
+                times.append(1000 * (time.perf_counter() - began))
+            bids = a.ask(
+                lambda: a.journal.db.execute(
+                    "SELECT count(*) FROM records WHERE kind = 'AgentBid' AND line LIKE '%\"said\":\"bid\"%'"
+                ).fetchone()[0]
+            )
+            spent = (time.process_time() - cpu) / 10
+            print(f"| {attending} | {np.median(times):.0f} | {max(times):.0f} | {bids} | {spent:.2f} |", flush=True)
+            api.ending.set()
+            server.stop(0.5).wait()
+            client.close()
+
+
+def main() -> None:
+    """All of it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--apps", type=int, default=1000)
+    parser.add_argument("--agents", type=int, default=100)
+    given = parser.parse_args()
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    pauses(given.apps)
+    submissions(given.apps)
+    agents(given.agents)
+
+
+if __name__ == "__main__":
+    main()
