@@ -16,6 +16,7 @@ import numpy as np
 import orjson
 
 from themis.core import snapshot as snapshots
+from themis.core.offer import free_gpus
 from themis.core.state import State
 from themis.core.tables import Status
 from themis.fairness.filtering import worst_first
@@ -105,7 +106,7 @@ def reason(arbiter: Arbiter, app: int, s: State) -> Reason:
         if (status == Status.HELD).any():
             return Reason(code=Code.HELD, sentence="it is held; `themis resume` lets it go on.")
         return Reason(code=Code.NOTHING_TO_RUN, sentence="none of its jobs has anything to do now.")
-    if any(grant.app == app for grant in arbiter.engine.core.held_back):
+    if any(grant.app == app for _, grant in arbiter.engine.core.leases.held_back.values()):
         return Reason(code=Code.WAITING_FOR_RELEASE, sentence="it has GPUs on which other jobs are still stopping.")
     if not (status == Status.WAITING).any():
         return Reason(code=Code.RUNNING, sentence="all its jobs that can run do.")
@@ -120,7 +121,7 @@ def _waiting(arbiter: Arbiter, app: int, s: State) -> Reason:
         return Reason(code=Code.DECIDING, sentence="a decision about it is under way.")
     jobs = s.app_jobs(app)[s.jobs.status[s.app_jobs(app)] == Status.WAITING]
     allowed, least = s.allowed(jobs), s.jobs.gpus_min[jobs]
-    free = snapshots.take(s, forecast=False).free
+    free = np.bincount(s.gpu_machine[free_gpus(s, s.now)], minlength=len(s.machines))
     there = np.bincount(s.machine_type, np.where(s.machine_up, s.machine_size, 0), len(s.gpu_types))
     open_ = np.bincount(s.machine_type, free, len(s.gpu_types))
     if not (allowed & (there >= least[:, None])).any():

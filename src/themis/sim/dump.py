@@ -21,12 +21,13 @@ from themis import __version__
 from themis.core import snapshot as snapshots
 from themis.core.checkpoint import load, pack, save, unpack
 from themis.core.intend import intend
+from themis.core.offer import Offer
 from themis.core.place import Placed, place
 from themis.core.scheduler import Scheduler
 from themis.core.state import EPS
 from themis.core.tables import Status
 from themis.errors import InputError
-from themis.model.answers import Ask, Solved
+from themis.model.answers import Ask, Solved, TimeShare
 from themis.model.settings import Settings
 from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
@@ -133,10 +134,11 @@ def decide(dump: Dump, spec: str = "") -> Decision:
         snapshot = replace(snapshot, bids=answer_ask(snapshot, solved.answer))
         solved = policy(snapshot, Workbench())
     spent = process_time() - began
-    gangs = intend(snapshot, solved.answer)
-    return Decision(
-        time=snapshot.now, core=core, snapshot=snapshot, solved=solved, placed=place(snapshot, gangs), cpu_s=spent
-    )
+    state, offer = core.state, Offer(state=core.state, by=core.state.now)
+    if isinstance(solved.answer, TimeShare):
+        state.rounds.adopt(solved.answer, state.now, state.version)
+    placed = place(state, intend(state, solved.answer, offer, policy.pace.spare), offer)
+    return Decision(time=snapshot.now, core=core, snapshot=snapshot, solved=solved, placed=placed, cpu_s=spent)
 
 
 def _next(core: Scheduler) -> Snapshot:
