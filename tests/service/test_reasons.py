@@ -117,7 +117,7 @@ def test_why_and_dump_of_a_running_service(tmp_path: Path, capsys: pytest.Captur
         first = client.run(["sleep", "600"], hours=0.1, name="first").app
         second = client.run(["sleep", "600"], hours=0.1, name="second").app
         found = client.why(second)
-        while found.code == Code.DECIDING:
+        while found.code in (Code.DECIDING, Code.WAITING):
             found = client.why(second)
         assert found.code == Code.ALL_LEASED
         assert found.simulations > 0
