@@ -140,9 +140,9 @@ class Agent:
                 self.number = event.welcome.app
             case "probe":
                 rho = self.rho(event.probe)
-                if rho is not None:
-                    request = pb.EstimateRequest(app=self._ref, round=event.probe.round, rho=rho)
-                    self._answer("Estimate", request)
+                # Silence would keep everybody waiting for as long as agents may take.
+                rho = event.probe.app.rho if rho is None else rho
+                self._answer("Estimate", pb.EstimateRequest(app=self._ref, round=event.probe.round, rho=rho))
             case "offer":
                 self._answer("Bid", self._request(event.offer, self.bid(Offer(event.offer))))
             case "award":
