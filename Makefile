@@ -50,7 +50,7 @@ proto: $(VENV)/.dev ## Compile the API's description anew
 reproduce-themis: $(VENV)/.installed ## The Themis paper's claims, measured: docs/reproduction/themis.md (hours)
 	$(BIN)/python reproduction/themis_nsdi20.py
 
-reproduce-gavel: $(VENV)/.installed ## Gavel's traces beside its published simulator: docs/reproduction/gavel.md (minutes)
+reproduce-gavel: $(VENV)/.installed ## The Gavel paper's claims and traces, measured: docs/reproduction/gavel.md (an hour)
 	$(BIN)/python reproduction/gavel_osdi20.py
 
 reproduce-forecast: $(VENV)/.installed ## Forecasts of dynamic jobs against what they did: docs/reproduction/forecast.md (a minute)
