@@ -58,6 +58,7 @@ def _quota(s: State, user: str) -> str:
     parts = []
     for name, (members, gpus) in sorted(s.quotas.items()):
         if user in members:
-            mine = [a for a, app in enumerate(s.app_specs) if app.user in members and s.apps.active[a]]
-            parts.append(f"{name} holds {int(s.apps.leased[mine].sum())} of at most {gpus} GPUs")
+            theirs = np.isin(s.apps.user[: s.apps.size], [s.users[m] for m in members if m in s.users])
+            held = int(s.apps.leased[: s.apps.size][theirs].sum())
+            parts.append(f"{name} holds {held} of at most {gpus} GPUs")
     return ", ".join(parts)
