@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo simulate test quick lint bench soak proto reproduce-themis reproduce-gavel reproduce-fidelity reproduce-forecast clean
+.PHONY: help demo simulate test quick lint bench soak proto reproduce-themis reproduce-tuning reproduce-gavel reproduce-fidelity reproduce-forecast clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -38,7 +38,7 @@ bench: $(VENV)/.bench ## Measurements, as ratios against references in the same 
 	  OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 RAYON_NUM_THREADS=1 $(BIN)/python "$$file"; done
 
 KILLS ?= 200
-soak: $(VENV)/.dev ## Kill arbiter and agents at KILLS=200 random moments, fail 10,000 simulated machines (an hour)
+soak: $(VENV)/.torch ## Kill arbiter and agents at KILLS=200 random moments, fail 10,000 simulated machines (an hour)
 	THEMIS_SIMULATED_FAULTS=10000 $(PYTEST) tests/sim/test_simulated_faults.py
 	THEMIS_FAULT_TRIALS=$(KILLS) $(PYTEST) tests/service/test_faults.py
 
@@ -49,6 +49,9 @@ proto: $(VENV)/.dev ## Compile the API's description anew
 
 reproduce-themis: $(VENV)/.installed ## The Themis paper's claims, measured: docs/reproduction/themis.md (hours)
 	$(BIN)/python reproduction/themis_nsdi20.py
+
+reproduce-tuning: $(VENV)/.torch ## An Optuna and a Ray Tune sweep on one Ray cluster: docs/reproduction/tuning.md (minutes)
+	$(BIN)/python reproduction/tuning.py
 
 reproduce-gavel: $(VENV)/.installed ## The Gavel paper's claims and traces, measured: docs/reproduction/gavel.md (an hour)
 	$(BIN)/python reproduction/gavel_osdi20.py
@@ -84,5 +87,5 @@ $(VENV)/.torch: pyproject.toml | $(VENV)/.dev
 	@$(if $(filter no,$(TORCH)),true,touch $@ $(VENV)/.installed)
 
 $(VENV)/.bench: pyproject.toml | $(BIN)/python
-	$(PIP) -e '.[dev,bench]'
+	$(PIP) -e '.[dev,bench,ray]'
 	@touch $@ $(VENV)/.dev $(VENV)/.installed
