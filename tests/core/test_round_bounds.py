@@ -1,4 +1,4 @@
-"""How far rounds can be from the shares that they realise: what holds, and what no mechanism can do (decision 12)."""
+"""How far rounds can be from the shares that they realise: what holds, and what no mechanism can do (decision 13)."""
 
 from __future__ import annotations
 

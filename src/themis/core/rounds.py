@@ -2,7 +2,7 @@
 
 A promise is the integral of the share over time. What is dealt counts from the moment that a gang gets its GPUs to the end
 of its round. Both are carried over to the next shares for every combination that is in both.
-Differs from the published code: that forgets both whenever shares change. How far the two can be apart: decision 12.
+Differs from the published code: that forgets both whenever shares change. How far the two can be apart: decision 13.
 """
 
 from __future__ import annotations
