@@ -159,7 +159,7 @@ def cost_of_a_start(folder: Path, repeats: int) -> float:
             file.write_text(json.dumps(text | {"name": f"alone-{i}"}))
             (spec,) = read_jobs([file], folder=folder)
             app = client.wait(client.submit(_request(build(spec, user="ada"))).app, poll_s=0.1)
-            costs.append(app.ended - app.submitted - steps / RATE)
+            costs.append(app.ended - app.submitted - GATHER_S - steps / RATE)
     return statistics.median(costs)
 
 
