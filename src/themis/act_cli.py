@@ -18,7 +18,7 @@ from themis.service_rows import (
     Home,
     NodeNames,
     Output,
-    User,
+    Owner,
     check_output,
     connect,
     copy_logs,
@@ -32,7 +32,7 @@ def run(
     name: Annotated[str, typer.Option("--name", "-n", help="Of the app.")] = "",
     hours: Annotated[float, typer.Option(help="How long you believe it needs on one GPU.")] = 1.0,
     model: Annotated[str, typer.Option(help="A profile's name, so that its speed is known.")] = "",
-    user: User = "",
+    user: Owner = "",
     weight: Annotated[float, typer.Option(help="Its weight among apps.")] = 1.0,
     retries: Annotated[int | None, typer.Option(help="Failures after which it is given up.")] = None,
     launch: Annotated[
@@ -74,7 +74,7 @@ def run(
 
 
 def submit(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Apps as YAML.")], user: User = "", home: Home = None
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Apps as YAML.")], user: Owner = "", home: Home = None
 ) -> None:
     """Submit the apps of a YAML file; prints their numbers and names.
 

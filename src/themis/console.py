@@ -30,9 +30,12 @@ def say_red(sentence: str) -> None:
     err.print(f"[bold red]Error:[/bold red] [red]{escape(sentence)}[/red]", soft_wrap=True, highlight=False)
 
 
-def named_path(text: str) -> Path:
-    """A folder or file as given on the command line; an empty name would quietly be the folder that one stands in."""
-    if not text.strip():
+def named_path(text: str | Path) -> Path:
+    """A folder or file as given on the command line; an empty name would quietly be the folder that one stands in.
+
+    An option's default, a path already, passes here too.
+    """
+    if not str(text).strip():
         raise InputError(
             "an option for a folder or a file was given an empty name; name one (. is this folder) or leave it out."
         )

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from themis.console import err
+from themis.console import err, named_path, ready_folder
 
 DEMO = """Schedule three people's real training runs on eight virtual GPUs of this machine, for about a minute.
 
@@ -23,15 +23,20 @@ with the fairness report. Nothing of it needs a GPU; [cyan]themis simulate[/cyan
 
 
 def demo(
-    folder: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Made anew; keeps all files.")] = Path(
-        "out/live"
-    ),
+    folder: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", metavar="DIR", parser=named_path, help="Keeps all files; those of an earlier demo go."
+        ),
+    ] = Path("out/live"),
     policy: Annotated[str, typer.Option("--policy", "-p", help="As themis simulate takes it.")] = "themis",
     machines: Annotated[str, typer.Option(help="Virtual machines, as 2x4, or a cluster's YAML.")] = "2x4",
 ) -> None:
     from themis.demo import live
 
     where = folder.absolute()
+    live.check(machines, policy)
+    ready_folder(where)
     live.remove(where)
     run = live.run(where, machines=machines, policy=policy)
     report = live.show(run, where)

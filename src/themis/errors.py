@@ -31,9 +31,7 @@ class UnknownName(InputError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
-        close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        super().__init__(f"unknown {kind} {name!r}.{hint} Known: {', '.join(names) or 'none'}.")
+        super().__init__(f"unknown {kind} {name!r}.{closest(name, names)} Known: {', '.join(names) or 'none'}.")
 
 
 class TraceError(InputError):
@@ -63,3 +61,9 @@ class InvariantBroken(ThemisError):
 def counted(number: int, noun: str) -> str:
     """``1 GPU``, ``2 GPUs``: for sentences."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """`` Did you mean 'gpus'?``, or nothing where no known name is like it."""
+    close = difflib.get_close_matches(name, [str(other) for other in known], n=1, cutoff=0.5)
+    return f" Did you mean {close[0]!r}?" if close else ""

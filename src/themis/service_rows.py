@@ -23,6 +23,7 @@ Home = Annotated[
 Output = Annotated[str, typer.Option("--output", "-o", metavar="table|json|yaml", help="How to print.")]
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Print again every two seconds.")]
 User = Annotated[str, typer.Option("--user", "-u", help="Only this user's.")]
+Owner = Annotated[str, typer.Option("--user", "-u", help="Whose app it is; default: yours.")]
 AppName = Annotated[str, typer.Argument(metavar="APP", help="Number or name of an app.")]
 AppNames = Annotated[list[str], typer.Argument(metavar="APP...", help="Numbers or names of apps.")]
 NodeNames = Annotated[

@@ -72,7 +72,7 @@ def test_the_policy_conforms_with_nested_entities(tmp_path: Path) -> None:
         ("{users: [a], weight: -1}", "weight -1, expected a number above 0"),
         ("{members: [{users: [a]}, {users: [a]}]}", "user 'a' is there twice"),
         ("{members: [{users: [a]}], policy: finish_time_fairness}", "for users' jobs only"),
-        ("{users: [", "is not YAML"),
+        ("{users: [", "line 1: not valid YAML"),
     ],
 )
 def test_faulty_files_are_refused_in_one_sentence(tmp_path: Path, text: str, message: str) -> None:

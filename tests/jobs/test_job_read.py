@@ -88,6 +88,7 @@ def test_an_unknown_key_is_told_with_what_was_meant(wrong: str, right: str) -> N
         ("name: a\ncommand: x\ncpus: -1", "expected a number of at least 0"),
         ("name: a\ncommand: x\ncpus: .nan", "expected a"),
         ("name: a\ncommand: x\nafter: {b: done}", "ok, any or failed"),
+        ("name: a\ncommand: x\nafter: {b: okay}", "not 'okay'. Did you mean 'ok'?"),
         ("name: a\ncommand: x {idx}\narray: 3", "has the place '{idx}'. Did you mean 'index'?"),
         (
             "name: a\ncommand: x\narray: 3\nsweep: {parameters: {p: [1]}, budget: 9}",

@@ -12,6 +12,7 @@ import pytest
 from processes import left_of
 from themis.client.spec import read_requests
 from themis.demo import live
+from themis.errors import InputError
 
 pytestmark = pytest.mark.slow
 PROGRAM = Path(live.__file__).parent / "terrain.py"
@@ -51,15 +52,29 @@ def test_three_users_share_the_machine_and_a_report_tells_how(tmp_path: Path, mo
     assert kinds[0] == "Header"
     assert kinds.count("AppFinished") == 3
     assert left_of(folder) == []
+    (folder / "mine").touch()
     live.remove(folder)
-    assert not folder.exists()
+    assert [path.name for path in folder.iterdir()] == ["mine"]
 
 
-def test_a_folder_of_something_else_is_not_removed(tmp_path: Path) -> None:
+def test_a_home_of_somebody_else_is_not_removed(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
-    (tmp_path / "home" / "mine").touch()
+    (tmp_path / "home" / "journal.db").touch()
     live.remove(tmp_path)
-    assert (tmp_path / "home" / "mine").exists()
+    assert (tmp_path / "home" / "journal.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("machines", "policy", "message"),
+    [
+        ("2xx4", "themis", "unknown cluster '2xx4'"),
+        ("2x4", "themiss", "Did you mean 'themis'"),
+        ("2x4", "themis:f=2", "f is 2.0, expected 0"),
+    ],
+)
+def test_wrong_options_are_told_before_anything_starts(machines: str, policy: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        live.check(machines, policy)
 
 
 def test_the_apps_files_are_good(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ SETTINGS: Mapping[str, object] = {
     "single_trust": "true",
 }
 START_S = 60.0
+PROGRAM, LOG, REPORT = "terrain.py", "live.jsonl", "report.html"
 
 
 def run(folder: Path, *, machines: str = "2x4", policy: str = "themis", limit_s: float = 600.0) -> RunMetrics:
@@ -61,18 +62,27 @@ def run(folder: Path, *, machines: str = "2x4", policy: str = "themis", limit_s:
         raise InputError(f"{folder} holds an earlier demonstration; remove it, or name another folder.")
     folder.mkdir(parents=True, exist_ok=True)
     source = files("themis.demo")
-    for name in ("terrain.py", *(f"{user}.yaml" for user in USERS)):
+    for name in (PROGRAM, *(f"{user}.yaml" for user in USERS)):
         origin = source / name if name.endswith(".py") else source / "apps" / name
         (folder / name).write_bytes(origin.read_bytes())
     with service(home, machines=machines, policy=policy, settings=SETTINGS), Client(home) as client:
         ended = _watch(client, folder, limit_s)
-        log = folder / "live.jsonl"
+        log = folder / LOG
         with open(log, "w", encoding="utf-8") as file:
             file.writelines(f"{record.json}\n" for record in client.events())
     failed = [app for app in ended if app.state != "completed"]
     if failed:
         raise ThemisError(f"app {failed[0].name} {failed[0].state}: {failed[0].reason or 'see its logs'} ({home}/run).")
     return metrics_of(log)
+
+
+def check(machines: str, policy: str) -> None:
+    """Raise InputError where ``themis up`` would refuse these, before anything is written."""
+    from themis.policies.api import make_policy
+    from themis.service.settings import load
+
+    load(None, {**SETTINGS, "machines": machines, "policy": policy})
+    make_policy(policy)
 
 
 @contextmanager
@@ -170,10 +180,13 @@ def show(run: RunMetrics, folder: Path) -> Path:
     from themis.report.table import comparison_table
 
     print_whole(comparison_table([run]))
-    return write_report(folder / "report.html", [run])
+    return write_report(folder / REPORT, [run])
 
 
 def remove(folder: Path) -> None:
-    """Drop an earlier demonstration, and only that: a folder without its files is left alone."""
-    if (folder / "home" / "journal.db").exists() or (folder / "home" / "up.log").exists():
-        shutil.rmtree(folder)
+    """Drop an earlier demonstration, and only that: other files of the folder, or somebody's own home there, stay."""
+    if not (folder / "home" / "up.log").exists():
+        return
+    shutil.rmtree(folder / "home")
+    for name in (PROGRAM, LOG, REPORT, *(f"{user}.yaml" for user in USERS)):
+        (folder / name).unlink(missing_ok=True)

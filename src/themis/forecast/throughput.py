@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from themis.errors import InputError
-from themis.model.units import Bool, Float, Int, Locality
+from themis.model.units import Bool, Float, Locality
 from themis.profiles.speed import ProfileBook
 
 RANK = 8
@@ -181,8 +181,3 @@ def share_entries(references: References, entries: Float) -> tuple[Float, Float,
     speed = np.concatenate([[1.0], entries[: kinds - 1]])
     mine, theirs = entries[kinds - 1 :].reshape(2, kinds, count)
     return speed, mine, theirs
-
-
-def nearest_rows(found: Sequence[Estimate]) -> Int:
-    """[E], the reference that each is taken for."""
-    return np.array([e.nearest for e in found], dtype=np.int64)

@@ -66,8 +66,13 @@ def read_plan(path: Path) -> Plan:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"cannot read hierarchy {str(path)!r}: {error.strerror}.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}.") from None
+    except UnicodeDecodeError:
+        raise InputError(f"cannot read hierarchy {str(path)!r}: it is not text in UTF-8.") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "no parser accepts it"
+        raise InputError(f"{path}{where}: not valid YAML ({problem}).") from None
     plan = _plan(raw, "root", str(path))
     if plan.users:
         plan = Plan(name="root", members=(plan,))

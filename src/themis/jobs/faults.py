@@ -5,7 +5,6 @@ Pydantic finds the faults of one level of a document all at once; here they beco
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import PydanticCustomError
 
-from themis.errors import InputError
+from themis.errors import InputError, closest
 from themis.jobs.sizes import Unreadable
 from themis.jobs.yaml_text import Document, Path
 
@@ -123,8 +122,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         # Our times carry their unit: ``lease: 10m``, not ``lease_s``.
         plain = plain.removesuffix("_s").removesuffix("_seconds")
     synonym = plain if plain in names else SYNONYMS.get(plain)
-    close = [synonym] if synonym in names else difflib.get_close_matches(plain, names, n=1, cutoff=0.5)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    return f" Did you mean {synonym!r}?" if synonym in names else closest(plain, names)
 
 
 def keys_of(model: type[BaseModel]) -> list[str]:

@@ -105,7 +105,9 @@ def after(value: object) -> tuple[After, ...]:
     out: list[After] = []
     for other, when in given.items():
         if when not in list(When):
-            raise Unreadable(f"{expected}, not {short(when)}.{did_you_mean(str(when), list(When))}".rstrip("."))
+            raise Unreadable(
+                f"{expected}, not {short(when)}.{did_you_mean(str(when), [when.value for when in When])}".rstrip(".")
+            )
         out.append(After(name=name(other), when=When(when)))
     return tuple(out)
 

@@ -12,14 +12,13 @@ without a name they are ``m000``, ``m001``, ... by position. ``gpus_per_slot`` 0
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from themis.errors import ClusterError, InputError
+from themis.errors import ClusterError, InputError, closest
 from themis.model.cluster import Cluster, Machine
 
 _STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -125,9 +124,9 @@ def _sentence(error: ValidationError) -> str:
     kind, value = first["type"], _short(first["input"])
     if kind == "extra_forbidden":
         known = list((MachineGroup if parents else ClusterFile).model_fields)
-        close = difflib.get_close_matches(str(last), known, n=1, cutoff=0.5)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        return f"unknown key {last!r}{where}, value {value}.{hint} Known: {', '.join(sorted(known))}."
+        return (
+            f"unknown key {last!r}{where}, value {value}.{closest(str(last), known)} Known: {', '.join(sorted(known))}."
+        )
     if kind == "missing":
         return f"key {last!r}{where} is missing in {value}."
     expected = first["msg"].removeprefix("Input should be ").removeprefix("a valid ")

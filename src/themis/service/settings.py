@@ -171,6 +171,10 @@ def load(path: Path | None, flags: Mapping[str, Any] | None = None, env: Mapping
         if text := env.get(f"THEMIS_{key.upper()}"):
             overrides[key] = _override(f"variable THEMIS_{key.upper()}", key, text, findings.faults)
     for key, value in (flags or {}).items():
+        if key in NESTED:
+            raise InputError(
+                f"setting {key!r} has keys of its own, so no option sets it; write it into the file of settings."
+            )
         if key not in keys():
             hint = did_you_mean(key, keys())
             raise InputError(f"unknown setting {key!r}.{hint} Known: {', '.join(sorted(keys()))}.")

@@ -6,7 +6,6 @@ A generator has ``generate(seed, book)``; a reader has ``read(path, seed, book)`
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import lru_cache
@@ -18,7 +17,7 @@ from typing import Protocol, cast, runtime_checkable
 
 from pydantic import TypeAdapter, ValidationError
 
-from themis.errors import InputError, UnknownName
+from themis.errors import InputError, UnknownName, closest
 from themis.model.workload import Workload
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.speed import ProfileBook
@@ -185,9 +184,9 @@ def build_options(name: str, cls: type, options: Mapping[str, object]) -> object
     allowed = [field.name for field in fields(cls)]
     for key in options:
         if key not in allowed:
-            close = difflib.get_close_matches(key, allowed, n=1, cutoff=0.5)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            raise InputError(f"{name!r} has no option {key!r}.{hint} Known: {', '.join(allowed) or 'none'}.")
+            raise InputError(
+                f"{name!r} has no option {key!r}.{closest(key, allowed)} Known: {', '.join(allowed) or 'none'}."
+            )
     adapter: TypeAdapter[object] = TypeAdapter(cls)
     many = {field.name for field in fields(cls) if str(field.type).startswith("tuple[")}
     given = {

@@ -7,7 +7,6 @@ lines and for blank lines, and traces of 100,000 rows still load in a second.
 from __future__ import annotations
 
 import csv
-import difflib
 import gzip
 import math
 import tarfile
@@ -19,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import NoReturn, TextIO, TypeAlias, cast
 
-from themis.errors import InputError, TraceError
+from themis.errors import InputError, TraceError, closest
 from themis.model.units import Seconds
 
 OnFault: TypeAlias = Callable[[TraceError], None]
@@ -223,9 +222,7 @@ def _check_columns(where: str, header: Sequence[str], known: Sequence[str], requ
         if header.count(column) > 1:
             raise InputError(f"{where}: column {column!r} appears twice, expected each column once.")
         if known and column not in known:
-            close = difflib.get_close_matches(column, known, n=1, cutoff=0.5)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            raise InputError(f"{where}: unknown column {column!r}.{hint} Known: {', '.join(known)}.")
+            raise InputError(f"{where}: unknown column {column!r}.{closest(column, known)} Known: {', '.join(known)}.")
     for column in required:
         if column not in header:
             raise InputError(f"{where}: column {column!r} is missing; the file has {', '.join(header)}.")
