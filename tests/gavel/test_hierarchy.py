@@ -8,7 +8,7 @@ from gavel_cases import assert_valid, best_level, random_problem
 
 from themis.errors import InputError
 from themis.gavel.finish_time import Progress
-from themis.gavel.hierarchy import Entity, Rule, growth, hierarchical
+from themis.gavel.hierarchy import Entity, Rule, _OneRho, growth, hierarchical
 from themis.gavel.max_min import max_min_water_filling, normalised
 from themis.gavel.problem import Problem
 from themis.model.units import Float
@@ -126,6 +126,22 @@ def test_finish_time_fairness_inside_an_entity_gives_its_jobs_one_rho() -> None:
     assert found.x[:3].sum() == pytest.approx(1.0)
     late = found.x[:3, 0] > 1e-9
     assert np.ptp(rho[:3][late]) <= 1e-6 * rho[:3].max()
+
+
+@pytest.mark.parametrize("seed", range(25, 45))  # 29, 34 and 35: all at their best add up to a bit less than asked for
+def test_one_rho_gives_out_a_volume_to_the_last_bit_below_what_there_is_room_for(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    left, elapsed, rate, unit = rng.uniform(1e3, 1e5), rng.uniform(0, 1e4), rng.uniform(0.1, 1), rng.uniform(0.1, 2)
+    each = np.ones(7)
+    progress = Progress(
+        left=left * each, elapsed=elapsed * each, isolated_elapsed=0 * each, isolated_rate=rate * each
+    )  # fmt: skip
+    divider = _OneRho(progress, each, unit * each, 0 * each, 4 * each)
+    for volume in (np.nextafter(28.0, 0.0), 28.0 * (1 - 1e-15), 9.0):
+        parts = divider.split(float(volume))
+        assert parts.sum() == pytest.approx(volume, rel=1e-9)
+        assert (parts >= 0).all()
+        assert (parts <= 4).all()
 
 
 def test_entities_that_make_no_sense_are_refused() -> None:
