@@ -79,3 +79,11 @@ def test_gandiva_forms_only_pairs_that_do_more_than_one_job_and_only_as_many_as_
     five = Problem.of(np.ones((5, 1)), np.ones(5, np.int64), np.array([4.0]))
     combos, _ = gandiva_packing(five, PairRates(model=np.zeros(5, np.int64), rate=rate), np.arange(5.0))
     assert combos.tolist() == [[0, 1], [2, -1], [3, -1], [4, -1]]
+
+
+def test_tickets_by_size_give_every_job_the_same_part_of_the_time() -> None:
+    """Shockwave §8.5: large jobs then have a higher proportional share."""
+    problem = Problem.of(np.ones((3, 1)), np.array([1, 2, 4]), np.array([4.0]))
+    alike, by_size = gandiva_fair(problem, np.ones(3)), gandiva_fair(problem, np.array([1.0, 2.0, 4.0]))
+    assert by_size.x[:, 0] == pytest.approx([4 / 7] * 3)
+    assert alike.x[:, 0] == pytest.approx([1.0, 2 / 3, 1 / 3])

@@ -1,0 +1,131 @@
+"""How fast Shockwave's plans are made, as a table and ratios; asserts no seconds.
+
+    python benchmarks/bench_shockwave.py [--quick]
+
+110, 420, 850 and 2,000 active jobs on 32, 128, 256 and 512 GPUs: CPU seconds and proven gap of the planner, at the paper's
+20 rounds and at the default window; and, at 110 jobs, the paper's formulation, a binary a job and round (appendix G; the
+same objective, gangs and rows of capacity), in the same HiGHS to the same gap, stopped after a minute. Jobs are drawn; half
+have begun, later regimes are up to twice as fast or slower.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import highspy
+import numpy as np
+
+from themis.planning.counts import best_counts
+from themis.planning.order import ordered
+from themis.planning.window import Window
+from themis.policies.planned import HANDED_OUT
+from themis.policies.shockwave import Shockwave
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from planning.windows import random_window
+
+SCALES = ((110, 32), (420, 128), (850, 256), (2000, 512))
+PRICE = Shockwave().makespan
+GAP, LIMIT_S = 1e-3, 60.0
+
+
+def planned(window: Window) -> tuple[float, float, float]:
+    """(CPU seconds for counts and layout, proven gap, share of the gain lost in the layout)."""
+    jobs = window.jobs
+    began = time.process_time()
+    counts = best_counts(window, gap=GAP)
+    plan = ordered(
+        window, counts.n, running=np.arange(jobs) % 4 == 0, rank=window.left[:, 0], slack=np.full(jobs, np.inf),
+        by_rank=HANDED_OUT, accept=GAP * (counts.bound - counts.idle),
+    )  # fmt: skip
+    took = time.process_time() - began
+    return took, counts.gap, plan.loss / (counts.bound - counts.idle)
+
+
+def binaries(window: Window) -> tuple[float, float, bool]:
+    """(CPU seconds with model building, gap, whether it finished) of a binary x[j, t] a job and round.
+
+    The log of progress is interpolated between all whole numbers of rounds, as the published program does between its breakpoints;
+    f_j is made concave for it, without which it would need as many binaries again.
+    """
+    w = window
+    began = time.process_time()
+    highs = highspy.Highs()
+    for name, value in (("output_flag", False), ("threads", 1), ("time_limit", LIMIT_S), ("random_seed", 0)):
+        highs.setOptionValue(name, value)
+    inf = highspy.kHighsInf
+    x = {}
+    gain = np.minimum.accumulate(np.diff(w.value, axis=1), axis=1)
+    column = 0
+    for j in range(w.jobs):
+        for t in range(w.rounds):
+            highs.addVar(0.0, 1.0)
+            highs.changeColIntegrality(column, highspy.HighsVarType.kInteger)
+            x[j, t] = column
+            column += 1
+    utility = list(range(column, column + w.jobs))
+    for _ in utility:
+        highs.addVar(-inf, inf)
+    column += w.jobs
+    for j, u in enumerate(utility):
+        highs.changeColCost(u, 1.0)
+        low = float(w.value[j, 0])
+        for n in range(w.rounds):
+            # u <= value[n] + gain[n] (sum_t x - n)
+            own = [x[j, t] for t in range(w.rounds)]
+            slope = float(gain[j, n])
+            at = low + float(gain[j, :n].sum())
+            highs.addRow(-inf, at - slope * n, len(own) + 1, np.array([u, *own]), np.array([1.0] + [-slope] * len(own)))
+    highs.addVar(0.0, inf)
+    longest = column
+    highs.changeColCost(longest, -w.pull)
+    for t in range(w.rounds):
+        highs.addRow(-inf, float(w.capacity), w.jobs, np.array([x[j, t] for j in range(w.jobs)]), w.gpus.astype(float))
+    step = float(-np.diff(w.left, axis=1).min())
+    every = np.array([*x.values(), longest])
+    weights = np.array([step * w.gpus[j] / w.capacity for j, _ in x] + [1.0])
+    highs.addRow(float(w.gpus @ w.left[:, 0]) / w.capacity, inf, len(every), every, weights)
+    for j in range(w.jobs):
+        own = [x[j, t] for t in range(w.rounds)]
+        highs.addRow(
+            float(w.left[j, 0]), inf, len(own) + 1, np.array([*own, longest]), np.array([step] * len(own) + [1.0])
+        )
+    highs.changeObjectiveSense(highspy.ObjSense.kMaximize)
+    idle = w.objective(np.zeros(w.jobs, dtype=np.int64))
+    most = best_counts(w, gap=GAP).bound - idle
+    highs.setOptionValue("mip_abs_gap", GAP * most)
+    highs.setOptionValue("mip_rel_gap", 0.0)
+    highs.run()
+    info = highs.getInfo()
+    finished = highs.getModelStatus() == highspy.HighsModelStatus.kOptimal
+    gap = (info.mip_dual_bound - info.objective_function_value) / most
+    return time.process_time() - began, gap, finished
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="the two smaller scales, without the reference")
+    quick = parser.parse_args().quick
+    print("| jobs | GPUs | rounds | CPU s | proven gap | lost in layout |\n|---|---|---|---|---|---|")
+    for jobs, gpus in SCALES[: 2 if quick else None]:
+        for rounds in (20, Shockwave().window):
+            window = random_window(0, jobs=jobs, capacity=gpus, rounds=rounds, price=PRICE)
+            took, gap, lost = planned(window)
+            print(f"| {jobs:,} | {gpus} | {rounds} | {took:.3f} | {gap:.4%} | {lost:.4%} |", flush=True)
+    if not quick:
+        window = random_window(0, jobs=110, capacity=32, rounds=20, price=PRICE)
+        planned(window)
+        took, _, _ = planned(window)
+        reference, gap, finished = binaries(window)
+        said = "finished" if finished else f"stopped after {LIMIT_S:.0f} s"
+        print(
+        print(f"\n110 jobs, 20 rounds: binaries {reference:.2f} CPU s, gap {gap:.4%}, {said}; {reference / took:.0f}x ours.")
+        )
+
+
+if __name__ == "__main__":
+    main()
