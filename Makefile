@@ -3,7 +3,8 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo simulate test quick lint bench soak proto reproduce-themis reproduce-tuning reproduce-gavel reproduce-fidelity reproduce-forecast clean
+.PHONY: help demo simulate test quick lint bench soak proto reproduce-themis reproduce-tuning reproduce-gavel reproduce-fidelity reproduce-forecast \
+	reproduce-shockwave clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -58,6 +59,9 @@ reproduce-gavel: $(VENV)/.installed ## The Gavel paper's claims and traces, meas
 
 reproduce-forecast: $(VENV)/.installed ## Forecasts of dynamic jobs against what they did: docs/reproduction/forecast.md (a minute)
 	$(BIN)/python reproduction/forecast.py
+
+reproduce-shockwave: $(VENV)/.installed ## Shockwave's trace beside its published results: docs/reproduction/shockwave.md (minutes)
+	$(BIN)/python reproduction/shockwave_nsdi23.py
 
 reproduce-fidelity: $(VENV)/.installed ## One workload live and simulated: docs/reproduction/fidelity.md (half an hour)
 	$(BIN)/python reproduction/fidelity.py

@@ -122,9 +122,8 @@ def main() -> None:
         took, _, _ = planned(window)
         reference, gap, finished = binaries(window)
         said = "finished" if finished else f"stopped after {LIMIT_S:.0f} s"
-        print(
-        print(f"\n110 jobs, 20 rounds: binaries {reference:.2f} CPU s, gap {gap:.4%}, {said}; {reference / took:.0f}x ours.")
-        )
+        ratio = f"{reference / took:.0f}x ours"
+        print(f"\n110 jobs, 20 rounds: binaries {reference:.2f} CPU s, gap {gap:.4%}, {said}; {ratio}.")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@
 
 Simulated, machines of 4 V100, rounds of 120 s, 20 s for every start of a job and no other cost of a change, speed
 independent of placement, as the published simulator has it. Jobs that change their batch size are forecast; nobody knows
-their schedules. The trace and results are looked for in ``THEMIS_DATA`` or ``../shared/data``; ``--quick`` runs 24 generated jobs and needs neither.
+their schedules. The trace and results are looked for in ``THEMIS_DATA`` or ``../shared/data``; ``--quick`` runs 24 generated
+jobs and needs neither.
 """
 
 from __future__ import annotations
