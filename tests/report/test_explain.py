@@ -6,12 +6,14 @@ import io
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from report_cases import HEADER, MINI, NOTHING, Log, app, auction, decision, finished, grant, revoke, write
 from rich.console import Console
 
 from themis.errors import InputError, UnknownName
 from themis.model import events as e
+from themis.model.answers import Proof, RoundPlan, Solved
 from themis.model.cluster import Machine
 from themis.report.explain import Step, collapse, explain
 
@@ -151,3 +153,24 @@ def test_a_broken_line_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=rf"x\.jsonl, line {len(MINI) + 1}: "):
         explain(path, "A")
     assert NOTHING.app.size == 0
+
+
+def test_a_planned_app_shows_its_forecasts_and_how_good_the_first_was(tmp_path: Path) -> None:
+    def planned(at: float, starts: float, ends: float) -> tuple[float, e.Allocated]:
+        one = np.array([1])
+        proof = Proof(method="plan", job=one, starts=np.array([starts]), ends=np.array([ends]))
+        answer = RoundPlan(job=one, gpus=one, run=np.ones((1, 1), dtype=bool), round_s=60.0)
+        return at, e.Allocated(version=1, solved=Solved(answer=answer, proof=proof))
+
+    log: Log = [
+        (0.0, HEADER), (0.0, app("other", 0.0, 1)), (5.0, app("mine", 5.0, 1)), planned(60.0, 120.0, 505.0),
+        planned(120.0, 120.0, 400.0), (120.0, grant(1, 1, 1, (0, 1))), (405.0, revoke(1, 1, 1, "finished")),
+        (405.0, finished(1, 400.0, 1.5, 1.7, 1000.0)),
+    ]  # fmt: skip
+    story = explain(write(tmp_path / "x.jsonl", log), "mine")
+    assert [(s.starts, s.ends) for s in story.steps if s.round >= 0] == [(120.0, 505.0), (120.0, 400.0)]
+    assert story.first_forecast_off == pytest.approx(0.25)
+    out = io.StringIO()
+    Console(file=out, width=200).print(story.table(every=True))
+    assert "25% of its completion time too late" in " ".join(out.getvalue().split())
+    assert "00:08:25" in out.getvalue()

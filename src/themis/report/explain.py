@@ -40,6 +40,7 @@ class Step:
     granted, renewed : GPUs. ``revoked`` : GPUs. ``causes`` : of the revocations.
     held : GPUs held after it all. ``note`` : arrived | completed | cancelled.
     cut : the log keeps only part of this proof, without this app: it did not bid and got no leftovers.
+    starts, ends : of a plan: when the first of the app's jobs is to run next, and when the last is forecast to end; NaN: no plan.
     """
 
     time: Seconds
@@ -63,6 +64,8 @@ class Step:
     held: int = 0
     note: str = ""
     cut: bool = False
+    starts: Seconds = math.nan
+    ends: Seconds = math.nan
 
     @property
     def outcome(self) -> tuple[object, ...]:
@@ -99,6 +102,12 @@ class Explanation:
     rho_paper: float
     rho_exact: float
     steps: tuple[Step, ...]
+
+    @property
+    def first_forecast_off(self) -> float:
+        """By what share of the completion time the first plan's forecast of the app's end was too late; NaN without one."""
+        ends = [step.ends for step in self.steps if not math.isnan(step.ends)]
+        return (ends[0] - self.arrival - self.jct) / self.jct if ends else math.nan
 
     def to_json(self) -> str:
         """Everything as JSON."""
@@ -184,6 +193,9 @@ class _Reader:
         self._flush()
         self.now = {"time": time, "round": self.round}
         proof = record.solved.proof
+        planned = np.isin(proof.job, np.arange(self.first_job, self.first_job + len(self.jobs)))
+        if planned.any():
+            self.now |= {"starts": float(proof.starts[planned].min()), "ends": float(proof.ends[planned].max())}
         if not proof.bid.any():
             return
         self.auctions = True
@@ -228,6 +240,7 @@ class _Reader:
         if self.now:
             step = Step(held=sum(self.gpus.values()), **self.now)
             told = step.note or step.stopped or step.granted or step.renewed or step.revoked or step.of
+            told = told or not math.isnan(step.ends)
             self.steps += [step] if told else []
         self.now = {}
 
@@ -268,19 +281,25 @@ def _table(story: Explanation, every: bool) -> Table:
     if auctions:
         for name in ("GPUs\noffered", f"ρ\n{story.form}", "rank", "part", "won", "kept\n%", "left-\nover"):
             table.add_column(name, justify="left" if name == "part" else "right", no_wrap=True)
+    planned = any(not math.isnan(step.ends) for step in story.steps)
+    if planned:
+        table.add_column("next\nstart", no_wrap=True)
+        table.add_column("forecast\nend", no_wrap=True)
     table.add_column("leases")
     table.add_column("GPUs\nheld", justify="right")
     for group in [[s] for s in story.steps] if every else collapse(story.steps):
-        table.add_row(*_cells(group, auctions))
+        table.add_row(*_cells(group, auctions, planned))
     return table
 
 
-def _cells(group: Sequence[Step], auctions: bool) -> list[Text | str]:
+def _cells(group: Sequence[Step], auctions: bool, planned: bool) -> list[Text | str]:
     first, last = group[0], group[-1]
     times = _clock(first.time) if len(group) == 1 else f"{_clock(first.time)} – {_clock(last.time)}"
     rounds = [s.round for s in group if s.round >= 0]
     number = "" if not rounds else str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]}–{rounds[-1]}"
     middle = _auction_cells(group) if auctions else []
+    if planned:
+        middle += ["" if math.isnan(t) else _clock(t) for t in (last.starts, last.ends)]
     return [times, number, *middle, _leases(group), str(last.held)]
 
 
@@ -349,6 +368,9 @@ def _caption(story: Explanation) -> str:
     early = ""
     if any(s.stopped for s in story.steps):
         early = " stopped: job, its forecast final loss, the one it had to beat, its chance to."
+    if not math.isnan(story.first_forecast_off):
+        early += f" The first forecast of its end was {abs(story.first_forecast_off):.0%} of its completion time too "
+        early += "late." if story.first_forecast_off > 0 else "early."
     if not story.form:
         return f"Every grant, renewal and revocation; held: GPUs under lease afterwards.{early}"
     cut = " no bid: filtered out or content, the log was cut." if any(s.cut for s in story.steps) else ""
