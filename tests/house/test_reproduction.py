@@ -53,3 +53,12 @@ def test_the_simulator_and_the_live_service_agree_on_a_short_workload(tmp_path: 
     live, simulated = ([float(cell) for cell in row[4:9]] for row in rows)
     # Agreement is for the long form on a quiet machine to show; here, that both tell of the same things.
     assert all(0 < x < 3 * y and y < 3 * x for x, y in zip(live, simulated)), page.read_text()
+
+
+def test_the_quick_form_of_shockwave_runs_without_data(tmp_path: Path) -> None:
+    page = tmp_path / "shockwave.md"
+    command = [sys.executable, str(ROOT / "reproduction" / "shockwave_nsdi23.py"), "--quick", "--out", str(page)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert page.read_text().count("| `shockwave` |") == 1
+    assert "{{" not in page.read_text()

@@ -131,3 +131,18 @@ def test_no_weight_outgrows_the_solver() -> None:
     old = replace(snapshot, app_arrival=np.where(np.arange(snapshot.apps) == 0, -3e7, snapshot.app_arrival))
     proof = Shockwave()(old, Workbench()).proof
     assert np.isfinite(proof.bound)
+
+
+def test_golden_a_market_of_three_jobs() -> None:
+    """Four GPUs, a window of two rounds, no makespan term. Everybody's value is log(u + 120 / P), all have waited alike.
+
+    Job 0 (1,200 s, 4 GPUs) gains log 2 of its first round, for 4 GPU-rounds; jobs 1 and 2 (600 s, 2 GPUs) as much for 2, and
+    log 1.5 of their second for 2 more: two rounds of each of them are worth 2 log 3, a round of everybody 3 log 2, less.
+    """
+    policy = Shockwave(window=2, makespan=0.0, power=0.0)
+    grants: list[tuple[float, int]] = []
+    Simulation(
+        workload=work((0.0, 1200.0, 4), (0.0, 600.0, 2), (0.0, 600.0, 2)), cluster=machines(4), book=BOOK,
+        policy_name="shockwave", policy=policy, settings=NO_OVERHEAD,
+    ).run(lambda time, record: grants.append((time, record.job)) if isinstance(record, Grant) else None)  # fmt: skip
+    assert [job for time, job in grants if time == 0.0] == [1, 2]
