@@ -43,9 +43,13 @@ def test_rho_is_one_at_arrival_and_follows_equation_9() -> None:
 
 
 def test_budgets_are_bounded_and_average_one() -> None:
-    found = budgets(np.array([0.0, 1.0, 2.0, 1e9]), 5.0)
+    found = budgets(np.array([0.0, 1.0, 2.0, 1e9]), 5.0, np.ones(4))
     assert found.mean() == pytest.approx(1.0)
     assert found / found[1] == pytest.approx([0.2**5, 1.0, 32.0, 5.0**5])
+
+
+def test_a_job_of_twice_the_weight_has_twice_the_budget() -> None:
+    assert budgets(np.ones(2), 5.0, np.array([1.0, 2.0])) == pytest.approx([2 / 3, 4 / 3])
 
 
 def test_the_windows_columns_by_hand() -> None:

@@ -35,7 +35,7 @@ def random_window(seed: int, *, jobs: int = 30, capacity: int = 8, rounds: int =
     gpus = rng.choice(
         sizes, jobs, p=np.array([8.0, 4.0, 2.0, 1.0][: len(sizes)]) / sum([8.0, 4.0, 2.0, 1.0][: len(sizes)])
     )
-    weight = budgets(forecast_rho(ahead, rng.uniform(0, 6000, jobs)), 5.0)
+    weight = budgets(forecast_rho(ahead, rng.uniform(0, 6000, jobs)), 5.0, np.ones(jobs))
     return window_of(
         ahead, gpus, weight=weight, skipped=np.where(rng.random(jobs) < 0.7, 20.0, 0.0), started=np.zeros(jobs),
         rounds=rounds, round_s=120.0, pull=price * jobs * capacity / float(ahead.isolated_s.sum()), capacity=capacity,

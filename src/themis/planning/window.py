@@ -86,9 +86,9 @@ def forecast_rho(ahead: Ahead, elapsed: Float) -> Float:
     return out
 
 
-def budgets(rho: Float, power: float) -> Float:
-    """Budgets in the market: rho clipped, to this power, over their mean, [J] (eq. 11)."""
-    raised = np.clip(rho, *RHO_RANGE) ** power
+def budgets(rho: Float, power: float, weight: Float) -> Float:
+    """Budgets in the market: rho clipped, to this power, times the job's weight, over their mean, [J] (eq. 11; §2.2)."""
+    raised = weight * np.clip(rho, *RHO_RANGE) ** power
     out: Float = raised / raised.mean() if len(raised) else raised
     return out
 

@@ -43,6 +43,7 @@ class View:
 
     ``start_s`` : seconds that a job's start takes, 0 for those that run. ``started`` : seconds that those who hold GPUs
     train before the next round begins at ``begin``. ``fair`` : the fair finish, arrival plus P N.
+    ``weight`` : its app's.
     """
 
     ahead: Ahead
@@ -52,6 +53,7 @@ class View:
     start_s: Float
     started: Float
     elapsed: Float
+    weight: Float
     fair: Float
     rows: Int
     begin: Seconds
@@ -79,7 +81,7 @@ class View:
         return cls(
             ahead=ahead, gpus=gpus, held=held, running=running,
             start_s=np.where(running, 0.0, _start_seconds(s)[rows]),
-            started=np.where(held, begin - s.now, 0.0), elapsed=s.now - arrival,
+            started=np.where(held, begin - s.now, 0.0), elapsed=s.now - arrival, weight=s.app_weight[s.job_app[rows]],
             fair=arrival + ahead.isolated_s * ahead.contention, rows=rows, begin=begin, now=s.now, round_s=round_s,
         )  # fmt: skip
 

@@ -79,7 +79,7 @@ class Shockwave:
         scale = max(len(view.rows) * capacity, 1)
         # Equation 11 times N M.
         window = window_of(
-            view.ahead, view.gpus, weight=budgets(forecast_rho(view.ahead, view.elapsed), self.power),
+            view.ahead, view.gpus, weight=budgets(forecast_rho(view.ahead, view.elapsed), self.power, view.weight),
             skipped=view.start_s, started=view.started, rounds=self.window, round_s=self.round_s, capacity=capacity,
             pull=self.makespan * scale / max(float(view.ahead.isolated_s.sum()), 1e-9),
         )  # fmt: skip
