@@ -17,7 +17,7 @@ from themis.model.workload import App, CurveStopping, Halving, Hyperband, LossCu
 from themis.policies.api import make_policy
 from themis.policies.themis import Themis
 from themis.sim.replay import replay_records
-from themis.sim.runner import Outage, Record, Simulation, with_seed
+from themis.sim.runner import Outage, Record, Simulation
 from themis.testing.builders import BOOK, NO_OVERHEAD, app, job, leased_twice, machines, random_simulation
 
 Log = list[tuple[float, Record]]
@@ -195,7 +195,7 @@ def test_a_waiting_job_can_be_given_up_without_running_again() -> None:
     for seed in range(4):
         spec = app("s", jobs, tuner=noisy)
         sim = simulation(machines(2), [spec, app("o", [job(3000.0)] * 2, 5.0)], "tiresias")
-        log = logged(with_seed(sim, seed))
+        log = logged(replace(sim, settings=replace(sim.settings, seed=seed)))
         held = {r.job for _, r in log if isinstance(r, Revoke) and r.cause == "stopped"}
         stopped = {r.job for _, r in log if isinstance(r, CurveStopped)}
         assert held <= stopped

@@ -86,6 +86,29 @@ def test_every_make_target_exists(document: str) -> None:
             )
 
 
+def test_what_the_page_of_papers_names_is_there() -> None:
+    """Modules, functions and tests in its tables; a name in backticks may leave the package's own out."""
+    sources = {path: path.read_text(encoding="utf-8") for path in (ROOT / "src" / "themis").rglob("*.py")}
+    by_module = {
+        str(path.relative_to(ROOT / "src" / "themis").with_suffix("")).replace("/", ".").removesuffix(".__init__"): text
+        for path, text in sources.items()
+    }
+    tests = list((ROOT / "tests").rglob("test_*.py"))
+    every_test = "\n".join(path.read_text(encoding="utf-8") for path in tests)
+    everything = "\n".join(sources.values())
+    page = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    for name in re.findall(r"`([\w./]+)[^`]*`", page):
+        if name.endswith((".py", "/")):
+            assert (ROOT / name).exists() or name in {path.name for path in tests}, name
+        elif name.startswith("test_"):
+            assert f"def {name}" in every_test, name
+        else:
+            parts = f"policies{name}".split(".") if name.startswith(".") else name.strip(".").split(".")
+            known = next((i for i in range(len(parts), 0, -1) if ".".join(parts[:i]) in by_module), 0)
+            text = by_module[".".join(parts[:known])] if known else everything
+            assert all(re.search(rf"\b{part}\w*", text) for part in parts[known:]), name
+
+
 def test_python_blocks_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -224,8 +224,3 @@ class _Run:
                 self.sink(self.kernel.now, command)
                 self.finished += 1
                 self.progress(self.finished, self.kernel.now)
-
-
-def with_seed(simulation: Simulation, seed: int) -> Simulation:
-    """The same simulation with another seed for its random draws."""
-    return replace(simulation, settings=replace(simulation.settings, seed=seed))
