@@ -13,17 +13,8 @@ from typing import Annotated, Never
 
 import typer
 
-from themis import (
-    __version__,
-    demo_cli,
-    forecast_cli,
-    list_cli,
-    profiles_cli,
-    report_cli,
-    service_cli,
-    simulate_cli,
-    trace_cli,
-)  # fmt: skip
+from themis import __version__
+from themis.cli import demo, forecast, lists, profiles, report, service, simulate, trace
 from themis.console import debugging, err, out, print_json, print_whole, say_red
 from themis.errors import InputError, InvariantBroken, ThemisError
 
@@ -34,9 +25,9 @@ app = typer.Typer(
     name="themis", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
-app.command(help=demo_cli.DEMO)(demo_cli.demo)
-app.command(help=simulate_cli.SIMULATE)(simulate_cli.simulate)
-app.command(help=report_cli.COMPARE)(report_cli.compare)
+app.command(help=demo.DEMO)(demo.demo)
+app.command(help=simulate.SIMULATE)(simulate.simulate)
+app.command(help=report.COMPARE)(report.compare)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -107,7 +98,7 @@ def replay(
     from themis.sim import dump
 
     if dump.is_dump(log):
-        report_cli.decide_on_state(log, policy, as_json)
+        report.decide_on_state(log, policy, as_json)
         return
     if policy:
         raise InputError(f"{log} is an event log, whose decisions are replayed as they were; --policy is for states.")
@@ -159,14 +150,10 @@ def explain(
         print_whole(story.table(every=every))
 
 
-app.command()(list_cli.policies)
-app.command()(list_cli.workloads)
-app.command()(list_cli.clusters)
-app.add_typer(trace_cli.app, name="trace")
-app.add_typer(forecast_cli.app, name="forecast")
-app.add_typer(profiles_cli.app, name="profiles")
-service_cli.register(app)
-
-
-if __name__ == "__main__":
-    main()
+app.command()(lists.policies)
+app.command()(lists.workloads)
+app.command()(lists.clusters)
+app.add_typer(trace.app, name="trace")
+app.add_typer(forecast.app, name="forecast")
+app.add_typer(profiles.app, name="profiles")
+service.register(app)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
+from themis.cli.report import FIGURE_FORMATS, known, say_written
 from themis.console import debugging, err, named_path, print_whole, ready_folder, say_red
-from themis.report_cli import FIGURE_FORMATS, known, say_written
 
 if TYPE_CHECKING:
     from themis.report.result import RunMetrics

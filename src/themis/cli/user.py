@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from themis.cli.rows import Columns, Home, Output, User, clock, connect, dump, show_list
 from themis.console import err
 from themis.errors import InputError
-from themis.service_rows import Columns, Home, Output, User, clock, connect, dump, show_list
 
 UserName = Annotated[str, typer.Argument(metavar="NAME", help="As the system knows the user, where jobs run as users.")]
 ACCOUNTS: Columns = {

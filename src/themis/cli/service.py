@@ -1,4 +1,4 @@
-"""The verbs of the live service: ``up`` and ``doctor`` here, those that ask in ``ask_cli``, those that act in ``act_cli``."""
+"""The verbs of the live service: ``up`` and ``doctor`` here, those that ask in ``ask``, those that act in ``act``."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Annotated, Any
 
 import typer
 
-from themis import act_cli, ask_cli, user_cli
+from themis.cli import act, ask, user
+from themis.cli.rows import Home, Output, show_rows
 from themis.console import out, say_red
 from themis.errors import InputError, counted
-from themis.service_rows import Home, Output, show_rows
 
 
 def register(app: typer.Typer) -> None:
     """Add the verbs."""
     for verb in (
-        up, check, doctor, act_cli.submit, ask_cli.queue, ask_cli.show, ask_cli.why, ask_cli.share, ask_cli.logs, act_cli.cancel,
-        act_cli.hold, act_cli.resume, ask_cli.nodes, act_cli.drain, act_cli.undrain, ask_cli.usage, ask_cli.history,
-        ask_cli.events,
+        up, check, doctor, act.submit, ask.queue, ask.show, ask.why, ask.share, ask.logs, act.cancel,
+        act.hold, act.resume, ask.nodes, act.drain, act.undrain, ask.usage, ask.history,
+        ask.events,
     ):  # fmt: skip
         app.command()(verb)
-    app.command("dump")(ask_cli.save_state)
-    app.command(context_settings={"ignore_unknown_options": True})(act_cli.run)
-    app.add_typer(user_cli.app, name="user")
-    app.command()(user_cli.login)
+    app.command("dump")(ask.save_state)
+    app.command(context_settings={"ignore_unknown_options": True})(act.run)
+    app.add_typer(user.app, name="user")
+    app.command()(user.login)
 
 
 def up(

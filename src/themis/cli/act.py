@@ -8,9 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from themis.console import err, say_red
-from themis.errors import InputError
-from themis.service_rows import (
+from themis.cli.rows import (
     NODES,
     WHO,
     AppNames,
@@ -24,6 +22,8 @@ from themis.service_rows import (
     copy_logs,
     show_rows,
 )  # fmt: skip
+from themis.console import err, say_red
+from themis.errors import InputError
 
 
 def run(

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from themis.console import out
-from themis.service_rows import (
+from themis.cli.rows import (
     APPS,
     ENDED,
     JOBS,
@@ -32,6 +31,7 @@ from themis.service_rows import (
     show_rows,
     why_now,
 )  # fmt: skip
+from themis.console import out
 
 # ---- apps ----------------------------------------------------------------------------------------------------------
 

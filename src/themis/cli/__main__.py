@@ -1,0 +1,8 @@
+"""``python -m themis.cli``."""
+
+from __future__ import annotations
+
+from themis.cli.root import main
+
+if __name__ == "__main__":
+    main()
