@@ -166,7 +166,8 @@ def cost_of_a_start(folder: Path, repeats: int) -> float:
 def live_settings(container_s: float) -> dict[str, object]:
     """For ``themis up``."""
     return {
-        "lease": LEASE_S, "tick": TICK_S, "gather": GATHER_S, "container": container_s, "progress": 1, "single_trust": "true", "retries": 0,
+        "lease": LEASE_S, "tick": TICK_S, "gather": GATHER_S, "container": container_s, "progress": 1, "single_trust": "true",
+        "retries": 0,
     }  # fmt: skip
 
 
