@@ -51,7 +51,7 @@ proto: $(VENV)/.dev ## Compile the API's description anew
 reproduce-themis: $(VENV)/.installed ## The Themis paper's claims, measured: docs/reproduction/themis.md (hours)
 	$(BIN)/python reproduction/themis_nsdi20.py
 
-reproduce-tuning: $(VENV)/.torch ## An Optuna and a Ray Tune sweep on one Ray cluster: docs/reproduction/tuning.md (minutes)
+reproduce-tuning: $(VENV)/.torch ## An Optuna and a Ray Tune sweep on one Ray cluster: what each held and found (minutes)
 	$(BIN)/python reproduction/tuning.py
 
 reproduce-gavel: $(VENV)/.installed ## The Gavel paper's claims and traces, measured: docs/reproduction/gavel.md (an hour)
