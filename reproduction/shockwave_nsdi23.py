@@ -30,6 +30,7 @@ from themis.profiles.measured import gavel_book
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.presets import load_cluster
 from themis.profiles.speed import ProfileBook
+from themis.report.intervals import t_interval
 from themis.sim.runner import Record, Simulation
 from themis.traces.shockwave import Shockwave
 from themis.traces.shockwave_jobs import ShockwaveJobs
@@ -63,6 +64,10 @@ HEAD = (
     "| policy | makespan s | mean JCT s | worst rho_static | unfair > 1 / 1.05 / 1.1 % | worst rho_contention | "
     "unfair > 1 / 1.05 / 1.1 % | starts | CPU s |\n|---|---|---|---|---|---|---|---|---|"
 )
+SEEDS_HEAD = (
+    "| GPU-hours | policy | makespan s | mean JCT s | worst rho_static | unfair > 1 % | > 1.05 % | > 1.1 % |\n"
+    "|---|---|---|---|---|---|---|---|"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +90,11 @@ def recorded() -> World:
     return World(workload=workload, book=book, alone=alone, gpus=32)
 
 
-def generated(jobs: int, gpus: int, seed: int = 0) -> World:
+def generated(jobs: int, gpus: int, seed: int = 0, scale: float = 0.2) -> World:
     """A generated trace; gangs run alike wherever they are."""
     profiles = gavel_book().profiles.values()
     book = ProfileBook.of(replace(p, checkpoint_s=0.0, slowdown=(1.0, 1.0, 1.0, 1.0)) for p in profiles)
-    workload = ShockwaveJobs(jobs=jobs, gpus=gpus).generate(seed=seed, book=book)
+    workload = ShockwaveJobs(jobs=jobs, gpus=gpus, scale=scale).generate(seed=seed, book=book)
     alone = [
         sum(r.steps * job.scale(r.batch) / book.rate(job.model, r.batch, "V100", job.gpus_max, Locality.SLOT) for r in job.regimes)
         for job in (app.jobs[0] for app in workload.apps)
@@ -139,6 +144,23 @@ def rows(world: World, policies: tuple[str, ...]) -> Iterator[str]:
         yield line
 
 
+def over_seeds(jobs: int, gpus: int, scale: float, policies: tuple[str, ...], seeds: range) -> Iterator[str]:
+    """A row a policy: mean and half width of the 95 % interval over seeds."""
+    worlds = [generated(jobs, gpus, seed, scale) for seed in seeds]
+    for policy in policies:
+        found = []
+        for world in worlds:
+            jct, _, _ = simulate(world, policy)
+            end = np.array([app.arrival for app in world.workload.apps]) + jct
+            rho = jct / (world.alone * max(1.0, len(jct) / world.gpus))
+            found.append([end.max(), jct.mean(), rho.max(), *(100 * (rho > limit).mean() for limit in THRESHOLDS)])
+        cells = [t_interval(list(map(float, column))) for column in zip(*found)]
+        text = [f"{c.mean:,.{d}f} ± {c.half:,.{d}f}" for c, d in zip(cells, (0, 0, 2, 1, 1, 1))]
+        line = "| " + " | ".join([f"{scale:g}", f"`{policy}`", *text]) + " |"
+        print(line, flush=True)
+        yield line
+
+
 def published(world: World) -> Iterator[str]:
     """What the published simulator gave, in the same figures."""
     for name in PUBLISHED:
@@ -157,6 +179,7 @@ def main() -> None:
     page = NOTES.read_text(encoding="utf-8")
     if given.quick:
         tables = [("recorded", list(rows(generated(24, 8), POLICIES[:3]))), ("variants", []), ("scales", [])]
+        seeds = list(over_seeds(12, 8, 0.2, POLICIES[:1], range(2)))
     else:
         world = recorded()
         tables = [("recorded", [*published(world), *rows(world, POLICIES)]), ("variants", list(rows(world, VARIANTS)))]
@@ -165,8 +188,10 @@ def main() -> None:
             at = generated(jobs, gpus)
             scales += [f"| **{jobs} jobs, {gpus} GPUs** | | | | | | | | |", *rows(at, AT_SCALE)]
         tables.append(("scales", scales))
+        seeds = [row for scale in (0.2, 1.0) for row in over_seeds(220, 64, scale, AT_SCALE[:3], range(5))]
     for name, lines in tables:
         page = page.replace("{{" + name + "}}", "\n".join([HEAD, *lines]))
+    page = page.replace("{{seeds}}", "\n".join([SEEDS_HEAD, *seeds]))
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(page, encoding="utf-8")
 
