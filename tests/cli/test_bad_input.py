@@ -127,3 +127,10 @@ def test_debugging_shows_the_traceback(themis: Command, monkeypatch: pytest.Monk
 
     with pytest.raises(UnknownName):
         themis("simulate", "-p", "nobody")
+
+
+@pytest.mark.parametrize("gpus", ["0", "two", "3-1", "0-2", "2-x", "-1", ""])
+def test_gpus_of_a_command_that_make_no_sense_are_refused_before_it_is_submitted(themis: Command, gpus: str) -> None:
+    ended = themis("run", "--gpus", gpus, "--", "true")
+    assert ended.code == 2
+    assert "expected a number such as 2, or a range such as 1-4" in ended.err

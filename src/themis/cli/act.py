@@ -51,7 +51,8 @@ def run(
     Example: [cyan]themis run --gpus 2 -- python train.py --epochs 9[/cyan]
     """
     low, _, high = gpus.partition("-")
-    if not low.isdecimal() or (high and not high.isdecimal()):
+    most = high or low
+    if not (low.isdecimal() and most.isdecimal() and 1 <= int(low) <= int(most)):
         raise InputError(f"--gpus is {gpus!r}, expected a number such as 2, or a range such as 1-4.")
     values = dict(_variable(text) for text in env)
     more: dict[str, Any] = {"launch": launch, "weight": weight, "user": user}
@@ -59,9 +60,7 @@ def run(
     more |= {"grace_s": grace} if grace is not None else {}
     more |= {"checkpoint_dir": str(checkpoints.absolute())} if checkpoints is not None else {}
     with connect(home) as client:
-        made = client.run(
-            command, gpus=(int(low), int(high or low)), name=name, hours=hours, model=model, env=values, **more
-        )
+        made = client.run(command, gpus=(int(low), int(most)), name=name, hours=hours, model=model, env=values, **more)
         if detach:
             print(made.app)
             return

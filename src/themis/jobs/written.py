@@ -20,7 +20,7 @@ WorkText = Annotated[Work, reads(sizes.work)]
 class JobText(Written):
     """A document: one app."""
 
-    name: Name = Field(description="what you call it; unique among your apps that have not ended")
+    name: Name = Field(description="what you call it; where another app has the name, the service adds `-2`")
     command: Annotated[tuple[str, ...], reads(readers.command)] = Field(
         description="program and arguments, as a line or a list of words; no shell runs it"
     )
