@@ -12,6 +12,7 @@ from fake import request, world
 from themis.client.client import Client
 from themis.client.spec import read_requests
 from themis.service.config import Config
+from themis.service.settings import check
 from themis.service.submission import submit
 from themis.service.up import running
 
@@ -36,6 +37,16 @@ def test_whose_steps_the_work_is_in_arrives_in_the_program(tmp_path: Path, keys:
         w.ask(lambda a: submit(a, type(sent).FromString(sent.SerializeToString())))
         (entry,) = w.arbiter.journal.apps()
         assert [program.own_steps for program in entry.programs] == [own]
+
+
+def test_files_may_name_models_of_every_book_and_are_checked_alike(tmp_path: Path) -> None:
+    """Which of them the service knows is said by its ``profiles``; it refuses the others itself."""
+    file = tmp_path / "jobs.yaml"
+    file.write_text("name: a\ncommand: x\nmodel: ResNet-50\nbatch: 64\nwork: 90 steps\n")
+    assert check([file]) == []
+    assert [job.model for request in read_requests(file) for job in request.jobs] == ["ResNet-50"]
+    file.write_text("name: a\ncommand: x\nmodel: ResNet-5000\n")
+    assert "Did you mean 'ResNet-50'?" in check([file])[0]
 
 
 def test_a_submission_that_does_not_say_counts_in_the_programs_steps(tmp_path: Path) -> None:

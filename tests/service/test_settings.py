@@ -159,7 +159,7 @@ def test_a_fault_of_a_variable_or_an_option_names_it(tmp_path: Path) -> None:
         load(tmp_path, polcy="fifo")
     with pytest.raises(InputError, match=r"unknown setting 'lease_s'. Did you mean 'lease'?"):
         load(tmp_path, lease_s="5")
-    with pytest.raises(InputError, match="unknown setting 'users'"):
+    with pytest.raises(InputError, match="setting 'users' has keys of its own"):
         load(tmp_path, users="{}")
 
 

@@ -6,12 +6,14 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 from themis.client import themis_pb2 as pb
+from themis.client.home import default_home
 from themis.executors.program import Program
 from themis.jobs import Built, Submission, build, read_jobs
 from themis.jobs.build import PRIOR_S
 from themis.model.dynamic import Dynamic
 from themis.model.units import Seconds
 from themis.model.workload import App, CurveStopping, brackets_of
+from themis.profiles.library import every_model
 
 
 def read_requests(
@@ -29,10 +31,11 @@ def read_requests(
     ------
     InputError : the file is wrong; names the line.
     """
-    specs = {spec.name: spec for spec in read_jobs([file], folder=folder)}
+    book = every_model(default_home() / "profiles")
+    specs = {spec.name: spec for spec in read_jobs([file], folder=folder, book=book)}
     waits = {name: [other.name for other in spec.after if other.name in specs] for name, spec in specs.items()}
     order = TopologicalSorter(waits).static_order()
-    return [to_request(specs[name], build(specs[name], user=user, prior_s=unknown_work_s)) for name in order]
+    return [to_request(specs[name], build(specs[name], user=user, prior_s=unknown_work_s, book=book)) for name in order]
 
 
 def to_request(spec: Submission, built: Built) -> pb.SubmitRequest:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from themis.errors import InputError
 from themis.jobs.read import parse, read_text
+from themis.profiles.models import DEFAULT_BOOK
+from themis.profiles.speed import ProfileBook
 
 
-def check(paths: Iterable[Path], *, folder: Path | None = None) -> list[str]:
+def check(paths: Iterable[Path], *, folder: Path | None = None, book: ProfileBook = DEFAULT_BOOK) -> list[str]:
     """Every fault of these job files: a sentence each, by file and line.
 
     Apps of the same file may be waited for (``after``), and so may apps that were submitted before: a name that nobody
@@ -20,7 +22,7 @@ def check(paths: Iterable[Path], *, folder: Path | None = None) -> list[str]:
     for path in paths:
         try:
             text = read_text(path)
-            faults = parse(text, source=str(path), folder=base).faults
+            faults = parse(text, source=str(path), folder=base, book=book).faults
         except InputError as error:
             out.append(str(error))
         else:

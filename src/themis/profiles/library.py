@@ -39,6 +39,14 @@ def load_book(names: str, folder: Path | None = None) -> ProfileBook:
     return book
 
 
+def every_model(folder: Path) -> ProfileBook:
+    """All models that any book here knows, for files that may be meant for any service, which knows its own book.
+
+    Where books differ in a model, it is as without ``--profiles``.
+    """
+    return load_book(",".join([*BOOKS, *added(folder)]), folder).with_profiles(DEFAULT_BOOK.profiles.values())
+
+
 def added(folder: Path) -> dict[str, Path]:
     """What a user added, by name."""
     return {path.stem: path for path in sorted(folder.glob("*.csv"))} if folder.is_dir() else {}

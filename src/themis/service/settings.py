@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from themis.client.home import default_home
 from themis.errors import InputError, ThemisError, UnknownName
 from themis.jobs import check as check_jobs
 from themis.jobs import readers, sizes
@@ -21,6 +22,7 @@ from themis.jobs.yaml_text import BadYaml, Document, documents
 from themis.model.cluster import Cluster
 from themis.model.workload import Group, User
 from themis.profiles.cluster_file import ClusterFile, MachineGroup, build_cluster
+from themis.profiles.library import every_model
 from themis.profiles.presets import load_cluster
 from themis.service.config import Config
 
@@ -200,13 +202,16 @@ def keys() -> tuple[str, ...]:
 def check(paths: Iterable[Path], *, folder: Path | None = None) -> list[str]:
     """Every fault of these files, of jobs or of settings: a sentence each, by file and line."""
     out: list[str] = []
+    book = every_model(default_home() / "profiles")
     for path in paths:
         try:
             text = read_text(path)
         except InputError as error:
             out.append(str(error))
             continue
-        out += map(str, settings_faults(text, path)) if is_settings(text) else check_jobs([path], folder=folder)
+        out += (
+            map(str, settings_faults(text, path)) if is_settings(text) else check_jobs([path], folder=folder, book=book)
+        )
     return out
 
 
