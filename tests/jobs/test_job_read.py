@@ -18,7 +18,7 @@ from themis.jobs.written import JobText
 def test_a_job_is_read_with_its_defaults() -> None:
     spec = job("", base="name: a\ncommand: python 'my script.py' --x\n")
     assert spec.command == ("python", "my script.py", "--x")
-    assert (spec.gpus_min, spec.gpus_max, spec.retries, spec.walltime_s, spec.workdir) == (1, 1, 0, None, "/work")
+    assert (spec.gpus_min, spec.gpus_max, spec.retries, spec.walltime_s, spec.workdir) == (1, 1, None, None, "/work")
 
 
 def test_several_documents_are_several_apps() -> None:

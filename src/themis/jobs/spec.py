@@ -71,7 +71,7 @@ class Submission:
     trials : the app's jobs; a single job has one, with index 0 and no parameters.
     cpus, memory : for each GPU; 0 asks for nothing. ``memory`` in bytes.
     walltime_s : seconds that one job may run in all its attempts together; None for no limit.
-    retries : failures of a job that are followed by another attempt.
+    retries : failures of a job that are followed by another attempt; None leaves it to the service.
     at_once : most jobs of the app that may run at once; 0 is no limit.
     dynamic, regimes : what a dynamic job declares, and its epochs by batch size as far as they are known; None and nothing
         where the batch size stays.
@@ -98,7 +98,7 @@ class Submission:
     stop_signal: str = "SIGTERM"
     checkpoint_dir: str = ""
     walltime_s: Seconds | None = None
-    retries: int = 0
+    retries: int | None = None
     after: tuple[After, ...] = ()
     at_once: int = 0
     work: Work | None = None
