@@ -115,7 +115,7 @@ def test_a_command_runs_is_followed_and_leaves_its_record(client: Client, tmp_pa
 def test_a_command_that_fails_says_how(client: Client) -> None:
     made = client.run(["sh", "-c", "echo no >&2; exit 7"])
     app = client.wait(made.app, timeout_s=60)
-    assert (app.state, app.reason) == ("failed", "job job failed 1 times, at last: exit code 7")
+    assert (app.state, app.reason) == ("failed", "job job failed once, at last: exit code 7")
     assert b"".join(client.logs(made.app)) == b"no\n"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -149,7 +150,8 @@ def test_preemptions_and_lost_machines_are_no_failures(tmp_path: Path) -> None:
     with world(tmp_path, retries=0) as w:
         enter(w)
         for attempt, ending in enumerate((Ending.NODE_LOST, Ending.REQUEUED, Ending.TERMINATED), start=1):
-            w.say(ended(0, attempt, ending), JobStopped(job=0, attempt=attempt, steps=0.0))
+            end = replace(ended(0, attempt, ending), seconds=60.0)
+            w.say(end, JobStopped(job=0, attempt=attempt, steps=0.0))
         assert w.held() == {0: (0,)}
 
 
@@ -166,6 +168,23 @@ def test_a_held_app_gives_its_gpus_back_until_it_is_resumed(tmp_path: Path) -> N
         assert w.held() == {}
         w.ask(lambda a: a.resume(0))
         assert w.held() == {0: (0,)}
+
+
+def test_parts_by_weight_add_up_to_one_whoever_is_on_hold(tmp_path: Path) -> None:
+    with world(tmp_path) as w:
+        for name in ("a", "b", "c"):
+            enter(w, name)
+        w.ask(lambda a: a.hold(2))
+        assert sum(user.fair for user in w.ask(views.share).users) == pytest.approx(1.0)
+
+
+def test_without_a_machine_in_service_there_is_no_rho(tmp_path: Path) -> None:
+    with world(tmp_path, 1) as w:
+        enter(w, gpus=(1, 1))
+        assert w.ask(lambda a: views.apps(a, views.pb.AppsRequest())).apps[0].HasField("rho")
+        w.ask(lambda a: a.drain(0, True))
+        assert not w.ask(lambda a: views.apps(a, views.pb.AppsRequest())).apps[0].HasField("rho")
+        assert not w.ask(views.share).users[0].HasField("rho_worst")
 
 
 def test_a_held_app_can_be_cancelled_but_not_one_that_is_over(tmp_path: Path) -> None:

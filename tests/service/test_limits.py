@@ -151,6 +151,22 @@ def test_a_failed_job_waits_longer_after_each_failure(tmp_path: Path) -> None:
             assert w.held() == {0: (0,)}
 
 
+def test_a_job_that_asks_at_once_to_be_run_again_waits_longer_each_time_and_never_fails(tmp_path: Path) -> None:
+    with world(tmp_path, retries=0, backoff_s=10.0) as w:
+        enter(w)
+        endings = ((Ending.REQUEUED, 1.0, 10.0), (Ending.TERMINATED, 9.0, 20.0), (Ending.REQUEUED, 11.0, 0.0),
+                   (Ending.REQUEUED, 1.0, 10.0), (Ending.NODE_LOST, 1.0, 0.0), (Ending.REQUEUED, 1.0, 10.0))  # fmt: skip
+        for attempt, (ending, seconds, wait) in enumerate(endings, start=1):
+            w.say(replace(ended(0, attempt, ending), seconds=seconds), JobStopped(job=0, attempt=attempt, steps=0.0))
+            assert w.held() == ({} if wait else {0: (0,)})
+            if wait:
+                assert row(w, 0).waits == "backoff"
+                w.turn(wait - 0.5)
+                assert w.held() == {}
+                w.turn(0.6)
+            assert w.held() == {0: (0,)}
+
+
 def test_a_job_without_retries_ends_and_its_app_goes_on_and_fails_at_last(tmp_path: Path) -> None:
     with world(tmp_path, retries=0) as w:
         enter(w, jobs=2)
@@ -158,7 +174,7 @@ def test_a_job_without_retries_ends_and_its_app_goes_on_and_fails_at_last(tmp_pa
         assert set(w.held()) == {0}
         assert row(w, 0).state == "running"
         w.finish(0)
-        assert (entry(w, 0).outcome, entry(w, 0).reason) == ("failed", "job j1 failed 1 times, at last: exit code 5")
+        assert (entry(w, 0).outcome, entry(w, 0).reason) == ("failed", "job j1 failed once, at last: exit code 5")
 
 
 def test_a_sweep_goes_on_without_a_job_that_was_given_up(tmp_path: Path) -> None:

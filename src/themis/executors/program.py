@@ -80,6 +80,11 @@ class Ending(StrEnum):
         """Whether it counts towards the job's retries."""
         return self in (Ending.FAILED, Ending.NOT_STARTED)
 
+    @property
+    def is_own(self) -> bool:
+        """Whether its exit code said that it is to be run again, without a failure."""
+        return self in (Ending.REQUEUED, Ending.TERMINATED)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptEnded:

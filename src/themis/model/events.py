@@ -100,7 +100,7 @@ class AppResumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDelayed:
-    """The job gets no GPUs before ``until``: its last attempt failed, and the next should not follow at once."""
+    """The job gets no GPUs before ``until``: its last attempt failed or hardly ran, and the next should not follow at once."""
 
     job: int
     until: Seconds

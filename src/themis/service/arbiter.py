@@ -315,8 +315,12 @@ class Arbiter:
         match item:
             case AttemptEnded():
                 self.journal.add_attempt(now, item)
-                if item.ending.is_failure and self.state.apps.active[item.app]:
+                if not self.state.apps.active[item.app]:
+                    return
+                if item.ending.is_failure:
                     self.upkeep.failed(item, now)
+                elif item.ending.is_own:
+                    self.upkeep.again(item, now)
             case Measurement():
                 self._learn_speed(item, now)
             case Nudge():

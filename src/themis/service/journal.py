@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from themis.errors import InputError
-from themis.executors.program import AttemptEnded, Program
+from themis.executors.program import AttemptEnded, Ending, Program
 from themis.model.answers import Proof
 from themis.model.events import AgentBid, Allocated, Command, Compacted, Event, Header, Wake
 from themis.model.log import decode, encode, is_record
@@ -309,6 +309,16 @@ class Journal:
     def failures(self, job: int) -> int:
         """Attempts of a job that failed by its own doing."""
         row = self.db.execute("SELECT count(*) FROM attempts WHERE job = ? AND failure", (job,)).fetchone()
+        return int(row[0])
+
+    def short_in_a_row(self, job: int, seconds: Seconds) -> int:
+        """So many attempts of a job, the last ones, asked to be run again (75, 143) having run for less than so long."""
+        own = ", ".join(f"'{ending}'" for ending in Ending if ending.is_own)
+        row = self.db.execute(
+            "SELECT count(*) FROM attempts WHERE job = ?1 AND attempt > (SELECT coalesce(max(attempt), 0) FROM attempts "
+            f"WHERE job = ?1 AND NOT (ending IN ({own}) AND seconds < ?2))",
+            (job, seconds),
+        ).fetchone()
         return int(row[0])
 
     def seconds(self, job: int) -> Seconds:

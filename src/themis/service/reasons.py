@@ -42,7 +42,7 @@ class Code(StrEnum):
     QUOTA = "quota"
     AT_ONCE = "at_once"
     BACKOFF = "backoff"
-    """Its last attempt failed; the next one waits."""
+    """Its last attempt failed, or hardly ran before it asked for another; the next one waits."""
     RUNNING = "running"
     """All its jobs that can run do, on as many GPUs as they can use."""
     PARTLY_RUNNING = "partly_running"

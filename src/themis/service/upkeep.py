@@ -87,11 +87,23 @@ class Upkeep:
         failures = arbiter.journal.failures(end.job)
         if failures > entry.retries:
             how = end.message or (f"exit code {end.code}" if end.code is not None else str(end.ending))
-            self._give_up(end.job, "failed", f"failed {failures} times, at last: {how}", now)
+            self._give_up(
+                end.job, "failed", f"failed {'once' if failures == 1 else f'{failures} times'}, at last: {how}", now
+            )
             return
-        wait = min(arbiter.config.backoff_s * 2.0 ** min(failures - 1, 60), arbiter.config.backoff_most_s)
+        self._delay(end.job, failures, now)
+
+    def again(self, end: AttemptEnded, now: Seconds) -> None:
+        """An attempt ended by itself and is no failure: if it hardly ran it waits too, or it would turn round and round."""
+        short = self.arbiter.journal.short_in_a_row(end.job, self.arbiter.config.backoff_s)
+        if short:
+            self._delay(end.job, short, now)
+
+    def _delay(self, job: int, times: int, now: Seconds) -> None:
+        config = self.arbiter.config
+        wait = min(config.backoff_s * 2.0 ** min(times - 1, 60), config.backoff_most_s)
         if wait > 0:
-            arbiter.engine.feed(JobDelayed(job=end.job, until=now + wait), now)
+            self.arbiter.engine.feed(JobDelayed(job=job, until=now + wait), now)
 
     def _give_up(self, job: int, cause: str, why: str, now: Seconds) -> None:
         state = self.arbiter.state

@@ -70,7 +70,8 @@ def rho_now(state: State) -> dict[int, float]:
         return {}
     with np.errstate(all="ignore"):
         rho = FinishTime(view, Form.PAPER).rho
-    return dict(zip(view.app_id.tolist(), rho.tolist()))
+    # Where no machine is in service there is no ideal to compare with.
+    return {a: value for a, value in zip(view.app_id.tolist(), rho.tolist()) if np.isfinite(value)}
 
 
 def app_row(
@@ -186,12 +187,14 @@ def share(arbiter: Arbiter, user: str = "") -> pb.ShareReply:
     by_user: dict[str, list[int]] = {}
     for a in np.flatnonzero(s.apps.active[: s.apps.size]).tolist():
         by_user.setdefault(s.app_specs[a].user, []).append(a)
+    # Who is on hold, or waits for other apps, does not contend.
+    weight = np.where(s.apps.held[: s.apps.size] == 0, s.apps.weight[: s.apps.size], 0.0)
     out = pb.ShareReply()
     for name, members in sorted(by_user.items()):
         gpus = int(s.apps.leased[members].sum())
         row = out.users.add(
             user=name, apps=len(members), gpus=gpus, share=gpus / max(s.capacity, 1.0),
-            fair=float(s.apps.weight[members].sum()) / total,
+            fair=float(weight[members].sum()) / total,
         )  # fmt: skip
         known = [rho[a] for a in members if a in rho]
         if known:

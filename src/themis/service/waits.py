@@ -43,7 +43,7 @@ def of_app(arbiter: Arbiter, s: State, entry: Entry, left: dict[int, str]) -> tu
         case "backoff":
             ready = s.jobs.ready[s.app_jobs(entry.app)]
             at = datetime.fromtimestamp(arbiter.epoch + float(ready[ready > s.now].min(initial=np.inf)))
-            return "backoff", f"its last attempt failed; the next is not before {at:%H:%M:%S}"
+            return "backoff", f"its last attempt failed or was short; the next is not before {at:%H:%M:%S}"
         case code:
             return code or "gpus", ""
 
