@@ -99,3 +99,11 @@ def test_work_has_a_unit(written: object, work: Work) -> None:
 def test_whatever_is_written_is_read_or_refused(reader: Callable[[object], object], value: object) -> None:
     with contextlib.suppress(Unreadable):
         assert reader(value) is not None
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "most"), [(sizes.duration, "9999w", "ten years"), (sizes.work, "1e16", "1e15")]
+)
+def test_what_is_too_large_is_told_with_the_most(read: Callable[[object], object], text: str, most: str) -> None:
+    with pytest.raises(sizes.Unreadable, match=f"at most {most}"):
+        read(text)

@@ -22,7 +22,7 @@ class Unreadable(ValueError):
     """Its text is what was expected."""
 
 
-DURATION = "a time such as 90s, 45m, 2h30m, 1d12h or 02:30:00, above 0"
+DURATION = "a time such as 90s, 45m, 2h30m, 1d12h or 02:30:00, above 0, at most ten years"
 _SECONDS = {"w": 604800.0, "d": 86400.0, "h": 3600.0, "m": 60.0, "min": 60.0, "s": 1.0, "ms": 0.001}
 _PART = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|min|[wdhms])", re.ASCII)
 _CLOCK = re.compile(r"(?:(\d{1,4})-)?(\d{1,4}):([0-5]\d):([0-5]\d)", re.ASCII)
@@ -117,7 +117,7 @@ def array(value: object) -> Array:
     return Array(indices=tuple(indices), at_once=int(most or 0))
 
 
-WORK = "steps as a number, or work with its unit such as 90000 steps, 90 epochs or 40 gpu-hours, above 0"
+WORK = "steps as a number, or work with its unit such as 90000 steps, 90 epochs or 40 gpu-hours, above 0, at most 1e15"
 _WORK = re.compile(r"(\d+(?:\.\d+)?(?:[eE]\+?\d{1,2})?)\s*(steps?|epochs?|gpu-(?:hours?|minutes?|seconds?))", re.ASCII)
 _GPU_SECONDS = {"gpu-hour": 3600.0, "gpu-minute": 60.0, "gpu-second": 1.0}
 
