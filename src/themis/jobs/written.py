@@ -46,7 +46,8 @@ class JobText(Written):
         default=None, description="most time that one job runs, over all its attempts: `2h30m` (no limit)"
     )
     retries: Annotated[int | None, Field(ge=0, le=1000)] = Field(
-        default=None, description="failures of a job that are followed by another attempt (as many as the service says: 2)"
+        default=None,
+        description="failures of a job that are followed by another attempt (as many as the service says: 2)",
     )
     after: Annotated[tuple[After, ...], reads(readers.after)] = Field(
         default=(),
