@@ -5,12 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from themis.model.events import Allocated, Command, Grant, Renew, Solve
+from themis.core.scheduler import Scheduler
+from themis.model.events import (
+    Allocated,
+    AppCancelled,
+    AppSubmitted,
+    Command,
+    Grant,
+    MachineJoined,
+    Renew,
+    Solve,
+    Wake,
+)  # fmt: skip
 from themis.model.settings import Settings
 from themis.policies.api import Workbench, make_policy
 from themis.sim.replay import replay_records
 from themis.sim.runner import Record, Simulation, _Run, outages
-from themis.testing.builders import BOOK, NO_OVERHEAD, machines, random_workload
+from themis.testing.builders import BOOK, NO_OVERHEAD, app, job, machines, random_workload
 
 
 class Late(_Run):
@@ -75,3 +86,15 @@ def test_an_answer_at_once_gives_the_log_of_the_simulator() -> None:
     Late(simulation("themis", 2), log, 0, 0.0).run()
     simulation("themis", 2).run(lambda time, record: expected.append((time, record)))
     assert [r for _, r in log if isinstance(r, Grant)] == [r for _, r in expected if isinstance(r, Grant)]
+
+
+def test_an_app_that_ended_before_the_answer_came_gets_nothing() -> None:
+    core = Scheduler(BOOK, NO_OVERHEAD, make_policy("drf").pace)
+    core.step(MachineJoined(machine=machines(2).machines[0]), 0.0)
+    for name in "ab":
+        core.step(AppSubmitted(app=app(name, [job(100.0)])), 0.0)
+    (solve,) = (c for c in core.step(Wake(), 0.0) if isinstance(c, Solve))
+    core.step(AppCancelled(app=1), 1.0)
+    solved = make_policy("drf")(solve.snapshot, Workbench())
+    found = core.step(Allocated(version=solve.version, solved=solved), 1.0)
+    assert [c.app for c in found if isinstance(c, Grant)] == [0]

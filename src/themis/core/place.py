@@ -140,7 +140,8 @@ class _Placer:
         fits = self.offer.idle(jobs) & (t.gpus_min[jobs] <= gang.gpus)
         fits &= (gang.gpus <= t.gpus_max[jobs]) & s.allowed(jobs)[:, gpu_type]
         if self.taken:
-            fits &= [j not in self.taken for j in jobs.tolist()]
+            # An array even where an app has no job left, as when it ended before a late answer came.
+            fits &= np.array([j not in self.taken for j in jobs.tolist()], dtype=np.bool_)
         return choose_job(jobs, s.work_left(jobs), ends, fits, t.order[jobs])
 
     def _put(self, gang: Gang, job: int, gpus: tuple[int, ...]) -> None:
