@@ -193,7 +193,7 @@ def test_a_sweep_goes_on_without_a_job_that_was_given_up(tmp_path: Path) -> None
 
 def test_walltime_counts_all_attempts_and_ends_the_job(tmp_path: Path) -> None:
     clock = [1000.0]
-    with world(tmp_path, clock=clock) as w:
+    with world(tmp_path, clock=clock, backoff_s=0.0) as w:
         asked = request(steps=1000.0)
         asked.walltime_s = 30.0
         w.ask(lambda a: submit(a, asked))
@@ -202,7 +202,7 @@ def test_walltime_counts_all_attempts_and_ends_the_job(tmp_path: Path) -> None:
         w.turn(15.0)
         assert set(w.held()) == {0}
     clock[0] += 5.0
-    with world(tmp_path, clock=clock) as w:
+    with world(tmp_path, clock=clock, backoff_s=0.0) as w:
         w.turn(8.0)
         assert set(w.held()) == {0}
         w.turn(1.5)
