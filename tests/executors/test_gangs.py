@@ -375,3 +375,18 @@ def test_a_dynamic_job_that_ends_well_did_all_its_epochs() -> None:
     book.heard(0, reported(steps=400.0, epochs=10.0, batch=16, reached=True), 1.0)
     out = book.heard(0, state("ended"), 2.0)
     assert [o.steps for o in out if isinstance(o, JobReached)] == [10.0]
+
+
+def test_nothing_is_remembered_of_gangs_that_are_settled() -> None:
+    """A service that runs for months must not look through every gang that it ever had."""
+    book = gangs()
+    for attempt in (1, 2):
+        book.command(grant(attempt, (1, 2)), 0.0)
+        task = f"job0-attempt{attempt}"
+        for n in (0, 1):
+            book.heard(n, TaskState(task=task, phase="prepared", port=20000 + n), 0.0)
+        for n in (0, 1):
+            out = book.heard(n, TaskState(task=task, phase="ended", first=1, cause="exit"), 1.0)
+        assert JobStopped(job=0, attempt=attempt, steps=0.0) in out
+        assert (book.gangs, book.of_task, book.running) == ({}, {}, 0)
+        assert said(book.heard(0, TaskState(task=task, phase="ended", first=1), 2.0), Forget) == [0]

@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from themis.errors import InvariantBroken
+from themis.executors.gang import Gang, Node, Part, went_wrong
 from themis.executors.hosts import NO_TARGET, Host, NodeSettings, task_specs
-from themis.executors.program import AttemptEnded, Ending, Measurement, Program, Programs, ending_of
+from themis.executors.program import AttemptEnded, Ending, Measurement, Programs, ending_of
 from themis.model.events import (
     BatchChanged,
     Command,
@@ -46,7 +47,6 @@ from themis.node.messages import (
     Renew,
     Stop,
     TaskReport,
-    TaskSpec,
     TaskState,
 )
 
@@ -64,61 +64,6 @@ Pace = Callable[[Job, Grant, str], float]
 """Believed steps per second of a job under a grant on a GPU type, for jobs that report nothing."""
 
 
-@dataclass(slots=True)
-class _Node:
-    host: Host
-    lease_until: Seconds
-    connected: bool = False
-    ready: bool = False
-    """Connected, and its lease renewed on this connection: it may start gangs."""
-    failed: bool = False
-    leaving: bool = False
-    """Its engine takes it away; it counts as failed until it is found again."""
-    ends_at: Seconds = math.inf
-    """When it is taken away; graces end there."""
-
-
-@dataclass(slots=True)
-class _Part:
-    spec: TaskSpec
-    state: TaskState | None = None
-    known: bool = False
-    """Whether the agent ever confirmed it; what is gone after that was lost."""
-    said: str = ""
-    """What its agent was told last on this connection: prepare | run | stop."""
-
-    @property
-    def over(self) -> bool:
-        return self.state is not None and self.state.phase == "ended"
-
-
-@dataclass(slots=True)
-class _Gang:
-    app: App
-    job: Job
-    grant: Grant
-    program: Program
-    parts: dict[int, _Part]
-    since: Seconds
-    base: float
-    """Steps in the checkpoint when this attempt began."""
-    want: str = "prepare"
-    cause: str = ""
-    asked: bool = False
-    started: bool = False
-    over: bool = False
-    stopped: bool = False
-    report: TaskReport | None = None
-    progress_at: Seconds = -math.inf
-    batch: int = 0
-    """Batch size that a dynamic job reported last in this attempt; 0 for none yet."""
-    check: int = 0
-    """Last check of curve stopping that was passed on."""
-    reported_at: Seconds = -math.inf
-    neighbours_at: Seconds = -math.inf
-    """When somebody last came to its GPUs, or left them."""
-
-
 class Gangs:
     """All gangs and machines; every method returns what is to be done."""
 
@@ -128,18 +73,20 @@ class Gangs:
     ) -> None:  # fmt: skip
         self.settings, self.programs, self.checkpoints, self.pace = settings, programs, checkpoints, pace
         self.hosts = list(hosts)
-        self.nodes = [_Node(host=host, lease_until=now + settings.lease_s) for host in hosts]
+        self.nodes = [Node(host=host, lease_until=now + settings.lease_s) for host in hosts]
         self.jobs: dict[int, tuple[App, int]] = {}
         self.saved: dict[int, float] = {}
         """Steps in each job's checkpoint."""
-        self.gangs: dict[int, _Gang] = {}
+        self.gangs: dict[int, Gang] = {}
+        """By job; those that are settled are gone from here, so that nothing grows with the jobs that ever ran."""
+        self.of_task: dict[str, Gang] = {}
         self.out: list[Out] = []
         self.now = now
 
     def join(self, host: Host, now: Seconds) -> None:
         """One more machine, with the next id."""
         self.hosts.append(host)
-        self.nodes.append(_Node(host=host, lease_until=now + self.settings.lease_s))
+        self.nodes.append(Node(host=host, lease_until=now + self.settings.lease_s))
 
     def found(self, machine: int, host: Host) -> None:
         """A machine is where its engine says: for gangs that are granted from now on."""
@@ -194,20 +141,22 @@ class Gangs:
         # What a dynamic job is to do is counted in epochs, which its program's own steps are not.
         told = replace(grant, target=NO_TARGET) if app.jobs[index].dynamic else grant
         parts = {
-            n: _Part(spec=spec, known=known)
+            n: Part(spec=spec, known=known)
             for n, spec in task_specs(told, program, self.hosts, self.checkpoints, self.settings.log_bytes).items()
         }
-        self.gangs[grant.job] = _Gang(
+        self.gangs[grant.job] = Gang(
             app=app, job=app.jobs[index], grant=grant, program=program, parts=parts, since=now,
             base=self.saved.get(grant.job, 0.0), started=started,
         )  # fmt: skip
+        # The same name on each of its machines.
+        self.of_task[next(iter(parts.values())).spec.task] = self.gangs[grant.job]
         for gang in self._neighbours(self.gangs[grant.job]):
             gang.neighbours_at = now
         self._settle(self.gangs[grant.job])
 
     def _revoke(self, revoke: Revoke) -> None:
         gang = self.gangs.get(revoke.job)
-        if gang is None or gang.grant.attempt != revoke.attempt or gang.stopped:
+        if gang is None or gang.grant.attempt != revoke.attempt:
             return
         # A gang that was going down by itself already goes on doing so.
         gang.asked = gang.want != "stop"
@@ -268,10 +217,8 @@ class Gangs:
                 self._settle(gang)
 
     def _state(self, machine: int, state: TaskState) -> None:
-        gang = next(
-            (g for g in self.gangs.values() if machine in g.parts and g.parts[machine].spec.task == state.task), None
-        )
-        if gang is None or gang.over:
+        gang = self.of_task.get(state.task)
+        if gang is None or machine not in gang.parts or gang.over:
             # An attempt that is settled here already, or one of an arbiter whose journal is not ours.
             over = state.phase == "ended"
             self._send(
@@ -287,45 +234,43 @@ class Gangs:
             self._settle(gang)
 
     def _report(self, machine: int, report: TaskReport, now: Seconds) -> None:
-        gang = next(
-            (g for g in self.gangs.values() if machine in g.parts and g.parts[machine].spec.task == report.task), None
-        )
-        if gang is None or gang.over or not gang.program.own_steps:
+        gang = self.of_task.get(report.task)
+        if gang is None or machine not in gang.parts or gang.over or not gang.program.own_steps:
             return
         gang.report = report
-        _, saved = _progress(gang.job, report)
+        _, saved = gang.progress(report)
         if saved > 0:
             self.saved[gang.grant.job] = saved
         # A mean over steps of two batch sizes is the pace of neither.
-        if report.step_s > 0 and not (gang.batch and _batch(gang) != gang.batch):
+        if report.step_s > 0 and not (gang.batch and gang.training_batch != gang.batch):
             # Its pace is that since its last report.
             begun, gang.reported_at = max(gang.reported_at, gang.since), now
             if gang.neighbours_at <= begun:
-                partner, rate = self._partner(gang), 1.0 / (report.step_s * _model_steps(gang))
+                partner, rate = self._partner(gang), 1.0 / (report.step_s * gang.model_steps)
                 self.out.append(
                     Measurement(
                         job=gang.grant.job, attempt=gang.grant.attempt, model=gang.job.model, gpu_type=self._gpu_type(gang),
                         gpus=len(gang.grant.gpus), locality=Locality(gang.grant.locality), steps_per_s=rate,
-                        batch=_batch(gang), partner=partner[0], partner_batch=partner[1],
+                        batch=gang.training_batch, partner=partner[0], partner_batch=partner[1],
                     )
                 )  # fmt: skip
         if gang.started and not gang.asked:
             self._pass_on(gang, report, now)
 
-    def _neighbours(self, gang: _Gang) -> list[_Gang]:
+    def _neighbours(self, gang: Gang) -> list[Gang]:
         """Gangs that are on one of its GPUs too."""
         mine = set(gang.grant.gpus)
         return [g for g in self.gangs.values() if g is not gang and not g.over and not mine.isdisjoint(g.grant.gpus)]
 
-    def _partner(self, gang: _Gang) -> tuple[str, int]:
+    def _partner(self, gang: Gang) -> tuple[str, int]:
         """Model and batch size of the job that shares its GPUs, or none."""
         beside = self._neighbours(gang)
-        return (beside[0].job.model, _batch(beside[0])) if beside else ("", 0)
+        return (beside[0].job.model, beside[0].training_batch) if beside else ("", 0)
 
-    def _pass_on(self, gang: _Gang, report: TaskReport, now: Seconds) -> None:
+    def _pass_on(self, gang: Gang, report: TaskReport, now: Seconds) -> None:
         """To the core: a loss where its curve stopping wants one, else the steps, not too often."""
         job, attempt = gang.grant.job, gang.grant.attempt
-        steps = min(_progress(gang.job, report)[0], gang.grant.target)
+        steps = min(gang.progress(report)[0], gang.grant.target)
         tuner, dynamic = gang.app.tuner, gang.job.dynamic
         if dynamic and dynamic.hidden and report.batch not in (0, gang.batch):
             # Each attempt says where it begins: the one before may have ended before its last change was heard.
@@ -377,18 +322,18 @@ class Gangs:
 
     # ---- what should be, against what is ---------------------------------------------------------------------------
 
-    def _stop(self, gang: _Gang, cause: str) -> None:
+    def _stop(self, gang: Gang, cause: str) -> None:
         if gang.want != "stop":
             gang.want, gang.cause = "stop", cause
 
-    def _settle(self, gang: _Gang) -> None:
+    def _settle(self, gang: Gang) -> None:
         """Say what is missing; notice what is complete."""
         if gang.over:
             return
         phases = [part.state.phase if part.state else "" for part in gang.parts.values()]
         if gang.want == "prepare" and (all(p == "prepared" for p in phases) or "running" in phases):
             gang.want = "run"
-        if any(part.state and _went_wrong(part.state) for part in gang.parts.values()):
+        if any(part.state and went_wrong(part.state) for part in gang.parts.values()):
             self._stop(gang, "gang")
         if gang.want == "run" and not gang.started and all(p not in ("", "preparing", "prepared") for p in phases):
             gang.started = True
@@ -398,7 +343,7 @@ class Gangs:
         if all(part.over for part in gang.parts.values()):
             self._end(gang)
 
-    def _say(self, gang: _Gang, n: int, part: _Part) -> None:
+    def _say(self, gang: Gang, n: int, part: Part) -> None:
         """Tell an agent what its part of the gang should do, unless it knows."""
         phase = part.state.phase if part.state else ""
         if gang.want == "stop" and not phase and not part.known and not part.said:
@@ -420,7 +365,7 @@ class Gangs:
             return
         part.said = gang.want
 
-    def _ends_at(self, gang: _Gang) -> Seconds:
+    def _ends_at(self, gang: Gang) -> Seconds:
         """When the first of its machines is taken away."""
         return min(self.nodes[n].ends_at for n in gang.parts)
 
@@ -428,14 +373,14 @@ class Gangs:
         if self.nodes[machine].connected:
             self.out.append(Send(machine=machine, message=message))
 
-    def _end(self, gang: _Gang) -> None:
+    def _end(self, gang: Gang) -> None:
         """Nothing of it is left on any machine: say how it ended, once."""
         gang.over = True
         for other in self._neighbours(gang):
             other.neighbours_at = self.now
         grant, states = gang.grant, [part.state for part in gang.parts.values() if part.state]
         # Parts that were stopped because of another say nothing about why the gang ended.
-        culprit = next((s for s in states if _went_wrong(s) and s.cause != "gang"), None)
+        culprit = next((s for s in states if went_wrong(s) and s.cause != "gang"), None)
         code = culprit.first if culprit else None
         cause = culprit.cause if culprit and not gang.asked and gang.cause != "lost" else gang.cause
         ending = ending_of(asked=gang.asked, cause=cause, code=code)
@@ -460,12 +405,13 @@ class Gangs:
         else:
             self._stopped(gang)
 
-    def _stopped(self, gang: _Gang) -> None:
-        gang.stopped = True
+    def _stopped(self, gang: Gang) -> None:
         job = gang.grant.job
+        del self.gangs[job]
+        del self.of_task[next(iter(gang.parts.values())).spec.task]
         self.out.append(JobStopped(job=job, attempt=gang.grant.attempt, steps=self.saved[job]))
 
-    def _steps(self, gang: _Gang, states: list[TaskState], ending: Ending) -> float:
+    def _steps(self, gang: Gang, states: list[TaskState], ending: Ending) -> float:
         """Steps that the next attempt begins with.
 
         A program that ends with 0 without having said that it reached its target did all of its work. One that reports
@@ -481,37 +427,9 @@ class Gangs:
             return min(gang.base + trained, target)
         return gang.base
 
-    def _gpu_type(self, gang: _Gang) -> str:
+    def _gpu_type(self, gang: Gang) -> str:
         return self.nodes[next(iter(gang.parts))].host.machine.gpu_type
 
     def _done(self) -> list[Out]:
         out, self.out = self.out, []
         return out
-
-
-def _progress(job: Job, report: TaskReport) -> tuple[float, float]:
-    """What is done, and what is saved, as the job counts it: a dynamic one in epochs."""
-    return (report.epochs, report.saved_epochs) if job.dynamic else (report.steps, report.saved)
-
-
-def _model_steps(gang: _Gang) -> float:
-    """Steps that a program counts in one of its job's: programs count their own, also where the job counts epochs."""
-    dynamic = gang.job.dynamic
-    return dynamic.steps_per_epoch(_batch(gang)) if dynamic else 1.0
-
-
-def _batch(gang: _Gang) -> int:
-    """The batch size that it trains with: what it said, or by its steps."""
-    if gang.job.dynamic and gang.job.dynamic.hidden:
-        said = gang.report.batch if gang.report is not None else 0
-        return said or gang.batch or gang.job.regimes[0].batch
-    done, end = _progress(gang.job, gang.report)[0] if gang.report is not None else gang.base, 0.0
-    for regime in gang.job.regimes:
-        end += regime.steps
-        if done < end - 1e-9:
-            return regime.batch
-    return gang.job.regimes[-1].batch
-
-
-def _went_wrong(state: TaskState) -> bool:
-    return state.first is not None or state.cause in ("lease", "lost", "keeper", "not_started", "peer")

@@ -1,0 +1,102 @@
+"""What is known of one machine, of one gang, and of the gang's ranks on one machine."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from themis.executors.hosts import Host
+from themis.executors.program import Program
+from themis.model.events import Grant
+from themis.model.units import Seconds
+from themis.model.workload import App, Job
+from themis.node.messages import TaskReport, TaskSpec, TaskState
+
+
+@dataclass(slots=True)
+class Node:
+    """A machine, and how its agent is reached."""
+
+    host: Host
+    lease_until: Seconds
+    connected: bool = False
+    ready: bool = False
+    """Connected, and its lease renewed on this connection: it may start gangs."""
+    failed: bool = False
+    leaving: bool = False
+    """Its engine takes it away; it counts as failed until it is found again."""
+    ends_at: Seconds = math.inf
+    """When it is taken away; graces end there."""
+
+
+@dataclass(slots=True)
+class Part:
+    """A gang's ranks on one machine."""
+
+    spec: TaskSpec
+    state: TaskState | None = None
+    known: bool = False
+    """Whether the agent ever confirmed it; what is gone after that was lost."""
+    said: str = ""
+    """What its agent was told last on this connection: prepare | run | stop."""
+
+    @property
+    def over(self) -> bool:
+        """Nothing of it is left on its machine."""
+        return self.state is not None and self.state.phase == "ended"
+
+
+@dataclass(slots=True, eq=False)
+class Gang:
+    """One attempt of a job: what was granted, what should be, and what was last heard."""
+
+    app: App
+    job: Job
+    grant: Grant
+    program: Program
+    parts: dict[int, Part]
+    since: Seconds
+    base: float
+    """Steps in the checkpoint when this attempt began."""
+    want: str = "prepare"
+    cause: str = ""
+    asked: bool = False
+    started: bool = False
+    over: bool = False
+    report: TaskReport | None = None
+    progress_at: Seconds = -math.inf
+    batch: int = 0
+    """Batch size that a dynamic job reported last in this attempt; 0 for none yet."""
+    check: int = 0
+    """Last check of curve stopping that was passed on."""
+    reported_at: Seconds = -math.inf
+    neighbours_at: Seconds = -math.inf
+    """When somebody last came to its GPUs, or left them."""
+
+    def progress(self, report: TaskReport) -> tuple[float, float]:
+        """What is done, and what is saved, as the job counts it: a dynamic one in epochs."""
+        return (report.epochs, report.saved_epochs) if self.job.dynamic else (report.steps, report.saved)
+
+    @property
+    def training_batch(self) -> int:
+        """The batch size that it trains with: what it said, or by its steps."""
+        if self.job.dynamic and self.job.dynamic.hidden:
+            said = self.report.batch if self.report is not None else 0
+            return said or self.batch or self.job.regimes[0].batch
+        done, end = self.progress(self.report)[0] if self.report is not None else self.base, 0.0
+        for regime in self.job.regimes:
+            end += regime.steps
+            if done < end - 1e-9:
+                return regime.batch
+        return self.job.regimes[-1].batch
+
+    @property
+    def model_steps(self) -> float:
+        """Steps that a program counts in one of its job's: programs count their own, also where the job counts epochs."""
+        dynamic = self.job.dynamic
+        return dynamic.steps_per_epoch(self.training_batch) if dynamic else 1.0
+
+
+def went_wrong(state: TaskState) -> bool:
+    """Whether the ranks ended by themselves, or were lost: then the whole gang has to end."""
+    return state.first is not None or state.cause in ("lease", "lost", "keeper", "not_started", "peer")
