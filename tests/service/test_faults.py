@@ -1,4 +1,4 @@
-"""kill -9 of arbiter and node agents at random moments: no job is lost, no GPU serves two, nothing is left running.
+"""kill -9 of arbiter, node agents and jobs at random moments: no job is lost, no GPU serves two, nothing is left running.
 
 Checked twice: in the journal, and by what the processes themselves wrote. On Ray as on one machine, the same test.
 ``make soak`` runs 200 kills on each.
@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing, suppress
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from daemon import PROGRAMS, Daemon, daemon
+from daemon import PROGRAMS, QUICK, Daemon, daemon
 
-from processes import left_of, wait_until
+from processes import left_of, ranks_of, wait_until
 from raycluster import RayCluster
 from themis.model.events import Grant, JobStopped
 from themis.model.log import decode
@@ -30,7 +32,8 @@ TRIALS = int(os.environ.get("THEMIS_FAULT_TRIALS", "20"))
 RAY_TRIALS = int(os.environ.get("THEMIS_FAULT_TRIALS", "3"))
 BATCH = 5
 """Kills in one home; each batch has a seed of its own."""
-WHAT = ("arbiter", "agent", "both", "arbiter for long")
+WHAT = ("arbiter", "agent", "both", "arbiter for long", "job")
+RETRIES = 3
 
 
 @pytest.mark.parametrize("seed", range(-(-TRIALS // BATCH)))
@@ -49,18 +52,31 @@ def test_nothing_is_lost_or_doubled_by_kill_9_on_a_ray_cluster(
 def _survives(tmp_path: Path, seed: int, trials: int, **more: Sequence[str]) -> None:
     rng = np.random.default_rng(seed)
     witness = tmp_path / "witness"
-    with daemon(tmp_path / "home", **more) as service:
+    struck: set[str] = set()
+    with daemon(tmp_path / "home", settings=(*QUICK, "backoff=0.5"), **more) as service:
         keys = []
         for trial in range(min(BATCH, trials - seed * BATCH)):
             keys += [_submit(service, witness, rng) for _ in range(2)]
             time.sleep(float(rng.uniform(0.0, 2.5)))
-            _strike(service, WHAT[(trial + seed) % len(WHAT)], rng)
+            what = WHAT[(trial + seed) % len(WHAT)]
+            if what == "job":
+                struck |= _strike_job(service, rng)
+            else:
+                _strike(service, what, rng)
         with service.client() as client:
             states = {key: client.wait(key, timeout_s=180).state for key in keys}
         assert set(states.values()) == {"completed"}, f"{states}\n{service.said()}"
         assert service.down() == 0, service.said()
         wait_until(lambda: not left_of(service.home / "run"), lambda: "no process is left")
         check_home(service.home, witness, len(keys))
+    failed = _failed(service.home)
+    assert failed <= struck, f"only what was killed itself may count as failed: {failed}, {struck}"
+
+
+def _failed(home: Path) -> set[str]:
+    """Attempts that used up a retry."""
+    with closing(sqlite3.connect(home / "journal.db")) as db:
+        return {f"job{job}-attempt{n}" for job, n in db.execute("SELECT job, attempt FROM attempts WHERE failure")}
 
 
 def check_home(home: Path, witness: Path, apps: int) -> None:
@@ -76,7 +92,22 @@ def _submit(service: Daemon, witness: Path, rng: np.random.Generator) -> int:
     steps = int(rng.integers(10, 60))
     command = [sys.executable, "-I", "-S", str(PROGRAMS / "beats.py"), str(witness), str(steps), "0.05"]
     with service.client() as client:
-        return client.run(command, gpus=(low, int(rng.integers(low, 4))), hours=steps / 72000).app
+        return client.run(command, gpus=(low, int(rng.integers(low, 4))), hours=steps / 72000, retries=RETRIES).app
+
+
+def _strike_job(service: Daemon, rng: np.random.Generator) -> set[str]:
+    """kill -9 of some job's rank, once there is one; its task, or nothing if all have ended."""
+    end = time.monotonic() + 3.0
+    while not (ranks := ranks_of(service.home)) and time.monotonic() < end:
+        time.sleep(0.05)
+    for pid in rng.permutation(ranks).tolist():
+        with suppress(OSError):
+            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            os.kill(pid, signal.SIGKILL)
+            return {
+                word.removeprefix(b"THEMIS_TASK=").decode() for word in environment if word.startswith(b"THEMIS_TASK=")
+            }
+    return set()
 
 
 def _strike(service: Daemon, what: str, rng: np.random.Generator) -> None:
