@@ -63,7 +63,7 @@ reproduce-forecast: $(VENV)/.installed ## Forecasts of dynamic jobs against what
 reproduce-shockwave: $(VENV)/.installed ## Shockwave's trace beside its published results: docs/reproduction/shockwave.md (minutes)
 	$(BIN)/python reproduction/shockwave_nsdi23.py
 
-reproduce-fidelity: $(VENV)/.installed ## One workload live and simulated: docs/reproduction/fidelity.md (half an hour)
+reproduce-fidelity: $(VENV)/.installed ## One workload live and simulated: docs/reproduction/fidelity.md (40 minutes)
 	$(BIN)/python reproduction/fidelity.py
 
 clean: ## Remove the virtual environment, caches and results
