@@ -67,15 +67,20 @@ class Daemon:
 
     def agents(self) -> list[int]:
         """Node agents of this home."""
-        return [
-            pid for pid in left_of(self.home) if b"themis.node\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        ]  # fmt: skip
+        return self._called(b"themis.node\0")
 
     def bridges(self) -> list[int]:
         """Bridges to Ray of this home."""
-        return [
-            pid for pid in left_of(self.home) if b"themis.executors.bridge" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        ]
+        return self._called(b"themis.executors.bridge")
+
+    def _called(self, name: bytes) -> list[int]:
+        pids = []
+        for pid in left_of(self.home):
+            # What ends meanwhile is not one of them.
+            with suppress(OSError):
+                if name in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    pids.append(pid)
+        return pids
 
     def down(self) -> int:
         """SIGTERM; returns its exit code."""

@@ -114,7 +114,8 @@ def _strike(service: Daemon, what: str, rng: np.random.Generator) -> None:
     if what in ("agent", "both"):
         victims = service.agents()
         for pid in rng.permutation(victims)[: int(rng.integers(1, 3))].tolist():
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
     if what != "agent":
         service.kill()
         # Longer than the machines' lease: the keepers end the jobs by themselves.
