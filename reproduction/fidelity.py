@@ -31,7 +31,7 @@ from themis.jobs import build, read_jobs
 from themis.jobs.build import Built
 from themis.model.log import LogWriter
 from themis.model.settings import Settings
-from themis.model.units import Locality
+from themis.model.units import Float, Locality
 from themis.model.workload import LossCurve, Workload
 from themis.policies.api import make_policy
 from themis.profiles.models import DEFAULT_BOOK
@@ -198,20 +198,50 @@ def live_settings() -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One workload under one policy: rows of the table, differences of each figure, what changes cost in each live run."""
+    """One workload under one policy; a row of figures, as ``SHOWN``, for each run.
 
-    rows: list[str]
-    off: list[float]
+    Attributes
+    ----------
+    live : of each live run. ``told`` : the simulation at the mean cost of a start. ``again`` : those at other costs.
+    costs : what changes cost in each live run.
+    """
+
+    live: Float
+    told: Float
+    again: Float
     costs: list[Costs]
+
+    @property
+    def one(self) -> Float:
+        """How far the one simulation is off the mean of the live runs."""
+        return self.told / self.live.mean(axis=0) - 1.0
+
+    @property
+    def means(self) -> Float:
+        """How far the mean of the others is."""
+        return self.again.mean(axis=0) / self.live.mean(axis=0) - 1.0
+
+    def rows(self) -> list[str]:
+        """Of the table."""
+        spread = (f"{low:.2f} – {high:.2f}" for low, high in zip(self.again.min(axis=0), self.again.max(axis=0)))
+        return [
+            *(f"live | {_cells(row)}" for row in self.live),
+            f"simulated | {_cells(self.told)}",
+            f"... difference | {_shares(self.one)}",
+            f"simulated, mean of {len(self.again)} | {_cells(self.again.mean(axis=0))}",
+            f"... their range | {' | '.join(spread)} |",
+            f"... difference | {_shares(self.means)}",
+        ]
 
 
 def compare(planned: Sequence[Planned], policy: str, folder: Path, lives: int) -> Compared:
-    """Run both sides; the simulated one gets the first live run's arrivals and its mean cost of a start."""
+    """Run both sides; the simulated one gets the first live run's arrivals and the cost of a start in all of them."""
+    logs = [folder / f"live-{n}.jsonl" for n in range(lives)]
     live = [
-        run_live(planned, policy, live_settings(), folder / f"home-{n}", folder / f"live-{n}.jsonl")
-        for n in range(lives)
+        metrics_of(log) if log.exists() else run_live(planned, policy, live_settings(), folder / f"home-{n}", log)
+        for n, log in enumerate(logs)
     ]
-    paid = [costs(folder / f"live-{n}.jsonl") for n in range(lives)]
+    paid = [costs(log) for log in logs]
     arrivals = [app.arrival for app in live[0].apps]
 
     def simulated(start_s: float, log: Path) -> list[float]:
@@ -220,20 +250,22 @@ def compare(planned: Sequence[Planned], policy: str, folder: Path, lives: int) -
         return [scalar(run, name) for name in SHOWN]
 
     starts = [cost for run in paid for cost in run.starts]
-    seen = [[scalar(run, name) for name in SHOWN] for run in live]
     told = simulated(statistics.mean(starts), folder / "simulated.jsonl")
     again = [simulated(float(start_s), folder / "again.jsonl") for start_s in np.quantile(starts, QUANTILES)]
-    off = [s / statistics.mean(x) - 1 for s, x in zip(told, zip(*seen))]
-    rows = [f"live | {_cells(row)}" for row in seen]
-    rows.append(f"simulated | {_cells(told)}")
-    spread = (f"{min(column):.2f} – {max(column):.2f}" for column in zip(*again))
-    rows.append(f"simulated, range | {' | '.join(spread)} |")
-    rows.append("difference | " + " | ".join(f"{x:+.1%}" for x in off) + " |")
-    return Compared(rows, off, paid)
+    seen = [[scalar(run, name) for name in SHOWN] for run in live]
+    return Compared(np.array(seen), np.array(told), np.array(again), paid)
 
 
-def _cells(row: Sequence[float]) -> str:
+def _cells(row: Float) -> str:
     return " | ".join(f"{x:.2f}" for x in row) + " |"
+
+
+def _shares(row: Float) -> str:
+    return " | ".join(f"{x:+.1%}" for x in row) + " |"
+
+
+def _largest(off: Sequence[Float]) -> str:
+    return ", ".join(f"{t.removesuffix(', s')} {x:.1%}" for t, x in zip(TITLES, np.abs(off).max(axis=0)))
 
 
 def main() -> None:
@@ -241,40 +273,46 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--apps", type=int, default=14)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--policies", default="themis,tiresias")
+    parser.add_argument("--policies", default="themis", help="separated by commas")
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies every duration")
-    parser.add_argument("--lives", type=int, default=2, help="live runs of each seed")
-    parser.add_argument("--logs", type=Path, help="keep the event logs of both sides there")
+    parser.add_argument("--lives", type=int, default=4, help="live runs of each seed")
+    parser.add_argument(
+        "--logs", type=Path, help="keep the event logs of both sides there; live ones that are there are not run again"
+    )
     parser.add_argument("--out", type=Path, default=PAGE)
     given = parser.parse_args()
     lines = ["| policy | seed | | " + " | ".join(TITLES) + " |", "|---|---|---|" + "---|" * len(TITLES)]
-    worst: dict[str, dict[str, float]] = {}
+    verdict: list[str] = []
     paid: list[Costs] = []
     with tempfile.TemporaryDirectory(prefix="themis-fidelity-") as place:
         folder = (given.logs or Path(place)).absolute()
         for policy in given.policies.split(","):
-            worst[policy] = dict.fromkeys(SHOWN, 0.0)
+            done: list[Compared] = []
             for seed in given.seeds:
                 here = folder / f"{policy}-{seed}"
-                here.mkdir(parents=True)
+                here.mkdir(parents=True, exist_ok=True)
                 planned = workload(given.apps, seed, here, given.scale)
-                compared = compare(planned, policy, here, given.lives)
-                paid += compared.costs
-                worst[policy] = {name: max(w, abs(o)) for (name, w), o in zip(worst[policy].items(), compared.off)}
-                lines += [f"| {policy} | {seed} | {row}" for row in compared.rows]
-                print("\n".join(lines[-len(compared.rows) :]), file=sys.stderr)
+                done.append(compare(planned, policy, here, given.lives))
+                rows = [f"| {policy} | {seed} | {row}" for row in done[-1].rows()]
+                print("\n".join(rows), file=sys.stderr)
+                lines += rows
+            paid += [cost for compared in done for cost in compared.costs]
+            live, again = (np.mean([getattr(c, side).mean(axis=0) for c in done], axis=0) for side in ("live", "again"))
+            lines += [
+                f"| {policy} | all | live, mean | {_cells(live)}", f"| {policy} | all | simulated, mean | {_cells(again)}",
+                f"| {policy} | all | ... difference | {_shares(again / live - 1.0)}",
+            ]  # fmt: skip
+            verdict += [
+                f"Largest differences of a seed, {policy}: {_largest([c.one for c in done])} (one simulation);",
+                f"{_largest([c.means for c in done])} (means). Over all seeds: {_largest([again / live - 1.0])}.",
+            ]
     notes = (ROOT / "reproduction" / "notes" / "fidelity.md").read_text()
-    verdict = " ".join(
-        f"Largest differences, {policy}: "
-        + ", ".join(f"{t.removesuffix(', s')} {largest[n]:.1%}" for n, t in zip(SHOWN, TITLES)) + "."
-        for policy, largest in worst.items()
-    )  # fmt: skip
     starts, stops = ([x for run in paid for x in getattr(run, what)] for what in ("starts", "stops"))
     table = "\n".join(lines)
     given.out.write_text(
         notes.format(
             table=table,
-            verdict=verdict,
+            verdict="\n".join(verdict),
             apps=given.apps,
             start=statistics.mean(starts),
             start_low=float(np.quantile(starts, 0.05)),
@@ -283,6 +321,7 @@ def main() -> None:
             believed=BELIEVED_START_S,
             checkpoint=CHECKPOINT_S,
             runs=len(QUANTILES),
+            lives=given.lives,
             lease=LEASE_S,
             tick=TICK_S,
             gather=GATHER_S,
