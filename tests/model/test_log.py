@@ -102,6 +102,8 @@ RECORDS: list[Record] = [
     e.Compacted(records=12),
     e.JobsOrdered(app=2, jobs=(9, 7)),
     e.MachineReturned(machine=1),
+    e.MachineDraining(machine=1, until=9.5),
+    e.MachineDraining(machine=1),
     e.AppSubmitted(app=SWEEP, weight=2.0),
     e.AppSubmitted(app=PLAIN),
     e.AppSubmitted(app=DYNAMIC),

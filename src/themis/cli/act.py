@@ -24,6 +24,7 @@ from themis.cli.rows import (
 )  # fmt: skip
 from themis.console import err, say_red
 from themis.errors import InputError
+from themis.jobs.sizes import Unreadable, duration
 
 
 def run(
@@ -115,13 +116,27 @@ def resume(apps: AppNames, output: Output = "table", home: Home = None) -> None:
         _each(apps, client.resume, WHO, output)
 
 
-def drain(nodes: NodeNames, output: Output = "table", home: Home = None) -> None:
+def drain(
+    nodes: NodeNames,
+    deadline: Annotated[
+        str, typer.Option(metavar="DURATION", help="Until then, such as 10m, jobs may end by themselves.")
+    ] = "",
+    output: Output = "table",
+    home: Home = None,
+) -> None:
     """Take machines out of service; their jobs save and go on elsewhere.
 
-    Example: [cyan]themis drain node0[/cyan]
+    With [cyan]--deadline[/cyan] nothing more is placed there, jobs may end by themselves, and those that are left then are
+    preempted. A machine is out of service as soon as it is empty.
+
+    Example: [cyan]themis drain node0 --deadline 10m[/cyan]
     """
+    try:
+        within_s = duration(deadline) if deadline else 0.0
+    except Unreadable as expected:
+        raise InputError(f"--deadline is {deadline!r}, expected {expected}.") from None
     with connect(home) as client:
-        _each(nodes, client.drain, NODES, output)
+        _each(nodes, lambda node: client.drain(node, within_s), NODES, output)
 
 
 def undrain(nodes: NodeNames, output: Output = "table", home: Home = None) -> None:

@@ -113,6 +113,10 @@ def _time(name: str) -> Callable[[Any], object]:
     return lambda row: clock(row[name]) if row.get(name) else ""
 
 
+def _state(row: Any) -> object:
+    return f"{row['state']} until {clock(row['until'])}" if row.get("until") else row["state"]
+
+
 def _number(name: str, form: str = ".2f") -> Callable[[Any], object]:
     return lambda row: format(float(row[name]), form) if row.get(name) is not None else ""
 
@@ -138,7 +142,7 @@ JOBS: Columns = {
     "attempts ended": lambda r: ", ".join(a["ending"] + (f" ({a['code']})" if a.get("code") else "") for a in r["attempts"]),
 }  # fmt: skip
 NODES: Columns = {
-    "node": _plain("name"), "state": _plain("state"), "type": _plain("gpu_type"),
+    "node": _plain("name"), "state": _state, "type": _plain("gpu_type"),
     "leased": lambda r: f"{r['leased']} of {r['gpus']}", "apps": lambda r: ", ".join(r["apps"]),
 }  # fmt: skip
 SHARES: Columns = {

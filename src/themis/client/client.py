@@ -190,9 +190,9 @@ class Client:
         """All machines, or those that run this user's apps."""
         return list(cast(pb.NodesReply, self._call("Nodes", pb.NodesRequest(user=user))).nodes)
 
-    def drain(self, node: str) -> pb.Node:
-        """Take a machine out of service."""
-        return cast(pb.NodeReply, self._call("Drain", pb.NodeRef(node=node))).node
+    def drain(self, node: str, deadline_s: float = 0.0) -> pb.Node:
+        """Take a machine out of service: at once, or as soon as its jobs ended, at the latest in ``deadline_s``."""
+        return cast(pb.NodeReply, self._call("Drain", pb.NodeRef(node=node, deadline_s=deadline_s))).node
 
     def undrain(self, node: str) -> pb.Node:
         """Put it back."""

@@ -346,26 +346,30 @@ class NodesRequest(_message.Message):
     def __init__(self, user: _Optional[str] = ...) -> None: ...
 
 class NodeRef(_message.Message):
-    __slots__ = ("node",)
+    __slots__ = ("node", "deadline_s")
     NODE_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
     node: str
-    def __init__(self, node: _Optional[str] = ...) -> None: ...
+    deadline_s: float
+    def __init__(self, node: _Optional[str] = ..., deadline_s: _Optional[float] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ("name", "state", "gpu_type", "gpus", "leased", "apps")
+    __slots__ = ("name", "state", "gpu_type", "gpus", "leased", "apps", "until")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     GPU_TYPE_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
     LEASED_FIELD_NUMBER: _ClassVar[int]
     APPS_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: str
     gpu_type: str
     gpus: int
     leased: int
     apps: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., gpu_type: _Optional[str] = ..., gpus: _Optional[int] = ..., leased: _Optional[int] = ..., apps: _Optional[_Iterable[str]] = ...) -> None: ...
+    until: float
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., gpu_type: _Optional[str] = ..., gpus: _Optional[int] = ..., leased: _Optional[int] = ..., apps: _Optional[_Iterable[str]] = ..., until: _Optional[float] = ...) -> None: ...
 
 class NodesReply(_message.Message):
     __slots__ = ("nodes",)

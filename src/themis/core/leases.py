@@ -98,6 +98,14 @@ class Leases:
         for g in grant.gpus:
             self.awaited.setdefault(g, []).append(j)
 
+    def extend(self, j: int, until: Seconds) -> None:
+        """Let a lease go on until then, if that is later than it ends."""
+        t = self.state.jobs
+        if until > t.until[j]:
+            t.until[j] = until
+            self.out.append(Renew(app=int(t.app[j]), job=j, until=until, target=float(t.target[j])))
+            self.wake(until)
+
     def stopped(self, event: JobStopped) -> bool:
         """A gang let go; grants that waited for its GPUs go out. Returns whether it came later than it was told to."""
         s, j = self.state, event.job

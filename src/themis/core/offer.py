@@ -78,5 +78,5 @@ def free_gpus(s: State, by: Seconds) -> Bool:
     """[G], see ``Offer.free``."""
     leased = ((s.gpu_job != NONE) & (s.jobs.until[s.gpu_job] > by + EPS)).any(axis=1)
     stopping = ((s.gpu_occupant != NONE) & (s.gpu_occupant != s.gpu_job)).any(axis=1)
-    free: Bool = s.machine_up[s.gpu_machine] & ~(leased | stopping)
+    free: Bool = s.open_machines()[s.gpu_machine] & ~(leased | stopping)
     return free

@@ -7,6 +7,7 @@ settles the instant: leases that end now and whatever else is free are one offer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -46,6 +47,7 @@ from themis.model.events import (
     JobStarted,
     JobStopped,
     LossReported,
+    MachineDraining,
     MachineFailed,
     MachineJoined,
     MachineReturned,
@@ -152,6 +154,8 @@ class Scheduler:
                 self._machine_failed(event.machine)
             case MachineReturned():
                 s.set_machine_up(event.machine, True)
+            case MachineDraining():
+                self._machine_draining(event)
         self._changed()
 
     @property
@@ -255,7 +259,7 @@ class Scheduler:
         """A finished job's GPUs stay with its app until their lease ends, if another of its jobs can use them."""
         s = self.state
         shared = bool((s.gpu_job[list(gpus), 1 - seat] != NONE).any())
-        if shared or until <= s.now + EPS or not s.machine_up[s.gpu_machine[list(gpus)]].all():
+        if shared or until <= s.now + EPS or not s.open_machines()[s.gpu_machine[list(gpus)]].all():
             return
         jobs, t = s.app_jobs(a), s.jobs
         gpu_type = int(s.machine_type[s.gpu_machine[gpus[0]]])
@@ -347,6 +351,21 @@ class Scheduler:
             self.leases.revoke(j, "failed", Status.WAITING)
         s.set_machine_up(machine, False)
         s.plan = None
+
+    def _machine_draining(self, event: MachineDraining) -> None:
+        s = self.state
+        s.plan = None
+        if event.until is None:
+            s.draining.pop(event.machine, None)
+            return
+        s.draining[event.machine] = event.until
+        for j in s.running_on(event.machine):
+            if j in self.leases.held_back:
+                self.leases.revoke(j, "failed", Status.WAITING)  # it has not started there
+                continue
+            # Nobody else can use these GPUs; those of other machines are not kept from others for longer than was agreed.
+            ends = [s.draining.get(n, -math.inf) for n in s.gpu_machine[list(s.job_gpus[j])].tolist()]
+            self.leases.extend(j, min(ends))
 
     # ---- decisions --------------------------------------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ def take(state: State, *, needs: frozenset[str] = frozenset()) -> Snapshot:
         version=state.version, round=state.round, seed=state.settings.seed, now=state.now,
         lease_s=state.settings.lease_s, tick_s=state.settings.tick_s, restart_s=state.settings.container_s,
         gpu_types=tuple(state.gpu_types), users=tuple(state.users), speeds=state.speeds,
-        machine_gpus=np.where(state.machine_up, state.machine_size, 0), machine_type=state.machine_type,
+        machine_gpus=np.where(state.open_machines(), state.machine_size, 0), machine_type=state.machine_type,
         machine_rack=state.machine_rack, machine_slot=state.machine_slot,
         free=np.bincount(state.gpu_machine[gpu_free], minlength=len(state.machines)),
         gpu_machine=state.gpu_machine, gpu_slot=state.gpu_slot, gpu_free=gpu_free, gpu_job=state.gpu_job.copy(),

@@ -64,6 +64,8 @@ class State:
         self._machine_columns = [Growing(none) for _ in range(4)]
         self.machine_up = np.zeros(0, dtype=bool)
         self._machine_up = Growing(self.machine_up)
+        self.draining: dict[int, Seconds] = {}
+        """Machines on which nothing more is placed, until when their gangs may stay."""
         self.gpu_machine = self.gpu_slot = none
         self._gpu_machine, self._gpu_slot = Growing(none), Growing(none)
         self.gpu_job = self.gpu_occupant = seats
@@ -161,6 +163,14 @@ class State:
         change = int(up) - int(self.machine_up[machine])
         self.machine_up[machine] = up
         self._in_service(int(self.machine_type[machine]), change * int(self.machine_size[machine]))
+
+    def open_machines(self) -> Bool:
+        """[N], machines on which gangs may be placed: in service and not draining."""
+        if not self.draining:
+            return self.machine_up
+        out = self.machine_up.copy()
+        out[list(self.draining)] = False
+        return out
 
     def _in_service(self, gpu_type: int, gpus: int) -> None:
         """So many more GPUs of a type are in service; fewer when negative."""
@@ -512,6 +522,12 @@ class State:
         if len(machines) == 1:
             return _MACHINE
         return Locality.RACK if len({int(self.machine_rack[n]) for n in machines}) == 1 else Locality.CROSS_RACK
+
+    def occupants(self, machine: int) -> list[int]:
+        """Jobs with a lease on a machine, or whose processes are still there."""
+        here = self.gpu_machine == machine
+        found = np.unique(np.concatenate([self.gpu_job[here].ravel(), self.gpu_occupant[here].ravel()]))
+        return [int(j) for j in found if j != NONE]
 
     def running_on(self, machine: int) -> list[int]:
         """Jobs with a lease on a machine, in order of id."""

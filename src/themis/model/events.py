@@ -66,6 +66,17 @@ class MachineReturned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MachineDraining:
+    """Nothing is placed on a machine any more; leases of gangs that are on such machines alone go on ``until`` then.
+
+    None: it is an ordinary machine again. Whoever drains it says ``MachineFailed`` when the time has come.
+    """
+
+    machine: int
+    until: Seconds | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AppSubmitted:
     """An app arrived; apps and jobs are numbered in this order. ``weight`` includes user and group."""
 
@@ -258,7 +269,7 @@ class Wake:
 
 
 Event: TypeAlias = (
-    MachineJoined | MachineFailed | MachineReturned | AppSubmitted | AppCancelled | AppHeld | AppResumed
+    MachineJoined | MachineFailed | MachineReturned | MachineDraining | AppSubmitted | AppCancelled | AppHeld | AppResumed
     | JobDelayed | JobGivenUp | QuotaSet
     | JobStarted | JobProgress | JobStopped | JobReached | SpeedMeasured | BatchChanged | LossReported | Allocated
     | BidsCollected | Wake | AgentBid | JobsOrdered | Compacted

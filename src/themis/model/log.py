@@ -43,7 +43,7 @@ _FLAT = (
     events.JobReached, events.SpeedMeasured,
     events.BatchChanged, events.LossReported, events.JobEnded, events.CurveStopped, events.AppCancelled, events.AppFinished,
     events.AppHeld, events.AppResumed, events.JobDelayed, events.JobGivenUp, events.QuotaSet,
-    events.MachineFailed, events.MachineReturned, events.AgentBid, events.JobsOrdered, events.Compacted,
+    events.MachineFailed, events.MachineReturned, events.MachineDraining, events.AgentBid, events.JobsOrdered, events.Compacted,
 )  # fmt: skip
 
 

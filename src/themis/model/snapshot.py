@@ -74,7 +74,7 @@ class Snapshot:
     job_order : below 0 where the app's own agent said in which order its jobs get gangs, the lowest first.
     job_loss_a, job_loss_b : of the job's loss curve ``a / (b i + 1) + c``; its floor c matters to nobody.
     gpu_machine, gpu_slot : [G]. ``gpu_free`` : [G], in the offer. ``gpu_job`` : [G, seats], job id that has the seat or -1.
-    free : [N] GPUs in the offer. ``machine_gpus`` : [N] in service, 0 while failed.
+    free : [N] GPUs in the offer. ``machine_gpus`` : [N] in service, 0 while failed or draining.
     finished_service : GPU-seconds that each app of the past got until it ended, rising; any length.
     received : [J, K] seconds that the job ran on each type.
     ahead : forecast of each job's training; for policies that have it in their ``needs``.

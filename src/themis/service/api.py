@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import math
 import os
 import tempfile
 import threading
@@ -156,10 +157,13 @@ class Api:
 
     def _drain(self, request: pb.NodeRef, *, drained: bool) -> pb.NodeReply:
         self._check_admin("drain machines, or put them back")
+        within_s = request.deadline_s
+        if not 0.0 <= within_s < math.inf:
+            raise InputError(f"the deadline is {within_s:g} s, expected 0 (at once) or more.")
 
         def change(a: Arbiter) -> pb.NodeReply:
             machine = views.machine_of(a, request.node)
-            a.drain(machine, drained)
+            a.drain(machine, drained, within_s)
             return pb.NodeReply(node=views.node_row(a, machine))
 
         return self._do(change)  # type: ignore[no-any-return]

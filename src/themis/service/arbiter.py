@@ -31,6 +31,7 @@ from themis.model.events import (
     Command,
     Event,
     Grant,
+    MachineDraining,
     MachineFailed,
     MachineJoined,
     MachineReturned,
@@ -401,13 +402,22 @@ class Arbiter:
             name = self.state.app_specs[app].name
             raise InputError(f"app {name!r} is over, it cannot be {what}; `themis show {app}` says how it ended.")
 
-    def drain(self, machine: int, drained: bool) -> None:
-        """Take a machine out of service, its jobs preempted; or back, if it is there."""
+    def drain(self, machine: int, drained: bool, within_s: Seconds = 0.0) -> None:
+        """Take a machine out of service, its jobs preempted; or back, if it is there.
+
+        ``within_s`` : until then its jobs may end by themselves, and no more are placed there.
+        """
         name = self.state.machines[machine].name
+        if drained and within_s > 0 and name not in self.journal.drained():
+            self.engine.feed(MachineDraining(machine=machine, until=self.instant + within_s), self.instant)
+            return
+        if machine in self.state.draining:
+            self.engine.feed(MachineDraining(machine=machine), self.instant)
         self.journal.set_drained(name, drained)
-        if drained:
+        up = bool(self.state.machine_up[machine])
+        if drained and up:
             self.engine.feed(MachineFailed(machine=machine), self.instant)
-        elif machine not in self.lost:
+        elif not drained and not up and machine not in self.lost:
             self.engine.feed(MachineReturned(machine=machine), self.instant)
 
 

@@ -116,13 +116,16 @@ class Upkeep:
     @property
     def due(self) -> Seconds | None:
         """When ``turn`` has something to do."""
-        return min(self.until.values(), default=None)
+        return min((*self.until.values(), *self.arbiter.state.draining.values()), default=None)
 
     def turn(self, now: Seconds) -> None:
         """Do what has become due."""
         for job in sorted(job for job, until in self.until.items() if until <= now):
             del self.until[job]
             self._give_up(job, "walltime", f"ran for {_words(self.walltime[job])}, its walltime", now)
+        state = self.arbiter.state
+        for machine in sorted(n for n, until in state.draining.items() if until <= now or not state.occupants(n)):
+            self.arbiter.drain(machine, drained=True)
         while self.anew:
             # Who is cancelled here may be waited for in turn.
             self.anew = False

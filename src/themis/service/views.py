@@ -158,11 +158,13 @@ def node_row(arbiter: Arbiter, n: int) -> pb.Node:
     """One machine."""
     s, machine = arbiter.state, arbiter.state.machines[n]
     drained = machine.name in arbiter.journal.drained()
+    state = "drained" if drained else "lost" if not s.machine_up[n] else "draining" if n in s.draining else "up"
     holders = s.gpu_job[s.gpu_machine == n]
     names = dict.fromkeys(s.app_specs[int(s.jobs.app[j])].name for j in holders[holders != NONE].tolist())
     return pb.Node(
-        name=machine.name, state="drained" if drained else "up" if s.machine_up[n] else "lost", gpu_type=machine.gpu_type,
+        name=machine.name, state=state, gpu_type=machine.gpu_type,
         gpus=machine.gpus, leased=int((holders != NONE).any(axis=1).sum()), apps=names,
+        until=arbiter.epoch + s.draining[n] if n in s.draining else None,
     )  # fmt: skip
 
 
