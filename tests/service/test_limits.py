@@ -13,7 +13,7 @@ from test_arbiter import ended, enter
 from themis.client import themis_pb2 as pb
 from themis.errors import InputError, UnknownName
 from themis.executors.program import Ending
-from themis.model.events import Grant, JobStopped, Revoke
+from themis.model.events import Grant, JobStarted, JobStopped, Revoke
 from themis.model.workload import User
 from themis.service import views
 from themis.service.journal import Entry
@@ -209,6 +209,23 @@ def test_walltime_counts_all_attempts_and_ends_the_job(tmp_path: Path) -> None:
         assert w.held() == {}
         assert [c.cause for c in w.executor.commands if isinstance(c, Revoke)] == ["walltime"]
         assert (entry(w, 0).outcome, entry(w, 0).reason) == ("failed", "job j0 ran for 30s, its walltime")
+
+
+def test_a_night_without_an_arbiter_is_no_walltime(tmp_path: Path) -> None:
+    clock = [1000.0]
+    with world(tmp_path, clock=clock, silent=True, node_lease_s=30.0) as w:
+        asked = request(steps=1000.0)
+        asked.walltime_s = 60.0
+        w.ask(lambda a: submit(a, asked))
+        w.say(JobStarted(job=0, attempt=1))
+        w.turn(10.0)
+    clock[0] += 8 * 3600.0
+    with world(tmp_path, clock=clock, node_lease_s=30.0) as w:
+        w.turn()
+        assert entry(w, 0).reason == "", "its machine stopped it with its lease and will say so"
+        w.say(ended(0, 1, Ending.NODE_LOST), JobStopped(job=0, attempt=1, steps=0.0))
+        w.turn(1.0)
+        assert set(w.held()) == {0}
 
 
 # ---- order among apps -----------------------------------------------------------------------------------------------------

@@ -45,9 +45,11 @@ class Upkeep:
         """An app ended, or the arbiter starts: who waits may go on."""
         for entry in arbiter.journal.apps("ended IS NULL"):
             self.entered(entry)
+        # A job without an arbiter ends with its machine's lease: longer than that nothing ran meanwhile.
+        idle = max(arbiter.now() - arbiter.journal.last()[1] - arbiter.config.node_lease_s, 0.0)
         for job in sorted(arbiter.engine.started & self.walltime.keys() & arbiter.state.occupied.keys()):
             # Its lease began when its gang was about to start; the journal may not reach back so far.
-            self._began(job, float(arbiter.state.jobs.since[job]))
+            self._began(job, float(arbiter.state.jobs.since[job]) + idle)
 
     # ---- what the arbiter tells ---------------------------------------------------------------------------------------
 
