@@ -121,6 +121,14 @@ def test_a_machine_that_comes_back_with_its_gang_running_loses_nothing() -> None
     assert out == [Send(machine=1, message=Lease(sequence=9, lease_s=30.0))]
 
 
+def test_what_a_job_said_while_nobody_listened_is_heard_before_its_end() -> None:
+    book = gangs(1, connect=False)
+    book.restore(grant(1, (0,), target=50.0), 10.0, 0.0)
+    report = TaskReport(task=TASK, steps=50.0, saved=50.0, reached=True)
+    out = book.heard(0, Hello(node="m0", trust="single", tasks=(state("ended"),), reports=(report,)), 5.0)
+    assert [o.steps for o in out if isinstance(o, JobReached)] == [50.0], "the rung's target, not the job's 100 steps"
+
+
 def test_a_machine_that_comes_back_without_its_gang_lost_it_and_the_rest_is_stopped() -> None:
     book = started(gangs())
     book.hung_up(1)
@@ -178,6 +186,25 @@ def test_a_task_that_nobody_knows_is_stopped_and_then_forgotten() -> None:
     other = TaskState(task="job9-attempt3", phase="running")
     assert said(book.heard(0, other, 0.0), Stop) == [0]
     assert said(book.heard(0, replace(other, phase="ended"), 0.0), Forget) == [0]
+
+
+def test_nothing_starts_beside_a_task_that_should_be_gone() -> None:
+    book = started(gangs())
+    book.heard(0, Renew(sequence=2), 10.0)
+    book.tick(30.0)
+    book.command(revoke(1, "failed"), 30.0)
+    book.heard(0, state("ended", cause="failed", first=-15), 31.0)
+    assert JobStopped(job=0, attempt=1, steps=0.0) in book.tick(95.0), "the GPUs of m1 count as free"
+    book.hung_up(1)
+    for n in (0, 1):
+        out = book.heard(n, Hello(node=f"m{n}", trust="single", tasks=(state("stopping"),) if n else ()), 100.0)
+        assert said(out, Stop) == [n] * n, "its rank hangs in its driver, and holds its GPUs still"
+    assert book.heard(0, Renew(sequence=9), 100.0)[1:] == [MachineReturned(machine=0)]
+    assert len(book.heard(1, Renew(sequence=9), 100.0)) == 1
+    assert said(book.command(grant(2, (0, 2)), 101.0), Prepare) == [0]
+    out = book.heard(1, state("ended", cause="lease", first=-9), 110.0)
+    assert said(out, Prepare) == [1]
+    assert MachineReturned(machine=1) in out
 
 
 def test_reports_become_progress_and_the_checkpoint_is_what_a_stop_returns() -> None:
@@ -388,5 +415,8 @@ def test_nothing_is_remembered_of_gangs_that_are_settled() -> None:
         for n in (0, 1):
             out = book.heard(n, TaskState(task=task, phase="ended", first=1, cause="exit"), 1.0)
         assert JobStopped(job=0, attempt=attempt, steps=0.0) in out
+        assert said(out, Forget) == [], "until its end is on the arbiter's disk"
+        assert said(book.heard(0, TaskState(task=task, phase="ended", first=1), 1.0), Forget) == []
+        assert said(book.recorded(0, attempt, 1.0), Forget) == [0, 1]
         assert (book.gangs, book.of_task, book.running) == ({}, {}, 0)
         assert said(book.heard(0, TaskState(task=task, phase="ended", first=1), 2.0), Forget) == [0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import socket
 from pathlib import Path
@@ -28,7 +29,7 @@ from themis.node.messages import (
     decode,
     encode,
 )
-from themis.node.tasks import as_report
+from themis.node.tasks import READ_AT_MOST, Task, as_report
 
 SPEC = TaskSpec(
     task="t", app=1, job=2, attempt=3, argv=("a", "b"), cwd="/", env={"K": "v"}, user="", ranks=(2, 3), world_size=4,
@@ -36,7 +37,9 @@ SPEC = TaskSpec(
     checkpoint_dir="/c", make_checkpoint_dir=True, target=1e6, log_bytes=1000,
 )  # fmt: skip
 MESSAGES: tuple[Message, ...] = (
-    Hello(node="m", trust="single", tasks=(TaskState(task="t", phase="ended", codes=(0, -9), first=-9),)), Renew(sequence=4),
+    Hello(node="m", trust="single", tasks=(TaskState(task="t", phase="ended", codes=(0, -9), first=-9),),
+          reports=(TaskReport(task="t", steps=1.0, saved=0.0),)),
+    Renew(sequence=4),
     TaskState(task="t", phase="running", port=20000), TaskReport(task="t", steps=5.0, saved=0.0, loss=None),
     Lease(sequence=4, lease_s=30.0), Prepare(spec=SPEC), Go(task="t", env={"MASTER_PORT": "1"}),
     Stop(task="t", cause="expired", grace_s=1.5), Forget(task="t"),
@@ -108,6 +111,48 @@ def test_whatever_a_job_writes_its_report_holds_finite_numbers(said: dict[str, o
     assert 0 <= report.saved < float("inf")
     assert 0 <= report.step_s < float("inf")
     assert decode(json.loads(json.dumps(encode(report)))) == report
+
+
+@pytest.mark.parametrize(
+    "line", ["[" * 100_000, '{"steps": 1' + "0" * 400 + "}", '{"loss": -1' + "0" * 400 + "}", "1" * 5000]
+)
+def test_no_line_that_a_job_writes_ends_the_agent(tmp_path: Path, line: str) -> None:
+    task = _task(tmp_path, line, '{"steps": 7}')
+    report = task.report()
+    assert report is not None
+    assert (report.steps, report.loss) == (7.0, None)
+
+
+def test_half_a_report_waits_for_its_other_half_and_all_of_it_can_be_said_again(tmp_path: Path) -> None:
+    task = _task(tmp_path, '{"steps": 5, "saved": 4, "step_s": 0.5}')
+    file = task.folder / "reports" / "reports.jsonl"
+    assert task.report() == TaskReport(task="t", steps=5.0, saved=4.0, step_s=0.5)
+    for part, expected in (('{"rea', None), ('ched": true}\n', True)):
+        with file.open("a") as out:
+            out.write(part)
+        found = task.report()
+        assert (found and found.reached) == expected
+    again = TaskReport(task="t", steps=5.0, saved=4.0, reached=True)
+    assert task.whole_report() == again
+    assert Task(tmp_path, "t").whole_report() == again, "by an agent that starts anew"
+
+
+def test_an_agent_that_starts_beside_a_job_of_weeks_reads_what_it_said_last(tmp_path: Path) -> None:
+    task = _task(tmp_path, *[f'{{"steps": {i}}}' for i in range(100_000)])
+    assert (task.folder / "reports" / "reports.jsonl").stat().st_size > READ_AT_MOST
+    report = task.whole_report()
+    assert report is not None
+    assert report.steps == 99_999.0
+
+
+def _task(root: Path, *lines: str) -> Task:
+    """A task's folder with what its rank 0 wrote."""
+    folder = root / "tasks" / "t"
+    (folder / "reports").mkdir(parents=True)
+    ranks = [{"THEMIS_RUN_DIR": str(folder)}]
+    (folder / "task.json").write_text(json.dumps({"spec": dataclasses.asdict(SPEC), "port": 1, "ranks": ranks}))
+    (folder / "reports" / "reports.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    return Task(root, "t")
 
 
 def test_names_of_slurm_and_of_the_agent_itself_do_not_reach_a_job() -> None:

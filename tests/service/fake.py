@@ -37,6 +37,7 @@ class FakeExecutor:
     admitted: list[tuple[int, str]] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
     restored: list[tuple[Grant, float, bool]] = field(default_factory=list)
+    settled: list[tuple[int, int]] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
     joined: list[Machine] = field(default_factory=list)
 
@@ -54,6 +55,9 @@ class FakeExecutor:
 
     def restore(self, grant: Grant, steps: float, *, started: bool = True) -> None:
         self.restored.append((grant, steps, started))
+
+    def recorded(self, job: int, attempt: int) -> None:
+        self.settled.append((job, attempt))
 
     def restore_lost(self, machine: int) -> None:
         self.lost.append(machine)

@@ -297,6 +297,26 @@ def test_speeds_of_a_submission_are_believed_and_outlive_a_restart(tmp_path: Pat
         assert w.arbiter.state.job_specs[0].model == "u/a"
 
 
+def test_machines_may_forget_an_attempt_once_its_end_is_on_disk(tmp_path: Path) -> None:
+    with world(tmp_path) as w:
+        seen = []
+        other = sqlite3.connect(tmp_path / "journal.db")
+
+        def recorded(job: int, attempt: int) -> None:
+            stopped = other.execute("SELECT count(*) FROM records WHERE kind = 'JobStopped'").fetchone()[0]
+            seen.append((job, attempt, stopped))
+
+        w.executor.recorded = recorded  # type: ignore[method-assign]
+        enter(w)
+        w.say(JobStopped(job=0, attempt=1, steps=5.0))
+        w.finish(0)
+        other.close()
+        assert [(job, attempt) for job, attempt, _ in seen] == [(0, 1), (0, 1), (0, 2)], (
+            "it says twice that the first one died"
+        )
+        assert [stopped for _, _, stopped in seen] == [1, 2, 3]
+
+
 # ---- going on --------------------------------------------------------------------------------------------------------
 
 

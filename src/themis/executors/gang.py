@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from themis.executors.hosts import Host
 from themis.executors.program import Program
@@ -27,6 +27,9 @@ class Node:
     """Its engine takes it away; it counts as failed until it is found again."""
     ends_at: Seconds = math.inf
     """When it is taken away; graces end there."""
+    strangers: set[str] = field(default_factory=set)
+    """Tasks that live there and should not: given up as lost with their machine, or of another journal. They may be on any GPU,
+    so nothing starts beside them."""
 
 
 @dataclass(slots=True)

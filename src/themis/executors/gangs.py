@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from themis.errors import InvariantBroken
 from themis.executors.gang import Gang, Node, Part, went_wrong
-from themis.executors.hosts import NO_TARGET, Host, NodeSettings, task_specs
+from themis.executors.hosts import NO_TARGET, Host, NodeSettings, task_name, task_specs
 from themis.executors.program import AttemptEnded, Ending, Measurement, Programs, ending_of
 from themis.model.events import (
     BatchChanged,
@@ -80,6 +80,7 @@ class Gangs:
         self.gangs: dict[int, Gang] = {}
         """By job; those that are settled are gone from here, so that nothing grows with the jobs that ever ran."""
         self.of_task: dict[str, Gang] = {}
+        """By the name of its tasks, until its end is recorded."""
         self.out: list[Out] = []
         self.now = now
 
@@ -129,6 +130,14 @@ class Gangs:
         self._grant(grant, now, known=True, started=started)
         return self._done()
 
+    def recorded(self, job: int, attempt: int, now: Seconds) -> list[Out]:
+        """The arbiter will not forget how this attempt ended: its machines may."""
+        self.now = now
+        gang = self.of_task.pop(task_name(job, attempt), None)
+        for n, part in gang.parts.items() if gang is not None else ():
+            self._send(n, Forget(task=part.spec.task))
+        return self._done()
+
     def restore_lost(self, machine: int) -> None:
         """A machine that an arbiter before this one took for failed: it returns when it renews its lease."""
         self.nodes[machine].failed = True
@@ -148,8 +157,7 @@ class Gangs:
             app=app, job=app.jobs[index], grant=grant, program=program, parts=parts, since=now,
             base=self.saved.get(grant.job, 0.0), started=started,
         )  # fmt: skip
-        # The same name on each of its machines.
-        self.of_task[next(iter(parts.values())).spec.task] = self.gangs[grant.job]
+        self.of_task[task_name(grant.job, grant.attempt)] = self.gangs[grant.job]
         for gang in self._neighbours(self.gangs[grant.job]):
             gang.neighbours_at = now
         self._settle(self.gangs[grant.job])
@@ -173,7 +181,7 @@ class Gangs:
         self.now = now
         match message:
             case Hello():
-                self._hello(machine, message)
+                self._hello(machine, message, now)
             case Renew():
                 self._renewed(machine, message, now)
             case TaskState():
@@ -191,9 +199,13 @@ class Gangs:
             if machine in gang.parts:
                 gang.parts[machine].said = ""
 
-    def _hello(self, machine: int, hello: Hello) -> None:
+    def _hello(self, machine: int, hello: Hello, now: Seconds) -> None:
         self.nodes[machine].connected = True
+        self.nodes[machine].strangers.clear()
         kept = {state.task for state in hello.tasks}
+        # Before how they ended: what a rank said counts then.
+        for report in hello.reports:
+            self._report(machine, report, now)
         for state in hello.tasks:
             self._state(machine, state)
         for gang in [g for g in self.gangs.values() if machine in g.parts and not g.over]:
@@ -208,22 +220,14 @@ class Gangs:
         node = self.nodes[machine]
         node.lease_until = now + self.settings.lease_s
         self.out.append(Send(machine=machine, message=Lease(sequence=renew.sequence, lease_s=self.settings.lease_s)))
-        if node.failed and not node.leaving:
-            node.failed = False
-            self.out.append(MachineReturned(machine=machine))
-        if not node.ready:
+        if node.failed or not node.ready:
             node.ready = True
-            for gang in [g for g in self.gangs.values() if machine in g.parts]:
-                self._settle(gang)
+            self._welcome(machine)
 
     def _state(self, machine: int, state: TaskState) -> None:
         gang = self.of_task.get(state.task)
         if gang is None or machine not in gang.parts or gang.over:
-            # An attempt that is settled here already, or one of an arbiter whose journal is not ours.
-            over = state.phase == "ended"
-            self._send(
-                machine, Forget(task=state.task) if over else Stop(task=state.task, cause="unknown", grace_s=60.0)
-            )
+            self._stranger(machine, state, recorded=gang is None)
             return
         part = gang.parts[machine]
         if not part.over:
@@ -231,6 +235,30 @@ class Gangs:
             if gang.want == part.said == "stop" and state.phase in ("preparing", "prepared", "running"):
                 # Its keeper was not listening yet; saying it again changes nothing where it was.
                 part.said = ""
+            self._settle(gang)
+
+    def _stranger(self, machine: int, state: TaskState, *, recorded: bool) -> None:
+        """An attempt that is settled here already, or one of an arbiter whose journal is not ours."""
+        strangers = self.nodes[machine].strangers
+        if state.phase != "ended":
+            strangers.add(state.task)
+            self._send(machine, Stop(task=state.task, cause="unknown", grace_s=60.0))
+            return
+        if recorded:
+            self._send(machine, Forget(task=state.task))
+        if state.task in strangers:
+            strangers.remove(state.task)
+            self._welcome(machine)
+
+    def _welcome(self, machine: int) -> None:
+        """A machine whose lease runs may serve, as soon as nothing is on it that should not be."""
+        node = self.nodes[machine]
+        if not node.ready or node.strangers:
+            return
+        if node.failed and not node.leaving:
+            node.failed = False
+            self.out.append(MachineReturned(machine=machine))
+        for gang in [g for g in self.gangs.values() if machine in g.parts]:
             self._settle(gang)
 
     def _report(self, machine: int, report: TaskReport, now: Seconds) -> None:
@@ -354,7 +382,13 @@ class Gangs:
         if gang.want == "stop" and phase in ("", "preparing", "prepared", "running"):
             grace = min(gang.program.grace_s, max(self._ends_at(gang) - self.now, 0.0))
             self._send(n, Stop(task=part.spec.task, cause=gang.cause, grace_s=grace))
-        elif gang.want == "prepare" and not phase and not part.known and self.nodes[n].ready:
+        elif (
+            gang.want == "prepare"
+            and not phase
+            and not part.known
+            and self.nodes[n].ready
+            and not self.nodes[n].strangers
+        ):
             self._send(n, Prepare(spec=part.spec))
         elif gang.want == "run" and phase == "prepared":
             first, lead = next(iter(gang.parts.items()))
@@ -393,8 +427,6 @@ class Gangs:
                 killed=any(s.killed for s in states), message=next((s.message for s in states if s.message), ""),
             )
         )  # fmt: skip
-        for n, part in gang.parts.items():
-            self._send(n, Forget(task=part.spec.task))
         if ending is Ending.FINISHED:
             if not gang.started:
                 self.out.append(JobStarted(job=grant.job, attempt=grant.attempt))
@@ -408,7 +440,6 @@ class Gangs:
     def _stopped(self, gang: Gang) -> None:
         job = gang.grant.job
         del self.gangs[job]
-        del self.of_task[next(iter(gang.parts.values())).spec.task]
         self.out.append(JobStopped(job=job, attempt=gang.grant.attempt, steps=self.saved[job]))
 
     def _steps(self, gang: Gang, states: list[TaskState], ending: Ending) -> float:

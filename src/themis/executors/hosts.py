@@ -67,6 +67,11 @@ class Host:
             )
 
 
+def task_name(job: int, attempt: int) -> str:
+    """Of an attempt's ranks, the same on each of its machines."""
+    return f"job{job}-attempt{attempt}"
+
+
 def task_specs(
     grant: Grant, program: Program, hosts: Sequence[Host], checkpoints: str, log_bytes: int
 ) -> dict[int, TaskSpec]:
@@ -81,7 +86,7 @@ def task_specs(
         count = 1 if per_machine else len(local)
         devices = hosts[n].devices
         specs[n] = TaskSpec(
-            task=f"job{grant.job}-attempt{grant.attempt}", app=grant.app, job=grant.job, attempt=grant.attempt,
+            task=task_name(grant.job, grant.attempt), app=grant.app, job=grant.job, attempt=grant.attempt,
             argv=program.argv, cwd=program.cwd, env=program.env, user=program.user,
             ranks=tuple(range(ranks, ranks + count)), world_size=len(where) if per_machine else len(grant.gpus),
             devices=tuple(devices[i] if devices else "" for i in local), gpus=len(grant.gpus), machine=position,

@@ -103,6 +103,10 @@ class LocalExecutor(Executor):
         """Take back a gang that was granted before this arbiter started; call it before ``start``, after ``admit``."""
         self._do(lambda: self._carry_out(self.gangs.restore(grant, steps, clock(), started=started)))
 
+    def recorded(self, job: int, attempt: int) -> None:
+        """How this attempt ended is on the caller's disk; until then machines say it again to whoever comes."""
+        self._do(lambda: self._carry_out(self.gangs.recorded(job, attempt, clock())))
+
     def restore_lost(self, machine: int) -> None:
         """A machine that had failed when the arbiter before this one ended; call it before ``start``."""
         self._do(lambda: self.gangs.restore_lost(machine))

@@ -175,7 +175,10 @@ class Agent:
         self.channel = self.dial()
         if self.channel is not None:
             states = self.states()
-            self.channel.send(Hello(node=self.settings.node, trust=trust(self.settings.allow_root), tasks=states))
+            # Whoever listens may have missed what was said on the last connection, or have forgotten it.
+            reports = tuple(report for task in self.tasks.values() if (report := task.whole_report()) is not None)
+            own = trust(self.settings.allow_root)
+            self.channel.send(Hello(node=self.settings.node, trust=own, tasks=states, reports=reports))
             self.told = {state.task: state for state in states}
             self.renew_at = 0.0
 

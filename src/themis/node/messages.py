@@ -97,16 +97,6 @@ class TaskState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hello:
-    """First message of a connection: who I am and everything that I keep."""
-
-    node: str
-    trust: str
-    """per_user | single: whether jobs run as their submitters' system users."""
-    tasks: tuple[TaskState, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Renew:
     """I am alive and want my lease renewed; counted so that the answer can be timed from when this was sent."""
 
@@ -128,6 +118,18 @@ class TaskReport:
     """Epochs done, and in the checkpoint; ``batch`` : global batch size that it trains with. 0 where it did not say."""
     saved_epochs: float = 0.0
     batch: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """First message of a connection: who I am and everything that I keep."""
+
+    node: str
+    trust: str
+    """per_user | single: whether jobs run as their submitters' system users."""
+    tasks: tuple[TaskState, ...] = ()
+    reports: tuple[TaskReport, ...] = ()
+    """What ranks said so far, to be heard before how they ended; without a pace."""
 
 
 # ---- from the arbiter -------------------------------------------------------------------------------------------------

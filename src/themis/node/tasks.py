@@ -35,6 +35,8 @@ PORTS = range(20000, 32000)
 READ_AT_MOST = 1 << 20
 MOST_BATCH = 1e9
 """A batch size above is none."""
+SAYS = ("steps", "saved", "step_s", "loss", "reached", "epochs", "saved_epochs", "batch")
+"""What of a report is read."""
 
 
 class Task:
@@ -49,6 +51,8 @@ class Task:
         # As the ranks have it in their environment: another installation on this machine may have a task of the same name.
         self._mark = f"THEMIS_RUN_DIR={raw['ranks'][0]['THEMIS_RUN_DIR']}".encode()
         self._read_up_to = 0
+        self._said: dict[str, Any] = {}
+        """The last of each that was ever read."""
 
     # ---- what it does --------------------------------------------------------------------------------------------
 
@@ -162,35 +166,56 @@ class Task:
             # The folder is the job's: it may have put a pipe or a link to anywhere in the file's place.
             handle = os.open(self.folder / "reports" / "reports.jsonl", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             with open(handle, "rb") as file:
-                if not stat.S_ISREG(os.fstat(handle).st_mode):
+                found = os.fstat(handle)
+                if not stat.S_ISREG(found.st_mode):
                     return None
+                # The last of each is enough, also for an agent that starts beside a job of weeks.
+                self._read_up_to = max(self._read_up_to, found.st_size - READ_AT_MOST)
                 file.seek(self._read_up_to)
                 data = file.read(READ_AT_MOST)
         except OSError:
             return None
-        whole = data.rpartition(b"\n")[0] if len(data) < READ_AT_MOST else data
-        self._read_up_to += len(whole) + (len(whole) < len(data))
+        # Half a line waits for its other half, unless it is longer than any of ours.
+        whole = data.rfind(b"\n") + 1 or (len(data) if len(data) == READ_AT_MOST else 0)
+        self._read_up_to += whole
         said: dict[str, Any] = {}
-        for line in whole.splitlines():
-            with contextlib.suppress(ValueError):
+        for line in data[:whole].splitlines():
+            # Brackets within brackets within brackets are no ValueError but end the reader's stack.
+            with contextlib.suppress(ValueError, RecursionError):
                 if isinstance(row := json.loads(line), dict):
-                    said |= row
+                    said |= {name: row[name] for name in SAYS if isinstance(row.get(name), int | float)}
+        self._said |= said
         return as_report(self.name, said) if said else None
+
+    def whole_report(self) -> TaskReport | None:
+        """All that rank 0 ever said, for an arbiter that may have missed some of it; None if it said nothing.
+
+        Without a pace, which is that since the last report and was told, or is too old.
+        """
+        self.report()
+        return as_report(self.name, {**self._said, "step_s": 0}) if self._said else None
 
 
 def as_report(task: str, said: dict[str, Any]) -> TaskReport:
     """A report of what a job said: numbers that are finite and not negative, nothing else."""
 
     def number(name: str) -> float:
-        value = said.get(name)
-        good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
-        return float(value) if good and value is not None else 0.0
+        value = finite(name)
+        return value if value is not None and value >= 0 else 0.0
 
-    loss = said.get("loss")
-    finite = isinstance(loss, int | float) and math.isfinite(loss)
+    def finite(name: str) -> float | None:
+        value = said.get(name)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return None
+        try:
+            value = float(value)
+        except OverflowError:  # a whole number of JSON may have any number of digits
+            return None
+        return value if math.isfinite(value) else None
+
     return TaskReport(
         task=task, steps=number("steps"), saved=number("saved"), step_s=number("step_s"),
-        loss=float(loss) if finite and loss is not None else None, reached=said.get("reached") is True,
+        loss=finite("loss"), reached=said.get("reached") is True,
         epochs=number("epochs"), saved_epochs=number("saved_epochs"), batch=int(min(number("batch"), MOST_BATCH)),
     )  # fmt: skip
 

@@ -31,6 +31,7 @@ from themis.model.events import (
     Command,
     Event,
     Grant,
+    JobStopped,
     MachineDraining,
     MachineFailed,
     MachineJoined,
@@ -71,6 +72,7 @@ class LiveExecutor(Protocol):
     def admit(self, first_job: int, app: App) -> None: ...
     def submit(self, command: Command) -> None: ...
     def restore(self, grant: Grant, steps: float, *, started: bool = True) -> None: ...
+    def recorded(self, job: int, attempt: int) -> None: ...
     def restore_lost(self, machine: int) -> None: ...
     def join(self, machine: Machine) -> None: ...
     def start(self) -> object: ...
@@ -277,6 +279,9 @@ class Arbiter:
             # While it ends, gangs may stop but none may start; the next arbiter finds that those never ran.
             if isinstance(command, Revoke) or (isinstance(command, Grant | Renew) and not self._closing):
                 self.executor.submit(command)
+        for item in heard:
+            if isinstance(item, JobStopped):
+                self.executor.recorded(item.job, item.attempt)
         notify(self, decided, commands)
         for reply, result, error in replies:
             if result is _TOLD:
