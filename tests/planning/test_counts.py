@@ -7,20 +7,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planning.windows import best_by_trying, random_window
+from planning.windows import best_by_trying, plain_window, random_window
 from themis.planning.core import best_of_choices
 from themis.planning.counts import Choices, Priced, best_counts, fitting
 from themis.planning.window import Window
 
 
 def permuted(w: Window, order: np.ndarray) -> Window:
-    return replace(w, gpus=w.gpus[order], value=w.value[order], left=w.left[order], useful=w.useful[order])
+    rows = {name: getattr(w, name)[order] for name in ("gpus", "spent", "value", "left", "useful")}
+    return replace(w, **rows)
 
 
 def everything(w: Window, seed: int = 0) -> float:
     """The optimum by an integer program over all choices, solved to no gap."""
     nothing = np.zeros(w.jobs, dtype=np.int64)
-    choice = np.arange(w.rounds + 1) <= w.useful[:, None]
+    choice = np.arange(w.value.shape[1]) <= w.useful[:, None]
     n, bound = best_of_choices(w, choice, nothing, nothing, gap=0.0, nodes=100_000, seed=seed)
     assert bound == pytest.approx(w.objective(n), abs=1e-7)
     return w.objective(n)
@@ -33,6 +34,17 @@ def test_small_windows_match_brute_force(seed: int, price: float) -> None:
     found = best_counts(window, gap=0.0)
     assert found.objective == pytest.approx(best_by_trying(window), rel=1e-9)
     assert found.objective == pytest.approx(window.objective(found.n))
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("price", [0.0, 0.3, 10.0])
+def test_columns_of_several_rounds_match_brute_force(seed: int, price: float) -> None:
+    """Two single rounds, then one of two and one of three: whoever needs less than a column takes no more of it."""
+    window = random_window(seed, jobs=5, capacity=4, rounds=7, price=price, fine=2)
+    assert (window.spent.max(axis=1) <= 7).all()
+    found = best_counts(window, gap=0.0)
+    assert found.objective == pytest.approx(best_by_trying(window), rel=1e-9)
+    assert int(window.gpus @ window.takes(found.n)) <= window.room
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -100,13 +112,11 @@ def test_no_jobs_get_no_rounds() -> None:
 def test_a_job_that_speeds_up_late_is_not_taken_for_its_envelope() -> None:
     """One GPU, four rounds; the convex job is worth nothing before its last round, which a line above it would hide."""
     value = np.array([[0.0, 0.0, 0.0, 0.0, 3.0], [0.0, 1.0, 2.0, 2.5, 2.6]])
-    left = np.tile(480.0 - 120.0 * np.arange(5), (2, 1))
-    window = Window(gpus=np.array([1, 1]), value=value, left=left, useful=np.array([4, 4]), pull=0.0, capacity=1)
+    window = plain_window([1, 1], 1, value, left=4)
     assert best_counts(window, gap=0.0).n.tolist() == [4, 0]
 
 
 def test_rounds_that_do_not_fit_are_taken_from_whoever_loses_least() -> None:
     value = np.array([[0.0, 5.0, 9.0], [0.0, 3.0, 4.0]])
-    left = np.tile(240.0 - 120.0 * np.arange(3), (2, 1))
-    window = Window(gpus=np.array([1, 1]), value=value, left=left, useful=np.array([2, 2]), pull=0.0, capacity=1)
+    window = plain_window([1, 1], 1, value, left=2)
     assert fitting(window, np.array([2, 2]), np.array([0, 0])).tolist() == [2, 0]

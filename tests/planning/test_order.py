@@ -7,19 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planning.windows import random_window
+from planning.windows import plain_window, random_window
 from themis.planning.counts import best_counts
 from themis.planning.order import Schedule, ordered
 from themis.planning.window import Window
 
 
 def plain(gpus: list[int], capacity: int, rounds: int) -> Window:
-    jobs = len(gpus)
-    left = np.tile(120.0 * (rounds - np.arange(rounds + 1)), (jobs, 1))
-    value = np.tile(np.arange(rounds + 1.0), (jobs, 1))
-    return Window(
-        gpus=np.array(gpus), value=value, left=left, useful=np.full(jobs, rounds), pull=0.0, capacity=capacity
-    )
+    return plain_window(gpus, capacity, np.tile(np.arange(rounds + 1.0), (len(gpus), 1)), left=rounds)
 
 
 def lay(
@@ -27,7 +22,7 @@ def lay(
     n: list[int],
     running: list[bool] | None = None,
     rank: list[float] | None = None,
-    slack: list[float] | None = None,
+    stay: bool = True,
 ) -> Schedule:
     jobs = window.jobs
     return ordered(
@@ -35,7 +30,7 @@ def lay(
         np.array(n),
         running=np.array(running or [False] * jobs),
         rank=np.array(rank or [0.0] * jobs),
-        slack=np.array(slack or [np.inf] * jobs),
+        stay=stay,
         by_rank=20,
     )
 
@@ -58,9 +53,7 @@ def test_jobs_of_one_gpu_lose_nothing(data: st.DataObject) -> None:
 def test_no_round_is_overfilled_and_what_is_lost_is_told(seed: int) -> None:
     window = random_window(seed, jobs=40, capacity=32)
     n = best_counts(window).n
-    found = ordered(
-        window, n, running=np.zeros(40, dtype=bool), rank=np.arange(40.0), slack=np.full(40, np.inf), by_rank=20
-    )
+    found = ordered(window, n, running=np.zeros(40, dtype=bool), rank=np.arange(40.0), stay=True, by_rank=20)
     assert (window.gpus @ found.run <= window.capacity).all()
     idle, planned, laid_out = (window.objective(c) for c in (0 * n, n, found.run.sum(axis=1)))
     assert found.loss == pytest.approx(planned - laid_out)
@@ -98,7 +91,22 @@ def test_who_needs_every_round_begins_at_once() -> None:
     assert spread.loss == 0.0
 
 
-def test_who_would_be_late_goes_before_who_runs() -> None:
-    """The second job may wait for two rounds: then it takes the GPU from the one that runs."""
-    found = lay(plain([1, 1], 1, 6), [3, 3], running=[True, False], slack=[np.inf, 2.0])
-    assert found.run.astype(int).tolist() == [[1, 1, 0, 0, 0, 1], [0, 0, 1, 1, 1, 0]]
+def test_the_lower_rank_goes_before_who_runs_unless_it_is_to_stay() -> None:
+    for stay, first in ((True, 0), (False, 1)):
+        found = lay(plain([1, 1], 1, 4), [2, 2], running=[True, False], rank=[5.0, 1.0], stay=stay)
+        assert found.run[first].tolist() == [1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_long_columns_hold_all_work_and_none_is_overfilled(seed: int) -> None:
+    """A window that holds all work is laid out in full; whoever is in a column ends within it."""
+    window = random_window(seed, jobs=40, capacity=8, rounds=1000, fine=20)
+    found = ordered(
+        window, window.useful, running=np.zeros(40, dtype=bool), rank=np.arange(40.0), stay=False, by_rank=20
+    )
+    assert (window.gpus @ found.run <= window.capacity * window.lengths).all()
+    assert (found.run <= window.lengths).all()
+    assert (found.run.sum(axis=1) == window.takes(window.useful)).all()
+    assert (found.until <= window.lengths).all()
+    assert (found.until >= found.run).all()
+    assert found.loss == 0.0

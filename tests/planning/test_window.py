@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from themis.model.ahead import Ahead
-from themis.planning.window import budgets, forecast_rho, progress, window_of
+from themis.planning.window import all_work, budgets, columns, forecast_rho, progress, window_of
 
 # Appendix G's example: at epoch 5 of 30, epochs of 2 minutes up to epoch 15, then of 1 minute.
 EXAMPLE = Ahead(
@@ -55,8 +55,8 @@ def test_a_job_of_twice_the_weight_has_twice_the_budget() -> None:
 def test_the_windows_columns_by_hand() -> None:
     """H of equation 10, with gangs: max(sum z R / M, max R); UTIL counts one isolated round for everybody."""
     window = window_of(
-        EXAMPLE, np.array([2]), weight=np.array([1.5]), skipped=np.array([20.0]), started=np.array([0.0]), rounds=20,
-        round_s=120.0, pull=0.25, capacity=4,
+        EXAMPLE, np.array([2]), weight=np.array([1.5]), skipped=np.array([20.0]), started=np.array([0.0]),
+        lengths=np.ones(20, dtype=np.int64), round_s=120.0, pull=0.25, capacity=4,
     )  # fmt: skip
     assert window.left[0, :3] == pytest.approx([2100.0, 2000.0, 1880.0])
     assert window.value[0, 1] == pytest.approx(1.5 * np.log((5 + 100 / 120) / 30 + 120 / 2700))
@@ -67,7 +67,34 @@ def test_the_windows_columns_by_hand() -> None:
 
 def test_progress_before_the_window_counts() -> None:
     window = window_of(
-        EXAMPLE, np.array([1]), weight=np.ones(1), skipped=np.zeros(1), started=np.array([60.0]), rounds=3, round_s=120.0,
-        pull=0.0, capacity=1,
+        EXAMPLE, np.array([1]), weight=np.ones(1), skipped=np.zeros(1), started=np.array([60.0]),
+        lengths=np.ones(3, dtype=np.int64), round_s=120.0, pull=0.0, capacity=1,
     )  # fmt: skip
     assert window.left[0].tolist() == pytest.approx([2040.0, 1920.0, 1800.0, 1680.0])
+
+
+def test_columns_grow_and_hold_what_was_asked_for() -> None:
+    found = columns(1000)
+    assert found[:20].tolist() == [1] * 20
+    assert (np.diff(found) >= 0).all()
+    assert 1000 <= found.sum() < 1100
+    assert len(found) < 70
+    assert columns(7).tolist() == [1] * 7
+
+
+def test_a_window_of_all_work_is_the_longest_job_after_everything_else() -> None:
+    assert all_work(np.array([10, 30]), np.array([4, 2]), 8) == 13 + 30
+    assert all_work(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), 8) == 1
+
+
+def test_no_choice_takes_more_rounds_than_the_job_needs() -> None:
+    """17.7 rounds of work with the start: columns end at 16 and 20, and the choice at the second takes 18."""
+    window = window_of(
+        EXAMPLE, np.array([1]), weight=np.ones(1), skipped=np.array([20.0]), started=np.zeros(1),
+        lengths=np.array([8, 8, 4, 10]), round_s=120.0, pull=0.0, capacity=1,
+    )  # fmt: skip
+    assert window.spent[0].tolist() == [0, 8, 16, 18, 18]
+    assert window.useful.tolist() == [3]
+    assert window.left[0].tolist() == pytest.approx([2100.0, 1160.0, 200.0, 0.0, 0.0])
+    assert window.reached(np.array([17])).tolist() == [2]
+    assert window.reached(np.array([18])).tolist() == [3]

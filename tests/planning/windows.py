@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 
 from themis.model.ahead import Ahead
-from themis.planning.window import Window, budgets, forecast_rho, window_of
+from themis.planning.window import Window, budgets, columns, forecast_rho, window_of
 
 
 def random_ahead(rng: np.random.Generator, jobs: int, contention: float = 3.0) -> Ahead:
@@ -27,8 +27,20 @@ def random_ahead(rng: np.random.Generator, jobs: int, contention: float = 3.0) -
     )  # fmt: skip
 
 
-def random_window(seed: int, *, jobs: int = 30, capacity: int = 8, rounds: int = 10, price: float = 0.3) -> Window:
-    """A saturated window of gangs of 1, 2, 4 and 8 GPUs."""
+def plain_window(gpus: list[int], capacity: int, value: np.ndarray, *, left: float) -> Window:
+    """A window of single rounds in which every job needs ``left`` of them, and H has no price."""
+    jobs, choices = value.shape
+    ends = np.arange(choices)
+    return Window(
+        gpus=np.array(gpus), lengths=np.ones(choices - 1, dtype=np.int64), spent=np.tile(ends, (jobs, 1)), value=value,
+        left=np.tile(120.0 * (left - ends), (jobs, 1)), useful=np.full(jobs, choices - 1), pull=0.0, capacity=capacity,
+    )  # fmt: skip
+
+
+def random_window(
+    seed: int, *, jobs: int = 30, capacity: int = 8, rounds: int = 10, price: float = 0.3, fine: int | None = None
+) -> Window:
+    """A saturated window of gangs of 1, 2, 4 and 8 GPUs; of single rounds, or with longer ones after ``fine``."""
     rng = np.random.default_rng(seed)
     ahead = random_ahead(rng, jobs)
     sizes = [z for z in (1, 2, 4, 8) if z <= capacity]
@@ -38,7 +50,8 @@ def random_window(seed: int, *, jobs: int = 30, capacity: int = 8, rounds: int =
     weight = budgets(forecast_rho(ahead, rng.uniform(0, 6000, jobs)), 5.0, np.ones(jobs))
     return window_of(
         ahead, gpus, weight=weight, skipped=np.where(rng.random(jobs) < 0.7, 20.0, 0.0), started=np.zeros(jobs),
-        rounds=rounds, round_s=120.0, pull=price * jobs * capacity / float(ahead.isolated_s.sum()), capacity=capacity,
+        lengths=columns(rounds, rounds if fine is None else fine), round_s=120.0,
+        pull=price * jobs * capacity / float(ahead.isolated_s.sum()), capacity=capacity,
     )  # fmt: skip
 
 
@@ -46,5 +59,5 @@ def best_by_trying(window: Window) -> float:
     """The optimum, by all counts that fit."""
     w = window
     choices = product(*(range(int(u) + 1) for u in w.useful))
-    fits = (n for c in choices if int(w.gpus @ (n := np.array(c))) <= w.capacity * w.rounds)
+    fits = (n for c in choices if int(w.gpus @ w.takes(n := np.array(c))) <= w.room)
     return max(w.objective(n) for n in fits)

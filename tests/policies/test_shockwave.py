@@ -113,7 +113,16 @@ def test_restarts_are_few() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("window", 0), ("power", 11.0), ("makespan", -1.0), ("noise", 2.0), ("gap", -0.1), ("nodes", 0), ("round_s", 0.0)],
+    [
+        ("window", -1),
+        ("patience", 0.5),
+        ("power", 11.0),
+        ("makespan", -1.0),
+        ("noise", 2.0),
+        ("gap", -0.1),
+        ("nodes", 0),
+        ("round_s", 0.0),
+    ],
 )
 def test_parameters_out_of_range_are_refused(name: str, value: float) -> None:
     with pytest.raises(InputError, match=name):

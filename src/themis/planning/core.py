@@ -12,11 +12,11 @@ from themis.solvers.highs import Program, solve
 def best_of_choices(
     window: Window, choice: Bool, floor: Int, n: Int, *, gap: float, nodes: int, seed: int = 0
 ) -> tuple[Int, float]:
-    """The best counts among these choices, and a bound on all plans that are made of them.
+    """The best plan of these choices, and a bound on all plans that are made of them.
 
     Parameters
     ----------
-    choice : [J, T+1]; ``floor`` : [J], no job gets fewer rounds than this. ``n`` : a plan to begin from.
+    choice : [J, C+1]; ``floor`` : [J], no job gets a lower choice than this. ``n`` : a plan to begin from.
     gap : absolute, at which to stop. nodes : most branch-and-bound nodes.
 
     Raises
@@ -47,7 +47,13 @@ def best_of_choices(
     )
     column = np.concatenate([every, every, every, own, np.full(1 + len(long), columns)])
     value = np.concatenate(
-        [np.ones(columns), w.gpus[job] * rounds, -w.gpus[job] * left / w.capacity, -left[own], np.ones(1 + len(long))]
+        [
+            np.ones(columns),
+            w.gpus[job] * w.spent[job, rounds],
+            -w.gpus[job] * left / w.capacity,
+            -left[own],
+            np.ones(1 + len(long)),
+        ]
     )
     order = np.lexsort((column, row))
     begin = np.append(n[job] == rounds, w.makespan(n)).astype(np.float64)
@@ -56,7 +62,7 @@ def best_of_choices(
             gain=np.append(w.value[job, rounds], -w.pull), low=np.append(np.zeros(columns), least),
             high=np.append(np.ones(columns), np.inf), whole=np.append(np.ones(columns, dtype=bool), False),
             row_low=np.concatenate([np.ones(jobs), [-np.inf], np.zeros(1 + len(long))]),
-            row_high=np.concatenate([np.ones(jobs), [float(w.capacity * w.rounds)], np.full(1 + len(long), np.inf)]),
+            row_high=np.concatenate([np.ones(jobs), [float(w.room)], np.full(1 + len(long), np.inf)]),
             start=np.concatenate([[0], np.cumsum(np.bincount(row, minlength=rows))]), column=column[order],
             value=value[order],
         ),

@@ -27,7 +27,7 @@ NODES = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Rounds of each job, ``n`` Int[J], with a proof.
+    """The choice of each job, ``n`` Int[J] (in a window of single rounds: its rounds), with a proof.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ def best_counts(window: Window, *, gap: float = 1e-3, nodes: int = NODES) -> Cou
     w = window
     nothing = np.zeros(w.jobs, dtype=np.int64)
     idle = w.objective(nothing)
-    if int(w.gpus @ w.useful) <= w.capacity * w.rounds:
+    if int(w.gpus @ w.takes(w.useful)) <= w.room:
         # Everybody gets all that is useful, and nothing could be better.
         best = w.objective(w.useful)
         return Counts(n=w.useful, objective=best, bound=best, idle=idle)
@@ -77,16 +77,15 @@ class Choices:
 
     Attributes
     ----------
-    value : [J, T+1], -inf past the useful rounds. ``use`` : GPU-rounds. ``work`` : each choice's part of H's first term.
+    value : [J, C+1], -inf past the useful rounds. ``use`` : GPU-rounds. ``work`` : each choice's part of H's first term.
     long : jobs that may be the longest left. ``caps`` : Float[H], rising, seconds that the longest job may have left.
-    needs : Int[L, H], rounds that each long job needs to stay within each cap.
+    needs : Int[L, H], choice that each long job needs to stay within each cap.
     """
 
     def __init__(self, window: Window) -> None:
         w = self.window = window
-        rounds = np.arange(w.rounds + 1)
-        self.value = np.where(rounds <= w.useful[:, None], w.value, -np.inf)
-        self.use = w.gpus[:, None] * rounds.astype(np.float64)
+        self.value = np.where(np.arange(w.value.shape[1]) <= w.useful[:, None], w.value, -np.inf)
+        self.use = w.gpus[:, None] * w.spent.astype(np.float64)
         self.work = w.gpus[:, None] / w.capacity * w.left
         least = float(w.left[:, -1].max())
         self.long = np.flatnonzero(w.left[:, 0] > least) if w.pull > 0 else np.zeros(0, dtype=np.int64)
@@ -96,7 +95,7 @@ class Choices:
         self.needs = np.array(needs, dtype=np.int64).reshape(-1, len(self.caps))
 
     def floor(self, cap: int) -> Int:
-        """[J], rounds that each job needs to stay within this cap (its number)."""
+        """[J], choice that each job needs to stay within this cap (its number)."""
         out = np.zeros(self.window.jobs, dtype=np.int64)
         out[self.long] = self.needs[:, cap]
         return out
@@ -106,7 +105,7 @@ class Priced:
     """What is best for each job by itself, at a ``price`` of a GPU for a round.
 
     ``shared`` is the part of ``pull`` that is charged for all work left; the rest is charged for the longest job, once for
-    each value that it may have (the caps): jobs then get at least the rounds that keep them within.
+    each value that it may have (the caps): jobs then get at least what keeps them within.
 
     Attributes
     ----------
@@ -121,7 +120,7 @@ class Priced:
             self.worth -= shared * choices.work
         self.free = self.worth.max(axis=1)
         rest = w.pull - shared
-        total = float(self.free.sum()) + price * w.capacity * w.rounds
+        total = float(self.free.sum()) + price * w.room
         if rest <= 0:
             self.cap_bound = np.array([total])
             self.cap = -1
@@ -150,7 +149,7 @@ class Priced:
     def spare(self) -> int:
         """GPU-rounds that these picks leave over; negative where they do not fit."""
         w = self.choices.window
-        return w.capacity * w.rounds - int(w.gpus @ self.n)
+        return w.room - int(w.gpus @ w.takes(self.n))
 
     @property
     def tilt(self) -> float:
@@ -169,7 +168,7 @@ class Priced:
         return [fitting(w, self.picks(cap), c.floor(cap)) for cap in caps]
 
     def chances(self, objective: float) -> tuple[Bool, Int]:
-        """[J, T+1], whether a plan with this choice could beat ``objective``; and the fewest rounds of each job, [J]."""
+        """[J, C+1], whether a plan with this choice could beat ``objective``; and the least choice of each job, [J]."""
         c = self.choices
         out: Bool = self.bound - self.free[:, None] + self.worth > objective
         if self.cap < 0:
@@ -199,7 +198,7 @@ class _Search:
         self.best: Priced
         # More than any choice gains per GPU-round: nobody would buy.
         steps = np.diff(w.value, axis=1) - w.pull * np.diff(w.left, axis=1)
-        self.dearest = float((steps / w.gpus[:, None]).max()) + 1e-12
+        self.dearest = float((steps / (w.gpus[:, None] * np.maximum(np.diff(w.spent, axis=1), 1))).max()) + 1e-12
 
     def run(self) -> None:
         """Where one term of H outweighs the other, it bears the whole price; else the split is searched."""
@@ -246,9 +245,9 @@ class _Search:
 
 
 def fitting(w: Window, n: Int, floor: Int) -> Int:
-    """Rounds taken from whoever loses least per GPU until they fit, then given to whoever gains most per GPU."""
+    """Rounds taken from whoever loses least per GPU-round until they fit, then given to whoever gains most per GPU-round."""
     n = np.minimum(n, w.useful)
-    room = w.capacity * w.rounds - int(w.gpus @ n)
+    room = w.room - int(w.gpus @ w.takes(n))
     for lowest in (floor, np.zeros_like(floor)):
         while room < 0:
             at = np.flatnonzero(n > lowest)
@@ -256,19 +255,25 @@ def fitting(w: Window, n: Int, floor: Int) -> Int:
                 break
             j = int(at[np.argmin(_gain(w, at, n[at] - 1))])
             n[j] -= 1
-            room += int(w.gpus[j])
+            room += _step(w, j, int(n[j]))
     while room > 0:
-        at = np.flatnonzero((n < w.useful) & (w.gpus <= room))
+        at = np.flatnonzero(n < w.useful)
+        at = at[w.gpus[at] * (w.spent[at, n[at] + 1] - w.spent[at, n[at]]) <= room]
         if not len(at):
             break
         j = int(at[np.argmax(_gain(w, at, n[at]))])
+        room -= _step(w, j, int(n[j]))
         n[j] += 1
-        room -= int(w.gpus[j])
     return n
 
 
+def _step(w: Window, j: int, n: int) -> int:
+    """GPU-rounds between a choice and the next."""
+    return int(w.gpus[j] * (w.spent[j, n + 1] - w.spent[j, n]))
+
+
 def _gain(w: Window, at: Int, n: Int) -> Float:
-    """What one more round than ``n`` is worth per GPU to these jobs, by progress and by work done."""
+    """What the choice after ``n`` is worth per GPU-round to these jobs, by progress and by work done."""
     shared = w.pull * w.gpus[at] / w.capacity * (w.left[at, n] - w.left[at, n + 1])
-    gain: Float = (w.value[at, n + 1] - w.value[at, n] + shared) / w.gpus[at]
+    gain: Float = (w.value[at, n + 1] - w.value[at, n] + shared) / (w.gpus[at] * (w.spent[at, n + 1] - w.spent[at, n]))
     return gain

@@ -1,9 +1,10 @@
 """From rounds per job to which rounds: gangs side by side, no round overfilled (Shockwave §6, §7).
 
-Each round is filled in turn: first who would otherwise not get all of its rounds; then who would be late if it waited any
-longer; then who ran in the round before (fewer restarts); then by rank. For jobs of one GPU nothing is ever lost by that
-(McNaughton's rule). Gangs may not pack: then large gangs go first, if need be from the first round on. Rounds that still
-find no place are reported.
+Each column is filled in turn: first who would otherwise not get all of its rounds; then by rank, whoever ran before going on
+first if that is wanted (fewer restarts). For jobs of one GPU nothing is ever lost by that (McNaughton's rule). Gangs may not
+pack: then large gangs go first, if need be from the first round on. Rounds that still find no place are reported.
+
+Columns of several rounds are filled as one: jobs in a row, one behind the other, as they would be if gangs always packed.
 """
 
 from __future__ import annotations
@@ -18,64 +19,91 @@ from themis.planning.window import Window
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """``run`` : Bool[J, T]. ``loss`` : by how much the objective of these rounds is below that of the counts asked for."""
+    """Who runs when.
 
-    run: Bool
+    Attributes
+    ----------
+    run : Int[J, C], rounds of each job in each column. ``until`` : Float[J, C], rounds from the column's begin to the last.
+    loss : by how much the objective of these rounds is below that of the choices asked for.
+    """
+
+    run: Int
+    until: Float
     loss: float
 
 
 def ordered(
-    window: Window, n: Int, *, running: Bool, rank: Float, slack: Float, by_rank: int, accept: float = 0.0
+    window: Window, n: Int, *, running: Bool, rank: Float, stay: bool, by_rank: int, accept: float = 0.0
 ) -> Schedule:
-    """Lay out ``n`` rounds of each job, [J].
+    """Lay out the rounds of these choices, [J].
 
     Parameters
     ----------
-    running : [J], who ran just before the window. rank : [J], of equal standing the lower one goes first.
-    slack : [J], rounds that a job may wait without being late.
-    by_rank : rounds, from the first on, in which rank goes before what packs well; the others are planned anew before
+    running : [J], who ran just before the window. rank : [J], the lower one goes first.
+    stay : whoever runs goes on, whatever the ranks; otherwise running decides between equal ranks alone.
+    by_rank : columns, from the first on, in which rank goes before what packs well; the others are planned anew before
         they come.
     accept : what the objective may lose before large gangs go first.
     """
     tried: list[Schedule] = []
-    for upto in (window.rounds, by_rank, 0):
-        run = _laid_out(window, n, running, rank, slack, upto)
-        tried.append(Schedule(run=run, loss=window.objective(n) - window.objective(run.sum(axis=1))))
+    for upto in (len(window.lengths), by_rank, 0):
+        run, until = _laid_out(window, n, running, rank, stay, upto)
+        loss = window.objective(n) - window.objective(window.reached(run.sum(axis=1)))
+        tried.append(Schedule(run=run, until=until, loss=loss))
         if tried[-1].loss <= accept:
             return tried[-1]
     return min(tried, key=lambda schedule: schedule.loss)
 
 
-def _laid_out(w: Window, n: Int, running: Bool, rank: Float, slack: Float, by_rank: int) -> Bool:
-    run = np.zeros((w.jobs, w.rounds), dtype=bool)
-    owed, before, got = n.copy(), running, np.zeros_like(n)
+def _laid_out(w: Window, n: Int, running: Bool, rank: Float, stay: bool, by_rank: int) -> tuple[Int, Float]:
+    run, until = np.zeros((w.jobs, len(w.lengths)), dtype=np.int64), np.zeros((w.jobs, len(w.lengths)))
+    owed, before = w.takes(n), running
     # The fewest rounds that hold them all: whoever needs every one of these must begin at once.
-    last = max(-(-int(w.gpus @ n) // max(w.capacity, 1)), int(n.max(initial=0)))
-    for r in range(w.rounds):
+    last = max(-(-int(w.gpus @ owed) // max(w.capacity, 1)), int(owed.max(initial=0)))
+    got = np.zeros_like(owed)
+    for c, length in enumerate(w.lengths.tolist()):
         wants = np.flatnonzero(owed > 0)
-        may_wait = owed[wants] < last - r
-        size = np.zeros(len(wants)) if r < by_rank else -w.gpus[wants]
-        in_time = r - got[wants] < slack[wants]
-        order = wants[np.lexsort((rank[wants], ~before[wants], in_time, size, may_wait))]
-        room = _fill(run[:, r], order, w.gpus, w.capacity)
-        owed -= run[:, r]
-        if room > 0:
-            # Where a gang does not fit, whoever has all its rounds may make something of one more.
-            more = np.flatnonzero((owed == 0) & (got < w.useful) & ~run[:, r])
-            _fill(run[:, r], more[np.argsort(-_gain(w, more, got[more]), kind="stable")], w.gpus, room)
-        before = run[:, r]
-        got += before
-    return run
+        if not len(wants) and length > 1:
+            break
+        last -= length
+        may_wait = owed[wants] <= last
+        size = np.zeros(len(wants)) if c < by_rank else -w.gpus[wants]
+        keys = (rank[wants], ~before[wants]) if stay else (~before[wants], rank[wants])
+        order = wants[np.lexsort((*keys, size, may_wait))]
+        if length > 1:
+            _in_a_row(run[:, c], until[:, c], order, owed, w, length)
+        else:
+            room = _side_by_side(run[:, c], order, w.gpus, w.capacity)
+            if room > 0:
+                # Where a gang does not fit, whoever has all its rounds may make something of one more.
+                more = np.flatnonzero((owed <= run[:, c]) & (got < w.useful) & (run[:, c] == 0))
+                _side_by_side(run[:, c], more[np.argsort(-_gain(w, more, got[more]), kind="stable")], w.gpus, room)
+            until[:, c] = run[:, c]
+        owed = np.maximum(owed - run[:, c], 0)
+        before = run[:, c] > 0
+        got += run[:, c]
+    return run, until
 
 
-def _fill(column: Bool, order: Int, gpus: Int, room: int) -> int:
+def _side_by_side(column: Int, order: Int, gpus: Int, room: int) -> int:
     for j in order.tolist():
         if gpus[j] <= room:
-            column[j] = True
+            column[j] = 1
             room -= int(gpus[j])
             if room == 0:
                 break
     return room
+
+
+def _in_a_row(column: Int, until: Float, order: Int, owed: Int, w: Window, length: int) -> None:
+    used, most = 0, w.capacity * length
+    for j in order.tolist():
+        rounds = min(int(owed[j]), length, (most - used) // int(w.gpus[j]))
+        if rounds > 0:
+            used += rounds * int(w.gpus[j])
+            column[j], until[j] = rounds, max(rounds, used / w.capacity)
+            if used == most:
+                break
 
 
 def _gain(w: Window, jobs: Int, n: Int) -> Float:

@@ -4,6 +4,9 @@
 
 over whole rounds n_j in 0..T with sum_j gpus_j * n_j <= capacity * T. The objective depends on how many rounds a job
 gets, not on which: appendix H's order of regimes holds by itself, as rounds are spent on the regimes in order.
+
+A long window is of few columns: the first ones are of one round each, later ones of ever more. Then n_j is one of the columns'
+ends, or all that the job needs; arrays count these choices, and ``spent`` says how many rounds they are.
 """
 
 from __future__ import annotations
@@ -21,19 +24,23 @@ RHO_RANGE = (0.2, 5.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """The planning problem of J jobs over T rounds.
+    """The planning problem of J jobs over T rounds in C columns, of which a job has C + 1 choices.
 
     Attributes
     ----------
     gpus : Int[J], gang sizes, at least 1 and at most ``capacity``.
-    value : Float[J, T+1], weighted log of progress after n rounds; never falls in n.
-    left : Float[J, T+1], isolated seconds left after n rounds; falls by at most a round's length, never below 0.
-    useful : Int[J], rounds after which more change nothing.
+    lengths : Int[C], rounds in each column, at least 1; they add up to T.
+    spent : Int[J, C+1], rounds of each choice: all up to a column's end, but no more than the job needs.
+    value : Float[J, C+1], weighted log of progress at each choice; never falls.
+    left : Float[J, C+1], isolated seconds left; falls by at most a round's length for each round, never below 0.
+    useful : Int[J], choices after which more change nothing.
     pull : price of a second of H, >= 0.
     capacity : GPUs in each round.
     """
 
     gpus: Int
+    lengths: Int
+    spent: Int
     value: Float
     left: Float
     useful: Int
@@ -48,17 +55,32 @@ class Window:
     @property
     def rounds(self) -> int:
         """T."""
-        return int(self.value.shape[1]) - 1
+        return int(self.lengths.sum())
+
+    @property
+    def room(self) -> int:
+        """GPU-rounds in the window."""
+        return self.capacity * self.rounds
+
+    def takes(self, n: Int) -> Int:
+        """Rounds of these choices, [J]."""
+        out: Int = self.spent[np.arange(self.jobs), n]
+        return out
+
+    def reached(self, rounds: Int) -> Int:
+        """[J], the last choice that so many rounds hold."""
+        out: Int = np.minimum((self.spent <= rounds[:, None]).sum(axis=1) - 1, self.useful)
+        return out
 
     def makespan(self, n: Int) -> Seconds:
-        """H, the lower bound of the time that all jobs' work takes after these rounds (eq. 10, with gangs)."""
+        """H, the lower bound of the time that all jobs' work takes after these choices (eq. 10, with gangs)."""
         if not self.jobs:
             return 0.0
         left = self.left[np.arange(self.jobs), n]
         return max(float(self.gpus @ left) / self.capacity, float(left.max()))
 
     def objective(self, n: Int) -> float:
-        """Welfare less the price of H at these counts, [J]."""
+        """Welfare less the price of H at these choices, [J]."""
         return float(self.value[np.arange(self.jobs), n].sum()) - self.pull * self.makespan(n)
 
 
@@ -93,8 +115,29 @@ def budgets(rho: Float, power: float, weight: Float) -> Float:
     return out
 
 
+def needed(ahead: Ahead, skipped: Float, started: Float, round_s: Seconds) -> Int:
+    """Rounds that each job needs to its end, [J], its start included."""
+    after = ahead.left_s - started
+    rounds: Int = np.where(after > 1e-9, np.ceil((after + skipped) / round_s - 1e-9), 0.0).astype(np.int64)
+    return rounds
+
+
+def columns(rounds: int, fine: int = 20, growth: float = 0.1) -> Int:
+    """Rounds in each column of a window of about so many: ``fine`` single ones, then each a tenth of all before it."""
+    out, total = [1] * min(rounds, fine), min(rounds, fine)
+    while total < rounds:
+        out.append(max(1, round(growth * total)))
+        total += out[-1]
+    return np.array(out, dtype=np.int64)
+
+
+def all_work(rounds: Int, gpus: Int, capacity: int) -> int:
+    """T of a window that holds all work: the rounds that it fills, and the longest job's after them (Graham's bound)."""
+    return max(-(-int(gpus @ rounds) // max(capacity, 1)) + int(rounds.max(initial=0)), 1)
+
+
 def window_of(
-    ahead: Ahead, gpus: Int, *, weight: Float, skipped: Float, started: Float, rounds: int, round_s: Seconds,
+    ahead: Ahead, gpus: Int, *, weight: Float, skipped: Float, started: Float, lengths: Int, round_s: Seconds,
     pull: float, capacity: int,
 ) -> Window:  # fmt: skip
     """The problem from forecasts.
@@ -103,14 +146,17 @@ def window_of(
     ----------
     weight : [J], factor of each job's log of progress.
     skipped : [J], seconds of a job's first round that its start takes.
-    started : [J], seconds that it trains before the window begins.
+    started : [J], seconds that it trains before the window begins. ``lengths`` : [C], rounds in each column.
     """
-    granted = np.maximum(np.arange(rounds + 1) * round_s - skipped[:, None], 0.0)
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    spent = np.minimum(ends, needed(ahead, skipped, started, round_s)[:, None])
+    granted = np.maximum(spent * round_s - skipped[:, None], 0.0)
     seconds = np.minimum(started[:, None] + granted, ahead.left_s[:, None])
     left = np.maximum(ahead.left_s[:, None] - seconds, 0.0)
     # A job without progress would be worth -inf: everybody is taken to have done one isolated round.
     done = progress(ahead, seconds) + np.minimum(round_s / ahead.isolated_s, 1.0)[:, None]
-    useful = np.minimum((left > 1e-9).sum(axis=1), rounds)
+    useful = np.minimum((left > 1e-9).sum(axis=1), len(lengths))
     return Window(
-        gpus=gpus, value=weight[:, None] * np.log(done), left=left, useful=useful, pull=pull, capacity=capacity
-    )
+        gpus=gpus, lengths=lengths, spent=spent, value=weight[:, None] * np.log(done), left=left, useful=useful,
+        pull=pull, capacity=capacity,
+    )  # fmt: skip

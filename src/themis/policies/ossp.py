@@ -15,9 +15,8 @@ from themis.errors import InputError
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
-from themis.planning.window import window_of
 from themis.policies.api import Level, Pace, Workbench
-from themis.policies.planned import View, solved
+from themis.policies.planned import Effort, View, solved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +48,7 @@ class Ossp:
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """The plan of least H, the longest jobs first; the proof is in seconds of H, negated."""
         view = View.of(snapshot, self.round_s)
-        nothing = np.zeros(len(view.rows))
-        window = window_of(
-            view.ahead, view.gpus, weight=nothing, skipped=view.start_s, started=view.started, rounds=self.window,
-            round_s=self.round_s, pull=1.0, capacity=int(snapshot.machine_gpus.sum()),
-        )  # fmt: skip
-        # Due is a job the earlier, the more it has left: nobody has slack, and the longest go first.
-        return solved(snapshot, view, window, due=-view.ahead.left_s, gap=1e-3, nodes=2000, scale=1.0)
+        capacity = int(snapshot.machine_gpus.sum())
+        window = view.window(self.window, weight=np.zeros(len(view.rows)), pull=1.0, capacity=capacity)
+        # The longest go first; where two would go on changing places, who runs stays.
+        return solved(snapshot, view, window, due=-view.ahead.left_s, stay=True, effort=Effort())

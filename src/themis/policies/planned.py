@@ -12,24 +12,40 @@ from themis.model.snapshot import Snapshot
 from themis.model.units import Bool, Float, Int, Seconds, round_end
 from themis.placement.packing import most_gpus
 from themis.planning.counts import best_counts
-from themis.planning.order import ordered
-from themis.planning.window import Window
+from themis.planning.order import Schedule, ordered
+from themis.planning.window import Window, all_work, columns, needed, window_of
 
 HANDED_OUT = 20
-"""Rounds of a plan that the core is given: long before they are over something happens, and it is planned anew."""
+"""Rounds of a plan that the core is given: long before they are over something happens, and it is planned anew. So many
+columns of any window are single rounds."""
 
 
-def solved(s: Snapshot, view: View, window: Window, *, due: Float, gap: float, nodes: int, scale: float) -> Solved:
-    """Counts, their layout, and what is idle now given to who waits; objective and bound are divided by ``scale``."""
-    counts = best_counts(window, gap=gap, nodes=nodes)
-    accept = gap * (counts.bound - counts.idle)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """``gap`` : relative, at which a solve ends. ``nodes`` : of its integer program at most."""
+
+    gap: float = 1e-3
+    nodes: int = 2000
+
+
+def solved(
+    s: Snapshot, view: View, window: Window, *, due: Float, stay: bool, effort: Effort, scale: float = 1.0
+) -> Solved:
+    """Counts, their layout, and what is idle now given to who waits; objective and bound are divided by ``scale``.
+
+    Parameters
+    ----------
+    due : [J], of two jobs the one with the lower goes first. stay : but whoever runs goes on before either.
+    """
+    counts = best_counts(window, gap=effort.gap, nodes=effort.nodes)
     plan = ordered(
-        window, counts.n, running=view.running, rank=due, slack=view.slack(due), by_rank=HANDED_OUT, accept=accept
-    )
-    run = view.columns(s, plan.run, due)
-    out = np.zeros((s.jobs, min(run.shape[1], HANDED_OUT + 1)), dtype=bool)
-    out[view.rows] = run[:, : out.shape[1]]
-    starts, ends = view.forecast(run, window)
+        window, counts.n, running=view.running, rank=due, stay=stay, by_rank=HANDED_OUT,
+        accept=effort.gap * (counts.bound - counts.idle),
+    )  # fmt: skip
+    run = view.columns(s, plan.run[:, :HANDED_OUT].astype(bool), due)
+    out = np.zeros((s.jobs, run.shape[1]), dtype=bool)
+    out[view.rows] = run
+    starts, ends = view.forecast(run[:, 0], plan, window)
     proof = Proof(
         objective=(counts.objective - plan.loss) / scale, bound=counts.bound / scale, method="plan",
         job=s.job_id[view.rows], starts=starts, ends=ends,
@@ -42,7 +58,7 @@ class View:
     """What the plan reads of a snapshot, for the jobs that fit.
 
     ``start_s`` : seconds that a job's start takes, 0 for those that run. ``started`` : seconds that those who hold GPUs
-    train before the next round begins at ``begin``. ``fair`` : the fair finish, arrival plus P N.
+    train before the next round begins at ``begin``.
     ``weight`` : its app's.
     """
 
@@ -54,16 +70,21 @@ class View:
     started: Float
     elapsed: Float
     weight: Float
-    fair: Float
     rows: Int
     begin: Seconds
     now: Seconds
     round_s: Seconds
 
-    def slack(self, due: Float) -> Float:
-        """Rounds that each job may still wait without missing ``due``; 0 or less: it must run, or is late."""
-        out: Float = (due - self.begin - self.ahead.left_s) / self.round_s
-        return out
+    def window(self, rounds: int, *, weight: Float, pull: float, capacity: int) -> Window:
+        """The planning problem; ``rounds`` in its window, 0 for one that holds all work."""
+        need = needed(self.ahead, self.start_s, self.started, self.round_s)
+        lengths = (
+            np.ones(rounds, dtype=np.int64) if rounds else columns(all_work(need, self.gpus, capacity), HANDED_OUT)
+        )
+        return window_of(
+            self.ahead, self.gpus, weight=weight, skipped=self.start_s, started=self.started, lengths=lengths,
+            round_s=self.round_s, pull=pull, capacity=capacity,
+        )  # fmt: skip
 
     @classmethod
     def of(cls, s: Snapshot, round_s: Seconds) -> View:
@@ -81,12 +102,12 @@ class View:
         return cls(
             ahead=ahead, gpus=gpus, held=held, running=running,
             start_s=np.where(running, 0.0, _start_seconds(s)[rows]),
-            started=np.where(held, begin - s.now, 0.0), elapsed=s.now - arrival, weight=s.app_weight[s.job_app[rows]],
-            fair=arrival + ahead.isolated_s * ahead.contention, rows=rows, begin=begin, now=s.now, round_s=round_s,
+            started=np.where(held, begin - s.now, 0.0), elapsed=s.now - arrival,
+            weight=s.app_weight[s.job_app[rows]], rows=rows, begin=begin, now=s.now, round_s=round_s,
         )  # fmt: skip
 
     def columns(self, s: Snapshot, run: Bool, due: Float) -> Bool:
-        """The plan's rounds as columns, the first one from now on; GPUs that it leaves idle now go to who waits."""
+        """The plan's first rounds as columns, the first one from now on; GPUs that it leaves idle now go to who waits."""
         if self.begin > s.now:
             run = np.concatenate([np.zeros((len(run), 1), dtype=bool), run], axis=1)
             soon = run[:, 1] if run.shape[1] > 1 else run[:, 0]
@@ -105,26 +126,34 @@ class View:
     def _worth_a_start(self, j: int) -> bool:
         return self.begin == self.now or self.begin - self.now > self.start_s[j]
 
-    def forecast(self, run: Bool, window: Window) -> tuple[Float, Float]:
-        """When each job runs next, and when it is forecast to end.
+    def forecast(self, now: Bool, plan: Schedule, window: Window) -> tuple[Float, Float]:
+        """When each job runs next, and when it is forecast to end; ``now`` [J], who runs from this moment on.
 
         What is left after the window goes on at 1 / N of the time (eq. 9); who has no round in the window starts after it.
         """
-        jobs, over = np.arange(len(run)), self.begin + self.round_s * window.rounds
-        begins = over - self.round_s * np.arange(run.shape[1], 0, -1)
-        begins[0] = self.now
-        lasts = np.append(np.diff(begins), self.round_s)
-        starts = np.where(run.any(axis=1), begins[run.argmax(axis=1)], over)
-        starts = np.where(self.held, self.now, starts)
-        trains = np.cumsum(run * lasts, axis=1)
-        trains = np.maximum(trains - self.start_s[:, None], 0.0) + self.started[:, None]
+        early = self.begin - self.now  # seconds before the first round of the plan
+        rounds, until = plan.run.copy(), plan.until.copy()
+        if early <= 0 and rounds.shape[1]:
+            rounds[:, 0] = until[:, 0] = now
+        begins = self.begin + self.round_s * (np.cumsum(window.lengths) - window.lengths)
+        over = self.begin + self.round_s * window.rounds
+        first = np.argmax(rounds > 0, axis=1)
+        jobs = np.arange(len(rounds))
+        starts = begins[first] + self.round_s * (until - rounds)[jobs, first]
+        starts = np.where((rounds > 0).any(axis=1), starts, over)
+        starts = np.where(self.held | now, self.now, starts)
+        # Whoever starts now trains before the first round, too.
+        before = np.where(now, np.maximum(early - self.start_s, 0.0), self.started)
+        owed = np.where(now & (early > 0), np.maximum(self.start_s - early, 0.0), self.start_s)
+        trains = np.maximum(np.cumsum(rounds, axis=1) * self.round_s - owed[:, None], 0.0) + before[:, None]
         left = self.ahead.left_s
         done = np.greater_equal(trains, left[:, None] - 1e-6)
         last = np.argmax(done, axis=1)
-        within = begins[last] + lasts[last] - (trains[jobs, last] - left)
+        within = begins[last] + self.round_s * until[jobs, last] - (trains[jobs, last] - left)
         beyond = over + (left - trains[:, -1]) * self.ahead.contention
         ends = np.where(np.any(done, axis=1), within, beyond)
-        return starts, np.where(self.started >= left, self.now + left, ends)
+        begun = np.where(now, self.start_s, 0.0)
+        return starts, np.where(before >= left, self.now + begun + left, ends)
 
 
 def _start_seconds(s: Snapshot) -> Float:

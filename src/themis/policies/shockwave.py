@@ -3,8 +3,8 @@
     maximise  1/(N M) sum_j rho_j^k log UTIL_j(n_j)  -  lambda/Z0 * H(n)                     (§6, eq. 11)
 
 over the rounds n_j of each job: UTIL_j is its progress over the forecast regimes, rho_j^k its budget, H the lower bound of
-the makespan. Which rounds these are changes nothing in the objective, and is decided by the fair finish of a job, its arrival
-plus P N, which finish-time fairness compares with: who would miss it by waiting comes first, then who is due first.
+the makespan. Which rounds these are changes nothing in the objective. They are dealt in order of the finishes that jobs are
+promised (``themis.planning.promise``): arrival plus P N where that can be kept.
 
 Differs from the paper: decision 0010. Leaves out: GPUs of different speed (one pool of GPUs that are alike).
 """
@@ -14,14 +14,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from themis.errors import InputError
 from themis.forecast.rules import Forecaster, Rule
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
-from themis.planning.window import budgets, forecast_rho, window_of
+from themis.planning.promise import Claims, promised
+from themis.planning.window import budgets, forecast_rho
 from themis.policies.api import Level, Pace, Workbench
-from themis.policies.planned import View, solved
+from themis.policies.planned import Effort, View, solved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +33,8 @@ class Shockwave:
 
     Attributes
     ----------
-    round_s : length of a round, D. ``window`` : rounds planned ahead, T, 1 to 1000 (decision 0010 says why so many).
+    round_s : length of a round, D. ``window`` : rounds planned ahead, T, to 1000; 0 for as many as all work at hand takes.
+    patience : how much worse off than the least that all could keep to a job may be for the sake of others, 1 to 1000.
     power : k, budgets are the forecast finish-time fairness to this power, 0 to 10.
     makespan : lambda, price of the makespan's lower bound, 0 or more.
     forecast, noise : see ``themis.forecast.rules.Forecaster``.
@@ -40,7 +44,8 @@ class Shockwave:
     """
 
     round_s: Seconds = 120.0
-    window: int = 120
+    window: int = 0
+    patience: float = 1.0
     power: float = 5.0
     makespan: float = 0.1
     forecast: Rule = Rule.RESTATEMENT
@@ -56,7 +61,8 @@ class Shockwave:
 
     def __post_init__(self) -> None:
         ranges = (
-            ("window", 1, 1000), ("power", 0, 10), ("makespan", 0, 1e6), ("noise", 0, 1), ("gap", 0, 1), ("nodes", 1, 1e9),
+            ("window", 0, 1000), ("patience", 1, 1000),
+            ("power", 0, 10), ("makespan", 0, 1e6), ("noise", 0, 1), ("gap", 0, 1), ("nodes", 1, 1e9),
         )  # fmt: skip
         for name, low, high in ranges:
             if not low <= getattr(self, name) <= high:
@@ -78,9 +84,16 @@ class Shockwave:
         capacity = int(snapshot.machine_gpus.sum())
         scale = max(len(view.rows) * capacity, 1)
         # Equation 11 times N M.
-        window = window_of(
-            view.ahead, view.gpus, weight=budgets(forecast_rho(view.ahead, view.elapsed), self.power, view.weight),
-            skipped=view.start_s, started=view.started, rounds=self.window, round_s=self.round_s, capacity=capacity,
+        window = view.window(
+            self.window, weight=budgets(forecast_rho(view.ahead, view.elapsed), self.power, view.weight), capacity=capacity,
             pull=self.makespan * scale / max(float(view.ahead.isolated_s.sum()), 1e-9),
         )  # fmt: skip
-        return solved(snapshot, view, window, due=view.fair, gap=self.gap, nodes=self.nodes, scale=scale)
+        ahead, since = view.ahead, view.elapsed + (view.begin - view.now)
+        claims = Claims(
+            since=since, fair=ahead.isolated_s * ahead.contention, left=np.maximum(ahead.left_s - view.started, 0.0),
+            gpus=view.gpus, capacity=max(capacity, 1),
+        )  # fmt: skip
+        due = promised(claims, self.patience)
+        return solved(
+            snapshot, view, window, due=due, stay=False, effort=Effort(gap=self.gap, nodes=self.nodes), scale=scale
+        )
