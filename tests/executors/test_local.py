@@ -208,6 +208,9 @@ def test_started_as_root_jobs_run_as_their_submitter() -> None:
             world.until(JobReached)
             assert world.checkpoint("who").read_text() == "nobody\n"
             assert " nobody" in world.logs()
+            assert world.checkpoint("who").parent.stat().st_mode & 0o077 == 0, (
+                "another user's checkpoints are none of mine"
+            )
         named = folder / "roots-own"
         named.mkdir()
         with live(folder / "b", shell("true", user="nobody", checkpoint_dir=str(named / "new"))) as world:

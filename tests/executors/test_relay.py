@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +17,9 @@ from processes import left_of, wait_until
 from themis.errors import InputError
 from themis.executors.ray_nodes import as_node
 from themis.node.channel import Closed
+from themis.node.gpus import Claim, claim_all, release
 from themis.node.messages import Hello, Lease, Message, Renew, decode, encode
-from themis.node.relay import Relay
+from themis.node.relay import Relay, not_planted
 
 slow = pytest.mark.slow
 
@@ -49,6 +52,22 @@ def talk(relay: Relay, session: int, until: type[Message]) -> list[Message]:  # 
 
     wait_until(came, lambda: f"a {until.__name__} came; heard {heard}")
     return heard
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make folders of others")
+def test_folders_that_another_user_planted_are_refused(tmp_path: Path) -> None:
+    shared = tmp_path / "tmp"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    for folder in (shared / "themis", shared / "mine"):
+        (folder / "m0").mkdir(parents=True)
+    os.chown(shared / "themis", 65534, 65534)
+    with pytest.raises(InputError, match="themis is another user's"):
+        not_planted(shared / "themis" / "m0")
+    not_planted(shared / "mine" / "m0")
+    (shared / "link").symlink_to(shared / "mine")
+    with pytest.raises(InputError, match="another user's"):
+        not_planted(shared / "link" / "m0")
 
 
 @slow
@@ -166,3 +185,43 @@ def test_gpus_stay_claimed_as_long_as_the_agent_lives(tmp_path: Path, monkeypatc
     assert other.describe()["devices"] == ["GPU-0"]
     again.close()
     other.close()
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from themis.node.agent import hold
+hold(Path(sys.argv[1]))
+print(flush=True)
+input()
+"""
+
+
+def test_two_homes_of_one_machine_never_have_the_same_gpu_but_one_home_finds_its_jobs_again(tmp_path: Path) -> None:
+    devices, folder = ["GPU-0", "GPU-1"], tmp_path / "claims"
+
+    def start(home: str, devices: list[str] = devices) -> list[Claim]:
+        return claim_all(devices, tmp_path / home, [tmp_path / home / "m0"], folder)
+
+    first = start("one")
+    with pytest.raises(InputError, match="0 of 2 GPUs"):
+        start("two")
+    agent = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path / "one" / "m0")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        pass_fds=[held.lock for held in first],
+    )  # fmt: skip
+    assert agent.stdout is not None
+    agent.stdout.readline()
+    release(first)  # the arbiter was killed; its agent lives
+    with pytest.raises(InputError, match="0 of 2 GPUs"):
+        start("two")
+    again = start("one")
+    agent.communicate(b"\n")
+    with pytest.raises(InputError, match="0 of 1 GPUs"):
+        start("two", ["GPU-1"])
+    release(again)
+    other = start("two", ["GPU-1"])
+    with pytest.raises(InputError, match="1 of 2 GPUs"):
+        start("one")
+    release(other)
+    assert (tmp_path / "claims").stat().st_mode & 0o7777 == 0o1777

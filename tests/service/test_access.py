@@ -23,7 +23,7 @@ from themis.errors import InputError, UnknownName
 from themis.service.access import Access, Caller, Forbidden
 from themis.service.config import Config
 from themis.service.submission import _signed
-from themis.service.up import Service, running
+from themis.service.up import Service, _let_pass, running
 
 # ---- tokens -------------------------------------------------------------------------------------------------------------
 
@@ -41,6 +41,20 @@ def test_a_token_stands_for_its_user_until_it_is_replaced_or_removed(tmp_path: P
     assert access.caller(f"Bearer {second}") is None
     with pytest.raises(UnknownName, match="unknown user 'bob'"):
         access.remove("bob")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's jobs run as others")
+def test_submitters_pass_through_roots_home_and_nobody_looks_around(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    _let_pass(home, Config(single_trust=True))
+    assert home.stat().st_mode & 0o777 == 0o700
+    tmp_path.chmod(0o700)
+    _let_pass(home, Config())
+    assert home.stat().st_mode & 0o777 == 0o711
+    assert "cannot pass" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,22 @@ def read_endpoint(home: Path) -> Endpoint:
         raise InputError(f"{path} cannot be read ({error}); start the arbiter anew.") from None
 
 
+def write_private(path: Path, text: str) -> None:
+    """Replace a file that its owner alone may read, in one step that also a loss of power does not cut in two."""
+    draft = path.with_name(f".{path.name}")
+    draft.unlink(missing_ok=True)
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
 def write_endpoint(home: Path, endpoint: Endpoint) -> None:
     """Say where the arbiter answers, in one step."""
     draft = home / ".endpoint.json"
@@ -56,11 +72,7 @@ def log_in(home: Path, address: str, token: str) -> None:
         raise InputError(f"{home} is the home of an arbiter of your own; choose another with --home, or {HOME}.")
     home.mkdir(parents=True, exist_ok=True)
     home.chmod(0o700)
-    draft = home / ".token"
-    draft.unlink(missing_ok=True)
-    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(token + "\n")
-    draft.replace(home / "token")
+    write_private(home / "token", token + "\n")
     write_endpoint(home, Endpoint(grpc=address, http="", pid=0))
 
 
@@ -85,6 +97,5 @@ def make_token(home: Path) -> str:
     """The home's token, made where there is none."""
     path = home / "token"
     if not path.exists():
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_urlsafe(32) + "\n")
+        write_private(path, secrets.token_urlsafe(32) + "\n")
     return read_token(home)

@@ -30,6 +30,7 @@ from themis.model.cluster import Machine
 from themis.model.events import Command, Event, Grant
 from themis.model.workload import App
 from themis.node.channel import Closed, SocketChannel, listen
+from themis.node.gpus import Claim, release
 from themis.node.keeper import clock
 from themis.node.messages import Hello, Message, NodeFound, NodeLeaves, ProtocolError
 
@@ -47,6 +48,7 @@ class LocalExecutor(Executor):
     emit : gets every event, in order, from the executor's own thread; ``note`` likewise what is no event.
     pace : believed steps per second, for jobs that report nothing.
     allow_root : let jobs run as root where this process is.
+    claims : the machine's GPUs, claimed; agents and what they start keep them so.
     """
 
     def __init__(
@@ -61,7 +63,9 @@ class LocalExecutor(Executor):
         pace: Pace | None = None,
         allow_root: bool = False,
         respawn: bool = True,
+        claims: Sequence[Claim] = (),
     ) -> None:
+        self.claims = claims
         self.root, self.hosts, self.emit, self.note = root.resolve(), tuple(hosts), emit, note
         self.settings = settings or NodeSettings()
         self.allow_root, self.respawn = allow_root, respawn
@@ -131,6 +135,7 @@ class LocalExecutor(Executor):
             self._thread.join(timeout_s)
         self._end_agents(timeout_s)
         self._server.close()
+        release(self.claims)
         self._raise()
 
     def __enter__(self) -> LocalExecutor:
@@ -264,12 +269,17 @@ class LocalExecutor(Executor):
 
     def _spawn(self, n: int) -> None:
         name = self.hosts[n].machine.name
+        locks = [held.lock for held in self.claims]
         command = [
             sys.executable, "-m", "themis.node", "--node", name, "--root", str(self.root / "nodes" / name), "--leave",
             "--connect", str(self.root / "arbiter" / "agents.sock"), "--renew-s", str(self.settings.renew_s),
+            *(word for lock in locks for word in ("--claim", str(lock))),
         ]  # fmt: skip
         self.agents[n] = subprocess.Popen(
-            command + ["--allow-root"] * self.allow_root, stdin=subprocess.DEVNULL, start_new_session=True
+            command + ["--allow-root"] * self.allow_root,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=locks,
         )
 
     def _revive(self) -> None:

@@ -6,14 +6,17 @@ and ranks that it started. So a GPU is free for another agent once nothing of th
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
 from themis.errors import InputError
+from themis.node.locks import inhabited
 
 CLAIMS = Path("/var/tmp/themis-gpus")
 _BARE = re.compile(r"[^A-Za-z0-9.-]+")
@@ -27,21 +30,30 @@ class Claim:
     lock: int
 
 
-def claim(devices: Sequence[str], count: int, folder: Path = CLAIMS) -> list[Claim]:
+def claim(devices: Sequence[str], count: int, folder: Path = CLAIMS, *, ours: Set[str] = frozenset()) -> list[Claim]:
     """Claim so many of these GPUs, in this order; all or none.
+
+    Parameters
+    ----------
+    ours : those that something which this home started still has claimed; they are shared with it.
 
     Raises
     ------
     InputError : fewer are free; another agent of this machine, or jobs that it left, have the others.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(parents=True)
+        folder.chmod(0o1777)  # every user of the machine claims here
     got: list[Claim] = []
     for device in devices:
         if len(got) == count:
             break
-        lock = os.open(folder / device, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        lock = _open(folder / device)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if device not in ours:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Held by many from here on, but nobody else gets it alone; whoever did so in between has it.
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(lock)
         else:
@@ -52,6 +64,42 @@ def claim(devices: Sequence[str], count: int, folder: Path = CLAIMS) -> list[Cla
             f"{len(got)} of {len(devices)} GPUs of this machine are free, {count} are wanted; another node agent, or jobs "
             "that it left, have the others."
         )
+    return got
+
+
+def _open(path: Path) -> int:
+    """A lock needs no right to write; the file may be another user's, and a link in its place is none of ours."""
+    try:
+        try:
+            return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            made = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            os.fchmod(made, 0o644)
+            return made
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; GPUs of this machine are claimed there.") from None
+
+
+def claim_all(devices: Sequence[str], root: Path, machines: Iterable[Path], folder: Path = CLAIMS) -> list[Claim]:
+    """Claim these GPUs for the home of ``root``; what an arbiter before this one left on them may go on.
+
+    ``machines`` : folders of its agents.
+
+    Raises
+    ------
+    InputError : another home, or another node agent, has some of them.
+    """
+    if not devices:
+        return []
+    record = root / "devices.json"
+    ours: set[str] = set()
+    if record.exists() and any(inhabited(machine) for machine in machines):
+        ours = set(json.loads(record.read_text()))
+    got = claim(devices, len(devices), folder, ours=ours)
+    root.mkdir(parents=True, exist_ok=True)
+    draft = record.with_name(".devices.json")
+    draft.write_text(json.dumps([held.device for held in got]))
+    draft.replace(record)
     return got
 
 

@@ -11,12 +11,12 @@ the relay that comes next finds the agent where it was.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import select
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -28,6 +28,7 @@ from themis.errors import InputError
 from themis.node import keeper
 from themis.node.channel import Closed, listen
 from themis.node.gpus import Claim, claim, nvml_gpus, release
+from themis.node.locks import locked
 from themis.node.messages import PROTOCOL
 
 WAIT_S = 1.0
@@ -64,6 +65,9 @@ class Relay:
         self.read: dict[Path, tuple[int, int]] = {}
         """Of each log that is followed: (inode, bytes read)."""
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        not_planted(self.root)
+        # Root's jobs run as their submitters, who must come through to their own folders.
+        self.root.chmod(0o711 if os.geteuid() == 0 else 0o700)
         # The latest relay of a folder is the one that counts: an engine may start another before the last one is dead.
         self.mark = f"{os.getpid()} {keeper.clock()}"
         (self.root / "relay").write_text(self.mark)
@@ -224,12 +228,7 @@ class Relay:
 
     def _kept(self) -> bool:
         """Whether an agent holds the folder's lock."""
-        with contextlib.suppress(OSError), open(self.root / "agent.lock", "rb+") as lock:
-            try:
-                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
+        return locked(self.root / "agent.lock")
 
     def _drop(self) -> None:
         """Hang up on the agent. Whoever reads from it meanwhile sees its end; it is closed when nobody can any more."""
@@ -256,6 +255,23 @@ class Relay:
         with self.lock:
             self.session += 1
             self._drop()
+
+
+def not_planted(folder: Path) -> None:
+    """Where anybody may make folders, as in /var/tmp, ours must not be another's, who could put his own tasks in its place.
+
+    Raises
+    ------
+    InputError : it is.
+    """
+    for path in (folder, *folder.parents):
+        above, found = path.parent.stat().st_mode, path.lstat()
+        if (
+            above & stat.S_IWOTH
+            and path != path.parent
+            and (found.st_uid not in (0, os.geteuid()) or path.is_symlink())
+        ):
+            raise InputError(f"{path} is another user's, so it is not safe for tasks; choose another node_root.")
 
 
 def physical(first: Sequence[str] = ()) -> list[str]:

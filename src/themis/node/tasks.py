@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import math
 import os
@@ -28,6 +27,7 @@ from typing import Any
 from themis.errors import InputError
 from themis.node import keeper
 from themis.node.environment import rank_env
+from themis.node.locks import locked
 from themis.node.messages import TaskReport, TaskSpec, TaskState, build
 
 PORTS = range(20000, 32000)
@@ -73,7 +73,9 @@ class Task:
         draft = folder.with_name(f".{spec.task}.new")
         shutil.rmtree(draft, ignore_errors=True)
         (draft / "reports").mkdir(parents=True)
+        (draft / "reports").chmod(0o700)
         _give(draft / "reports", spec.user)
+        _show(draft, spec.user)
         logs.mkdir(parents=True, exist_ok=True)
         _show(logs, spec.user)
         if spec.make_checkpoint_dir:
@@ -118,15 +120,8 @@ class Task:
     # ---- what can be seen ----------------------------------------------------------------------------------------
 
     def alive(self) -> bool:
-        """Whether its keeper is: the kernel drops the lock with the process, however that ends."""
-        if self.process is not None:
-            return self.process.poll() is None
-        with contextlib.suppress(OSError), open(self.folder / "lock", "rb+") as lock:
-            try:
-                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
+        """Whether its keeper is."""
+        return locked(self.folder / "lock") if self.process is None else self.process.poll() is None
 
     def state(self) -> TaskState:
         """How it stands now. A keeper that is gone without an end takes its ranks with it: cause ``lost``."""
@@ -256,7 +251,7 @@ def _make_for(path: Path, spec: TaskSpec) -> None:
     """The folder, owned by the job's user from the moment that it is made."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir()
+        path.mkdir(mode=0o700)
         _give(path, spec.user)
     except FileExistsError:
         return

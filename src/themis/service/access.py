@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import os
 import re
 import secrets
 import threading
@@ -16,6 +15,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from themis.client.home import write_private
 from themis.errors import InputError, UnknownName
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -101,11 +101,7 @@ class Access:
         return dict(sorted(self._accounts.items()))
 
     def _write(self, accounts: dict[str, Account]) -> None:
-        draft = self.path.with_name(".users.json")
-        draft.unlink(missing_ok=True)
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump({name: asdict(account) for name, account in sorted(accounts.items())}, file, indent=1)
-        draft.replace(self.path)
+        write_private(self.path, json.dumps({name: asdict(a) for name, a in sorted(accounts.items())}, indent=1))
         self._accounts = accounts
 
 

@@ -47,7 +47,7 @@ def _home(home: Path) -> tuple[str, str]:
     if not home.exists():
         return "note", f"{home} is not there yet; `themis up` makes it"
     mode = home.stat().st_mode & 0o777
-    if mode & 0o077:
+    if mode & 0o066:
         return "wrong", f"{home} has mode {mode:o}, others can look into it; chmod 700 {home}"
     return ("ok", str(home)) if os.access(home, os.W_OK) else ("wrong", f"{home} cannot be written")
 

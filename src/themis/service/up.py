@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import signal
 import threading
@@ -22,6 +23,7 @@ from themis.executors.hosts import NodeSettings
 from themis.executors.local import LocalExecutor
 from themis.executors.program import Programs
 from themis.executors.ray import NODE_ROOT, RayExecutor, RaySettings, owner_of
+from themis.node.gpus import claim_all
 from themis.profiles.library import load_book
 from themis.profiles.speed import ProfileBook
 from themis.service.access import Access
@@ -32,6 +34,8 @@ from themis.service.http import serve_http
 from themis.service.journal import Journal
 from themis.service.machines import find_hosts
 from themis.service.server import serve
+
+log = logging.getLogger("themis.service")
 
 NODES_S = 60.0
 """How long the first node of an engine is waited for."""
@@ -77,8 +81,14 @@ def running(home: Path, config: Config) -> Iterator[Service]:
 
 def start(home: Path, config: Config) -> Service:
     """Start a service in a home that is locked already."""
+    _let_pass(home, config)
     access = Access(home, make_token(home), user_name())
     hosts = find_hosts(config) if config.engine == "local" else ()
+    # Whoever has another home here must not lease the same GPUs.
+    claims = claim_all(
+        [device for host in hosts for device in host.devices], home / "run",
+        [home / "run" / "nodes" / host.machine.name for host in hosts],
+    )  # fmt: skip
     nodes = NodeSettings(
         lease_s=config.node_lease_s,
         renew_s=config.node_renew_s,
@@ -95,7 +105,7 @@ def start(home: Path, config: Config) -> Service:
             )  # fmt: skip
         return LocalExecutor(
             home / "run", hosts, programs, heard, heard, settings=nodes, pace=believed_pace(book),
-            allow_root=config.allow_root,
+            allow_root=config.allow_root, claims=claims,
         )  # fmt: skip
 
     book = load_book(config.profiles, home / "profiles")
@@ -152,6 +162,19 @@ def serve_until_told(home: Path, config: Config, say: Callable[[Service], None],
                 signal.signal(number, handler)
         if broken is not None:
             raise broken
+
+
+def _let_pass(home: Path, config: Config) -> None:
+    """Where jobs run as their submitters, these must come through to the folders of their own jobs; nobody may look around."""
+    if os.geteuid() != 0 or config.single_trust:
+        return
+    home.chmod(0o711)
+    shut = [folder for folder in home.parents if not folder.stat().st_mode & 0o001]
+    if shut:
+        log.warning(
+            "jobs run as their submitters, who cannot pass %s on the way to their folders in %s; choose another home, such "
+            "as /var/lib/themis, or chmod o+x %s.", shut[-1], home, shut[-1],
+        )  # fmt: skip
 
 
 @contextmanager
