@@ -129,6 +129,30 @@ def test_debugging_shows_the_traceback(themis: Command, monkeypatch: pytest.Monk
         themis("simulate", "-p", "nobody")
 
 
+def test_a_mistyped_option_of_run_is_no_program(themis: Command) -> None:
+    ended = themis("run", "--gpu", "2", "--", "true")
+    assert ended.code == 2
+    assert "--gpus" in ended.err
+
+
+def test_what_follows_the_program_is_the_programs(themis: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    from themis.client.client import Client
+    from themis.errors import InputError
+
+    seen: list[object] = []
+
+    def submitted(self: Client, command: list[str], **more: object) -> object:
+        seen.append((command, more["gpus"]))
+        raise InputError("enough")
+
+    monkeypatch.setattr(Client, "__init__", lambda self, home=None: None)
+    monkeypatch.setattr(Client, "__exit__", lambda self, *ended: None)
+    monkeypatch.setattr(Client, "run", submitted)
+    themis("run", "-g", "2", "python", "train.py", "--gpus", "8", "-g", "9")
+    themis("run", "--", "--strange")
+    assert seen == [(["python", "train.py", "--gpus", "8", "-g", "9"], (2, 2)), (["--strange"], (1, 1))]
+
+
 @pytest.mark.parametrize("gpus", ["0", "two", "3-1", "0-2", "2-x", "-1", ""])
 def test_gpus_of_a_command_that_make_no_sense_are_refused_before_it_is_submitted(themis: Command, gpus: str) -> None:
     ended = themis("run", "--gpus", gpus, "--", "true")

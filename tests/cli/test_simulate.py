@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -212,6 +213,7 @@ def test_every_listing_is_text_and_json(verb: str, themis: Command) -> None:
     text = themis(verb).out
     assert rows
     assert all(row["name"] in text for row in rows)
+    assert not {"=True", "=None"} & set(re.findall(r"=\w+", text))  # as one writes them
 
 
 @pytest.mark.parametrize("verb", ["simulate", "compare", "replay", "explain", "policies", "workloads", "clusters"])

@@ -15,7 +15,7 @@ from report_cases import MINI, fold, runs
 from themis.errors import InputError
 from themis.report import figures, timeline
 from themis.report.compare import compare
-from themis.report.figures import draw, write_figures
+from themis.report.figures import draw, gpu_time, write_figures
 from themis.report.series import Series
 from themis.report.style import FILE, PAGE, Drawing, colour, dash, inline_svg, save
 
@@ -63,6 +63,14 @@ def test_a_wrong_format_or_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(InputError, match="cannot write figures into"):
         write_figures(tmp_path / "file", compare(runs()))
+
+
+def test_bars_take_the_room_that_they_need() -> None:
+    rows = compare(runs(("themis",), seeds=1))
+    drawn = [gpu_time(rows * n, PAGE)[0].figure for n in (2, 4, 12)]
+    heights = [figure.get_figheight() for figure in drawn]
+    assert heights == sorted(set(heights))
+    assert [abs(np.subtract(*figure.axes[0].get_ylim())) for figure in drawn] == pytest.approx([2.2, 4.2, 12.2])
 
 
 def test_policies_beyond_the_colours_differ_in_dashes() -> None:

@@ -65,6 +65,9 @@ class FakeExecutor:
     def join(self, machine: Machine) -> None:
         self.joined.append(machine)
 
+    def check_user(self, user: str) -> None:
+        pass
+
     def start(self) -> None:
         pass
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import pytest
-from fake import request
+from fake import request, world
 
 from themis.cli import main
 from themis.client import themis_pb2 as pb
@@ -20,10 +22,38 @@ from themis.client.channel import METHODS
 from themis.client.client import Client, user_name
 from themis.client.home import log_in, read_token
 from themis.errors import InputError, UnknownName
+from themis.executors.local import LocalExecutor
 from themis.service.access import Access, Caller, Forbidden
 from themis.service.config import Config
-from themis.service.submission import _signed
+from themis.service.submission import _signed, submit
 from themis.service.up import Service, _let_pass, running
+
+# ---- whose rights jobs have ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("user", "expected"),
+    [
+        ("root", "would run as root. Submit it as another system user, or start the service with --allow-root"),
+        ("", "the service's own user, which is root. Start it as another user, or with --allow-root"),
+        ("no-such-user", "user 'no-such-user' does not exist on this machine"),
+    ],
+)
+def test_jobs_that_no_agent_would_start_are_refused_when_they_are_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str, expected: str
+) -> None:
+    local = SimpleNamespace(allow_root=False)
+    with world(tmp_path / "home", 1, single_trust=not user) as w:
+        monkeypatch.setattr(w.executor, "check_user", lambda name: LocalExecutor.check_user(local, name))
+        monkeypatch.setattr("os.geteuid", lambda: 0)
+        with pytest.raises(InputError, match=re.escape(expected)):
+            w.ask(lambda a: submit(a, request("a", user=user or "ada")))
+        assert w.arbiter.state.apps.size == 0
+        local.allow_root = True
+        if user in ("root", ""):
+            w.ask(lambda a: submit(a, request("a", user=user or "ada")))
+            assert w.arbiter.state.apps.size == 1
+
 
 # ---- tokens -------------------------------------------------------------------------------------------------------------
 

@@ -115,7 +115,7 @@ def test_a_command_runs_is_followed_and_leaves_its_record(client: Client, tmp_pa
 def test_a_command_that_fails_says_how(client: Client) -> None:
     made = client.run(["sh", "-c", "echo no >&2; exit 7"])
     app = client.wait(made.app, timeout_s=60)
-    assert (app.state, app.reason) == ("failed", "job job failed once, at last: exit code 7")
+    assert (app.state, app.reason) == ("failed", "its job failed once: exit code 7")
     assert b"".join(client.logs(made.app)) == b"no\n"
 
 
@@ -216,6 +216,7 @@ def test_status_is_json_over_http(service: Service, client: Client, home: Path) 
     assert get(service, f"/v1/apps/{made.app}", token)[1]["app"]["state"] == "completed"  # type: ignore[index]
     assert get(service, "/v1/events?after=0&limit=2", token)[1][0]["kind"] == "Header"  # type: ignore[index]
     assert get(service, "/v1/events?after=-1", token)[0] == 400
+    assert get(service, f"/v1/events?after={'9' * 5000}", token)[0] == 400
     assert get(service, "/v1/apps/nosuch", token)[0] == 404
     assert get(service, "/v1/nodesx", token)[0] == 404
     for page in ("history", "nodes", "share", "usage"):
@@ -238,7 +239,7 @@ def test_the_commands_print_what_the_service_knows(
     assert themis("run", "--gpus", "1", "--name", "first", "--", "sh", "-c", "echo from the job") == 0
     assert "from the job" in capfd.readouterr().out
     assert themis("run", "--", "sh", "-c", "exit 3") == 1
-    capfd.readouterr()
+    assert "failed: its job failed" in capfd.readouterr().err
     assert themis("history", "-o", "json") == 0
     rows = json.loads(capfd.readouterr().out)
     assert [row["state"] for row in rows if row["name"] == "first"] == ["completed"]

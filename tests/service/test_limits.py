@@ -174,7 +174,7 @@ def test_a_job_without_retries_ends_and_its_app_goes_on_and_fails_at_last(tmp_pa
         assert set(w.held()) == {0}
         assert row(w, 0).state == "running"
         w.finish(0)
-        assert (entry(w, 0).outcome, entry(w, 0).reason) == ("failed", "job j1 failed once, at last: exit code 5")
+        assert (entry(w, 0).outcome, entry(w, 0).reason) == ("failed", "job j1 failed once: exit code 5")
 
 
 def test_a_sweep_goes_on_without_a_job_that_was_given_up(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def run(
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not wait; print the app's number.")] = False,
     home: Home = None,
 ) -> None:
-    """Submit a command as an app of one job, and follow what it writes.
+    """Submit a command as an app of one job, and follow what it writes. Options stand before the command.
 
     Exit code 0 if it completed, else 1. Ctrl-C only stops following.
 
@@ -67,9 +67,10 @@ def run(
             return
         err.print(f"App {made.app}, {made.name}. Ctrl-C stops following, not the app.", highlight=False)
         copy_logs(client, made.app, follow=True)
-        state = client.wait(made.app).state
-    err.print(f"App {made.app} {state}.", highlight=False)
-    if state != "completed":
+        ended = client.wait(made.app)
+    why = f": {ended.reason}" if ended.reason else "."
+    err.print(f"App {made.app} {ended.state}{why}", markup=False, highlight=False, soft_wrap=True)
+    if ended.state != "completed":
         raise typer.Exit(1)
 
 

@@ -113,4 +113,6 @@ def _cell(value: object) -> str:
         return ", ".join(f"{k}={_cell(v)}" for k, v in value.items()) or "none"
     if isinstance(value, list | tuple):
         return ", ".join(map(_cell, value)) or "none"
+    if value is None or isinstance(value, bool):
+        return str(value).lower()  # as one writes it
     return f"{value:g}" if isinstance(value, float) else str(value) or "''"

@@ -22,7 +22,9 @@ def register(app: typer.Typer) -> None:
     ):  # fmt: skip
         app.command()(verb)
     app.command("dump")(ask.save_state)
-    app.command(context_settings={"ignore_unknown_options": True})(act.run)
+    app.command(context_settings={"allow_interspersed_args": False})(
+        act.run
+    )  # what follows the program is the program's
     app.add_typer(user.app, name="user")
     app.command()(user.login)
 

@@ -33,6 +33,7 @@ from themis.node.channel import Closed, SocketChannel, listen
 from themis.node.gpus import Claim, release
 from themis.node.keeper import clock
 from themis.node.messages import Hello, Message, NodeFound, NodeLeaves, ProtocolError
+from themis.node.tasks import user_for
 
 TICK_S = 0.1
 
@@ -118,6 +119,10 @@ class LocalExecutor(Executor):
     def join(self, machine: Machine) -> None:
         """One more machine; only an engine's nodes come later, see ``executors.ray``."""
         raise InvariantBroken(f"machine {machine.name} cannot join: machines of this one are given in the beginning.")
+
+    def check_user(self, user: str) -> None:
+        """Raise InputError if no agent would start jobs of this system user ("": the agents' own)."""
+        user_for(user, allow_root=self.allow_root)
 
     def close(self, *, stop_jobs: bool = True, timeout_s: float = 120.0) -> None:
         """Stop all gangs, or leave them to an arbiter that comes back within the lease; then end the agents."""

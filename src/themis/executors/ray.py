@@ -83,6 +83,9 @@ class RayExecutor(LocalExecutor):
         """The scheduler knows this machine under the next id."""
         self._do(lambda: self._join(machine))
 
+    def check_user(self, user: str) -> None:
+        """Nothing is known here of the rights that agents have on Ray's nodes; they refuse by themselves."""
+
     def _join(self, machine: Machine) -> None:
         self._machine[machine.name] = len(self.gangs.hosts)
         self.gangs.join(Host(machine=machine), clock())

@@ -227,9 +227,14 @@ def user_for(name: str, *, allow_root: bool) -> str:
     if name in ("", "root"):
         if allow_root:
             return ""
+        if name:
+            raise InputError(
+                "the job would run as root. Submit it as another system user, or start the service with --allow-root where "
+                "everybody may be root."
+            )
         raise InputError(
-            f"the node agent runs as root and the job's user is {name!r}, expected its submitter's system user. "
-            "Name one, or start the agent with --allow-root where everybody may be root."
+            "the job would run as the service's own user, which is root. Start it as another user, or with --allow-root "
+            "where everybody may be root."
         )
     try:
         pwd.getpwnam(name)

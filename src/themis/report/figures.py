@@ -233,12 +233,12 @@ def _end_of(cell: Interval) -> float:
 
 def _policies_down(axis: Axes, rows: Sequence[Row], style: Style) -> None:
     axis.set_yticks(range(len(rows)), [shortened(row.label, 22) for row in rows])
-    axis.set_ylim(max(len(rows), 4) - 0.4, -0.6)  # few bars stay slim
+    axis.set_ylim(len(rows) - 0.4, -0.6)
     tidy(axis, style, grid="x")
 
 
 def _tall(rows: Sequence[Row]) -> float:
-    return max(2.95, 0.8 + 0.27 * len(rows))
+    return 0.8 + max(0.54 * min(len(rows), 4), 0.27 * len(rows))  # inches; few bars stay slim
 
 
 # ---- users ---------------------------------------------------------------------------------------------------------

@@ -96,7 +96,9 @@ def _gpus(home: Path) -> tuple[str, str]:
 
 def _rights(home: Path) -> tuple[str, str]:
     warning = trust_warning()
-    return ("note", warning) if warning else ("ok", "each job runs as its submitter's system user")
+    if warning:
+        return "note", warning
+    return "ok", "each job runs as its submitter's system user; root's own need --allow-root"
 
 
 def _arbiter(home: Path) -> tuple[str, str]:

@@ -131,8 +131,8 @@ def _page(api: Api, path: str, query: Mapping[str, str]) -> Any:
 def _events(api: Api, query: Mapping[str, str]) -> Any:
     numbers = {"after": query.get("after", "0"), "limit": query.get("limit", str(MOST_EVENTS))}
     for name, text in numbers.items():
-        if not text.isdecimal():
-            raise InputError(f"{name} is {text[:100]!r}, expected a whole number.")
+        if not (text.isdecimal() and len(text) < 20):
+            raise InputError(f"{name} is {text[:100]!r}, expected a whole number below 1e19.")
     limit = min(int(numbers["limit"]) or MOST_EVENTS, MOST_EVENTS)
     records = api.Events(pb.EventsRequest(after=min(int(numbers["after"]), 2**62), limit=limit))
     return [{"number": r.number, "time": r.time, "kind": r.kind, "record": json.loads(r.json)} for r in records]

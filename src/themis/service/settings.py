@@ -141,7 +141,8 @@ class ServiceText(Written):
     max_submissions: Count = Field(default=3600, description="most submissions of one user in an hour (3600)")
     allow_root: bool = Field(default=False, description="let jobs run as root where the service does (false)")
     single_trust: bool = Field(
-        default=False, description="jobs run as the service's own user, even where it is root (false)"
+        default=False,
+        description="jobs run as the service's own user, even where it is root; then say `allow_root` too (false)",
     )
     check_state: bool = Field(default=False, description="check every invariant after every step, for tests (false)")
     groups: dict[Name, GroupText] = Field(default={}, description="groups of users by name, see below (none)")

@@ -63,6 +63,7 @@ def submit(arbiter: Arbiter, request: pb.SubmitRequest, caller: Caller | None = 
         app = replace(app, jobs=tuple(replace(job, model=profile.name) for job in app.jobs))
     check_models(state, arbiter.book.with_profiles([profile] if profile else []), app)
     check_machines(arbiter, request)
+    arbiter.executor.check_user("" if config.single_trust else app.user)
     state.check_fits(app)
     options = _options(arbiter, request)
     number = state.apps.size

@@ -89,9 +89,8 @@ class Upkeep:
         failures = arbiter.journal.failures(end.job)
         if failures > entry.retries:
             how = end.message or (f"exit code {end.code}" if end.code is not None else str(end.ending))
-            self._give_up(
-                end.job, "failed", f"failed {'once' if failures == 1 else f'{failures} times'}, at last: {how}", now
-            )
+            often = "once" if failures == 1 else f"{failures} times, at last"
+            self._give_up(end.job, "failed", f"failed {often}: {how}", now)
             return
         self._delay(end.job, failures, now)
 
@@ -110,7 +109,8 @@ class Upkeep:
     def _give_up(self, job: int, cause: str, why: str, now: Seconds) -> None:
         state = self.arbiter.state
         app = int(state.jobs.app[job])
-        self.arbiter.journal.give_reason(app, f"job {state.job_specs[job].name} {why}")
+        name = state.job_specs[job].name
+        self.arbiter.journal.give_reason(app, f"{'its job' if name == 'job' else f'job {name}'} {why}")
         self.arbiter.engine.feed(JobGivenUp(job=job, cause=cause), now)
 
     # ---- each turn -----------------------------------------------------------------------------------------------------
