@@ -93,6 +93,23 @@ def test_paper_form_overstates_t_id_when_a_job_cannot_use_its_share() -> None:
     assert finish[Form.EXACT].t_id[0] == 800.0
 
 
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.floats(1, 1e3), st.integers(1, 8)), min_size=1, max_size=6), st.integers(1, 9))
+def test_exact_t_id_lets_no_job_use_more_gpus_than_it_can(jobs: list[tuple[float, int]], others: int) -> None:
+    """The definition, job by job: max(work / s, longest of work_j / min(s, its own most GPUs))."""
+    bag = app("bag", [job(work, (1, most), name=f"j{i}") for i, (work, most) in enumerate(jobs)])
+    snapshot = snapshot_of(machines(8, 4), [bag, *(app(f"o{i}", [job(9.0)]) for i in range(others))])
+    share = 12 / (1 + others)
+    expected = max(sum(work for work, _ in jobs) / share, *(work / min(share, most) for work, most in jobs), 0.0)
+    assert FinishTime(snapshot, Form.EXACT).t_id[0] == pytest.approx(expected)
+
+
+def test_a_thin_job_beside_a_wide_one_takes_as_long_as_it_takes() -> None:
+    bag = app("bag", [job(100.0, 1, name="thin"), job(40.0, (1, 4), name="wide")])
+    finish = FinishTime(snapshot_of(machines(8, 8), [bag, app("other", [job(9.0)])]), Form.EXACT)
+    assert finish.t_id[0] == 100.0
+
+
 def test_one_app_alone_on_its_best_gang_has_rho_one() -> None:
     state = state_at(machines(4), [app("a", [job(400.0, 4)])], held=[(0, (0, 1, 2, 3), 1e9)], now=40.0)
     finish = FinishTime(snapshots.take(state))

@@ -41,7 +41,7 @@ def plan(state: State, a: int, app: App, rows: slice) -> None:
         members = slice(first, first + bracket.rungs[0].jobs)
         here = slice(p, p + len(bracket.rungs))
         own = cost[members.start - rows.start : members.stop - rows.start]
-        state.phase[:, a, here], state.future[:, a, here] = _rungs(state, bracket, members, own)
+        state.phase[:, a, here], state.future[:, a, here] = _rungs(state, a, bracket, members, own)
         state.phase_bracket[a, here] = b
         state.jobs.bracket[members] = b
         first, p = members.stop, here.stop
@@ -73,21 +73,29 @@ def phase_column(app: App, bracket: int, rung: int) -> int:
 
 def _one_phase(state: State, a: int, cost: Float) -> None:
     at = state.app_jobs(a)
-    state.phase[:, a, 0] = cost.sum(), cost.max(), len(cost)
+    state.phase[:, a, 0] = cost.sum(), (cost * narrower(state, a, state.jobs.gpus_max[at])).max(), len(cost)
     state.apps.budget[a] = cost.sum()
     state.apps.longest_s[a] = float((cost / state.jobs.gpus_max[at]).max())
 
 
-def _rungs(state: State, bracket: Halving, members: slice, cost: Float) -> tuple[Float, Float]:
+def narrower(state: State, a: Int | int, gpus_max: Float | Int) -> Float:
+    """By how much the widest gang of their app is wider than these jobs' own: a job alone is that much longer than on it."""
+    out: Float = state.apps.gang_max[a] / gpus_max
+    return out
+
+
+def _rungs(state: State, a: int, bracket: Halving, members: slice, cost: Float) -> tuple[Float, Float]:
     """Every phase of a bracket, and the future ones at the median job's speed, [3, P] each."""
     t = state.jobs
     table, future = np.zeros((3, len(bracket.rungs))), np.zeros((3, len(bracket.rungs)))
-    table[:, 0] = cost.sum(), cost.max(), len(cost)
+    wider = narrower(state, a, t.gpus_max[members])
+    table[:, 0] = cost.sum(), (cost * wider).max(), len(cost)
     serial, best = float(np.median(t.serial[members])), float(np.median(_best_size_cost(state, members)))
     for p, rung in enumerate(bracket.rungs[1:], start=1):
         each = serial * rung.steps
         future[:, p] = each * rung.jobs, each, rung.jobs
         table[:, p] = future[:, p] * best
+        table[1, p] *= float(np.median(wider))
         table[2, p] = rung.jobs
     return table, future
 

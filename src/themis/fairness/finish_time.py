@@ -8,6 +8,8 @@ forms of T_id: the paper's, and the exact one, the time on a fractional share s 
 
     T_id = sum over phases of max(work_i / s, longest_i / min(s, gpus_max))
 
+with gpus_max that of the job. Where the jobs of an app differ in it, longest_i is whose work over its own gpus_max is most.
+
 Hyperband's brackets are such sums of phases beside each other on the same GPUs. They take at least as long as the
 longest of them does alone, and as all their work does on all GPUs; the larger of the two is what counts. One bracket is
 successive halving. More than one can take longer than this bound where some bracket's late rungs leave GPUs idle that
@@ -44,12 +46,15 @@ class Form(StrEnum):
 def phase_seconds(work: Float, longest: Float, effective: Float, gang: Float) -> Float:
     """Seconds of a phase whose jobs share ``effective`` reference GPUs as well as they can (spec §2).
 
+    On fewer GPUs than a gang can use the longest job takes no longer than all the work, so the two terms are enough.
+
     Parameters
     ----------
-    work, longest : reference GPU-seconds of all jobs and of the longest one.
-    effective : reference GPUs shared by the phase; ``gang`` : the most that one job can use.
+    work : reference GPU-seconds of all jobs. ``longest`` : of the one that takes longest at its most GPUs, times ``gang``
+        over what that job can use: jobs of a phase may differ in that.
+    effective : reference GPUs shared by the phase; ``gang`` : the most that any job of the app can use.
     """
-    out: Float = np.maximum(work / effective, longest / np.minimum(effective, gang))
+    out: Float = np.maximum(work / effective, longest / gang)
     return out
 
 

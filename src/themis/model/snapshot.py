@@ -55,13 +55,14 @@ class Snapshot:
     app_capacity : R_C, in-service GPUs averaged over the app's life.
     app_speed : mean over in-service GPUs of the speed of the app's model, 1 = its reference GPU.
     app_attained : GPU-seconds leased so far. ``app_held`` : GPUs held beyond this instant.
-    app_gang_min, app_gang_max : over the app's unfinished jobs. ``app_rigid`` : all its jobs want the same one number of GPUs.
+    app_gang_min, app_gang_max : over all the app's jobs. ``app_rigid`` : all its jobs want the same one number of GPUs.
     app_budget : reference GPU-seconds of all its work, as forecast now where curve stopping ends jobs early.
     app_demand : most GPUs it can ever use (app_demand_max).
     app_longest : bags: seconds of the longest job on gpus_max reference GPUs; 0 for sweeps.
     app_left_held : seconds left if it kept exactly the GPUs held beyond this instant for ever; inf if it holds none.
     phase_work, phase_longest, phase_jobs : [A, P], every phase of the app: reference GPU-seconds in all, of the longest
-        job, number of jobs; zero where there is no such phase.
+        job, number of jobs; zero where there is no such phase. The longest is the one that takes most time at its most GPUs,
+        and it counts for ``app_gang_max`` over these: on the app's widest gang it would take that time.
     future_work, future_longest, future_jobs : [A, P], the same for the phases after the current one, at the median job's speed.
     phase_bracket : [A, P], the bracket that a phase belongs to: phases of one bracket follow one another, brackets run
         beside each other. ``job_bracket`` : [J], the job's bracket. All 0 but for Hyperband.
