@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -108,6 +109,20 @@ def test_a_thin_job_beside_a_wide_one_takes_as_long_as_it_takes() -> None:
     bag = app("bag", [job(100.0, 1, name="thin"), job(40.0, (1, 4), name="wide")])
     finish = FinishTime(snapshot_of(machines(8, 8), [bag, app("other", [job(9.0)])]), Form.EXACT)
     assert finish.t_id[0] == 100.0
+
+
+def test_time_left_lets_no_job_use_more_gpus_than_it_can() -> None:
+    """A job of one GPU needs its 100 s, whatever the app wins for the job beside it; waiting, holding, or after others."""
+    bag = app("bag", [job(100.0, 1, name="thin"), job(40.0, (1, 4), name="wide")])
+    snapshot = snapshot_of(machines(8), [bag, app("other", [job(9.0)])])
+    finish = FinishTime(snapshot)
+    left = [float(finish.left_on(np.array([gpus]), np.array([4.0]), 0)[0]) for gpus in (1.0, 2.0, 4.0, 8.0)]
+    assert left == [140.0, 100.0, 100.0, 100.0]
+    assert finish.left_waiting[0] == snapshot.lease_s + max(100.0, finish.left_worst[0])
+    held = snapshots.take(state_at(machines(8), [bag], held=[(0, (0,), 1e9), (1, (1,), 1e9)]))
+    assert held.app_left_held[0] == 100.0
+    later = snapshot_of(machines(8), [replace(bag, at_once=1)])
+    assert FinishTime(later).left_on(np.array([8.0]), np.array([4.0]), 0)[0] == 110.0
 
 
 def test_one_app_alone_on_its_best_gang_has_rho_one() -> None:
@@ -237,7 +252,9 @@ def test_one_bracket_of_hyperband_is_successive_halving(form: Form) -> None:
         left = [f.left_on(np.array([gpus]), np.array([8.0]), 0)[0] for f in (halved, one, beside)]
         assert left == pytest.approx([left[0]] * 3)
     assert one.t_id[0] == beside.t_id[0] == halved.t_id[0]
-    np.testing.assert_allclose(beside.left_on(np.full(4, 5.0), np.full(4, 8.0))[0], halved.left_on(5.0, 8.0)[0])
+    np.testing.assert_allclose(
+        beside.left_on(np.full(4, 5.0), np.full(4, 8.0))[0], halved.left_on(np.array(5.0), np.array(8.0))[0]
+    )
 
 
 def optimum(chains: list[list[tuple[float, float]]], gpus: float) -> float:

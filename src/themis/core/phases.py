@@ -90,12 +90,12 @@ def _rungs(state: State, a: int, bracket: Halving, members: slice, cost: Float) 
     table, future = np.zeros((3, len(bracket.rungs))), np.zeros((3, len(bracket.rungs)))
     wider = narrower(state, a, t.gpus_max[members])
     table[:, 0] = cost.sum(), (cost * wider).max(), len(cost)
+    usual = float(np.median(wider))
     serial, best = float(np.median(t.serial[members])), float(np.median(_best_size_cost(state, members)))
     for p, rung in enumerate(bracket.rungs[1:], start=1):
         each = serial * rung.steps
-        future[:, p] = each * rung.jobs, each, rung.jobs
+        future[:, p] = each * rung.jobs, each * usual, rung.jobs
         table[:, p] = future[:, p] * best
-        table[1, p] *= float(np.median(wider))
         table[2, p] = rung.jobs
     return table, future
 

@@ -89,7 +89,7 @@ def _with_later(state: State, s: Snapshot, later: Int) -> Snapshot:
     work, longest = s.future_work.copy(), s.future_longest.copy()
     jobs, rigid = s.future_jobs.copy(), s.app_rigid.copy()
     np.add.at(work[:, 0], row, left)
-    np.maximum.at(longest[:, 0], row, left)
+    np.maximum.at(longest[:, 0], row, left * (s.app_gang_max[row] / state.jobs.gpus_max[later]))
     np.add.at(jobs[:, 0], row, 1)
     # A schedule of the jobs here would leave those out.
     rigid[row] = False
@@ -114,9 +114,10 @@ def _left_held(state: State, s: Snapshot, i: dict[str, Int]) -> Float:
     worth = np.zeros(s.jobs)
     worth[rows] = s.speeds.effective(s.job_config[rows], i["gpu_type"][rows], s.job_held[rows], s.job_locality[rows])
     effective = np.bincount(s.job_app, weights=worth, minlength=s.apps).astype(np.float64)
-    # A job may grow to its most GPUs where it is: that is the most of the app's GPUs that one job can use.
+    # A job may grow to its most GPUs where it is; those of the app's widest job stand for all.
     gang = np.zeros(s.apps)
-    np.maximum.at(gang, s.job_app, worth * np.where(held, s.job_gpus_max / np.maximum(s.job_held, 1), 0.0))
+    widest = s.app_gang_max[s.job_app]
+    np.maximum.at(gang, s.job_app, worth * np.where(held, widest / np.maximum(s.job_held, 1), 0.0))
     left = left_held(s, effective, gang)
     apps = state.apps
     expiring = np.bincount(s.job_app, weights=s.job_expiring, minlength=s.apps) > 0

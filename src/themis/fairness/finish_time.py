@@ -145,12 +145,18 @@ class FinishTime:
     @cached_property
     def current_work(self) -> Float:
         """Reference GPU-seconds left in the current phase, [A]."""
-        return _per_app(np.add, self.snapshot)
+        return _per_app(np.add, self.snapshot, self.snapshot.job_left)
+
+    @cached_property
+    def _lasts(self) -> Float:
+        """Reference GPU-seconds left of each job, were it to use the widest gang of its app in the same time, [J]."""
+        s = self.snapshot
+        return s.job_left * (s.app_gang_max[s.job_app] / s.job_gpus_max)
 
     @cached_property
     def current_longest(self) -> Float:
-        """The longest job left in the current phase, reference GPU-seconds, [A]."""
-        return _per_app(np.maximum, self.snapshot)
+        """The longest job left in the current phase, as ``phase_seconds`` takes it, [A]."""
+        return _per_app(np.maximum, self.snapshot, self._lasts)
 
     @cached_property
     def t_id(self) -> Float:
@@ -172,6 +178,7 @@ class FinishTime:
 
         Parameters
         ----------
+        gang : of the app's widest job; those that can use fewer GPUs get as much less.
         rows : which apps; ``effective`` and ``gang`` have their length (or broadcast against it).
         """
         s = self.snapshot
@@ -195,7 +202,7 @@ class FinishTime:
         s, shape = self.snapshot, (self.snapshot.apps, self._brackets)
         work, longest = np.zeros(shape), np.zeros(shape)
         np.add.at(work, (s.job_app, s.job_bracket), s.job_left)
-        np.maximum.at(longest, (s.job_app, s.job_bracket), s.job_left)
+        np.maximum.at(longest, (s.job_app, s.job_bracket), self._lasts)
         return work, longest
 
     def _left_in_brackets(self, effective: Float, gang: Float, rows: Int | int | slice) -> Float:
@@ -227,7 +234,7 @@ class FinishTime:
         """
         s = self.snapshot
         share = s.app_capacity / s.app_contention * s.app_speed
-        return s.lease_s + np.maximum(self.left_on(share, np.minimum(share, s.app_gang_max)), self.left_worst)
+        return s.lease_s + np.maximum(self.left_on(share, s.app_gang_max.astype(np.float64)), self.left_worst)
 
     @cached_property
     def rho(self) -> Float:
@@ -246,7 +253,7 @@ def left_held(snapshot: Snapshot, effective: Float, gang: Float) -> Float:
 
     Parameters
     ----------
-    effective : Float[A], reference GPUs held. ``gang`` : Float[A], the most of them that one job uses.
+    effective : Float[A], reference GPUs held. ``gang`` : Float[A], what the app's widest gang would be worth there.
     """
     finish = FinishTime(snapshot)
     out = np.full(snapshot.apps, np.inf)
@@ -255,8 +262,8 @@ def left_held(snapshot: Snapshot, effective: Float, gang: Float) -> Float:
     return out
 
 
-def _per_app(reduce: np.ufunc, snapshot: Snapshot) -> Float:
+def _per_app(reduce: np.ufunc, snapshot: Snapshot, of_jobs: Float) -> Float:
     if not snapshot.apps:
         return np.zeros(0)
-    out: Float = reduce.reduceat(snapshot.job_left, snapshot.job_ptr[:-1])
+    out: Float = reduce.reduceat(of_jobs, snapshot.job_ptr[:-1])
     return out
