@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from live import grant, revoke
@@ -10,6 +12,7 @@ from live import grant, revoke
 from themis.errors import InputError, InvariantBroken
 from themis.executors.gangs import Gangs, Out, Send
 from themis.executors.hosts import NO_TARGET, Host, NodeSettings
+from themis.executors.local import LocalExecutor
 from themis.executors.program import AttemptEnded, Ending, Measurement, Program, ending_of
 from themis.model.cluster import Machine
 from themis.model.dynamic import Dynamic, Mode
@@ -402,6 +405,31 @@ def test_a_dynamic_job_that_ends_well_did_all_its_epochs() -> None:
     book.heard(0, reported(steps=400.0, epochs=10.0, batch=16, reached=True), 1.0)
     out = book.heard(0, state("ended"), 2.0)
     assert [o.steps for o in out if isinstance(o, JobReached)] == [10.0]
+
+
+def test_an_agent_that_cannot_start_is_tried_less_and_less_often_and_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, tried = [100.0], []
+    monkeypatch.setattr("themis.executors.local.clock", lambda: now[0])
+
+    def spawn(n: int) -> None:
+        tried.append(now[0])
+        if len(tried) % 2:
+            raise OSError("no more processes")
+
+    executor = LocalExecutor(tmp_path, [Host(machine=Machine(name="m0", gpus=2))], lambda a, i: PROGRAM, lambda e: None)
+    executor._spawn = spawn  # type: ignore[method-assign]
+    dead = subprocess.Popen(["false"])
+    dead.wait()
+    executor.agents[0] = dead
+    for _ in range(600):
+        now[0] += 0.1
+        executor._revive()
+    executor.close()
+    assert 8 <= len(tried) <= 12
+    assert tried[1] - tried[0] == pytest.approx(0.5, abs=0.15)
+    assert tried[-1] - tried[-2] == pytest.approx(10.0, abs=0.15)
 
 
 def test_nothing_is_remembered_of_gangs_that_are_settled() -> None:

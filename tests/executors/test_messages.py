@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
 import socket
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from themis.node.agent import Agent, AgentSettings
 from themis.node.channel import Closed, SocketChannel, connect, listen
 from themis.node.environment import rank_env
 from themis.node.messages import (
@@ -99,6 +101,19 @@ def test_sockets_work_in_folders_deeper_than_their_names_may_be_long(tmp_path: P
         thing.close()
 
 
+def test_a_process_with_a_thousand_files_open_still_hears_its_agents() -> None:
+    left, right = socket.socketpair()
+    try:
+        far = fcntl.fcntl(right, fcntl.F_DUPFD_CLOEXEC, 1100)
+    except OSError:
+        pytest.skip("this process may not have so many")
+    channel = SocketChannel(socket.socket(fileno=far))
+    left.sendall(b'{"kind": "Renew", "sequence": 1}\n')
+    assert channel.receive(1.0) == [Renew(sequence=1)]
+    for thing in (channel, left, right):
+        thing.close()
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=2), max_leaves=3
 )  # fmt: skip
@@ -143,6 +158,27 @@ def test_an_agent_that_starts_beside_a_job_of_weeks_reads_what_it_said_last(tmp_
     report = task.whole_report()
     assert report is not None
     assert report.steps == 99_999.0
+
+
+def test_an_agent_starts_beside_a_folder_that_a_loss_of_power_cut_short_and_says_all_it_knows(tmp_path: Path) -> None:
+    task = _task(tmp_path, '{"steps": 9, "saved": 8, "step_s": 0.1}')
+    (task.folder / "status.json").write_text('{"phase": "ended", "began": 1, "ended": 3, "codes": [0]}')
+    cut = tmp_path / "tasks" / "job7-attempt1"
+    cut.mkdir()
+    (cut / "task.json").touch()
+    heard: list[Message] = []
+
+    class Recorder:
+        send = staticmethod(heard.append)
+
+    agent = Agent(settings=AgentSettings(node="m", root=tmp_path), dial=lambda: Recorder())  # type: ignore[arg-type, return-value]
+    agent.adopt()
+    assert not cut.exists()
+    agent._connect()
+    (hello,) = heard
+    assert isinstance(hello, Hello)
+    assert [(state.task, state.phase) for state in hello.tasks] == [("t", "ended")]
+    assert hello.reports == (TaskReport(task="t", steps=9.0, saved=8.0),)
 
 
 def _task(root: Path, *lines: str) -> Task:

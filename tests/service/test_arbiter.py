@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from themis.model.workload import Group, User
 from themis.policies.api import make_policy
 from themis.profiles.models import DEFAULT_BOOK
 from themis.service import views
+from themis.service.arbiter import Arbiter, _Call
 from themis.service.engine import Engine
 from themis.service.journal import Journal
 from themis.service.submission import Limit, submit
@@ -315,6 +317,25 @@ def test_machines_may_forget_an_attempt_once_its_end_is_on_disk(tmp_path: Path) 
             "it says twice that the first one died"
         )
         assert [stopped for _, _, stopped in seen] == [1, 2, 3]
+
+
+def test_a_bug_before_anything_is_written_is_its_callers_alone_and_one_after_it_ends_the_arbiter(
+    tmp_path: Path,
+) -> None:
+    def half(a: Arbiter) -> None:
+        a.journal.set_meta("half", "done")
+        raise ZeroDivisionError
+
+    with world(tmp_path) as w:
+        early: Future[None] = Future()
+        w.arbiter.queue.put(_Call(lambda: 1 / 0, early))
+        w.turn()
+        assert isinstance(early.exception(0), ZeroDivisionError)
+        enter(w)
+        assert set(w.held()) == {0}
+        with pytest.raises(ZeroDivisionError):
+            w.ask(half)
+        assert w.arbiter.journal.meta("half") is None
 
 
 # ---- going on --------------------------------------------------------------------------------------------------------

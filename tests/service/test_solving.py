@@ -223,3 +223,21 @@ def test_a_decision_that_a_crash_interrupted_is_taken_up_again(tmp_path: Path) -
         assert w.held() == {0: (0,)}
         kinds = [type(r) for _, r in w.arbiter.journal.records() if isinstance(r, Allocated | Grant)]
         assert kinds == [Allocated, Grant]
+
+
+def test_where_no_process_can_be_started_the_fallback_decides_until_one_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, replies = solver(make_policy("fifo"))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("too many open files")
+
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr("themis.service.solving.subprocess.Popen", refuse)
+            worker.start(Task(version=1, snapshot=snapshot()))
+            assert "too many open files" in worker.overdue()
+            assert worker.overdue() == ""
+        worker.start(Task(version=2, snapshot=snapshot()))
+        assert replies.get(timeout=30).version == 2
+    finally:
+        worker.close()

@@ -11,15 +11,15 @@ within the lease.
 from __future__ import annotations
 
 import contextlib
+import logging
+import math
 import os
-import select
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
 
 from themis.errors import InvariantBroken
 from themis.executors.api import Executor
@@ -29,13 +29,17 @@ from themis.executors.program import AttemptEnded, Measurement, Programs
 from themis.model.cluster import Machine
 from themis.model.events import Command, Event, Grant
 from themis.model.workload import App
-from themis.node.channel import Closed, SocketChannel, listen
+from themis.node.channel import Closed, SocketChannel, listen, readable
 from themis.node.gpus import Claim, release
 from themis.node.keeper import clock
 from themis.node.messages import Hello, Message, NodeFound, NodeLeaves, ProtocolError
 from themis.node.tasks import user_for
 
 TICK_S = 0.1
+RESPAWN_S, RESPAWN_MOST_S = 0.5, 10.0
+"""Between two starts of an agent that does not come; doubled each time."""
+
+log = logging.getLogger("themis.service")
 
 
 class LocalExecutor(Executor):
@@ -82,6 +86,8 @@ class LocalExecutor(Executor):
         """Connected, not yet introduced."""
         self._control: SocketChannel | None = None
         """A bridge's own connection, where machines are an engine's."""
+        self._patience: dict[int, tuple[float, float]] = {}
+        """When an agent was last started anew that has not come yet, and how long the next one waits."""
         self._closing = threading.Event()
         self._broken: BaseException | None = None
         self.root.mkdir(parents=True, exist_ok=True)
@@ -177,24 +183,30 @@ class LocalExecutor(Executor):
                 channel.close()
 
     def _turn(self) -> None:
-        talkers = {c.socket: (n, c) for n, c in self._channels.items()}
-        strangers = {c.socket: c for c in self._strangers}
+        talkers = {c.socket.fileno(): (n, c) for n, c in self._channels.items()}
+        strangers = {c.socket.fileno(): c for c in self._strangers}
         control = self._control
-        watched: list[Any] = [self._woken, self._server, *talkers, *strangers, *([control.socket] if control else [])]
-        readable, _, _ = select.select(watched, [], [], TICK_S)
-        if self._woken in readable:
+        said = readable(
+            [self._woken, self._server, *talkers, *strangers, *([control.socket] if control else [])], TICK_S
+        )
+        if self._woken in said:
             os.read(self._woken, 4096)
         with contextlib.suppress(Empty):
             while True:
                 self._todo.get_nowait()()
-        if self._server in readable:
-            self._strangers.append(SocketChannel(self._server.accept()[0]))
-        for sock in readable:
-            if sock in strangers:
-                self._introduce(strangers[sock])
-            elif sock in talkers:
-                self._listen(*talkers[sock])
-            elif control is not None and sock is control.socket:
+        if self._server.fileno() in said:
+            try:
+                self._strangers.append(SocketChannel(self._server.accept()[0]))
+            except OSError as error:
+                # Callers have opened as many files as we may have; who waits here is let in when some are closed again.
+                log.warning("a node agent is kept waiting: %s", error)
+                self._closing.wait(TICK_S)
+        for file in said:
+            if file in strangers:
+                self._introduce(strangers[file])
+            elif file in talkers:
+                self._listen(*talkers[file])
+            elif control is not None and file == control.socket.fileno():
                 self._obey(self._receive(control))
         self._carry_out(self.gangs.tick(clock()))
         self._revive()
@@ -214,6 +226,7 @@ class LocalExecutor(Executor):
             return
         n = self._machine[messages[0].node]
         self._hang_up(n)
+        self._patience.pop(n, None)
         self._channels[n] = channel
         self._hear(n, messages)
 
@@ -224,6 +237,8 @@ class LocalExecutor(Executor):
         self._control = None
 
     def _listen(self, n: int, channel: SocketChannel) -> None:
+        if self._channels.get(n) is not channel:
+            return  # a new connection took its place a moment ago
         messages = self._receive(channel)
         if messages is None:
             self._hang_up(n)
@@ -291,7 +306,14 @@ class LocalExecutor(Executor):
         """Start agents again that died. One that another agent of the same folder keeps out will serve in its place."""
         for n, agent in self.agents.items():
             if self.respawn and agent.poll() is not None and n not in self._channels and not self._closing.is_set():
-                self._spawn(n)
+                at, wait = self._patience.get(n, (-math.inf, RESPAWN_S / 2))
+                if clock() >= at + wait:
+                    # One that cannot even start is not started over and over.
+                    self._patience[n] = clock(), min(2 * wait, RESPAWN_MOST_S)
+                    try:
+                        self._spawn(n)
+                    except OSError as error:
+                        log.warning("the node agent of %s cannot be started: %s", self.hosts[n].machine.name, error)
 
 
 def trust_warning(allow_root: bool = False) -> str:

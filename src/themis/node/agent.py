@@ -12,6 +12,7 @@ import fcntl
 import os
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from pathlib import Path
 from themis.errors import InputError
 from themis.node.channel import Channel, Closed
 from themis.node.keeper import clock
+from themis.node.locks import locked
 from themis.node.messages import Forget, Go, Hello, Lease, Message, Prepare, Renew, Stop, TaskSpec, TaskState
 from themis.node.tasks import Task
 
@@ -95,8 +97,17 @@ class Agent:
         for path in sorted(folder.iterdir()):
             if path.name.startswith("."):
                 shutil.rmtree(path, ignore_errors=True)  # half made, or half removed
-            else:
+                continue
+            try:
                 self.tasks[path.name] = Task(self.settings.root, path.name)
+            except (OSError, ValueError, KeyError, TypeError, InputError) as error:
+                # Power was lost while it was written: nothing of it lives, or another version's keeper does, as long as its lease.
+                if locked(path / "lock"):
+                    raise InputError(
+                        f"{path} cannot be read ({error}), and its job lives; wait until it is over."
+                    ) from None
+                print(f"themis node: {path} cannot be read ({error}); it is dropped.", file=sys.stderr, flush=True)
+                shutil.rmtree(path, ignore_errors=True)
         # The lease of a machine is not remembered; one that is granted anew serves these tasks too.
         self.deadline = clock()
 

@@ -10,7 +10,7 @@ import json
 import os
 import select
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -23,6 +23,27 @@ LONGEST = 8 << 20
 
 class Closed(Exception):
     """The other side is gone."""
+
+
+class HasFile(Protocol):
+    """A socket."""
+
+    def fileno(self) -> int:
+        """Number of its file."""
+        ...
+
+
+def readable(things: Iterable[HasFile | int], timeout_s: float) -> set[int]:
+    """Numbers of the files from which something can be read, waiting for the first; select(2) ends at number 1023.
+
+    Raises
+    ------
+    ValueError : one of them is closed.
+    """
+    poll = select.poll()
+    for thing in things:
+        poll.register(thing, select.POLLIN)
+    return {number for number, _ in poll.poll(1000.0 * timeout_s)}
 
 
 class Channel(Protocol):
@@ -60,7 +81,7 @@ class SocketChannel(Channel):
     def receive(self, timeout_s: float) -> list[Message]:
         """Whole lines only; the rest waits for the next call."""
         try:
-            if not select.select([self.socket], [], [], timeout_s)[0]:
+            if not readable([self.socket], timeout_s):
                 return []
             data = self.socket.recv(1 << 16)
         except (OSError, ValueError) as error:

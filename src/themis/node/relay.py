@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 import socket
 import stat
@@ -26,7 +25,7 @@ from pathlib import Path
 
 from themis.errors import InputError
 from themis.node import keeper
-from themis.node.channel import Closed, listen
+from themis.node.channel import Closed, listen, readable
 from themis.node.gpus import Claim, claim, nvml_gpus, release
 from themis.node.locks import locked
 from themis.node.messages import PROTOCOL
@@ -115,7 +114,7 @@ class Relay:
         if agent is None:
             return b""
         try:
-            if not select.select([agent], [], [], wait_s)[0]:
+            if not readable([agent], wait_s):
                 return b""
             data = agent.recv(CHUNK)
         except (OSError, ValueError) as error:
@@ -198,7 +197,7 @@ class Relay:
                 raise Closed("another conversation began")
             if self.agent is not None:
                 return self.agent
-        if not select.select([self.server], [], [], wait_s)[0]:
+        if not readable([self.server], wait_s):
             self._start()
             return None
         agent = self.server.accept()[0]

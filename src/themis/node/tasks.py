@@ -94,12 +94,16 @@ class Task:
             json.dump(task, file)
         # In one step: a folder that is there is whole.
         draft.rename(folder)
-        with open(folder / "keeper.log", "wb") as errors:
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-S", keeper.__file__, str(folder)],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True, cwd="/",
-                pass_fds=claims,
-            )  # fmt: skip
+        try:
+            with open(folder / "keeper.log", "wb") as errors:
+                process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", keeper.__file__, str(folder)],
+                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True, cwd="/",
+                    pass_fds=claims,
+                )  # fmt: skip
+        except OSError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         return cls(root, spec.task, process)
 
     def say(self, word: dict[str, Any]) -> None:

@@ -198,7 +198,8 @@ class Arbiter:
 
         Parameters
         ----------
-        changes : False where it only looks: then a bug of ours in it is the caller's alone and the arbiter goes on.
+        changes : False where it only looks: then a bug of ours in it is the caller's alone and the arbiter goes on, as it
+            does after one that came before anything was written down.
 
         Raises
         ------
@@ -308,13 +309,15 @@ class Arbiter:
     def _answer(self, call: _Call) -> tuple[Future[Any], Any, ThemisError | None]:
         if self._closing:
             return call.reply, None, Closed("the arbiter is ending; try again when it is back.")
+        before = self.journal.changes
         try:
             return call.reply, call.do(), None
         except (InputError, Closed) as error:
             return call.reply, None, error
         except BaseException as error:
             call.reply.set_exception(error)
-            if call.changes or not isinstance(error, Exception):
+            # Whatever changes the core is written down before. So a bug in the checks of a submission is its sender's alone too.
+            if not isinstance(error, Exception) or (call.changes and self.journal.changes != before):
                 raise
             return call.reply, _TOLD, None
 

@@ -12,6 +12,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -25,6 +26,7 @@ from themis.service.api import Api
 from themis.service.arbiter import Closed
 
 MOST_EVENTS = 1000
+MOST_CALLERS = 32
 log = logging.getLogger("themis.service")
 Get = Callable[[Api, Mapping[str, str]], Any]
 
@@ -61,7 +63,7 @@ def serve_http(api: Api, host: str, port: int) -> ThreadingHTTPServer:
 
     Handler.api = api
     try:
-        server = ThreadingHTTPServer((host, port), Handler)
+        server = _Server((host, port), Handler)
     except OSError as error:
         raise InputError(
             f"cannot listen on {host}:{port} for HTTP ({error.strerror}); choose another http_port."
@@ -69,6 +71,29 @@ def serve_http(api: Api, host: str, port: int) -> ThreadingHTTPServer:
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, name="themis-http", daemon=True).start()
     return server
+
+
+class _Server(ThreadingHTTPServer):
+    """Answers so many at once; whoever comes beside them is hung up on, for connections that say nothing cost a thread each."""
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self.places = threading.BoundedSemaphore(MOST_CALLERS)
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self.places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Callers that hang up in the middle are no news either."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -109,11 +134,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _say(self, code: int, value: object) -> None:
         data = json.dumps(value).encode() + b"\n"
-        self.send_response(code)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        with suppress(OSError):  # the caller hung up
+            self.send_response(code)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
 
     def log_message(self, format: str, *args: object) -> None:
         """Requests are no news."""

@@ -133,6 +133,11 @@ class Journal:
             raise
         self.db.execute("COMMIT")
 
+    @property
+    def changes(self) -> int:
+        """How often anything was written since it was opened."""
+        return self.db.total_changes
+
     def close(self) -> None:
         """Let go of the file."""
         self.db.close()

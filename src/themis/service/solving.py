@@ -121,6 +121,7 @@ class WorkerSolver:
         """Of the task in flight."""
         self._until: Seconds = 0.0
         self._last: Snapshot | None = None
+        self._problem = ""
 
     def ready(self) -> None:
         """Start the process before it is needed."""
@@ -133,18 +134,26 @@ class WorkerSolver:
         if self._version is not None:
             self._end()
         before = self._worker
-        self.ready()
+        self._last = task.snapshot or self._last
+        self._version = task.version
+        try:
+            self.ready()
+        except OSError as error:  # no more processes, or files, or memory
+            self._problem = f"no process to run the policy could be started: {error}."
+            return
         assert self._worker is not None
         if task.snapshot is None and self._worker is not before:
             task = replace(task, snapshot=self._last)  # the worker that had it is gone
-        self._last = task.snapshot or self._last
-        self._version = task.version
         ready = monotonic() if self._worker.answered else max(monotonic(), self._worker.born + START_S)
         self._until = ready + PATIENCE * self.seconds
         self._worker.inbox.put(task)
 
     def overdue(self) -> str:
         """Whether the worker died, or takes much longer than it may; it is then ended."""
+        problem, self._problem = self._problem, ""
+        if problem:
+            self._version = None
+            return problem
         if self._version is None or self._worker is None:
             return ""
         if not self._worker.alive:
