@@ -7,14 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from themis.core import snapshot as snapshots
 from themis.errors import InputError
 from themis.model.events import AppFinished, Grant
 from themis.model.snapshot import Snapshot
 from themis.model.workload import Workload
 from themis.policies.api import Workbench, make_policy
+from themis.policies.planned import View
 from themis.policies.shockwave import Shockwave
 from themis.sim.runner import Record, Simulation
-from themis.testing.builders import BOOK, NO_OVERHEAD, app, job, machines
+from themis.testing.builders import BOOK, NO_OVERHEAD, app, job, machines, state_at
 from themis.testing.policies import relabelled, sample_snapshots
 
 
@@ -59,6 +61,13 @@ def test_the_order_of_jobs_changes_neither_objective_nor_bound_by_more_than_the_
         here, there = (policy(s, Workbench()).proof for s in (snapshot, relabelled(snapshot)))
         assert there.objective == pytest.approx(here.objective, rel=1e-6, abs=1e-9)
         assert there.bound == pytest.approx(here.bound, rel=1e-6, abs=1e-9)
+
+
+def test_time_that_its_user_held_a_job_is_neither_waited_nor_due() -> None:
+    here = snapshots.take(state_at(machines(4), [app("a", [job(900.0)])], now=600.0), needs=frozenset({"ahead"}))
+    held = replace(here, app_away=here.app_away + 400.0)
+    before, after = View.of(here, 120.0), View.of(held, 120.0)
+    assert (before.elapsed[0], after.elapsed[0]) == (600.0, 200.0)
 
 
 def test_the_bound_is_above_the_objective() -> None:

@@ -98,7 +98,8 @@ class View:
         begin = s.now if end - s.now > round_s - 1e-6 else end
         held = s.job_held[rows] > 0
         running = held | (s.job_expiring[rows] > 0)
-        arrival = s.app_arrival[s.job_app[rows]]
+        # Time that its user held the app is no part of its life: neither waited, nor due.
+        arrival = (s.app_arrival + s.app_away)[s.job_app[rows]]
         return cls(
             ahead=ahead, gpus=gpus, held=held, running=running,
             start_s=np.where(running, 0.0, _start_seconds(s)[rows]),

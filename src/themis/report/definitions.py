@@ -11,8 +11,8 @@ from types import MappingProxyType
 RHO_DEFINITIONS: Mapping[str, str] = MappingProxyType(
     {
         "rho_paper":
-            "Finish-time fairness of an app over its whole life: its JCT divided by T_id, the time it would "
-            "have taken on its own 1/N of the cluster, in the form of the Themis paper: T_id = work / min(GPUs "
+            "Finish-time fairness of an app over its whole life: its JCT, less what its user held it, divided by T_id, the time "
+            "it would have taken on its own 1/N of the cluster, in the form of the Themis paper: T_id = work / min(GPUs "
             "of the cluster, most GPUs the app can use) x N_avg. Up to 1 the app was treated fairly. The form "
             "overstates T_id of apps that cannot use the whole cluster. Statistics are over completed apps.",
         "rho_exact":
@@ -56,7 +56,7 @@ APP_DEFINITIONS: Mapping[str, str] = MappingProxyType(
         "lost_seconds":
             "GPU-seconds of the app's leases that did no lasting work: restarts and work lost in crashes.",
         "placement": "Mean placement score of the app's leases, 1 / slowdown of the locality, weighted by GPU time.",
-        "outcome": "completed, cancelled, or active if the log ends before.",
+        "outcome": "completed, cancelled, failed (a job of it was given up), or active if the log ends before.",
     }
 )  # fmt: skip
 USER_DEFINITIONS: Mapping[str, str] = MappingProxyType(

@@ -49,7 +49,7 @@ class JobTable:
     ----------
     app : Int[J], the job's app. ``gpus_min``, ``gpus_max``, ``restarts`` : Int[J].
     first_grant, finish : Float[J], seconds. ``gpu_seconds``, ``lost_seconds`` : Float[J], as an app's.
-    outcome : completed | stopped | cancelled | active.
+    outcome : completed | stopped | cancelled | failed | active.
     isolated_s, rho_static, rho_contention : Float[J], of those that completed, as ``definitions`` says.
     """
 
