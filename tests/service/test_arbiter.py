@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from concurrent.futures import Future
 from dataclasses import replace
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from fake import World, request, world
 
+from themis.cli import main
 from themis.core.scheduler import Scheduler
 from themis.errors import InputError, NotSolved, UnknownName
 from themis.executors.program import AttemptEnded, Ending, Measurement
@@ -35,9 +37,9 @@ from themis.profiles.models import DEFAULT_BOOK
 from themis.service import views
 from themis.service.arbiter import Arbiter, _Call
 from themis.service.engine import Engine
-from themis.service.journal import Journal
+from themis.service.journal import Journal, export
 from themis.service.submission import Limit, submit
-from themis.sim.replay import replay_records
+from themis.sim.replay import replay, replay_records
 from themis.sim.runner import Simulation
 from themis.testing.builders import BOOK, NO_OVERHEAD, machines, random_workload
 
@@ -451,6 +453,24 @@ def test_the_journal_is_an_event_log_that_replays(tmp_path: Path) -> None:
         done = replay_records(log)  # type: ignore[arg-type]
         assert done.difference is None
         assert any(isinstance(r, Grant) for _, r in log)
+
+
+def test_a_home_replays_with_the_speeds_that_submissions_brought(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fast = request("fast", steps=1000.0)
+    fast.profile.curves.add(gpu_type="*", gpus=[1], steps_per_s=[50.0])
+    with world(tmp_path, 1) as w:
+        w.ask(lambda a: submit(a, fast))
+        w.turn(3.0)
+        export(w.arbiter.journal.path, tmp_path / "log.jsonl")
+        with pytest.raises(InputError, match="replay the service's home in its place"):
+            replay(tmp_path / "log.jsonl")
+        with pytest.raises(SystemExit):
+            main(["replay", str(tmp_path), "--json"])
+    said = json.loads(capsys.readouterr().out)
+    assert said["equal"]
+    assert said["jobs"] == 1
 
 
 def test_settings_of_the_core_are_those_of_the_configuration(tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ Heavy imports stand inside the functions, so that ``themis --help`` is quick.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
+from themis.cli.rows import journal_of
 from themis.console import err, out, print_json, print_whole
 from themis.errors import UnknownName
 
@@ -93,13 +95,10 @@ def from_run(
     from themis.errors import InputError
     from themis.model.log import read_log
     from themis.report.throughputs import measured
-    from themis.service.journal import Journal
 
     if run.is_dir():
-        path = run / "journal.db"
-        if not path.exists():
-            raise InputError(f"{run} has no journal.db, so it is no arbiter's home; name a log or a home.")
-        rates = measured(Journal(path).records())
+        with closing(journal_of(run)) as journal:
+            rates = measured(journal.records())
     else:
         rates = measured(read_log(run))
     if not rates.together:

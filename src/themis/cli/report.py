@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
 from themis.console import err, named_path, out, print_json, print_whole, ready_file, ready_folder
 from themis.errors import UnknownName
+
+if TYPE_CHECKING:
+    from themis.profiles.speed import ProfileBook
+    from themis.sim.replay import Replayed
 
 COMPARE = """Compare finished runs over policies and seeds: means, 95 % intervals, differences to a baseline.
 
@@ -101,6 +105,20 @@ def compare(
         written += write_figures(figures, rows, figure_format)
     if not quiet:
         say_written(written)
+
+
+def replay_home(home: Path, book: ProfileBook | None) -> Replayed:
+    """Replay an arbiter's journal, with the speeds that came with its submissions."""
+    from themis.cli.rows import journal_of
+    from themis.client import themis_pb2 as pb
+    from themis.model.events import Wake
+    from themis.service.speeds import read_profile
+    from themis.sim.replay import replay_records
+
+    with closing(journal_of(home)) as journal:
+        said = [read_profile(name, pb.Profile.FromString(message)) for name, message in journal.profiles()]
+        records = ((time, record) for time, record in journal.records() if not isinstance(record, Wake))
+        return replay_records(records, name=str(home), book=book, said=said)
 
 
 def known(name: str, kind: str, names: tuple[str, ...]) -> None:

@@ -82,7 +82,9 @@ def themis(
 def replay(
     log: Annotated[
         Path,
-        typer.Argument(help="A log of [cyan]themis simulate --out[/cyan], or a state of [cyan]themis dump[/cyan]."),
+        typer.Argument(
+            help="A log of [cyan]themis simulate --out[/cyan], a service's home, or a state of [cyan]themis dump[/cyan]."
+        ),
     ],
     policy: Annotated[str, typer.Option("--policy", "-p", help="For a state: decide by this one.")] = "",
     profiles: Annotated[str, typer.Option("--profiles", help="As the run had it, if it had it.")] = "",
@@ -97,7 +99,7 @@ def replay(
     """
     from themis.sim import dump
 
-    if dump.is_dump(log):
+    if not log.is_dir() and dump.is_dump(log):
         report.decide_on_state(log, policy, as_json)
         return
     if policy:
@@ -106,7 +108,8 @@ def replay(
     from themis.profiles.library import load_book
     from themis.sim.replay import replay as replay_log
 
-    done = replay_log(log, load_book(profiles, default_home() / "profiles") if profiles else None)
+    book = load_book(profiles, default_home() / "profiles") if profiles else None
+    done = report.replay_home(log, book) if log.is_dir() else replay_log(log, book)
     header, state = done.header, done.core.state
     if as_json:
         print_json(

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from themis.console import out, print_json, print_whole
-from themis.errors import UnknownName
+from themis.errors import InputError, UnknownName
 
 if TYPE_CHECKING:
     from themis.client.client import Client
+    from themis.service.journal import Journal
 
 Home = Annotated[
     Path | None, typer.Option("--home", metavar="DIR", help="The arbiter's home; default $THEMIS_HOME or ~/.themis.")
@@ -38,6 +39,21 @@ def connect(home: Path | None) -> Client:
     from themis.client.client import Client
 
     return Client(home)
+
+
+def journal_of(home: Path) -> Journal:
+    """The journal of an arbiter's home, whether or not it runs.
+
+    Raises
+    ------
+    InputError : the folder has none, or it is of a later version.
+    """
+    from themis.service.journal import Journal
+
+    path = home / "journal.db"
+    if not path.exists():
+        raise InputError(f"{home} has no journal.db, so it is no arbiter's home; name a log or a home.")
+    return Journal(path)
 
 
 def check_output(output: str) -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from themis.core.scheduler import Scheduler
-from themis.errors import InputError
+from themis.errors import InputError, UnknownName
 from themis.model.events import (
     SCHEMA,
     Allocated,
@@ -34,7 +34,7 @@ from themis.model.units import Seconds
 from themis.policies.api import forecaster_of, make_policy
 from themis.profiles.library import BOOKS
 from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.speed import ProfileBook
+from themis.profiles.speed import Profile, ProfileBook
 
 Record = Header | Event | Command
 
@@ -77,9 +77,13 @@ def replay(path: Path, book: ProfileBook | None = None) -> Replayed:
 
 
 def replay_records(
-    records: Iterable[tuple[Seconds, Record]], *, name: str = "log", book: ProfileBook | None = None
+    records: Iterable[tuple[Seconds, Record]],
+    *,
+    name: str = "log",
+    book: ProfileBook | None = None,
+    said: Sequence[Profile] = (),
 ) -> Replayed:
-    """Replay records in order; the first is the header."""
+    """Replay records in order; the first is the header. ``said`` : speeds that came with submissions, which no log holds."""
     rest = iter(records)
     _, header = next(rest, (0.0, None))
     if not isinstance(header, Header):
@@ -95,7 +99,12 @@ def replay_records(
             f"{name} was made with other model profiles than it is replayed with; pass those that made it (--profiles). "
             "Runs with estimated speeds can be replayed from Python alone."
         )
-    return _Replay(header, book).run(rest)
+    try:
+        return _Replay(header, book.with_profiles(said)).run(rest)
+    except UnknownName as error:  # the book is the run's own, so the name came with a submission
+        raise InputError(
+            f"{name}: {error} A log lacks the speeds that submissions brought along; replay the service's home in its place."
+        ) from None
 
 
 class _Replay:
