@@ -7,14 +7,17 @@ import sqlite3
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from fake import World, request, world
 
 from themis.cli import main
+from themis.client import themis_pb2 as pb
 from themis.core.scheduler import Scheduler
 from themis.errors import InputError, NotSolved, UnknownName
+from themis.executors.hosts import task_specs
 from themis.executors.program import AttemptEnded, Ending, Measurement
 from themis.model.cluster import Machine
 from themis.model.events import (
@@ -32,6 +35,8 @@ from themis.model.events import (
 from themis.model.settings import Settings
 from themis.model.units import Locality
 from themis.model.workload import Group, User
+from themis.node.channel import LONGEST
+from themis.node.messages import Prepare, encode
 from themis.policies.api import make_policy
 from themis.profiles.models import DEFAULT_BOOK
 from themis.service import views
@@ -281,6 +286,35 @@ def test_users_and_the_arbiter_have_a_most_of_active_apps(tmp_path: Path) -> Non
         enter(w, user="v")
         with pytest.raises(Limit, match="3 apps are queued"):
             enter(w, user="w")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"argv": ["echo", "x" * (128 << 10)]}, "131072 bytes"),
+        ({"argv": ["echo"], "env": {f"V{i}": "x" * 100_000 for i in range(11)}}, "all together 11"),
+        ({"argv": [""] * 120_000}, "where a program can be given"),
+        ({"argv": ["echo"], "grace_s": 601.0}, "asks for a grace of 601 s, this arbiter gives at most 600 s"),
+    ],
+)
+def test_programs_that_no_machine_can_start_or_stop_in_time_are_refused(
+    tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    big = request()
+    big.jobs[0].program.CopyFrom(pb.Program(**change))
+    with world(tmp_path, max_grace_s=600.0) as w, pytest.raises(Limit, match=words):
+        w.ask(lambda a: submit(a, big))
+
+
+def test_whatever_is_taken_fits_into_a_message_to_a_node_agent(tmp_path: Path) -> None:
+    big = request()
+    big.jobs[0].program.CopyFrom(pb.Program(argv=["echo", *["\1" * 100_000] * 10], cwd="/tmp"))
+    with world(tmp_path) as w:
+        w.ask(lambda a: submit(a, big))
+        program = w.arbiter.programs["a"][0]
+        (grant,) = [c for c in w.executor.commands if isinstance(c, Grant)]
+        (spec,) = task_specs(grant, program, w.arbiter.hosts, "/ckpt", 1000).values()
+        assert 4 << 20 < len(json.dumps(encode(Prepare(spec=spec)))) < LONGEST
 
 
 def test_gangs_grow_to_the_cluster_at_most_and_users_have_weights(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
         backoff: 0
         backoff_most: 5m
         grace: 2s
+        max_grace: 3s
         node_lease: 60s
         node_renew: 20s
         node_margin: 1s

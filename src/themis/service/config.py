@@ -35,7 +35,7 @@ class Config:
     host : address to listen on. Only loopback is safe: calls are not encrypted.
     retries : failures of one job beyond which it is given up, unless it says otherwise.
     backoff_s : wait after a job's first failure; it doubles with each further one, up to ``backoff_most_s``.
-    grace_s : from the stop signal to SIGKILL, where a job does not say.
+    grace_s : from the stop signal to SIGKILL, where a job does not say. ``max_grace_s`` : most that a job may ask for.
     node_lease_s, node_renew_s, node_margin_s : leases of machines (``themis.executors.hosts``).
     progress_s : at most one progress record of a job in so long.
     users, groups : those with a weight or a group; users who are not listed have ``others_weight``.
@@ -74,6 +74,7 @@ class Config:
     backoff_s: Seconds = 10.0
     backoff_most_s: Seconds = 600.0
     grace_s: Seconds = 60.0
+    max_grace_s: Seconds = 3600.0
     node_lease_s: Seconds = 30.0
     node_renew_s: Seconds = 10.0
     node_margin_s: Seconds = 5.0
@@ -105,6 +106,8 @@ class Config:
             raise InputError("with the engine ray, machines are Ray's nodes; leave out gpus and machines.")
         if self.gpus and self.cluster:
             raise InputError(f"gpus is {self.gpus} and machines {self.cluster.name!r}; give one of them.")
+        if self.grace_s > self.max_grace_s:
+            raise InputError(f"grace is {self.grace_s:g} s, more than max_grace, {self.max_grace_s:g} s.")
         if self.lease_s < self.tick_s:
             raise InputError(
                 f"lease is {self.lease_s:g} s, shorter than tick, {self.tick_s:g} s; make the lease at least one tick."

@@ -117,6 +117,7 @@ class ServiceText(Written):
     )
     backoff_most: Wait = Field(default=600.0, description="most that a job waits after a failure (10m)")
     grace: Wait = Field(default=60.0, description="from the stop signal to SIGKILL, where a job does not say (60s)")
+    max_grace: Wait = Field(default=3600.0, description="most of it that a job may ask for (1h)")
     node_lease: Duration = Field(default=30.0, description="how long jobs outlive an arbiter that is away (30s)")
     node_renew: Duration = Field(default=10.0, description="how often machines renew their lease (10s)")
     node_margin: Wait = Field(
@@ -320,7 +321,8 @@ def _config(findings: Findings, path: Path | None) -> Config:
         gather_s=text.gather,
         checkpoint_every_s=text.checkpoint_every, unknown_work_s=text.unknown_work, seed=text.seed, host=text.host,
         port=text.port, http_port=text.http_port, retries=text.retries, backoff_s=text.backoff,
-        backoff_most_s=text.backoff_most, grace_s=text.grace, node_lease_s=text.node_lease, node_renew_s=text.node_renew,
+        backoff_most_s=text.backoff_most, grace_s=text.grace, max_grace_s=text.max_grace,
+        node_lease_s=text.node_lease, node_renew_s=text.node_renew,
         node_margin_s=text.node_margin, progress_s=text.progress, solve_s=text.solve,
         agent_s=text.agent_wait, journal_keep_s=text.journal_keep, agent_misses=text.agent_misses, max_agents=text.max_agents,
         max_message_bytes=text.max_message, max_jobs=text.max_jobs,

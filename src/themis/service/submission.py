@@ -29,6 +29,10 @@ from themis.service.upkeep import unmet, verdict_of
 MOST_REGIMES = 1000
 MOST_AFTER = 100
 MOST_STEPS = 1e15
+MOST_TEXT = (128 << 10) - 1
+"""Bytes of one argument or variable; Linux starts no program with more."""
+MOST_TEXTS = 1 << 20
+"""Bytes of a job's arguments and variables together, 9 more for each: half of what Linux takes, an eighth of an agent's line."""
 N = TypeVar("N", int, float)
 
 
@@ -237,10 +241,22 @@ def _program(job: pb.Job, user: str, config: Config) -> Program:
     for text in (*p.argv, p.cwd, p.checkpoint_dir, *p.env.keys(), *p.env.values()):
         if "\0" in text:
             raise InputError(f"job {job.name!r}: {text[:100]!r} holds a NUL, which no program can be given.")
+    texts = [text.encode() for text in (*p.argv, p.cwd, p.checkpoint_dir, *(f"{k}={v}" for k, v in p.env.items()))]
+    longest, together = max(map(len, texts)), sum(len(text) + 9 for text in texts)
+    if longest > MOST_TEXT or together > MOST_TEXTS:
+        raise Limit(
+            f"job {job.name!r}: the longest argument or variable has {longest} bytes, all together {together}, where a program "
+            f"can be given {MOST_TEXT} and {MOST_TEXTS}; write them to a file."
+        )
     wrong = [name for name in p.env if not name or "=" in name]
     if wrong:
         raise InputError(f"job {job.name!r}: no variable can be named {wrong[0][:100]!r}.")
     grace_s = _within("grace_s", p.grace_s, 0.0, LONGEST_S) if p.HasField("grace_s") else config.grace_s
+    if grace_s > config.max_grace_s:
+        # So long may a job keep GPUs that are another's by now.
+        raise Limit(
+            f"job {job.name!r} asks for a grace of {grace_s:g} s, this arbiter gives at most {config.max_grace_s:g} s."
+        )
     return Program(
         argv=tuple(p.argv), cwd=p.cwd or "/", env=dict(p.env), user="" if config.single_trust else user,
         launch=p.launch or "gpu", grace_s=grace_s, stop_signal=p.stop_signal or "SIGTERM",
