@@ -1,21 +1,23 @@
-"""The live service: what a decision costs others, submissions, memory, agents of others. Prints tables; asserts no seconds.
+"""The live service: decisions, what they cost others, submissions, memory, agents of others, starts. Asserts no seconds.
 
-    python benchmarks/bench_service.py [--apps 1000] [--agents 100]
+    python benchmarks/bench_service.py [--apps 1000] [--agents 100] [--starts 40] [--limit 1200]
 
-The executor does nothing, so that what is measured is the service: core, journal with its syncs, gRPC. Wall times depend on
-what else the machine does; the same work is done with the policy in the arbiter's thread and apart, so compare these.
+But for the starts the executor does nothing, so that what is measured is the service: core, journal with its syncs, gRPC.
+Wall times depend on what else the machine does, so compare them with each other; CPU seconds are of all threads. Ends at
+the latest after ``--limit`` seconds, and then says where every thread was.
 """
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import os
 import resource
 import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +25,13 @@ import numpy as np
 
 from themis import Agent
 from themis.client import themis_pb2 as pb
-from themis.client.client import Client
+from themis.client.client import Client, Unavailable
 from themis.core import snapshot as snapshots
+from themis.demo.live import service
 from themis.executors.hosts import Host
 from themis.executors.program import Programs
 from themis.model.cluster import Machine
-from themis.model.events import Command, Grant, JobReached, JobStarted, JobStopped, Revoke
+from themis.model.events import Command, Grant, JobStarted, JobStopped, Revoke
 from themis.model.workload import App
 from themis.policies.api import Workbench, make_policy
 from themis.service.access import Access, Caller
@@ -114,33 +117,109 @@ def submissions(apps: int) -> None:
         f"{apps} apps of 4 jobs of 2 GPUs, one after the other, 256 GPUs; ms until a submission is on disk and answered\n"
     )
     print(
-        "| policy runs | median | 99 % | longest | submissions/s | decisions | leases granted | MB | MB of the worker |"
+        "| policy runs | median | 99 % | longest | CPU ms a submission | decisions | leases granted | MB | MB of the worker |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
     for apart in (False, True):
         rng = np.random.default_rng(0)
         with arbiter(32, apart=apart) as a:
-            waits, began = [], time.perf_counter()
+            waits, began = [], time.process_time()
             for n in range(apps):
                 request, at = app_request(n, 4, rng), time.perf_counter()
                 a.ask(lambda request=request: submit(a, request, ME))
                 waits.append(1000 * (time.perf_counter() - at))
                 if n % 10 == 0:
-                    running = a.ask(lambda: sorted(a.state.job_gpus.items())[:2])
-                    for j, _ in running:  # somebody is done: GPUs to decide on
-                        a.queue.put(JobReached(job=j, attempt=1, steps=float(a.state.jobs.target[j]), loss=0.0))
-            seconds = time.perf_counter() - began
+                    _let_go(a, 2)
             a.ask(lambda: None)
+            spent = time.process_time() - began
             kinds = dict(
                 a.ask(lambda: a.journal.db.execute("SELECT kind, count(*) FROM records GROUP BY kind").fetchall())
             )
             worker = a.engine.solver._worker.process.pid if apart else None
             q = np.percentile(waits, [50, 99, 100])
             print(
-                f"| {'apart' if apart else 'in the thread'} | {q[0]:.1f} | {q[1]:.1f} | {q[2]:.0f} | {apps / seconds:.0f} | "
+                f"| {'apart' if apart else 'in the thread'} | {q[0]:.1f} | {q[1]:.1f} | {q[2]:.0f} | {1000 * spent / apps:.1f} | "
                 f"{kinds.get('Allocated', 0)} | {kinds.get('Grant', 0)} | {memory_mb():.0f} | "
                 f"{memory_mb(worker) if worker else 0:.0f} |", flush=True,
             )  # fmt: skip
+
+
+def decisions(apps: int, rounds: int = 20) -> None:
+    """So many apps wait or run on a full cluster; a tenth of its GPUs falls free, and so on: from there to the leases."""
+    print(f"\n{apps} apps of 4 jobs of 2 GPUs on 256 GPUs, 26 of which fall free, {rounds} times over; policy apart\n")
+    print(
+        "| decision, ms: median | worst | CPU ms: arbiter | policy | leases granted | decisions / CPU s | leases / CPU s | MB | "
+        "MB of the worker |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
+    rng = np.random.default_rng(2)
+    with arbiter(32, apart=True) as a:
+        for n in range(apps):
+            enter(a, n, rng)
+        _settled(a)
+        worker = a.engine.solver._worker.process.pid
+        before, mine, theirs, times = _granted(a), time.process_time(), _cpu_s(worker), []
+        for _ in range(rounds):
+            round_, began = a.ask(lambda: a.state.round), time.perf_counter()
+            _let_go(a, 13)
+            _wait(lambda round_=round_: a.state.round > round_, 60)
+            times.append(1000 * (time.perf_counter() - began))
+            _settled(a)
+        mine, theirs = time.process_time() - mine, _cpu_s(worker) - theirs
+        granted = _granted(a) - before
+        cells = [
+            *(np.median(times), max(times), 1000 * mine / rounds, 1000 * theirs / rounds, granted),
+            *(rounds / (mine + theirs), granted / (mine + theirs), memory_mb(), memory_mb(worker)),
+        ]
+        print(f"| {' | '.join(f'{cell:.0f}' for cell in cells)} |", flush=True)
+
+
+def _let_go(a: Arbiter, gangs: int) -> None:
+    """So many gangs end and wait again: GPUs to decide on, which no other job of theirs takes over."""
+    for job, attempt in a.ask(lambda: [(j, int(a.state.jobs.attempt[j])) for j in sorted(a.state.job_gpus)[:gangs]]):
+        a.queue.put(JobStopped(job=job, attempt=attempt, steps=1.0))
+
+
+def _settled(a: Arbiter) -> None:
+    _wait(lambda: a.ask(lambda: a.engine.flight is None and a.queue.empty()), 60)
+
+
+def _granted(a: Arbiter) -> int:
+    return int(a.ask(lambda: a.journal.db.execute("SELECT count(*) FROM records WHERE kind = 'Grant'").fetchone()[0]))
+
+
+def _cpu_s(pid: int) -> float:
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def starts(count: int) -> None:
+    """``themis up`` with real processes: from a submission's call to its gang's training, on an idle cluster."""
+    print(
+        f"\n{count} apps of one job, one after the other, on idle GPUs; real processes; s from the call to the gang's start\n"
+    )
+    print("| gather, s | median | 90 % | longest |")
+    print("|---|---|---|---|")
+    for gather in (0.0, 0.5):
+        with tempfile.TemporaryDirectory() as folder:
+            home = Path(folder) / "home"
+            with service(
+                home, machines=f"{count // 8 + 1}x8", policy="themis", settings={"gather": gather, "single_trust": "true"}
+            ), Client(home) as client:  # fmt: skip
+                called = []
+                for n in range(count):
+                    called.append(time.time())
+                    client.run(["sleep", "600"], name=f"a{n}", hours=0.1)
+                    time.sleep(0.2)
+                _wait(lambda client=client: _started(client) >= count, 120)
+                began = [record.time for record in client.events() if record.kind == "JobStarted"]
+                waits = [b - c for b, c in zip(sorted(began), called)]
+                q = np.percentile(waits, [50, 90, 100])
+                print(f"| {gather:g} | {q[0]:.2f} | {q[1]:.2f} | {q[2]:.2f} |", flush=True)
+
+
+def _started(client: Client) -> int:
+    return sum(record.kind == "JobStarted" for record in client.events())
 
 
 def pauses(apps: int) -> None:
@@ -209,7 +288,9 @@ def _offer(view: Any, gpus: Any) -> Any:
 
 def _wait(holds: Callable[[], bool], seconds: float) -> None:
     end = time.monotonic() + seconds
-    while not holds() and time.monotonic() < end:
+    while not holds():
+        if time.monotonic() > end:
+            raise TimeoutError(f"what the benchmark waits for did not happen within {seconds:g} s")
         time.sleep(0.005)
 
 
@@ -228,28 +309,37 @@ def agents(count: int) -> None:
             server, port = serve(api, "127.0.0.1:0", 4 << 20)
             apps = [enter(a, n, rng) for n in range(count)]
             client = Client(home, address=f"127.0.0.1:{port}", token="token")
-            for app in apps[:attending]:
-                threading.Thread(target=Agent(client, app).run, daemon=True).start()
+            threads = [threading.Thread(target=_attend, args=(client, app), daemon=True) for app in apps[:attending]]
+            for thread in threads:
+                thread.start()
             _wait(lambda a=a, apps=apps[:attending]: len(a.desk.present(apps)) == len(apps), 60)
             times, cpu = [], time.process_time()
             for _ in range(10):
                 _wait(lambda a=a: a.ask(lambda: a.engine.flight is None and bool(a.state.job_gpus)), 60)
                 before = a.ask(lambda: a.state.round)
                 began = time.perf_counter()
-                for j in a.ask(lambda: sorted(a.state.job_gpus)[:4]):
-                    a.queue.put(JobStopped(job=j, attempt=int(a.state.jobs.attempt[j]), steps=1.0))
+                _let_go(a, 4)
                 _wait(lambda a=a, before=before: a.state.round > before, 60)
                 times.append(1000 * (time.perf_counter() - began))
+            spent = (time.process_time() - cpu) / 10
             bids = a.ask(
                 lambda: a.journal.db.execute(
-                    "SELECT count(*) FROM records WHERE kind = 'AgentBid' AND line LIKE '%\"said\":\"bid\"%'"
+                    "SELECT count(*) FROM records WHERE kind = 'AgentBid' AND CAST(line AS TEXT) LIKE '%\"said\":\"bid\"%'"
                 ).fetchone()[0]
             )
-            spent = (time.process_time() - cpu) / 10
             print(f"| {attending} | {np.median(times):.0f} | {max(times):.0f} | {bids} | {spent:.2f} |", flush=True)
+            # The agents end with the streams, before what they call through is closed.
             api.ending.set()
             server.stop(0.5).wait()
+            client.timeout_s = 0.0
+            for thread in threads:
+                thread.join(10)
             client.close()
+
+
+def _attend(client: Client, app: int) -> None:
+    with suppress(Unavailable):
+        Agent(client, app).run()
 
 
 def main() -> None:
@@ -257,11 +347,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--apps", type=int, default=1000)
     parser.add_argument("--agents", type=int, default=100)
+    parser.add_argument("--starts", type=int, default=40)
+    parser.add_argument("--limit", type=float, default=1200.0, help="seconds after which it gives up")
     given = parser.parse_args()
+    faulthandler.dump_traceback_later(given.limit, exit=True)
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    decisions(given.apps)
     pauses(given.apps)
     submissions(given.apps)
     agents(given.agents)
+    starts(given.starts)
 
 
 if __name__ == "__main__":

@@ -247,6 +247,16 @@ def test_a_stop_that_was_asked_for_is_never_a_failure_whatever_the_exit_code() -
         assert not Ending.STOPPED.is_failure
 
 
+def test_an_exit_that_asks_for_another_attempt_is_told_from_a_failure() -> None:
+    for code, own in ((75, True), (143, True), (1, False)):
+        book = gangs(1)
+        book.command(grant(1, (0,)), 0.0)
+        book.heard(0, state("prepared"), 0.0)
+        book.heard(0, state("running"), 0.0)
+        out = book.heard(0, state("ended", first=code, codes=(code,)), 2.0)
+        assert [o.own for o in out if isinstance(o, JobStopped)] == [own], code
+
+
 def test_a_gang_that_was_failing_already_has_failed_even_if_its_lease_ends_meanwhile() -> None:
     book = started(gangs())
     book.heard(0, state("stopping", cause="peer", first=1), 1.0)

@@ -26,6 +26,7 @@ from themis.client import themis_pb2 as pb
 from themis.client.channel import METHODS
 from themis.client.client import Client, Unavailable, name_of, user_name
 from themis.client.home import make_token, read_token
+from themis.client.spec import read_requests
 from themis.errors import InputError
 from themis.node.gpus import gpu_type
 from themis.profiles.presets import load_cluster
@@ -225,6 +226,12 @@ def test_status_is_json_over_http(service: Service, client: Client, home: Path) 
     assert get(service, "/v1/nodesx", token)[0] == 404
     for page in ("history", "nodes", "share", "usage"):
         assert get(service, f"/v1/{page}", token)[0] == 200
+    for method in ("POST", "PUT", "DELETE"):
+        request = urllib.request.Request(service.endpoint.http + "/v1/apps", data=b"{}", method=method)
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=30)
+        assert (refused.value.code, refused.value.headers["Allow"]) == (405, "GET")
+        assert json.load(refused.value) == {"error": f"{method} is not allowed, status pages are read only."}
 
 
 def themis(*words: str) -> int:
@@ -267,6 +274,80 @@ def test_the_commands_print_what_the_service_knows(
 
 
 @slow
+def test_logs_of_a_rank_or_an_attempt_that_never_was_are_refused(client: Client) -> None:
+    app = client.run(["sh", "-c", "echo $RANK"], gpus=2).app
+    assert client.wait(app, timeout_s=60).state == "completed"
+    assert b"".join(client.logs(app, rank=1)) == b"1\n"
+    with pytest.raises(InputError, match=r"had ranks 0 to 1, got rank 7\."):
+        list(client.logs(app, rank=7))
+    with pytest.raises(InputError, match="had 1 attempt so far, the last is 1, got attempt 3"):
+        list(client.logs(app, attempt=3))
+
+
+@slow
+def test_a_user_who_has_a_token_gets_no_other_unasked(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("THEMIS_HOME", str(home))
+    assert themis("user", "add", "carol") == 0
+    first = capfd.readouterr().out.strip()
+    assert themis("user", "add", "carol") == 2
+    said = capfd.readouterr()
+    assert (said.out, "carol has a token already" in said.err) == ("", True)
+    assert themis("user", "add", "carol", "--replace") == 0
+    assert capfd.readouterr().out.strip() != first
+    assert themis("user", "remove", "carol") == 0
+
+
+@slow
+def test_the_story_of_a_job_that_wants_to_be_run_again_tells_of_no_failure(
+    client: Client, home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    app = client.run(["sh", "-c", "exit 75"]).app
+    wait_until(lambda: bool(client.show(app).jobs[0].attempts), "its attempt has ended")
+    story = json.loads(client.why(app).json)
+    assert {cause for step in story["steps"] for cause in step["causes"]} == {"own"}
+    monkeypatch.setenv("THEMIS_HOME", str(home))
+    assert themis("why", str(app)) == 0
+    words = capfd.readouterr().out.split("since submitted")[1]
+    assert float(next(word for word in words.split() if word.replace(".", "").isdigit())) == 0.0, words
+    client.cancel(app)
+
+
+@slow
+def test_curve_stopping_goes_by_the_losses_that_real_trials_report(client: Client, tmp_path: Path) -> None:
+    program = Path(__file__).parent / "programs" / "curve.py"
+    file = tmp_path / "sweep.yaml"
+    file.write_text(
+        f"""
+        name: curves
+        command: [{sys.executable}, {program}, "{{floor}}", "1000"]
+        speed: 100
+        sweep:
+          parameters: {{floor: {{grid: [0.1, 2.0]}}}}
+          trials: 2
+          sampler: grid
+          budget: 1000 steps
+          tuner: {{kind: curve, check: 20 steps}}
+        """
+    )
+    (made,) = client.submit_all(read_requests(file, ""))
+    assert client.wait(made.app, timeout_s=60).state == "completed"
+    records = [json.loads(record.json) for record in client.events()]
+    good, poor = (job.id for job in client.show(made.app).jobs)
+    for job, floor in ((good, 0.1), (poor, 2.0)):
+        told = [r for r in records if r["kind"] == "LossReported" and r["job"] == job]
+        assert len(told) >= 4
+        assert all(r["loss"] == pytest.approx(floor + 1 / (0.05 * r["steps"] + 1)) for r in told)
+    (stopped,) = (r for r in records if r["kind"] == "CurveStopped" and r["app"] == made.app)
+    assert stopped["job"] == poor
+    assert stopped["steps"] < 1000
+    assert stopped["forecast"] == pytest.approx(2.0, abs=0.2)
+    ended = {r["job"]: r["outcome"] for r in records if r["kind"] == "JobEnded" and r["app"] == made.app}
+    assert ended == {good: "completed", poor: "stopped"}
+
+
+@slow
 def test_yaml_is_submitted_with_its_speeds_and_its_sweep(
     home: Path, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -294,6 +375,24 @@ def test_a_client_without_an_arbiter_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="run `themis up`"):
         Client(tmp_path)
     with Client(tmp_path, address="127.0.0.1:1", token="t", timeout_s=0.1) as client, pytest.raises(Unavailable):
+        client.info()
+
+
+def test_an_arbiter_that_is_away_is_waited_for_as_long_as_was_said_and_that_is_told_once(tmp_path: Path) -> None:
+    said: list[str] = []
+    began = time.monotonic()
+    with (
+        Client(tmp_path, address="127.0.0.1:1", token="t", patience_s=0.5, on_wait=said.append) as client,
+        pytest.raises(Unavailable, match=r"does not answer; is `themis up` running there\?$"),
+    ):
+        client.info()
+    assert time.monotonic() - began < 5
+    assert said == ["No arbiter answers at 127.0.0.1:1; waiting up to 0.5 s for it to come back."]
+    (tmp_path / "journal.db").touch()
+    with (
+        Client(tmp_path, address="127.0.0.1:1", token="t", patience_s=0.0) as client,
+        pytest.raises(Unavailable, match=f"`themis up --home {tmp_path}` starts it"),
+    ):
         client.info()
 
 
@@ -337,6 +436,35 @@ def test_the_doctor_finds_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "token").chmod(0o644)
     wrong = {check["check"] for check in examine(tmp_path) if check["state"] == "wrong"}
     assert wrong == {"home", "journal", "token"}
+
+
+@pytest.mark.skipif(not ROOT, reason="only root could run jobs as others")
+def test_the_doctor_knows_whose_rights_the_settings_give_to_jobs(tmp_path: Path) -> None:
+    def rights(settings: str) -> tuple[str, str]:
+        (tmp_path / "config.yaml").write_text(settings)
+        (found,) = (check for check in examine(tmp_path) if check["check"] == "rights")
+        return found["state"], found["finding"]
+
+    assert rights("gpus: 1\n") == ("ok", "each job runs as its submitter's system user")
+    assert rights("single_trust: true\n")[0] == "wrong", "the service would run jobs as root, and refuse to"
+    state, finding = rights("single_trust: true\nallow_root: true\n")
+    assert (state, finding.partition(":")[0]) == ("note", "single_trust")
+
+
+def test_the_doctor_tries_the_ray_cluster_that_the_settings_name(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("engine: ray\naddress: 127.0.0.1:1\n")
+    found = {check["check"]: (check["state"], check["finding"]) for check in examine(tmp_path)}
+    assert found["GPUs"] == ("ok", "those of Ray's nodes, by the settings")
+    assert found["Ray"][0] == "wrong"
+    there = importlib.util.find_spec("ray") is not None
+    assert ("127.0.0.1:1 does not answer" if there else "pip install") in found["Ray"][1]
+
+
+def test_the_doctor_reads_the_settings(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("lease: 1m\ntickk: 2s\n")
+    (found,) = (check for check in examine(tmp_path) if check["check"] == "settings")
+    assert found["state"] == "wrong"
+    assert "Did you mean 'tick'" in found["finding"]
 
 
 def test_apps_are_named_after_their_script() -> None:

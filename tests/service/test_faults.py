@@ -147,3 +147,21 @@ def test_the_witness_check_sees_two_jobs_on_one_gpu(tmp_path: Path) -> None:
     (tmp_path / "w").write_text("job0-attempt1 0 1.0\njob1-attempt1 0 2.0\njob0-attempt1 0 3.0\n")
     with pytest.raises(AssertionError, match="GPU 0 had two at once"):
         _check_processes(tmp_path / "w", grants)
+
+
+def test_an_agent_that_outlived_its_arbiter_is_taken_over_without_a_word_and_replaced_when_it_dies(
+    tmp_path: Path,
+) -> None:
+    with daemon(tmp_path / "home", options=("--gpus", "1"), settings=(*QUICK, "node_lease=60")) as service:
+        (first,) = service.agents()
+        for restart in (False, True):
+            if restart:
+                service.kill()
+                service.up()
+            # A job shows that the machine has its lease, so its agent stays while no arbiter is there.
+            app = service.client().run(["true"]).app
+            assert service.client().wait(app, timeout_s=60).state == "completed"
+            assert service.agents() == [first]
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: service.agents() not in ([], [first]), "another agent serves")
+        assert "already runs" not in service.said()

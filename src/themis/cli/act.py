@@ -61,6 +61,8 @@ def run(
     more |= {"grace_s": grace} if grace is not None else {}
     more |= {"checkpoint_dir": str(checkpoints.absolute())} if checkpoints is not None else {}
     with connect(home) as client:
+        client.info()
+        client.patience_s = None  # it is there: should it start anew while it is followed, it is waited for longer
         made = client.run(command, gpus=(int(low), int(most)), name=name, hours=hours, model=model, env=values, **more)
         if detach:
             print(made.app)

@@ -96,7 +96,8 @@ def why(app: AppName, output: Output = "table", watch: Watch = False, home: Home
                 continue
             for line in why_now(found):
                 out.print(line, markup=False, highlight=False, soft_wrap=True)
-            show_rows(story["steps"], output, STEPS)
+            begin = story["arrival"]
+            show_rows([{**step, "time": step["time"] - begin} for step in story["steps"]], output, STEPS)
 
 
 def save_state(

@@ -34,11 +34,18 @@ Columns = Mapping[str, Callable[[Any], object]]
 WATCH_S = 2.0
 
 
-def connect(home: Path | None) -> Client:
-    """A connection to the arbiter of a home."""
-    from themis.client.client import Client
+PATIENCE_S = 5.0
+"""For an arbiter that does not answer, where somebody waits at a terminal."""
 
-    return Client(home)
+
+def connect(home: Path | None, *, patience_s: float = PATIENCE_S) -> Client:
+    """A connection to the arbiter of a home; that it is waited for is said at once."""
+    from themis.client.client import Client
+    from themis.console import err
+
+    return Client(
+        home, patience_s=patience_s, on_wait=lambda sentence: err.print(sentence, markup=False, highlight=False)
+    )
 
 
 def journal_of(home: Path) -> Journal:
@@ -170,7 +177,7 @@ USAGES: Columns = {
     "failed": _plain("failed"), "GPU hours": _number("gpu_hours"),
 }  # fmt: skip
 STEPS: Columns = {
-    "seconds": _number("time", ".1f"), "round": lambda r: r["round"] if r["round"] >= 0 else "",
+    "s since submitted": _number("time", ".1f"), "round": lambda r: r["round"] if r["round"] >= 0 else "",
     "offered": lambda r: r["offered"] or "", "rho": lambda r: f"{r['rho']:.2f}" if r["auction"] and r["rho"] else "",
     "bid": lambda r: ("yes" if r["bid"] else "filtered out") if r["auction"] else "", "won": lambda r: r["won"] or "",
     "kept": lambda r: f"{r['kept']:.0%}" if r["won"] else "", "leftover": lambda r: r["leftover"] or "",

@@ -25,14 +25,19 @@ def add(
     admin: Annotated[
         bool, typer.Option("--admin", help="May act on everybody's apps, drain machines, add users.")
     ] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Of a user who has a token: that one is no longer valid.")
+    ] = False,
     output: Output = "table",
     home: Home = None,
 ) -> None:
-    """Give a user a token: printed once. A user who had one gets another in its place.
+    """Give a user a token: printed once.
 
     Example: [cyan]themis user add bob[/cyan]
     """
     with connect(home) as client:
+        if not replace and client.users(name):
+            raise InputError(f"{name} has a token already; with --replace it is no longer valid, and another is made.")
         token, address = client.add_user(name, admin=admin), client.address
     if output != "table":
         dump({"user": name, "token": token, "address": address}, output)

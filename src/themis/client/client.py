@@ -38,7 +38,9 @@ class Client:
     ----------
     home : its home, which says where it listens and holds the token; by default ``$THEMIS_HOME`` or ``~/.themis``.
     address, token : instead of those of the home.
-    timeout_s : of a call that does not follow anything; an arbiter that starts anew is waited for as long.
+    timeout_s : of a call that does not follow anything.
+    patience_s : how long an arbiter that does not answer, for it starts anew, is waited for; by default ``timeout_s``.
+    on_wait : called once, with a sentence, when that waiting begins.
 
     Raises
     ------
@@ -47,11 +49,18 @@ class Client:
     """
 
     def __init__(
-        self, home: Path | None = None, *, address: str = "", token: str = "", timeout_s: float = 30.0
+        self,
+        home: Path | None = None,
+        *,
+        address: str = "",
+        token: str = "",
+        timeout_s: float = 30.0,
+        patience_s: float | None = None,
+        on_wait: Callable[[str], object] = lambda sentence: None,
     ) -> None:
         self.home = home or default_home()
         self.address = address or read_endpoint(self.home).grpc
-        self.timeout_s = timeout_s
+        self.timeout_s, self.patience_s, self.on_wait = timeout_s, patience_s, on_wait
         self._metadata = (("authorization", f"Bearer {token or read_token(self.home)}"),)
         self._channel = grpc.insecure_channel(
             self.address, options=[("grpc.max_receive_message_length", 256 << 20), ("grpc.enable_http_proxy", 0)]
@@ -236,15 +245,22 @@ class Client:
 
     def _call(self, name: str, request: Any) -> Any:
         """One call, repeated while no arbiter answers; every method may be repeated without harm."""
-        method, end = METHODS[name], time.monotonic() + self.timeout_s
+        method, began = METHODS[name], time.monotonic()
+        end = began + self.timeout_s
+        patient = self.timeout_s if self.patience_s is None else min(self.patience_s, self.timeout_s)
+        waiting = False
         call: Callable[..., Any] = self._channel.unary_unary(method.path, to_bytes, method.read_reply)
         while True:
             try:
                 left = max(end - time.monotonic(), 0.1)
                 return call(request, metadata=self._metadata, timeout=left, wait_for_ready=False)
             except grpc.RpcError as error:
-                if error.code() is not grpc.StatusCode.UNAVAILABLE or time.monotonic() + RETRY_S > end:
+                away = error.code() is grpc.StatusCode.UNAVAILABLE
+                if not away or time.monotonic() + RETRY_S > began + patient:
                     raise self._in_words(error) from None
+            if not waiting:
+                self.on_wait(f"No arbiter answers at {self.address}; waiting up to {patient:g} s for it to come back.")
+                waiting = True
             time.sleep(RETRY_S)
 
     def _stream(self, name: str, request: Any) -> Iterator[Any]:
@@ -259,7 +275,9 @@ class Client:
         code = grpc.StatusCode
         match error.code():
             case code.UNAVAILABLE | code.DEADLINE_EXCEEDED:
-                return Unavailable(f"the arbiter at {self.address} does not answer; is `themis up` running there?")
+                own = (self.home / "journal.db").exists()
+                what = f"`themis up --home {self.home}` starts it" if own else "is `themis up` running there?"
+                return Unavailable(f"the arbiter at {self.address} does not answer; {what}{'.' if own else ''}")
             case code.INTERNAL | code.UNKNOWN | code.CANCELLED:
                 return ThemisError(f"the arbiter at {self.address} failed: {error.details()}")
             case code.RESOURCE_EXHAUSTED if "larger than max" in str(error.details()):

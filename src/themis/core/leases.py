@@ -113,9 +113,10 @@ class Leases:
         if since is None:
             if not s.runs(j, event.attempt):
                 return False
-            # Nobody asked it to stop: the gang died. It waits for another lease.
+            # Nobody asked it to stop: the gang died, or ended to be run again. It waits for another lease.
             s.release(j, WAITING)
-            self.out.append(Revoke(app=int(s.jobs.app[j]), job=j, attempt=event.attempt, cause="failed"))
+            cause = "own" if event.own else "failed"
+            self.out.append(Revoke(app=int(s.jobs.app[j]), job=j, attempt=event.attempt, cause=cause))
         left = s.vacate(j)
         if s.jobs.status[j] != ENDED:
             s.report(j, event.steps)

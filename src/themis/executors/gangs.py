@@ -435,12 +435,12 @@ class Gangs:
             loss = math.inf if loss is None else loss
             self.out.append(JobReached(job=grant.job, attempt=grant.attempt, steps=steps, loss=loss))
         else:
-            self._stopped(gang)
+            self._stopped(gang, own=ending.is_own)
 
-    def _stopped(self, gang: Gang) -> None:
+    def _stopped(self, gang: Gang, *, own: bool = False) -> None:
         job = gang.grant.job
         del self.gangs[job]
-        self.out.append(JobStopped(job=job, attempt=gang.grant.attempt, steps=self.saved[job]))
+        self.out.append(JobStopped(job=job, attempt=gang.grant.attempt, steps=self.saved[job], own=own))
 
     def _steps(self, gang: Gang, states: list[TaskState], ending: Ending) -> float:
         """Steps that the next attempt begins with.

@@ -194,11 +194,15 @@ class SpeedMeasured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStopped:
-    """The gang has let go of its GPUs; ``steps`` is what its checkpoint holds."""
+    """The gang has let go of its GPUs; ``steps`` is what its checkpoint holds.
+
+    ``own`` : unasked, with an exit code that says that it is to be run again (75, 143): no failure.
+    """
 
     job: int
     attempt: int
     steps: float
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,8 +313,8 @@ class Renew:
 class Revoke:
     """The job's lease is over; stop the gang.
 
-    ``cause``: expired | moved | finished | rung | stopped (by its tuner) | failed | cancelled | held |
-    walltime.
+    ``cause``: expired | moved | finished | rung | stopped (by its tuner) | failed | own (it ended by itself, to be run
+    again) | cancelled | held | walltime.
     """
 
     app: int

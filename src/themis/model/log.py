@@ -39,8 +39,8 @@ PROOF_ROWS = 256
 """Proofs of more rows than this are cut."""
 
 _FLAT = (
-    Header, Grant, events.Renew, events.Revoke, events.JobStarted, events.JobProgress, events.JobStopped,
-    events.JobReached, events.SpeedMeasured,
+    Header, Grant, events.Renew, events.Revoke, events.JobStarted, events.JobProgress, events.JobStopped, events.JobReached,
+    events.SpeedMeasured,
     events.BatchChanged, events.LossReported, events.JobEnded, events.CurveStopped, events.AppCancelled, events.AppFinished,
     events.AppHeld, events.AppResumed, events.JobDelayed, events.JobGivenUp, events.QuotaSet,
     events.MachineFailed, events.MachineReturned, events.MachineDraining, events.AgentBid, events.JobsOrdered, events.Compacted,
@@ -235,6 +235,12 @@ def _flat_encoder(kind: type[Any]) -> Callable[[Fields, Any, int], None]:
     return lambda out, record, rows: out.update(zip(names, values(record)))
 
 
+def _write_stopped(out: Fields, record: events.JobStopped, rows: int) -> None:
+    out.update(job=record.job, attempt=record.attempt, steps=record.steps)
+    if record.own:
+        out["own"] = True
+
+
 def _agent_bid(d: Fields) -> events.AgentBid:
     rows = tuple((tuple(gangs), span, kind, anchor, rho) for gangs, span, kind, anchor, rho in d.get("rows", ()))
     return events.AgentBid(**{**d, "rows": rows})
@@ -378,6 +384,7 @@ _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Fields, Any, int], None]]] = 
         MachineJoined: ("MachineJoined", lambda out, record, rows: out.update(machine=to_fields(record.machine))),
         AppSubmitted: ("AppSubmitted", _write_app),
         Allocated: ("Allocated", _write_allocated),
+        events.JobStopped: ("JobStopped", _write_stopped),
     }
 )
 _DECODERS: Mapping[str, Callable[[Fields], Record]] = MappingProxyType(

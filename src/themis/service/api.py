@@ -20,7 +20,7 @@ from typing import Any
 
 from themis import __version__
 from themis.client import themis_pb2 as pb
-from themis.errors import InputError, UnknownName
+from themis.errors import InputError, UnknownName, counted
 from themis.report.explain import explain
 from themis.service import reasons, views
 from themis.service.access import Access, Caller, Forbidden
@@ -243,6 +243,7 @@ class Api:
     def Logs(self, request: pb.LogsRequest, gone: threading.Event = NEVER) -> Iterator[pb.LogChunk]:
         """What a rank wrote: every attempt's file in turn, the last one as it grows."""
         job = self._look(lambda a: self._job(a, request))
+        self._check_written(job, request)
         at: dict[int, int] = {}
         with _Turn(self._streams):
             while not self.ending.is_set() and not gone.is_set():
@@ -304,6 +305,23 @@ class Api:
         if not 0 <= request.job < len(jobs):
             raise InputError(f"app {request.app!r} has {len(jobs)} jobs, got job {request.job}, counted from 0.")
         return int(jobs[request.job])
+
+    def _check_written(self, job: int, request: pb.LogsRequest) -> None:
+        """Refuse a rank, or an attempt, that no attempt so far had, unless there was none and one may yet come."""
+        if self._files(job, request):
+            return
+        there = list(self.root.glob(f"nodes/*/logs/job{job}-attempt*/rank-*.log"))
+        if not there or (request.attempt and request.follow):
+            return
+        attempts = sorted({int(path.parent.name.rpartition("attempt")[2]) for path in there})
+        if request.attempt and request.attempt not in attempts:
+            raise InputError(
+                f"job {request.job} of app {request.app!r} had {counted(len(attempts), 'attempt')} so far, the last is "
+                f"{attempts[-1]}, got attempt {request.attempt}; attempts are counted from 1."
+            )
+        most = max(int(path.stem.removeprefix("rank-")) for path in there)
+        ranks = f"ranks 0 to {most}" if most else "rank 0 alone"
+        raise InputError(f"job {request.job} of app {request.app!r} had {ranks}, got rank {request.rank}.")
 
     def _files(self, job: int, request: pb.LogsRequest) -> list[tuple[int, Path]]:
         number = request.attempt or "*"
