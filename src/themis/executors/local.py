@@ -29,14 +29,10 @@ from themis.executors.program import AttemptEnded, Measurement, Programs
 from themis.model.cluster import Machine
 from themis.model.events import Command, Event, Grant
 from themis.model.workload import App
-<<<<<<< HEAD
 from themis.node.channel import Closed, SocketChannel, listen, readable
-=======
-from themis.node.agent import is_kept
-from themis.node.channel import Closed, SocketChannel, listen
->>>>>>> f47f49b (Leftovers of the live service: own ends are no failures, a quick word where no arbiter answers, doctor reads the settings; the service's benchmark ends)
 from themis.node.gpus import Claim, release
 from themis.node.keeper import clock
+from themis.node.locks import locked
 from themis.node.messages import Hello, Message, NodeFound, NodeLeaves, ProtocolError
 from themis.node.tasks import user_for
 
@@ -295,7 +291,7 @@ class LocalExecutor(Executor):
     def _spawn(self, n: int) -> None:
         """Start a machine's agent, unless one that outlived the arbiter before this one serves."""
         name = self.hosts[n].machine.name
-        if is_kept(self.root / "nodes" / name):
+        if locked(self.root / "nodes" / name / "agent.lock"):
             return
         locks = [held.lock for held in self.claims]
         command = [
@@ -311,10 +307,11 @@ class LocalExecutor(Executor):
         )
 
     def _revive(self) -> None:
-<<<<<<< HEAD
-        """Start agents again that died. One that another agent of the same folder keeps out will serve in its place."""
-        for n, agent in self.agents.items():
-            if self.respawn and agent.poll() is not None and n not in self._channels and not self._closing.is_set():
+        """Start agents that died, or that were adopted and died since."""
+        for n in range(len(self.hosts)):
+            agent = self.agents.get(n)
+            gone = agent is None or agent.poll() is not None
+            if self.respawn and gone and n not in self._channels and not self._closing.is_set():
                 at, wait = self._patience.get(n, (-math.inf, RESPAWN_S / 2))
                 if clock() >= at + wait:
                     # One that cannot even start is not started over and over.
@@ -323,14 +320,6 @@ class LocalExecutor(Executor):
                         self._spawn(n)
                     except OSError as error:
                         log.warning("the node agent of %s cannot be started: %s", self.hosts[n].machine.name, error)
-=======
-        """Start agents that died, or that were adopted and died since."""
-        for n in range(len(self.hosts)):
-            agent = self.agents.get(n)
-            gone = agent is None or agent.poll() is not None
-            if self.respawn and gone and n not in self._channels and not self._closing.is_set():
-                self._spawn(n)
->>>>>>> f47f49b (Leftovers of the live service: own ends are no failures, a quick word where no arbiter answers, doctor reads the settings; the service's benchmark ends)
 
 
 def trust_warning(allow_root: bool = False) -> str:

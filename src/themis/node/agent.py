@@ -251,21 +251,6 @@ def hold(root: Path) -> int:
     return lock
 
 
-def is_kept(root: Path) -> bool:
-    """Whether an agent has the folder now."""
-    try:
-        lock = os.open(root / "agent.lock", os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
-
-
 def trust(allow_root: bool = False) -> str:
     """``per_user`` where jobs run as their submitters' system users, ``single`` where all run as one."""
     return "per_user" if os.geteuid() == 0 and not allow_root else "single"

@@ -134,22 +134,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _say(self, code: int, value: object, **headers: str) -> None:
         data = json.dumps(value).encode() + b"\n"
-<<<<<<< HEAD
         with suppress(OSError):  # the caller hung up
             self.send_response(code)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))
+            for name, text in headers.items():
+                self.send_header(name, text)
             self.end_headers()
-            self.wfile.write(data)
-=======
-        self.send_response(code)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        for name, text in headers.items():
-            self.send_header(name, text)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(data)
+            if self.command != "HEAD":
+                self.wfile.write(data)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What the library refuses by itself, in the form of all else; pages are read only."""
@@ -158,7 +151,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._say(405, {"error": f"{self.command} is not allowed, status pages are read only."}, Allow="GET")
         else:
             self._say(code, {"error": f"{message or self.responses.get(code, ('bad request',))[0]}."})
->>>>>>> f47f49b (Leftovers of the live service: own ends are no failures, a quick word where no arbiter answers, doctor reads the settings; the service's benchmark ends)
 
     def log_message(self, format: str, *args: object) -> None:
         """Requests are no news."""
