@@ -445,7 +445,7 @@ def test_the_doctor_knows_whose_rights_the_settings_give_to_jobs(tmp_path: Path)
         (found,) = (check for check in examine(tmp_path) if check["check"] == "rights")
         return found["state"], found["finding"]
 
-    assert rights("gpus: 1\n") == ("ok", "each job runs as its submitter's system user")
+    assert rights("gpus: 1\n") == ("ok", "each job runs as its submitter's system user; root's own need --allow-root")
     assert rights("single_trust: true\n")[0] == "wrong", "the service would run jobs as root, and refuse to"
     state, finding = rights("single_trust: true\nallow_root: true\n")
     assert (state, finding.partition(":")[0]) == ("note", "single_trust")
