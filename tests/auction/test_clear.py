@@ -115,6 +115,30 @@ def test_winners_who_ask_alike_share_a_program() -> None:
     assert 1 < out.programs <= (out.row >= 0).sum() / 2
 
 
+@settings(max_examples=40, deadline=None)
+@given(seed=seeds, same=st.booleans())
+def test_forgiven_payments_are_bounded_from_above(seed: int, same: bool) -> None:
+    sale, table = alike(seed, 5) if same else random_case(seed)
+    exact, out = clear(sale, table), clear(sale, table, forgiven=0.7)
+    assert out.row.tolist() == exact.row.tolist()
+    for a, row in enumerate(out.row.tolist()):
+        if row >= 0:
+            kept = true_kept(sale, table, a, row, out.objective)
+            assert out.kept_low[a] - 1e-6 <= kept <= out.kept_high[a] + 1e-6
+            if out.kept[a] != exact.kept[a]:
+                assert out.kept[a] < 0.7
+                assert out.kept_low[a] == 0
+
+
+def test_forgiven_payments_need_no_program() -> None:
+    sale, table = alike(0, 14)
+    limits = Limits(leaves=1, states=1)
+    exact, out = clear(sale, table, limits), clear(sale, table, limits, forgiven=0.7)
+    assert out.programs < exact.programs
+    assert ((exact.kept < 0.7) & (out.kept < 0.7)).sum() == (exact.kept < 0.7).sum()
+    assert (out.kept_low[out.row >= 0] == 0).any()
+
+
 @settings(max_examples=15, deadline=None)
 @given(seed=seeds)
 def test_huge_mode_bounds_the_exact_answer(seed: int) -> None:

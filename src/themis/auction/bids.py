@@ -6,6 +6,7 @@ allocation is a count per machine, and a row says how far each of its gangs may 
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -111,7 +112,7 @@ class Bids:
         object.__setattr__(self, "gpus", gpus)
         if self.expiring_gpus.size:
             holder = self.expiring_bidder
-            if holder.min() < 0 or holder.max() >= self.bidders or min(self.expiring_gpus) < 0:
+            if holder.min() < 0 or holder.max() >= self.bidders or self.expiring_gpus.min() < 0:
                 raise InputError(f"Bids: expiring_bidder must be in 0..{self.bidders - 1} and expiring_gpus >= 0.")
 
     @property
@@ -123,6 +124,12 @@ class Bids:
     def rows(self) -> int:
         """R."""
         return self.row_bidder.size
+
+    def lowered(self, by: Floats) -> Bids:
+        """The same bids, nothing being worth so many nats less, shape [B], >= 0: they stay valid."""
+        out = copy(self)  # not built anew, which would check everything again
+        object.__setattr__(out, "base", self.base - by)
+        return out
 
     def gangs(self, row: int) -> dict[int, int]:
         """Gangs of `row` as {size: count}, largest first."""

@@ -22,7 +22,9 @@ from themis.auction.winners import Found, Solver
 DEFAULT_LIMITS = Limits()
 
 
-def clear(offer: Offer, bids: Bids, limits: Limits = DEFAULT_LIMITS, payments: bool = True) -> Outcome:
+def clear(
+    offer: Offer, bids: Bids, limits: Limits = DEFAULT_LIMITS, payments: bool = True, forgiven: float = 0.0
+) -> Outcome:
     """Hold one auction.
 
     Equal optima (in steps of about 1e-12 nats) are decided by fewest GPU moves, counting for each row the GPUs that
@@ -37,6 +39,9 @@ def clear(offer: Offer, bids: Bids, limits: Limits = DEFAULT_LIMITS, payments: b
         Gap to prove and work to spend.
     payments
         Also compute `Outcome.kept`; otherwise it is 1 with the interval [0, 1] for winners.
+    forgiven
+        Shares below this one, in [0, 1], may be told as the interval from 0 to a proven upper bound, which is then
+        `Outcome.kept`, wherever a loser who takes the winner's place proves one: most need no search then.
 
     Raises
     ------
@@ -61,12 +66,23 @@ def clear(offer: Offer, bids: Bids, limits: Limits = DEFAULT_LIMITS, payments: b
     bound = objective + _excess(market, main)
     kept = np.ones((3, bids.bidders))
     if payments:
-        others = solver.without(who.tolist(), main)
-        for a, r, other in zip(who.tolist(), main.rows, others):
+        let_off = _let_off(market, main, solver.replaced(main), forgiven) if forgiven else {}
+        paying = [(a, r) for a, r in zip(who.tolist(), main.rows) if a not in let_off]
+        others = solver.without([a for a, _ in paying], main)
+        for (a, r), other in zip(paying, others):
             kept[:, a] = _kept(market, main, r, other)
+        for a, most in let_off.items():
+            kept[:, a] = most, 0.0, most
     else:
         kept[1, who] = 0.0
     return _outcome(bids, solver, taken.tolist(), objective, bound, kept, arrays(grants), main.method)
+
+
+def _let_off(market: Market, main: Found, replaced: dict[int, int], forgiven: float) -> dict[int, float]:
+    """Upper bounds of c_a below `forgiven`, by winner: the others gain at least `replaced` nats more."""
+    slack = (main.high // market.unit - main.low // market.unit + 1) * market.quantum
+    most = {a: math.exp(min(0.0, slack - steps * market.quantum)) for a, steps in replaced.items()}
+    return {a: bound for a, bound in most.items() if bound < forgiven}
 
 
 def _excess(market: Market, found: Found) -> float:

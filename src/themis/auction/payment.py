@@ -99,3 +99,6 @@ def _chance(rng: np.random.Generator | None, form: str) -> np.random.Generator:
 
 FORMS: dict[str, Form] = {"time": in_time, "floor": by_floor, "randomised": at_random, "lottery": by_lottery}
 """Payment forms by name; "time" is the default of the policies."""
+
+DRAWN = frozenset({"randomised", "lottery"})
+"""Forms that need chance."""

@@ -22,7 +22,7 @@ from themis.auction import patterns, search, tables
 from themis.auction.bids import Bools, Ints
 from themis.auction.capacities import Capacity, broken, needs, totals
 from themis.auction.exchange import Exchange
-from themis.auction.market import Market
+from themis.auction.market import WIDE, Market, asks
 from themis.auction.outcome import Limits
 from themis.auction.packing import Packer
 from themis.auction.prices import Priced, price, repair, unpriced
@@ -92,9 +92,25 @@ class Solver:
                 break
         return self._hard(self.table, known)
 
+    def replaced(self, main: Found) -> dict[int, int]:
+        """What some loser gains in each winner's place, in steps of the quantum: the others gain as much more without it.
+
+        A loser who asks for the same fits there, and so does one who asks for as many GPUs or fewer, wherever they are.
+        """
+        market = self.market
+        won = np.array(main.rows, dtype=np.int64)
+        lost = np.flatnonzero(~np.isin(market.who, market.who[won]))
+        if not lost.size or main.method == "all":
+            return {}
+        ask = asks(market)
+        fits = (market.kind[lost] == WIDE) & (market.gpus[lost] <= market.gpus[won, None])
+        fits = (fits & (market.type[lost] == market.type[won, None])) | (ask[lost] == ask[won, None])
+        gain = np.where(fits, market.score[lost] // market.unit, 0).max(1)
+        return {a: steps for a, steps in zip(market.who[won].tolist(), gain.tolist()) if steps > 0}
+
     def without(self, winners: Sequence[int], main: Found) -> list[Found]:
         """Best choice without each of `winners`, in their order."""
-        if main.method == "all":
+        if main.method == "all" or not winners:
             return [self._left(main, a) for a in winners]
         found: dict[int, Found] = {}
         waiting = list(winners)

@@ -6,7 +6,6 @@ A gang that was told to stop must say so (``JobStopped``) before its GPUs, or it
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from operator import itemgetter
 from typing import TypeAlias
 
@@ -45,7 +44,9 @@ class Leases:
         """
         s, t = self.state, self.state.jobs
         if tick_s or by < s.now:
-            placed = [replace(p, until=self._until(p.until, by, tick_s)) for p in placed]
+            placed = [
+                Placed(job=p.job, gpus=p.gpus, seat=p.seat, until=self._until(p.until, by, tick_s)) for p in placed
+            ]
         running = np.flatnonzero(t.status[: t.size] == RUNNING)
         expiring = running[t.until[running] <= by + EPS].tolist()
         renewed = {p.job for p in placed if s.job_gpus.get(p.job) == p.gpus and s.job_seat[p.job] == p.seat}

@@ -74,6 +74,11 @@ class _Placer:
         """Jobs of an app whose leases end at this instant."""
         if not 0 <= a < self.s.apps.size:
             return []
+        apps, t = self.s.apps, self.s.jobs
+        if apps.jobs[a] == 1:
+            # Single jobs are many: no arrays of one.
+            j = int(apps.first_job[a])
+            return [j] if t.status[j] == RUNNING and t.until[j] <= self.offer.by + EPS else []
         jobs = self.s.app_jobs(a)
         out: list[int] = jobs[(self.s.jobs.status[jobs] == RUNNING) & self.offer.over(jobs)].tolist()
         return out

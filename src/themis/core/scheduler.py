@@ -383,7 +383,7 @@ class Scheduler:
                 if planned is not None:
                     self._carry_out(planned, offer)
                 else:
-                    self._solve(snapshots.take(s, needs=self.needs))
+                    self._solve(snapshots.take(s, needs=self.needs, free=offer.free))
         self._wake_for_expiry()
 
     def _solve(self, view: Snapshot) -> None:
@@ -429,7 +429,7 @@ class Scheduler:
     def _bids(self, event: BidsCollected) -> None:
         if self.solving is None or event.version != self.solving.version:
             return
-        self._solve(snapshots.with_bids(self.solving, event.bids))
+        self._solve(self.solving.with_bids(event.bids))
 
     def _allocated(self, event: Allocated) -> None:
         s = self.state

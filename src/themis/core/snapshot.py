@@ -2,47 +2,50 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
-from themis.auction.bids import Bids
 from themis.core import limits
 from themis.core.ahead import ahead
 from themis.core.offer import free_gpus
 from themis.core.state import EPS, State, not_nothing
-from themis.core.tables import Status
+from themis.core.tables import RUNNING
 from themis.fairness.finish_time import left_held, list_schedule
 from themis.model.snapshot import Kind, Snapshot
-from themis.model.units import Float, Int
+from themis.model.units import Bool, Float, Int
+
+BAG = int(Kind.BAG)
+"""As a plain number: numpy takes ten times as long to compare with a member of an enumeration."""
 
 
-def take(state: State, *, needs: frozenset[str] = frozenset()) -> Snapshot:
+def take(state: State, *, needs: frozenset[str] = frozenset(), free: Bool | None = None) -> Snapshot:
     """The picture of the state at its ``now``; leases that end at this instant count as free.
 
-    ``needs`` : optional columns that the policy asks for.
+    ``needs`` : optional columns that the policy asks for. ``free`` : ``free_gpus`` of this instant, where it is known.
     """
     table = state.jobs
-    job_id = np.flatnonzero(table.status[: table.size] <= Status.RUNNING)
+    job_id = (table.status[: table.size] <= RUNNING).nonzero()[0]
     later, room = np.zeros(0, dtype=np.int64), None
     if state.quotas or state.at_once or state.delayed:
         why, room = limits.blocked(state, job_id)
         later, job_id, room = job_id[why == limits.AT_ONCE], job_id[why == 0], room[why == 0]
     f = dict(zip(table.floats, np.take(table.f, job_id, axis=1)))
     i = dict(zip(table.ints, np.take(table.i, job_id, axis=1)))
-    running = i["status"] == Status.RUNNING
+    running = i["status"] == RUNNING
     held_on = running & (f["until"] > state.now + EPS)
     job_held = np.where(held_on, i["gpus"], 0)
     if room is not None:
         i["gpus_max"] = np.maximum(np.minimum(i["gpus_max"] - job_held, room) + job_held, i["gpus_min"])
 
-    app_id, counts = np.unique(i["app"], return_counts=True)
-    job_app = np.repeat(np.arange(len(app_id)), counts)
+    # Ids of jobs rise with those of their apps.
+    first = np.ones(len(job_id), dtype=bool)
+    np.not_equal(i["app"][1:], i["app"][:-1], out=first[1:])
+    ptr = np.append(first.nonzero()[0], len(job_id))
+    app_id, job_app = i["app"][ptr[:-1]], first.cumsum() - 1
     apps = state.apps
     af = dict(zip(apps.floats, np.take(apps.f, app_id, axis=1)))
     ai = dict(zip(apps.ints, np.take(apps.i, app_id, axis=1)))
     contention, capacity = state.averages(app_id)
-    gpu_free = free_gpus(state, state.now)
+    gpu_free = free_gpus(state, state.now) if free is None else free
     done = _done(state, f)
 
     snapshot = Snapshot(
@@ -65,7 +68,7 @@ def take(state: State, *, needs: frozenset[str] = frozenset()) -> Snapshot:
         phase_jobs=state.phase[2, app_id].astype(np.int64), phase_bracket=state.phase_bracket[app_id],
         future_work=state.future[0, app_id], future_longest=state.future[1, app_id],
         future_jobs=state.future[2, app_id].astype(np.int64),
-        job_ptr=np.concatenate([[0], np.cumsum(counts)]), job_id=job_id, job_app=job_app,
+        job_ptr=ptr, job_id=job_id, job_app=job_app,
         job_bracket=i["bracket"], job_config=i["config"],
         job_gpus_min=i["gpus_min"], job_gpus_max=i["gpus_max"], job_allowed=state.allowed(job_id),
         job_left=not_nothing((f["regime_end"] - done) * f["serial"] + f["later"], done * f["serial"]),
@@ -79,7 +82,7 @@ def take(state: State, *, needs: frozenset[str] = frozenset()) -> Snapshot:
     if len(later):
         snapshot = _with_later(state, snapshot, later)
     expected = ahead(state, job_id, done) if "ahead" in needs else None
-    return dataclasses.replace(snapshot, app_left_held=_left_held(state, snapshot, i), ahead=expected)
+    return snapshot.having(app_left_held=_left_held(state, snapshot, i), ahead=expected)
 
 
 def _with_later(state: State, s: Snapshot, later: Int) -> Snapshot:
@@ -93,12 +96,7 @@ def _with_later(state: State, s: Snapshot, later: Int) -> Snapshot:
     np.add.at(jobs[:, 0], row, 1)
     # A schedule of the jobs here would leave those out.
     rigid[row] = False
-    return dataclasses.replace(s, future_work=work, future_longest=longest, future_jobs=jobs, app_rigid=rigid)
-
-
-def with_bids(snapshot: Snapshot, bids: Bids) -> Snapshot:
-    """The same picture with the bids that its policy asked for."""
-    return dataclasses.replace(snapshot, bids=bids)
+    return s.having(future_work=work, future_longest=longest, future_jobs=jobs, app_rigid=rigid)
 
 
 def _done(state: State, f: dict[str, Float]) -> Float:
@@ -110,18 +108,19 @@ def _done(state: State, f: dict[str, Float]) -> Float:
 def _left_held(state: State, s: Snapshot, i: dict[str, Int]) -> Float:
     """Seconds left at the GPUs held beyond this instant; bags keep a forecast that is renewed when their leases change."""
     held = s.job_held > 0
-    rows = np.flatnonzero(held)
+    rows = held.nonzero()[0]
     worth = np.zeros(s.jobs)
     worth[rows] = s.speeds.effective(s.job_config[rows], i["gpu_type"][rows], s.job_held[rows], s.job_locality[rows])
     effective = np.bincount(s.job_app, weights=worth, minlength=s.apps).astype(np.float64)
     # A job may grow to its most GPUs where it is; those of the app's widest job stand for all.
-    gang = np.zeros(s.apps)
     widest = s.app_gang_max[s.job_app]
-    np.maximum.at(gang, s.job_app, worth * np.where(held, widest / np.maximum(s.job_held, 1), 0.0))
+    most = worth * np.where(held, widest / np.maximum(s.job_held, 1), 0.0)
+    gang = np.maximum.reduceat(most, s.job_ptr[:-1]) if s.apps else np.zeros(0)
     left = left_held(s, effective, gang)
     apps = state.apps
-    expiring = np.bincount(s.job_app, weights=s.job_expiring, minlength=s.apps) > 0
-    for a in np.flatnonzero((s.app_kind == Kind.BAG) & s.app_rigid & (effective > 0)):
+    bags = ((s.app_kind == BAG) & s.app_rigid & (effective > 0)).nonzero()[0]
+    expiring = np.bincount(s.job_app, weights=s.job_expiring, minlength=s.apps) > 0 if len(bags) else bags
+    for a in bags:
         app = int(s.app_id[a])
         if expiring[a]:
             left[a] = bag_left(s, int(a), worth)

@@ -10,11 +10,11 @@ A GPU whose lease ends at this instant counts as free (it is in ``free``), and i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from themis.profiles.speed import Speeds
 
 if TYPE_CHECKING:
     from themis.auction.bids import Bids
+
+
+Derived = TypeVar("Derived")
 
 
 class Kind(IntEnum):
@@ -181,6 +184,50 @@ class Snapshot:
         order = np.argsort(job, kind="stable")
         jobs, first = np.unique(job[order], return_index=True)
         return dict(zip(jobs.tolist(), map(tuple, (x.tolist() for x in np.split(g[order], first[1:])))))
+
+    def once(self, key: Hashable, make: Callable[[Snapshot], Derived]) -> Derived:
+        """What ``make`` computes from these columns, computed for whoever asks first under ``key``.
+
+        ``make`` reads no answer of agents (``bids``, ``rho_said``): pictures that differ in these alone share what it gave.
+        It gets the columns without what was computed from them, so that nothing kept here refers to its keeper.
+        """
+        kept = self._kept
+        if key not in kept:
+            columns = self._copy()
+            del columns.__dict__["_kept"]
+            kept[key] = make(columns)
+        return cast(Derived, kept[key])
+
+    @cached_property
+    def _kept(self) -> dict[Hashable, Any]:
+        return {}
+
+    def with_bids(self, bids: Bids) -> Snapshot:
+        """The same picture with the bids that its policy asked for, and with all that was computed from it."""
+        _ = self._kept
+        out = self._copy()
+        out.__dict__["bids"] = bids
+        return out
+
+    def having(self, **columns: object) -> Snapshot:
+        """The same picture but for these columns: ``dataclasses.replace`` in a tenth of its time."""
+        assert columns.keys() <= self.__dict__.keys()
+        out = self._copy()
+        for computed in ("_kept", "gangs"):
+            out.__dict__.pop(computed, None)
+        out.__dict__.update(columns)
+        return out
+
+    def _copy(self) -> Snapshot:
+        # Sixty columns go over in one call: this is done several times a decision.
+        out = object.__new__(Snapshot)
+        out.__dict__.update(self.__dict__)
+        return out
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Columns alone go to other processes; the rest can be computed there."""
+        names = {f.name for f in fields(self)}
+        return {name: value for name, value in self.__dict__.items() if name in names}
 
     def need(self, column: str) -> object:
         """The optional column, or MissingColumn saying how to turn it on."""

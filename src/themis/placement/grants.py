@@ -87,20 +87,16 @@ class Hand:
     def __init__(self, snapshot: Snapshot) -> None:
         self.s = snapshot
         self.free: Int = snapshot.free.copy()
+        self.left = int(self.free.sum())
+        """GPUs not yet dealt."""
         self.rows: list[tuple[int, int, int, int, float, int]] = []
         self.gangs = 0
+        self._served: set[int] = set()
         self.standing: dict[int, list[tuple[int, Counts]]] = _standing(snapshot)
-
-    @property
-    def left(self) -> int:
-        """GPUs not yet dealt."""
-        return int(self.free.sum())
 
     def served(self) -> Int:
         """Rows of the apps that were dealt something."""
-        ids = np.unique(np.array([row[0] for row in self.rows], dtype=np.int64))
-        out: Int = np.searchsorted(self.s.app_id, ids)
-        return out
+        return np.array(sorted(self._served), dtype=np.int64)
 
     def grant(self) -> GpuGrant:
         """Everything dealt so far."""
@@ -148,8 +144,10 @@ class Hand:
             self.standing[a].remove(stood)
         for n, c in counts:
             self.free[n] -= c
+            self.left -= c
             self.rows.append((int(self.s.app_id[a]), self.gangs, n, c, until, extend))
         self.gangs += 1
+        self._served.add(a)
 
     def home(self, a: int, size: int, locality: Locality) -> Counts | None:
         """Where an expiring gang of the app stands that has this size and spans no more than ``locality``, if one does."""
@@ -183,6 +181,11 @@ class Hand:
     def least(self, a: int, gpus: int) -> Int:
         """Smallest gang on each GPU type that the app's waiting jobs take in place of ``gpus``; more where none does."""
         s, at = self.s, slice(int(self.s.job_ptr[a]), int(self.s.job_ptr[a + 1]))
+        if at.stop - at.start == 1:
+            # Single jobs are many, and thousands of them are dealt one GPU each.
+            low = int(s.job_gpus_min[at.start])
+            takes = s.job_held[at.start] == 0 and low <= gpus <= s.job_gpus_max[at.start]
+            return np.where(s.job_allowed[at.start], low if takes else gpus + 1, gpus + 1)
         fits = (s.job_held[at] == 0) & (s.job_gpus_min[at] <= gpus) & (gpus <= s.job_gpus_max[at])
         sizes = np.where(s.job_allowed[at] & fits[:, None], s.job_gpus_min[at][:, None], gpus + 1)
         out: Int = sizes.min(axis=0)
@@ -215,9 +218,19 @@ class Hand:
 def _standing(s: Snapshot) -> dict[int, list[tuple[int, Counts]]]:
     """Where each app's expiring gangs stand, by app row."""
     out: dict[int, list[tuple[int, Counts]]] = defaultdict(list)
-    for row in np.flatnonzero(s.job_expiring > 0).tolist():
-        gpus = list(s.gangs[int(s.job_id[row])])
-        if s.gpu_free[gpus].all():
-            counts = tuple(sorted(Counter(s.gpu_machine[gpus].tolist()).items()))
-            out[int(s.job_app[row])].append((len(gpus), counts))
+    rows = (s.job_expiring > 0).nonzero()[0]
+    if not len(rows):
+        return out
+    g, seat = (s.gpu_job >= 0).nonzero()
+    at = np.searchsorted(s.job_id[rows], s.gpu_job[g, seat])
+    at[at == len(rows)] = 0
+    mine = s.job_id[rows[at]] == s.gpu_job[g, seat]
+    stands: list[list[int]] = [[] for _ in rows]
+    lost = [False] * len(rows)
+    for i, n, free in zip(at[mine].tolist(), s.gpu_machine[g[mine]].tolist(), s.gpu_free[g[mine]].tolist()):
+        stands[i].append(n)
+        lost[i] |= not free
+    for i, a in enumerate(s.job_app[rows].tolist()):
+        if not lost[i]:
+            out[a].append((len(stands[i]), tuple(sorted(Counter(stands[i]).items()))))
     return out

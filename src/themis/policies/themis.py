@@ -12,8 +12,9 @@ no gang is broken and nothing is rounded.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -21,7 +22,7 @@ import numpy as np
 from themis.auction.bids import Bids, Offer
 from themis.auction.clear import clear
 from themis.auction.outcome import Limits, Outcome
-from themis.auction.payment import FORMS, pay
+from themis.auction.payment import DRAWN, FORMS, pay
 from themis.errors import InputError, UnknownName
 from themis.fairness.filtering import bidder_count, worst_first
 from themis.fairness.finish_time import FinishTime, Form
@@ -43,6 +44,10 @@ class Waiting(StrEnum):
 
 UNSERVED = 40.0
 """Nats that make serving one app more outweigh any product of gains, with ``Waiting.UNBOUNDED``."""
+
+
+FREE = math.exp(-UNSERVED / 2)
+"""Shares below this one are of winners without whom more apps would be served."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +87,13 @@ class Themis:
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """First ask for bids, then clear."""
-        finish = FinishTime(snapshot, self.rho)
+        finish = FinishTime.of(snapshot, self.rho)
         said = snapshot.rho_said
         rho = finish.rho if said is None else np.where(np.isnan(said), finish.rho, said)
-        queue = self._queue(snapshot, rho)
+        if said is None:
+            queue = snapshot.once((type(self), self.waiting, self.rho), lambda columns: self._queue(columns, rho))
+        else:
+            queue = self._queue(snapshot, rho)
         bidders = np.sort(queue[: bidder_count(len(queue), self.f)])
         if snapshot.bids is None:
             return Solved(answer=Ask(column="bids", apps=bidders, offer=snapshot.free, form=self.rho.value))
@@ -93,7 +101,7 @@ class Themis:
 
     def _queue(self, s: Snapshot, rho: Float) -> Int:
         """Apps with unmet demand, worst rho first, ties by arrival and id."""
-        unmet = np.unique(s.job_app[s.job_held < s.job_gpus_max])
+        unmet = np.logical_or.reduceat(s.job_held < s.job_gpus_max, s.job_ptr[:-1]).nonzero()[0]
         first = s.app_held[unmet] == 0 if self.waiting is Waiting.UNBOUNDED else None
         out: Int = unmet[worst_first(rho[unmet], s.app_arrival[unmet], s.app_id[unmet], first)]
         return out
@@ -106,26 +114,32 @@ class _Round:
         self.policy, self.s, self.finish, self.queue, self.bidders = policy, s, finish, queue, bidders
         self.rho = rho
         """That apps were sorted by: what their own agents said, or what follows from the snapshot."""
-        self.rng = np.random.default_rng((s.seed, s.round))
         self.hand = Hand(s)
         self.until = lease_end(s, starving=bool((s.app_gang_min[bidders] > s.free.sum()).any()))
         self.returned: list[tuple[int, Counts, int]] = []
         """Gangs that payments took away: (app row, counts, job to extend)."""
         self.leftover = np.zeros(s.apps, dtype=np.int64)
 
+    @cached_property
+    def rng(self) -> np.random.Generator:
+        """Every random draw of the round; most rounds draw nothing, and seeding takes as long as a small auction."""
+        return np.random.default_rng((self.s.seed, self.s.round))
+
     def solve(self, bids: Bids, limits: Limits) -> Solved:
         s = self.s
         offer = Offer(free=s.free, machine_rack=s.machine_rack, machine_type=s.machine_type)
         if self.policy.waiting is Waiting.UNBOUNDED:
             # Sets of as many served apps are compared by what each gains over its 1/N share: V has no scale of its own.
-            bids = replace(bids, base=bids.base - np.where(s.app_held[self.bidders] == 0, UNSERVED, 0.0))
-        outcome = clear(offer, bids, limits)
-        for b in np.flatnonzero(outcome.row >= 0).tolist():
-            self._pay_out(b, bids, outcome)
+            bids = bids.lowered(np.where(s.app_held[self.bidders] == 0, UNSERVED, 0.0))
+        unbounded = self.policy.waiting is Waiting.UNBOUNDED
+        outcome = clear(offer, bids, limits, forgiven=FREE if unbounded else 0.0)
+        kept = self._kept(outcome)
+        for b in (outcome.row >= 0).nonzero()[0].tolist():
+            self._pay_out(b, bids, outcome, float(kept[b]))
         self._leftovers()
         return Solved(answer=self.hand.grant(), proof=self._proof(outcome))
 
-    def _pay_out(self, b: int, bids: Bids, outcome: Outcome) -> None:
+    def _pay_out(self, b: int, bids: Bids, outcome: Outcome, kept_share: float) -> None:
         """What the winner keeps of its gangs, and for how long."""
         a, row = int(self.bidders[b]), int(outcome.row[b])
         won = np.zeros_like(self.s.free)
@@ -133,7 +147,8 @@ class _Round:
         won[outcome.win_machine[mine]] = outcome.win_gpus[mine]
         wanted = bids.gangs(row)
         counts = np.array(list(wanted.values()), dtype=np.int64)
-        paid = pay(self.policy.payment, self._kept(outcome, b), counts, self.until - self.s.now, self.rng)
+        rng = self.rng if self.policy.payment in DRAWN else None
+        paid = pay(self.policy.payment, kept_share, counts, self.until - self.s.now, rng)
         extend = NONE if self._has_waiting(a) else growing_job(self.s, a)
         for size, count, kept in zip(wanted, counts.tolist(), paid.gangs.tolist()):
             for i in range(count):
@@ -147,17 +162,17 @@ class _Round:
                 else:
                     self.returned.append((a, found[0], extend))
 
-    def _kept(self, outcome: Outcome, b: int) -> float:
-        """c_a. With ``Waiting.UNBOUNDED`` products over different sets of served apps do not compare.
+    def _kept(self, outcome: Outcome) -> Float:
+        """c_a of every bidder. With ``Waiting.UNBOUNDED`` products over different sets of served apps do not compare.
 
         So a winner without whom more apps would be served pays nothing, as in the usual extension of maximum Nash
         welfare; otherwise the same ratio as ever, over the same set.
         """
-        return 1.0 if self._free_of_charge(outcome)[b] else float(outcome.kept[b])
+        return np.where(self._free_of_charge(outcome), 1.0, outcome.kept)
 
     def _free_of_charge(self, outcome: Outcome) -> Bool:
         unbounded = self.policy.waiting is Waiting.UNBOUNDED
-        free: Bool = (outcome.kept < math.exp(-UNSERVED / 2)) & unbounded
+        free: Bool = (outcome.kept < FREE) & unbounded
         return free
 
     def _has_waiting(self, a: int) -> bool:
@@ -165,20 +180,23 @@ class _Round:
 
     def _leftovers(self) -> None:
         """To apps outside the auction; then payments go back, which refunds them; then to bidders that have nothing."""
-        self._deal(np.setdiff1d(self.queue, self.bidders))
+        self._deal(np.sort(self.queue[len(self.bidders) :]))
         for a, counts, extend in self.returned:
             if all(self.hand.free[n] >= c for n, c in counts):
                 self.hand.give(a, counts, self.until, extend)
                 self.leftover[a] += sum(c for _, c in counts)
-        self._deal(np.setdiff1d(self.bidders, self.hand.served()))
+        if self.hand.left:
+            served = np.zeros(self.s.apps, dtype=bool)
+            served[self.hand.served()] = True
+            self._deal(self.bidders[~served[self.bidders]])
 
     def _deal(self, apps: Int) -> None:
         """One gang at a time, apps in random order."""
         if not self.hand.left or not len(apps):
             return
-        agents = Agents(self.s, self.finish)
+        agents = Agents.of(self.s, self.policy.rho)
         takes: dict[int, list[int]] = {}
-        least = least_waiting(self.s)
+        least = self._least
         order = [a for a in self.rng.permutation(apps).tolist() if least[a] <= self.hand.left]
         while self.hand.left and order:
             again = []
@@ -193,14 +211,21 @@ class _Round:
                     again.append(a)
             order = again
 
+    @cached_property
+    def _least(self) -> list[int]:
+        out: list[int] = least_waiting(self.s).tolist()
+        return out
+
     def _takes(self, agents: Agents, a: int) -> list[int]:
         """Gangs that the app accepts one after another."""
         if not self.policy.decline and self._has_waiting(a):
             return demand_of(self.s, a).low
+        gangs = agents.would_take(a, self.hand.free)
+        if gangs is not None:
+            return gangs
         best = agents.best(a, self.hand.free)
-        if best is None or self._has_waiting(a):
-            return best.sizes if best else []
-        self._extend(a, best)
+        if best is not None:
+            self._extend(a, best)
         return []
 
     def _one(self, a: int, gang: int) -> bool:
@@ -223,7 +248,7 @@ class _Round:
     def _proof(self, outcome: Outcome) -> Proof:
         s, rows = self.s, self.queue
         at = np.searchsorted(self.bidders, rows)
-        bid = np.isin(rows, self.bidders)
+        bid = np.arange(len(rows)) < len(self.bidders)
         at = np.where(bid, np.minimum(at, len(self.bidders) - 1), 0)
         pays = bid & ~self._free_of_charge(outcome)[at]
         won = np.bincount(outcome.win_bidder, weights=outcome.win_gpus, minlength=len(self.bidders)).astype(np.int64)

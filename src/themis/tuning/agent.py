@@ -17,6 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -32,6 +33,9 @@ ROWS = 64
 SPANS = (Locality.MACHINE, Locality.RACK, Locality.CROSS_RACK)
 BETTER = 1 - 1e-9
 """A row must leave less than this share of the seconds left without it."""
+
+SINGLE = int(Kind.SINGLE)
+"""As a plain number: numpy takes ten times as long to compare with a member of an enumeration."""
 
 Split = tuple[tuple[int, int], ...]
 """((gang size, count), ...)."""
@@ -60,7 +64,7 @@ class Row:
 
 def answer_ask(snapshot: Snapshot, ask: Ask) -> Bids:
     """The bids of all apps asked, as their agents would make them."""
-    return Agents(snapshot, FinishTime(snapshot, Form(ask.form))).bid(ask.apps, ask.offer)
+    return Agents.of(snapshot, Form(ask.form)).bid(ask.apps, ask.offer)
 
 
 def growing_job(s: Snapshot, a: int) -> int:
@@ -74,27 +78,115 @@ def growing_job(s: Snapshot, a: int) -> int:
 class Agents:
     """The agents of a snapshot's apps."""
 
+    @classmethod
+    def of(cls, snapshot: Snapshot, form: Form) -> Agents:
+        """The same ones for all who ask of this snapshot."""
+        finish = FinishTime.of(snapshot, form)
+        return snapshot.once((cls, form), lambda columns: cls(columns, finish))
+
     def __init__(self, snapshot: Snapshot, finish: FinishTime) -> None:
         s = self.s = snapshot
         self.finish = finish
+        #: Seconds left if the app wins nothing.
+        self.without: Float = np.where(np.isfinite(s.app_left_held), s.app_left_held, finish.left_waiting)
+        self.limit: Float = self.without * BETTER - 1e-9
+        """A row must leave less than this."""
+
+    # Lists, for what is read one by one; single jobs that wait need none of them.
+
+    @cached_property
+    def worth(self) -> list[float]:
+        """[J], reference GPUs that each gang held is worth."""
+        s = self.s
         held = np.flatnonzero(s.job_held > 0)
         worth = np.zeros(s.jobs)
         worth[held] = s.speeds.effective(
             s.job_config[held], s.job_gpu_type[held], s.job_held[held], s.job_locality[held]
         )
-        self.worth: list[float] = worth.tolist()
-        self.left: list[float] = s.job_left.tolist()
-        self.held: list[int] = s.job_held.tolist()
-        self.cold: list[bool] = (s.job_expiring == 0).tolist()
-        self.low: list[int] = s.job_gpus_min.tolist()
-        self.high: list[int] = s.job_gpus_max.tolist()
-        self.ptr: list[int] = s.job_ptr.tolist()
-        #: Seconds left if the app wins nothing.
-        self.without: Float = np.where(np.isfinite(s.app_left_held), s.app_left_held, finish.left_waiting)
+        out: list[float] = worth.tolist()
+        return out
+
+    @cached_property
+    def left(self) -> list[float]:
+        """[J], work left."""
+        out: list[float] = self.s.job_left.tolist()
+        return out
+
+    @cached_property
+    def held(self) -> list[int]:
+        """[J], GPUs held."""
+        out: list[int] = self.s.job_held.tolist()
+        return out
+
+    @cached_property
+    def cold(self) -> list[bool]:
+        """[J], holds nothing that it could keep."""
+        out: list[bool] = (self.s.job_expiring == 0).tolist()
+        return out
+
+    @cached_property
+    def low(self) -> list[int]:
+        """[J], fewest GPUs."""
+        out: list[int] = self.s.job_gpus_min.tolist()
+        return out
+
+    @cached_property
+    def high(self) -> list[int]:
+        """[J], most GPUs."""
+        out: list[int] = self.s.job_gpus_max.tolist()
+        return out
+
+    @cached_property
+    def ptr(self) -> list[int]:
+        """[A + 1], each app's first job."""
+        out: list[int] = self.s.job_ptr.tolist()
+        return out
+
+    @cached_property
+    def _plain(self) -> Bool:
+        """[A, K], single jobs of one size that wait, and that a gang of this type would serve, placed as it likes best.
+
+        Nothing else about their rows depends on the offer, if it has a gang of that type.
+        """
+        s = self.s
+        job = s.job_ptr[:-1]
+        size, config = s.job_gpus_min[job], s.job_config[job]
+        single = (s.app_kind == SINGLE) & (s.job_held[job] == 0) & (size == s.job_gpus_max[job])
+        spans = s.speeds.slowdown[config][:, list(SPANS)]
+        # One GPU has no span to choose.
+        slowdown = np.where(size == 1, s.speeds.slowdown[config, Locality.MACHINE], spans.min(axis=1))
+        with np.errstate(divide="ignore"):
+            left = s.job_left[job, None] / (s.speeds.scale[config, :, size] / slowdown[:, None])
+        out: Bool = (left < self.limit[:, None]) & s.job_allowed[job] & single[:, None]
+        return out
+
+    @cached_property
+    def _plain_size(self) -> list[int]:
+        """[A], gang of a single job of one size that waits, 0 for other apps."""
+        s = self.s
+        job = s.job_ptr[:-1]
+        size = s.job_gpus_min[job]
+        single = (s.app_kind == SINGLE) & (s.job_held[job] == 0) & (size == s.job_gpus_max[job])
+        out: list[int] = np.where(single, size, 0).tolist()
+        return out
+
+    def would_take(self, a: int, offer: Int) -> list[int] | None:
+        """Gangs that an app would take of an offer if it could have it all, none if nothing of it lowers its rho.
+
+        None for an app without a waiting job: what it takes enlarges a gang, see ``best``.
+        """
+        size = self._plain_size[a]
+        if size:
+            serves = self._plain[a] & (np.bincount(self.s.machine_type, offer, len(self.s.gpu_types)) >= size)
+            return [size] if serves.any() else []
+        if not any(not self.held[j] for j in range(self.ptr[a], self.ptr[a + 1])):
+            return None
+        best = self.best(a, offer)
+        return best.sizes if best else []
 
     def bid(self, apps: Int, offer: Int) -> Bids:
         """Bids of these app rows (rising) on the offer, Int[N]."""
-        single = (self.s.app_kind[apps] == Kind.SINGLE) & (self.s.job_held[self.s.job_ptr[apps]] == 0)
+        single = (self.s.app_kind[apps] == SINGLE) & (self.s.job_held[self.s.job_ptr[apps]] == 0)
         offered = self._offered(offer)
         table = _Table()
         for b in np.flatnonzero(~single).tolist():
@@ -110,7 +202,7 @@ class Agents:
     def rows(self, a: int, offer: Int, offered: list[int]) -> list[Row]:
         """All rows of one app that strictly lower its rho; ``offered`` is the offer per GPU type."""
         found = _Agent(self, a, offered).rows(offer)
-        limit = float(self.without[a]) * BETTER - 1e-9
+        limit = float(self.limit[a])
         return [row for row in found if row.left < limit]
 
     def _offered(self, offer: Int) -> list[int]:
@@ -125,8 +217,10 @@ class Agents:
         rows = apps[bidders]
         job = s.job_ptr[rows]
         low, high, config = s.job_gpus_min[job], s.job_gpus_max[job], s.job_config[job]
-        limit = self.without[rows] * BETTER - 1e-9
+        limit = self.limit[rows]
         slowdown = s.speeds.slowdown[config]
+        if len(rows) and (low == high).all():
+            return self._rigid(bidders, job, low, config, limit, offered)
         for k, count in enumerate(offered):
             for size in range(int(low.min(initial=1)), min(int(high.max(initial=0)), count) + 1):
                 fits = (low <= size) & (size <= high) & s.job_allowed[job, k]
@@ -149,6 +243,24 @@ class Agents:
         if not parts:
             none = np.zeros(0, dtype=np.int64)
             return none, none, none, none, np.zeros(0)
+        b, size_, span_, type_, left_ = (np.concatenate(column) for column in zip(*parts))
+        return b, size_, span_, type_, left_
+
+    def _rigid(
+        self, bidders: Int, job: Int, size: Int, config: Int, limit: Float, offered: list[int]
+    ) -> tuple[Int, Int, Int, Int, Float]:
+        """``_singles`` of jobs that each want one number of GPUs, all sizes and spans at once."""
+        s = self.s
+        slowdown = s.speeds.slowdown[config][:, SPANS[0] : SPANS[-1] + 1]
+        told = np.ones(slowdown.shape, dtype=bool)
+        np.greater(slowdown[:, 1:], slowdown[:, :-1], out=told[:, :-1])
+        told[size == 1] = [True, False, False]
+        parts: list[tuple[Int, Int, Int, Int, Float]] = []
+        for k, count in enumerate(offered):
+            left = s.job_left[job, None] / (s.speeds.scale[config, k, size][:, None] / slowdown)
+            fits = (size <= count) & s.job_allowed[job, k]
+            at, span = (told & fits[:, None] & (left < limit[:, None])).nonzero()
+            parts.append((bidders[at], size[at], span + int(SPANS[0]), np.full(len(at), k), left[at, span]))
         b, size_, span_, type_, left_ = (np.concatenate(column) for column in zip(*parts))
         return b, size_, span_, type_, left_
 
@@ -305,6 +417,8 @@ class _Table:
 
     def pack(self, agents: Agents, apps: Int, single: Int, size: Int, span: Int, kind: Int, left: Float) -> Bids:
         """``Bids`` of the gathered rows and of the single jobs' rows, given as columns."""
+        if not self.rows:
+            return self._pack_singles(agents, apps, single, size, span, kind, left)
         rows, n = self.rows, len(self.rows)
         bidder = np.concatenate([np.array(self.bidder, dtype=np.int64), single])
         order = np.argsort(bidder, kind="stable")
@@ -334,10 +448,27 @@ class _Table:
             gang_ptr=ptr, gang_size=gang_size[flat], gang_count=gang_count[flat],
         )  # fmt: skip
 
+    def _pack_singles(
+        self, agents: Agents, apps: Int, single: Int, size: Int, span: Int, kind: Int, left: Float
+    ) -> Bids:
+        """Bids of single jobs alone: one gang a row."""
+        order = np.argsort(single, kind="stable")
+        bidder, finish, n = single[order], agents.finish, len(order)
+        held_bidder, held_machine, held_gpus = _expiring(agents.s, apps)
+        return Bids(
+            base=-np.log(finish.rho_of(agents.without[apps], apps)),
+            expiring_bidder=held_bidder, expiring_machine=held_machine, expiring_gpus=held_gpus,
+            row_bidder=bidder, row_span=span[order], row_type=kind[order], row_anchor=np.full(n, NONE),
+            row_value=-np.log(finish.rho_of(left[order], apps[bidder])),
+            gang_ptr=np.arange(n + 1), gang_size=size[order], gang_count=np.ones(n, dtype=np.int64),
+        )  # fmt: skip
+
 
 def _expiring(s: Snapshot, apps: Int) -> tuple[Int, Int, Int]:
     """(bidder, machine, GPUs) of what the bidders hold until this instant."""
-    g = np.flatnonzero(s.gpu_free & (s.gpu_job[:, 0] >= 0))
+    g = (s.gpu_free & (s.gpu_job[:, 0] >= 0)).nonzero()[0]
+    if not len(g) or not len(apps):
+        return g[:0], g[:0], g[:0]
     app = s.job_app[np.searchsorted(s.job_id, s.gpu_job[g, 0])]
     bidder = np.minimum(np.searchsorted(apps, app), len(apps) - 1)
     mine = apps[bidder] == app
