@@ -95,15 +95,20 @@ class Solver:
     def replaced(self, main: Found) -> dict[int, int]:
         """What some loser gains in each winner's place, in steps of the quantum: the others gain as much more without it.
 
-        A loser who asks for the same fits there, and so does one who asks for as many GPUs or fewer, wherever they are.
+        A loser who asks for the same fits there; so does one to whom any GPUs are good, if these and idle ones are enough.
         """
+        if main.method == "all":
+            return {}
         market = self.market
         won = np.array(main.rows, dtype=np.int64)
         lost = np.flatnonzero(~np.isin(market.who, market.who[won]))
-        if not lost.size or main.method == "all":
+        if not lost.size:
             return {}
         ask = asks(market)
-        fits = (market.kind[lost] == WIDE) & (market.gpus[lost] <= market.gpus[won, None])
+        types = market.rack_room.shape[1]
+        used = np.bincount(market.type[won], market.gpus[won], types)
+        room = market.gpus[won] + (market.rack_room.sum(0) - used)[market.type[won]]
+        fits = (market.kind[lost] == WIDE) & (market.gpus[lost] <= room[:, None])
         fits = (fits & (market.type[lost] == market.type[won, None])) | (ask[lost] == ask[won, None])
         gain = np.where(fits, market.score[lost] // market.unit, 0).max(1)
         return {a: steps for a, steps in zip(market.who[won].tolist(), gain.tolist()) if steps > 0}

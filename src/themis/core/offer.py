@@ -49,6 +49,13 @@ class Offer:
             out &= ~np.isin(rows, self.blocked)
         return out
 
+    def idle_one(self, j: int) -> bool:
+        """``idle`` of one job."""
+        t = self.state.jobs
+        status = t.status[j]
+        ends = status == RUNNING and t.until[j] <= self.by + EPS
+        return bool(status == WAITING or ends) and not (len(self.blocked) and j in self.blocked)
+
     def waiting(self) -> Int:
         """Jobs that could get GPUs."""
         rows = self._present()

@@ -139,6 +139,11 @@ class _Placer:
         s, t = self.s, self.s.jobs
         if not 0 <= gang.app < s.apps.size:
             return NONE
+        if s.apps.jobs[gang.app] == 1:
+            # No arrays of one, as in ``_expiring``.
+            j = int(s.apps.first_job[gang.app])
+            fits_one = self.offer.idle_one(j) and t.gpus_min[j] <= gang.gpus <= t.gpus_max[j] and s.may_use(j, gpu_type)
+            return j if fits_one and j not in self.taken else NONE
         jobs = s.app_jobs(gang.app)
         jobs = jobs[t.status[jobs] <= RUNNING]
         ends = (t.status[jobs] == RUNNING) & self.offer.over(jobs)

@@ -497,6 +497,12 @@ class State:
                     allowed[row] &= np.isin(self.gpu_types, self.job_specs[j].gpu_types)
         return allowed
 
+    def may_use(self, j: int, gpu_type: int) -> bool:
+        """``allowed`` of one job and type."""
+        names = self.job_specs[j].gpu_types
+        runs = bool(self.speeds.scale[self.jobs.config[j], gpu_type, 1] > 0)
+        return runs and (not names or self.gpu_types[gpu_type] in names)
+
     def runs(self, j: int, attempt: int) -> bool:
         """Whether this is the attempt that runs now; late reports of earlier ones are ignored."""
         return j in self.job_gpus and bool(self.jobs.attempt[j] == attempt)

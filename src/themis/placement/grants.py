@@ -53,6 +53,8 @@ class Demand:
 def demand_of(s: Snapshot, a: int) -> Demand:
     """What app row ``a`` can use for its waiting jobs: warm ones first, then the longest."""
     at = slice(int(s.job_ptr[a]), int(s.job_ptr[a + 1]))
+    if at.stop - at.start == 1 and s.job_held[at.start] == 0:
+        return Demand(low=[int(s.job_gpus_min[at.start])], high=[int(s.job_gpus_max[at.start])])
     waiting = np.flatnonzero(s.job_held[at] == 0)
     order = waiting[np.lexsort((-s.job_left[at][waiting], s.job_expiring[at][waiting] == 0))]
     return Demand(low=s.job_gpus_min[at][order].tolist(), high=s.job_gpus_max[at][order].tolist())
@@ -60,7 +62,8 @@ def demand_of(s: Snapshot, a: int) -> Demand:
 
 def waiting_apps(s: Snapshot) -> Int:
     """Rows of the apps that have a job without GPUs beyond this instant."""
-    return np.unique(s.job_app[s.job_held == 0])
+    out: Int = np.logical_or.reduceat(s.job_held == 0, s.job_ptr[:-1]).nonzero()[0]
+    return out
 
 
 def least_waiting(s: Snapshot) -> Int:

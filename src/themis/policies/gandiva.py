@@ -138,7 +138,6 @@ def _alike(s: Snapshot) -> list[list[int]]:
     )
     # Apps that are not alike get a number of their own.
     wants = np.column_stack([wants, np.where(single, -1, apps)])
-    kind = np.unique(wants, axis=0, return_inverse=True)[1].reshape(-1)
-    order = np.lexsort((-apps, -s.app_arrival[apps], -(s.app_held[apps] / s.app_weight[apps]), kind))
-    ends = np.flatnonzero(np.diff(kind[order])) + 1
+    order = np.lexsort((-apps, -s.app_arrival[apps], -(s.app_held[apps] / s.app_weight[apps]), *wants.T[::-1]))
+    ends = (wants[order[1:]] != wants[order[:-1]]).any(axis=1).nonzero()[0] + 1
     return [part.tolist() for part in np.split(apps[order], ends)] if len(apps) else []
