@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, fields
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -118,3 +119,11 @@ def test_only_gpus_that_the_model_runs_on_count() -> None:
         check_fits(one_job(gpus=5, model="big"), cluster(), book)
     with pytest.raises(ClusterError, match="no speed on K80"):
         check_fits(one_job(gpus=1, model="big", types=("K80",)), cluster(), book)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_the_page_names_every_workload_and_its_options(name: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "traces.md").read_text(encoding="utf-8")
+    assert f"`{name}`" in page
+    options = [field.name for field in fields(registered()[name])]
+    assert [option for option in options if not re.search(rf"`{option}[`=]", page)] == []
