@@ -73,7 +73,7 @@ def ints(*values: int) -> np.ndarray:
 PROOF = Proof(
     objective=-0.25, bound=-0.2, method="exact", offered=7, app=ints(3, 1), rho=np.array([2.5, np.inf]),
     bid=np.array([True, False]), won=ints(4, 0), kept=np.array([0.7, 1.0]), kept_low=np.array([0.6, 1.0]),
-    kept_high=np.array([0.8, 1.0]), leftover=ints(0, 3),
+    kept_high=np.array([0.8, 1.0]), leftover=ints(0, 3), late=ints(5),
 )  # fmt: skip
 GPUS = GpuGrant(
     app=ints(3, 1), gang=ints(0, 1), machine=ints(2, 2), gpus=ints(4, 3), until=np.array([600.0, 540.0]),

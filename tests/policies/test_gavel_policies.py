@@ -91,6 +91,16 @@ def test_a_deadline_comes_before_cost() -> None:
         assert shares(bound) @ np.array([4.0, 1.0]) == pytest.approx([rate], rel=1e-6)
 
 
+def test_deadlines_that_are_given_up_are_named() -> None:
+    """One GPU: a and b cannot both end in time and c not even alone; b has more slack. d has no deadline."""
+    deadlines = (100.0, 150.0, 50.0, None)
+    apps = [app(f"{name}", [job(80.0)], deadline=end) for name, end in zip("abcd", deadlines)]
+    found = decide("min_cost_slo:round_s=1", machines(1), apps)
+    assert found.proof.late.tolist() == [0, 2]
+    assert decide("min_cost_slo:round_s=1", machines(1), apps[1:2]).proof.late.tolist() == []
+    assert decide("min_cost", machines(1), apps).proof.late.tolist() == []
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [

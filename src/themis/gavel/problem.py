@@ -140,6 +140,8 @@ class Shares:
         Shape [M], price of a GPU of each pool in the proof (zeros where there is none).
     due
         Shape [J], part of ``x`` that the objective needs; the rest is what it left over. None where nobody asked.
+    late
+        Shape [J], jobs whose deadline is given up. None where there are no deadlines.
     """
 
     x: Float
@@ -147,6 +149,7 @@ class Shares:
     bound: float
     price: Float
     due: Float | None = None
+    late: Bool | None = None
 
     @property
     def gap(self) -> float:

@@ -25,6 +25,7 @@ class Proof:
         ``won`` : GPUs won, ``kept`` : share kept after the hidden payment with its interval, ``leftover`` : GPUs from leftovers.
     job : job ids of the rows of a plan. ``starts`` : when each is to run next, seconds, inf if not in the plan's window;
         ``ends`` : when it is forecast to end.
+    late : ids of jobs whose deadline is given up, as it cannot be kept together with the others' or at all.
     """
 
     objective: float = 0.0
@@ -42,6 +43,7 @@ class Proof:
     job: Int = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     starts: Float = field(default_factory=lambda: np.zeros(0))
     ends: Float = field(default_factory=lambda: np.zeros(0))
+    late: Int = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

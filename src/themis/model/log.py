@@ -270,7 +270,7 @@ _PROOF_COLUMNS: Mapping[str, type[Any]] = MappingProxyType(
     {
         "app": np.int64, "rho": np.float64, "bid": np.bool_, "won": np.int64, "kept": np.float64,
         "kept_low": np.float64, "kept_high": np.float64, "leftover": np.int64, "job": np.int64, "starts": np.float64,
-        "ends": np.float64,
+        "ends": np.float64, "late": np.int64,
     }
 )  # fmt: skip
 

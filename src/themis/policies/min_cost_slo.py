@@ -7,7 +7,7 @@ round before their deadline.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,7 +30,8 @@ class MinCostSlo(MinCost):
         required = np.where(required <= problem.fastest, np.maximum(required, early), required)
         kept = keep_deadlines(problem, required).kept
         # Deadlines that only just fit are met but for a billionth, lest rounding make the program infeasible.
-        return self.cheapest(snapshot, problem, np.where(kept, required * (1 - 1e-9), 0.0))
+        found = self.cheapest(snapshot, problem, np.where(kept, required * (1 - 1e-9), 0.0))
+        return replace(found, late=(required > 0) & ~kept)
 
 
 def required_rate(s: Snapshot, margin: Seconds = 0.0) -> Float:

@@ -71,8 +71,11 @@ class SharePolicy(ABC):
             answer=TimeShare(
                 combos=combos, gpus=problem.gpus, x=fitting(problem, x), round_s=self.round_s, due=found.due
             ),
-            proof=Proof(objective=sign * found.objective, bound=sign * found.bound, method=type(self).__name__),
-        )
+            proof=Proof(
+                objective=sign * found.objective, bound=sign * found.bound, method=type(self).__name__,
+                late=snapshot.job_id[np.flatnonzero(found.late)] if found.late is not None else np.zeros(0, dtype=np.int64),
+            ),
+        )  # fmt: skip
 
 
 def problem_of(s: Snapshot) -> Problem:

@@ -40,6 +40,7 @@ class Step:
     granted, renewed : GPUs. ``revoked`` : GPUs. ``causes`` : of the revocations.
     held : GPUs held after it all. ``note`` : arrived | completed | cancelled.
     cut : the log keeps only part of this proof, without this app: it did not bid and got no leftovers.
+    late : its deadline was given up, for this decision.
     starts, ends : of a plan: when the first of the app's jobs is to run next, and when the last is forecast to end; NaN: no plan.
     """
 
@@ -64,6 +65,7 @@ class Step:
     held: int = 0
     note: str = ""
     cut: bool = False
+    late: bool = False
     starts: Seconds = math.nan
     ends: Seconds = math.nan
 
@@ -81,6 +83,7 @@ class Step:
                 self.held,
                 self.note,
                 self.stopped,
+                self.late,
             )
         return (self.bid, self.won, round(self.kept, 3), self.leftover, self.granted, self.renewed, self.revoked,
                 self.causes, self.held, self.note, self.stopped)  # fmt: skip
@@ -196,6 +199,8 @@ class _Reader:
         planned = np.isin(proof.job, np.arange(self.first_job, self.first_job + len(self.jobs)))
         if planned.any():
             self.now |= {"starts": float(proof.starts[planned].min()), "ends": float(proof.ends[planned].max())}
+        if np.isin(proof.late, np.arange(self.first_job, self.first_job + len(self.jobs))).any():
+            self.now["late"] = True
         if not proof.bid.any():
             return
         self.auctions = True
@@ -240,7 +245,7 @@ class _Reader:
         if self.now:
             step = Step(held=sum(self.gpus.values()), **self.now)
             told = step.note or step.stopped or step.granted or step.renewed or step.revoked or step.of
-            told = told or not math.isnan(step.ends)
+            told = told or step.late or not math.isnan(step.ends)
             self.steps += [step] if told else []
         self.now = {}
 
@@ -326,6 +331,8 @@ def _leases(group: Sequence[Step]) -> Text:
     s, words = group[0], []
     if s.note:
         words.append(Text(s.note, style="bold"))
+    if s.late:
+        words.append(Text("deadline given up", style="yellow"))
     if s.granted:
         words.append(Text(f"+{s.granted} granted", style="green"))
     if s.renewed:
