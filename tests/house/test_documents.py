@@ -6,11 +6,13 @@ import re
 import shlex
 import shutil
 import subprocess
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from themis.cli import main
+from themis.model.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -107,6 +109,14 @@ def test_what_the_page_of_papers_names_is_there() -> None:
             known = next((i for i in range(len(parts), 0, -1) if ".".join(parts[:i]) in by_module), 0)
             text = by_module[".".join(parts[:known])] if known else everything
             assert all(re.search(rf"\b{part}\w*", text) for part in parts[known:]), name
+
+
+def test_the_settings_of_a_simulation_are_described_with_their_defaults() -> None:
+    page = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
+    for field in fields(Settings):
+        if field.name != "seed":  # --seeds says it
+            default = "false" if field.default is False else f"{field.default:g}"
+            assert re.search(rf"^\| `{field.name}` \| .* \({default}\) \|$", page, flags=re.MULTILINE), field.name
 
 
 def test_python_blocks_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
