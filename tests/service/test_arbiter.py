@@ -43,7 +43,7 @@ from themis.service import views
 from themis.service.arbiter import Arbiter, _Call
 from themis.service.engine import Engine
 from themis.service.journal import Journal, export
-from themis.service.submission import Limit, submit
+from themis.service.submission import Limit, _free_name, submit
 from themis.sim.replay import replay, replay_records
 from themis.sim.runner import Simulation
 from themis.testing.builders import BOOK, NO_OVERHEAD, machines, random_workload
@@ -315,6 +315,41 @@ def test_whatever_is_taken_fits_into_a_message_to_a_node_agent(tmp_path: Path) -
         (grant,) = [c for c in w.executor.commands if isinstance(c, Grant)]
         (spec,) = task_specs(grant, program, w.arbiter.hosts, "/ckpt", 1000).values()
         assert 4 << 20 < len(json.dumps(encode(Prepare(spec=spec)))) < LONGEST
+
+
+def test_one_more_run_of_a_name_finds_a_free_one_however_many_there_were() -> None:
+    taken, asked = {"a", *(f"a-{i}" for i in range(2, 5001)), "a-9000"}, []
+
+    def is_taken(name: str) -> bool:
+        asked.append(name)
+        return name in taken
+
+    for expected in ("a-5001", "a-5002"):
+        asked.clear()
+        assert _free_name("a", is_taken) == expected
+        assert len(asked) < 40
+        taken.add(expected)
+
+
+def test_nothing_that_a_restart_does_not_need_stays_in_memory_of_apps_that_are_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("themis.service.pictures.maybe_take.__kwdefaults__", {"every": 1})
+    with world(tmp_path, 2) as w:
+        for name in "abc":
+            enter(w, name)
+        w.finish(0), w.finish(1)
+        w.turn(1.0)
+        engine = w.arbiter.engine
+        assert set(w.held()) == {2}
+        assert set(w.arbiter.programs) == {"c"}
+        for known in (engine.grants, engine.revokes, engine.saved, engine.started):
+            assert {*known} <= {2}
+        enter(w, "d")
+        assert set(w.held()) == {2, 3}
+    with world(tmp_path, 2) as w:
+        assert set(w.arbiter.programs) == {"c", "d"}
+        assert set(w.held()) == {2, 3}
 
 
 def test_gangs_grow_to_the_cluster_at_most_and_users_have_weights(tmp_path: Path) -> None:

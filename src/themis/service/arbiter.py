@@ -274,7 +274,8 @@ class Arbiter:
                 self.upkeep.turn(now)
                 self.engine.attend(now)
                 self.engine.advance(now)
-                pictures.maybe_take(self.engine, now, self.config.journal_keep_s)
+                if pictures.maybe_take(self.engine, now, self.config.journal_keep_s):
+                    self._forget_programs()
         decided, self.engine.decided = self.engine.decided, []
         commands = self.engine.commands()
         for command in commands:
@@ -350,6 +351,13 @@ class Arbiter:
             case _:
                 self.engine.feed(item, now)
                 self.upkeep.heard(item, now)
+
+    def _forget_programs(self) -> None:
+        """Of apps that are over, with all their gangs: nothing of them will start again."""
+        s = self.state
+        ending = {int(s.jobs.app[job]) for job in s.occupied}
+        kept = {spec.name for a, spec in enumerate(s.app_specs) if s.apps.active[a] or a in ending}
+        self.programs = {name: programs for name, programs in self.programs.items() if name in kept}
 
     def _announce(self, now: Seconds, command: Command) -> None:
         if isinstance(command, AppFinished):

@@ -49,6 +49,8 @@ CREATE TABLE attempts (
 CREATE TABLE profiles (name TEXT PRIMARY KEY, message BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE nodes (name TEXT PRIMARY KEY, drained INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE checkpoints (number INTEGER PRIMARY KEY, t REAL NOT NULL, state BLOB NOT NULL);
+CREATE INDEX open_apps ON apps (app) WHERE ended IS NULL;
+CREATE INDEX apps_of_user ON apps (user, submitted);
 """
 """As of ``SCHEMA``; what is changed here is a step of ``themis.service.migrations`` too."""
 
@@ -263,12 +265,12 @@ class Journal:
             ),
         )
 
-    def apps(self, where: str = "1", *values: object) -> list[Entry]:
-        """Apps for which an SQL condition on their columns holds, in order of their numbers."""
+    def apps(self, where: str = "1", *values: object, last: int = -1) -> list[Entry]:
+        """Apps for which an SQL condition on their columns holds, in order of their numbers; the ``last`` of them alone."""
         rows = self.db.execute(
             "SELECT app, name, user, key, submitted, retries, programs, reason, outcome, ended, rho, options "
-            f"FROM apps WHERE {where} ORDER BY app", values,
-        )  # fmt: skip
+            f"FROM apps WHERE {where} ORDER BY app DESC LIMIT ?", (*values, last),
+        ).fetchall()[::-1]  # fmt: skip
         return [
             Entry(
                 app=app, name=name, user=user, key=key or "", submitted=submitted, retries=retries,
@@ -277,6 +279,25 @@ class Journal:
             )
             for app, name, user, key, submitted, retries, programs, reason, outcome, ended, rho, options in rows
         ]  # fmt: skip
+
+    def has_app(self, name: str) -> bool:
+        """Whether an app has, or had, this name."""
+        return self.db.execute("SELECT 1 FROM apps WHERE name = ?", (name,)).fetchone() is not None
+
+    def app_of(self, user: str, ref: str) -> int | None:
+        """Number of the user's app that has this name or number."""
+        row = self.db.execute(
+            "SELECT max(app) FROM apps WHERE user = ? AND (name = ? OR app = ?)",
+            (user, ref, int(ref) if ref.isascii() and ref.isdecimal() and len(ref) < 10 else -1),
+        ).fetchone()
+        return None if row[0] is None else int(row[0])
+
+    def outcomes(self, user: str = "") -> list[tuple[int, str, str]]:
+        """(app, user, how it ended or nothing) of every app that ever was, or of this user's."""
+        rows = self.db.execute(
+            "SELECT app, user, coalesce(outcome, '') FROM apps WHERE ?1 = '' OR user = ?1 ORDER BY app", (user,)
+        )
+        return list(rows)
 
     def give_reason(self, app: int, reason: str) -> None:
         """Why an app fails or is cancelled; the first reason stays."""

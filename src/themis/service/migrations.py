@@ -20,6 +20,11 @@ STEPS: tuple[str, ...] = (
     """
     ALTER TABLE apps ADD COLUMN options TEXT NOT NULL DEFAULT '{}';
     """,
+    # 3 -> 4: what is asked of the queue and of one user does not grow with the apps that ever were.
+    """
+    CREATE INDEX open_apps ON apps (app) WHERE ended IS NULL;
+    CREATE INDEX apps_of_user ON apps (user, submitted);
+    """,
 )
 """``STEPS[v - 1]`` brings the tables from schema v to v + 1."""
 

@@ -26,13 +26,17 @@ _ATTRIBUTES = ("wakes", "grants", "revokes", "started", "saved")
 
 
 def take(engine: Engine) -> bytes:
-    """The engine and its core; to be written in the transaction of the records that led there."""
+    """The engine and its core; to be written in the transaction of the records that led there.
+
+    The engine forgets here what no restart needs: of jobs that are over.
+    """
     core = engine.core
     jobs = core.state.jobs
     here = {j for j in range(jobs.size) if jobs.status[j] != Status.ENDED} | core.state.occupied.keys()
-    values: dict[str, Any] = {"wakes": engine.wakes, "started": engine.started & here}
+    engine.started &= here
     for name in ("grants", "revokes", "saved"):
-        values[name] = {j: value for j, value in getattr(engine, name).items() if j in here}
+        setattr(engine, name, {j: value for j, value in getattr(engine, name).items() if j in here})
+    values: dict[str, Any] = {name: getattr(engine, name) for name in _ATTRIBUTES}
     return zlib.compress(orjson.dumps({"core": save(core), "engine": pack(values)}), 1)
 
 

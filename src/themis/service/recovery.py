@@ -79,7 +79,10 @@ def recall(arbiter: Arbiter) -> int:
 def hand_over(arbiter: Arbiter) -> None:
     """Tell the executor of every app, of machines that are away, of gangs that may be there."""
     state, executor, engine = arbiter.state, arbiter.executor, arbiter.engine
-    arbiter.programs = {entry.name: entry.programs for entry in arbiter.journal.apps()}
+    # Of an app that was cancelled a gang may still be ending.
+    ending = ", ".join(map(str, sorted({int(state.jobs.app[job]) for job in state.occupied})))
+    entries = arbiter.journal.apps(f"ended IS NULL OR app IN ({ending})")
+    arbiter.programs = {entry.name: entry.programs for entry in entries}
     for a, app in enumerate(state.app_specs):
         executor.admit(int(state.apps.first_job[a]), app)
     drained = arbiter.journal.drained()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import count
 from typing import TypeVar
 
 from themis.client import themis_pb2 as pb
@@ -60,7 +59,7 @@ def submit(arbiter: Arbiter, request: pb.SubmitRequest, caller: Caller | None = 
     config, state, now = arbiter.config, arbiter.state, arbiter.instant
     _check_room(arbiter, request.user)
     app = read_app(request, now, arbiter.config, int(state.machine_size.sum()))
-    app = replace(app, name=_free_name(app.name, lambda name: bool(arbiter.journal.apps("name = ?", name))))
+    app = replace(app, name=_free_name(app.name, arbiter.journal.has_app))
     profile = None
     if request.HasField("profile"):
         profile = read_profile(f"{app.user}/{app.name}", request.profile)
@@ -163,11 +162,11 @@ def _after(arbiter: Arbiter, user: str, other: pb.After) -> tuple[int, str]:
     when = other.when or "ok"
     if when not in list(When):
         raise UnknownName("value of after", when[:100], list(When))
-    mine = arbiter.journal.apps("user = ?", user)
-    named = [entry.app for entry in mine if entry.name == other.app or str(entry.app) == other.app]
-    if not named:
-        raise UnknownName("app of yours to wait for,", other.app[:100], [entry.name for entry in mine[-20:]])
-    return named[-1], when
+    found = arbiter.journal.app_of(user, other.app)
+    if found is None:
+        mine = arbiter.journal.apps("user = ?", user, last=20)
+        raise UnknownName("app of yours to wait for,", other.app[:100], [entry.name for entry in mine])
+    return found, when
 
 
 def _check_room(arbiter: Arbiter, user: str) -> None:
@@ -186,9 +185,20 @@ def _check_room(arbiter: Arbiter, user: str) -> None:
 
 def _free_name(name: str, taken: Callable[[str], bool]) -> str:
     """The name, with a number added if it was used before: one name is one app for ever."""
+
+    def numbered(i: int) -> str:
+        return f"{name[:54]}-{i}" if i > 1 else name
+
     if not taken(name):
         return name
-    return next(n for i in count(2) if not taken(n := f"{name[:54]}-{i}"))
+    # Names are never given back, so of thousands of runs of one name it is looked for where the free ones begin.
+    low, high = 1, 2
+    while taken(numbered(high)):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if taken(numbered(middle)) else (low, middle)
+    return numbered(high)
 
 
 def _job(job: pb.Job, gpus: int) -> Job:

@@ -115,8 +115,9 @@ def apps(arbiter: Arbiter, request: pb.AppsRequest) -> pb.AppsReply:
     """The queue, or what is over."""
     where, values = "ended IS NOT NULL" if request.ended else "ended IS NULL", list[object]()
     if request.user:
-        where, values = f"{where} AND user = ?", [request.user]
-    entries = arbiter.journal.apps(where, *values)[-(request.limit or MOST_APPS) :]
+        # Without the sign SQLite would rather look through all apps that the user ever had than through the queue.
+        where, values = f"{where} AND {'' if request.ended else '+'}user = ?", [request.user]
+    entries = arbiter.journal.apps(where, *values, last=request.limit or MOST_APPS)
     now = picture(arbiter)
     rho = {} if request.ended else rho_now(now)
     left_out = waits.left_out(now)
@@ -209,13 +210,13 @@ def usage(arbiter: Arbiter, user: str = "") -> pb.UsageReply:
     s, rows = picture(arbiter), dict[str, pb.UserUsage]()
     t = s.apps
     attained = t.attained[: t.size] + t.leased[: t.size] * np.maximum(s.now - t.since[: t.size], 0.0)
-    for entry in arbiter.journal.apps("user = ?", user) if user else arbiter.journal.apps():
-        row = rows.setdefault(entry.user, pb.UserUsage(user=entry.user))
+    for app, name, outcome in arbiter.journal.outcomes(user):
+        row = rows.setdefault(name, pb.UserUsage(user=name))
         row.apps += 1
-        row.gpu_hours += float(attained[entry.app]) / 3600
-        row.completed += entry.outcome == "completed"
-        row.cancelled += entry.outcome == "cancelled"
-        row.failed += entry.outcome == "failed"
+        row.gpu_hours += float(attained[app]) / 3600
+        row.completed += outcome == "completed"
+        row.cancelled += outcome == "cancelled"
+        row.failed += outcome == "failed"
     return pb.UsageReply(users=[rows[name] for name in sorted(rows)])
 
 
