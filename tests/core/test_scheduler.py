@@ -193,3 +193,16 @@ def test_what_happens_within_the_gathering_time_is_one_decision() -> None:
     assert [(t, len(r.gpus)) for t, r in apart if isinstance(r, Grant)][2:3] == [(100.0, 1)]
     assert [(t, len(r.gpus)) for t, r in together if isinstance(r, Grant)][:3] == [(0.5, 1), (0.5, 1), (101.0, 2)]
     assert len(times(together, Allocated)) < len(times(apart, Allocated))
+
+
+def test_gangs_may_take_longer_to_start_than_is_believed_and_some_time_to_stop() -> None:
+    apps = [app("a", [job(700.0)]), app("b", [job(100.0)], arrival=10.0)]
+    simulation = Simulation(
+        workload=Workload(name="w", apps=tuple(apps)), cluster=machines(1), book=BOOK, policy_name="tiresias",
+        policy=make_policy("tiresias"), settings=Settings(validate=True, container_s=0.0), start_s=35.0, stop_s=5.0,
+    )  # fmt: skip
+    log: Log = []
+    simulation.run(lambda time, record: log.append((time, record)))
+    # a trains 35-600 and has let go at 605; b trains 640-740, whose end takes no time; a again, checkpoint 7.5 s.
+    assert times(log, Grant) == [0.0, 605.0, 740.0]
+    assert times(log, AppFinished) == [740.0, pytest.approx(740 + 42.5 + 135)]

@@ -81,12 +81,14 @@ class _Checks:
 
 
 class SimulatedExecutor(Executor):
-    """Gangs without processes."""
+    """Gangs without processes; ``start_s``, ``stop_s`` as in ``sim.runner.Simulation``."""
 
     def __init__(
-        self, book: ProfileBook, settings: Settings, timer: Timer, gpu_types: list[str], *, measures: bool = False
-    ) -> None:
+        self, book: ProfileBook, settings: Settings, timer: Timer, gpu_types: list[str], *, measures: bool = False,
+        start_s: Seconds | None = None, stop_s: Seconds = 0.0,
+    ) -> None:  # fmt: skip
         self.book, self.settings, self.timer = book, settings, timer
+        self.start_s, self.stop_s = settings.container_s if start_s is None else start_s, stop_s
         self.measures = measures
         """Whether gangs tell how fast they are: of each model, batch, type, gang, place and partner once."""
         self._told: set[tuple[object, ...]] = set()
@@ -123,7 +125,7 @@ class SimulatedExecutor(Executor):
         again = self.book.get(gang.spec.model).checkpoint_s if grant.attempt > 1 else 0.0
         gang.attempt, gang.target = grant.attempt, grant.target
         gang.where = (self.gpu_types[grant.gpus[0]], len(grant.gpus), grant.locality)
-        gang.gpus, gang.began = grant.gpus, now + self.settings.container_s + again
+        gang.gpus, gang.began = grant.gpus, now + self.start_s + again
         here = self.on.setdefault(grant.gpus[0], [])
         gang.partner = self._looks(here[0]) if here else None
         for other in here:
@@ -243,7 +245,9 @@ class SimulatedExecutor(Executor):
             here.remove(revoke.job)
             for other in here:
                 self._neighbour(other, None)
-        self.timer.schedule(now, JobStopped(job=revoke.job, attempt=revoke.attempt, steps=gang.done))
+        # A gang that reached its target is gone by then, and so is one whose machine failed.
+        gone = now if revoke.cause in ("finished", "rung", "failed") else now + self.stop_s
+        self.timer.schedule(gone, JobStopped(job=revoke.job, attempt=revoke.attempt, steps=gang.done))
 
     def _steps_after(self, gang: _Gang, seconds: Seconds) -> float:
         """Steps done ``seconds`` after this attempt began to train."""

@@ -88,6 +88,10 @@ class Simulation:
     outages: Sequence[Outage] = ()
     believed: ProfileBook | None = None
     """What the scheduler believes of speeds at first, where it is not the truth in ``book``; jobs then tell theirs."""
+    start_s: Seconds | None = None
+    """What a change of GPUs does cost, where it is not what ``settings.container_s`` says; seconds, 0 or more."""
+    stop_s: Seconds = 0.0
+    """After so long a gang that was preempted or withdrawn has let go of its GPUs; seconds, 0 or more."""
 
     def header(self) -> Header:
         """First record of the log."""
@@ -143,8 +147,9 @@ class _Run:
         )
         gpu_types = [m.gpu_type for m in simulation.cluster.machines for _ in range(m.gpus)]
         self.executor = SimulatedExecutor(
-            simulation.book, simulation.settings, self.kernel, gpu_types, measures=simulation.believed is not None
-        )
+            simulation.book, simulation.settings, self.kernel, gpu_types, measures=simulation.believed is not None,
+            start_s=simulation.start_s, stop_s=simulation.stop_s,
+        )  # fmt: skip
         self.finished = 0
 
     def run(self) -> Scheduler:
