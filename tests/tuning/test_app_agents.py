@@ -151,3 +151,33 @@ def test_random_simulations_of_the_kit_contain_every_kind_of_app() -> None:
         kinds = {type(a.tuner).__name__ for a in random_simulation(Themis(), seed).workload.apps}
         assert kinds >= {"Bag", "Hyperband", "CurveStopping"}
     assert "Halving" in kinds
+
+
+@pytest.mark.parametrize("elastic", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_single_jobs_bid_and_take_together_as_one_by_one(seed: int, elastic: bool) -> None:
+    rng = np.random.default_rng(seed)
+    apps = []
+    for i in range(12):
+        low = int(rng.choice([1, 1, 2, 4, 6]))
+        work, model = float(rng.integers(50, 5000)), str(rng.choice(["flat", "chatty"]))
+        apps.append(
+            app(f"a{i}", [job(work, (low, low + int(elastic and rng.integers(3))), model=model)], arrival=float(i))
+        )
+    apps.append(app("runs", [job(900.0, 2)], arrival=20.0))
+    s = snapshot_of(machines(4, 2, 1), apps, held=[(12, (4, 5), 600.0)], now=60.0)
+    agents = Agents(s, FinishTime(s))
+    bids = answer_ask(s, Ask(column="bids", apps=np.arange(s.apps), offer=s.free))
+    for a in range(s.apps):
+        mine = np.flatnonzero(bids.row_bidder == a)
+        told = {(tuple(bids.gangs(r).items()), int(bids.row_span[r])): float(bids.row_value[r]) for r in mine.tolist()}
+        rows = agents.rows(a, s.free, [int(s.free.sum())])
+        if s.app_held[a] == 0:
+            worth = -np.log(agents.finish.rho_of(np.array([row.left for row in rows]), np.full(len(rows), a)))
+            assert told == pytest.approx({(row.gangs, int(row.span)): v for row, v in zip(rows, worth.tolist())})
+        for left in (s.free, np.array([1, 1, 1]), np.array([0, 0, 0])):
+            best = agents.best(a, left)
+            if s.app_held[a] == 0:
+                assert agents.would_take(a, left) == (best.sizes if best else [])
+            else:
+                assert agents.would_take(a, left) is None
