@@ -103,6 +103,26 @@ def test_a_node_that_is_cut_off_stops_its_jobs_which_go_on_elsewhere(tmp_path: P
         finish(service, witness, apps)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--address auto", "--address is 'auto', but the engine is local; for a Ray cluster say --engine ray too"),
+        ("--engine rya", "key 'engine': got 'rya', expected one of 'local', 'ray'"),
+        ("--engine ray --adress auto", "No such option: --adress"),
+        ("--engine ray --gpus 4", "whose machines are Ray's nodes; leave out gpus and machines"),
+        ("--engine ray --set node_root=disk", "key 'node_root': got 'disk', expected an absolute path"),
+    ],
+)
+def test_what_was_mistyped_is_told_in_words(tmp_path: Path, words: str, said: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "themis.cli", "up", "--home", str(tmp_path), *words.split()],
+        capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "200"},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert said in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
 def test_where_no_ray_cluster_answers_up_says_so_and_ends(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason=NO_RAY)
     with socket.socket() as taken:

@@ -124,6 +124,7 @@ def test_machines_may_be_a_preset_a_shorthand_or_a_file_beside(tmp_path: Path) -
         ("node_renew: 1m", "key 'node_renew' is 60 s, not below node_lease, 30 s"),
         ("engine: rya", "expected one of 'local', 'ray'"),
         ("engine: ray\ngpus: 2", "key 'engine' is ray, whose machines are Ray's nodes"),
+        ("engine: ray\nnode_root: disk", "line 2: key 'node_root': got 'disk', expected an absolute path"),
         ("lease_s: 5", "unknown key 'lease_s'. Did you mean 'lease'?"),
         ("gpu: 1", "unknown key 'gpu'. Did you mean 'gpus'?"),
         ("port: 99999", "key 'port': got 99999, expected a number below 65536."),

@@ -14,6 +14,7 @@ repeated. Only Tune's public names are used.
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import shutil
 import sys
@@ -35,7 +36,7 @@ from themis.adapters.folders import pack, receive_folder, send_packed
 from themis.client.client import OVER, Client
 from themis.errors import InputError
 
-DESK, KEY = "THEMIS_TUNE_DESK", "THEMIS_TUNE_KEY"
+DESK, KEY, PATHS, CPUS = "THEMIS_TUNE_DESK", "THEMIS_TUNE_KEY", "THEMIS_TUNE_PATHS", "THEMIS_TUNE_CPUS"
 LOOK_S = 5.0
 """Between looks at whether trials wait for an app that is over."""
 Address = tuple[str, int]
@@ -43,7 +44,7 @@ Address = tuple[str, int]
 
 @contextmanager
 def on_themis(
-    train: Callable[[dict[str, Any]], Any],
+    train: Callable[[dict[str, Any]], Any] | type[Any],
     *,
     workers: int = 1,
     cpus: float = 1.0,
@@ -56,7 +57,7 @@ def on_themis(
 
     Parameters
     ----------
-    train : a function of the config that calls ``tune.report``; classes are refused.
+    train : a function of the config that calls ``tune.report``, or a subclass of ``tune.Trainable``.
     workers : trials that may train at once. ``gpus`` : of each; or (fewest, most), then the number changes with the lease
         and ``THEMIS_GPUS`` tells it. ``hours`` : what a worker is believed to need on one GPU for its part of the sweep.
     cpus : of the actor of each trial, which only waits and hands on.
@@ -64,18 +65,26 @@ def on_themis(
 
     Raises
     ------
-    InputError : a trainable that is not a function, or a submission that is refused.
+    InputError : a trainable that is neither, or a submission that is refused.
     """
-    if isinstance(train, type) or not callable(train):
-        raise InputError(f"the trainable is {train!r}, expected a function of the config; classes cannot be run yet.")
     import ray
     from ray import cloudpickle, tune
+
+    if not callable(train) or (isinstance(train, type) and not issubclass(train, tune.Trainable)):
+        raise InputError(
+            f"the trainable is {train!r}, expected a function of the config or a subclass of ray.tune.Trainable."
+        )
+    from themis.adapters.tune_class import relay_class
+    from themis.adapters.tune_resources import LeasedGpus
 
     if not ray.is_initialized():
         ray.init()
     key, host = secrets.token_hex(16), ray.util.get_node_ip_address()
     with nullcontext(client) if client else Client() as connection, Desk.open(host, key) as desk:
         environment = {**(env or {}), DESK: f"{desk.address[0]}:{desk.address[1]}", KEY: key}
+        # Modules beside the script are found as in Ray's own workers.
+        environment[CPUS] = str(cpus)
+        environment[PATHS] = os.pathsep.join(str(Path(folder).resolve()) for folder in sys.path)
         commands = {f"worker{n}": [sys.executable, "-m", "themis.adapters.tune_worker"] for n in range(workers)}
 
         def enter() -> int:
@@ -97,9 +106,19 @@ def on_themis(
 
         watch = threading.Thread(target=look, name="themis-tune", daemon=True)
         watch.start()
+        OPEN.append(desk)
         try:
-            yield tune.with_resources(_relay(cloudpickle.dumps(train), desk.address, key), {"CPU": cpus})
+            relayed: Any
+            pickled, there, name = cloudpickle.dumps(train), desk.address, getattr(train, "__name__", "train")
+            if isinstance(train, type):
+                relayed = relay_class(name, pickled, lambda trial: worker_of(there, key, trial))
+            else:
+                relayed = _relay(pickled, there, key)
+                relayed.__name__ = name
+            gpus = more.get("gpus", 1)
+            yield tune.with_resources(relayed, LeasedGpus(cpus, gpus if isinstance(gpus, int) else gpus[0]))
         finally:
+            OPEN.remove(desk)
             ended.set()
             watch.join()
             for app in apps:
@@ -108,13 +127,33 @@ def on_themis(
                     connection.cancel(app)
 
 
-@dataclass(slots=True)
+def leased(controller: Any, trial: Any, result: dict[str, Any], scheduler: Any) -> Any:
+    """For ``ResourceChangingScheduler(base, resources_allocation_function=leased)``: a trial has what is leased to its worker.
+
+    Tune then pauses a trial whose number of GPUs changed, and starts it again from its checkpoint with what it has now.
+    """
+    from themis.adapters.tune_resources import LeasedGpus
+
+    known, gpus = (
+        trial.placement_group_factory,
+        next((d.gpus[trial.trial_id] for d in OPEN if trial.trial_id in d.gpus), 0),
+    )
+    if not gpus or not isinstance(known, LeasedGpus) or known.gpus == gpus:
+        return None
+    return LeasedGpus(known.cpus, gpus)
+
+
+@dataclass(slots=True, eq=False)
 class Desk:
     """Where trials wait for a worker and workers for a trial; first come, first served."""
 
     listener: Listener
-    trials: deque[Connection] = field(default_factory=deque)
-    workers: deque[Address] = field(default_factory=deque)
+    trials: deque[tuple[Connection, str]] = field(default_factory=deque)
+    """And their ids."""
+    workers: deque[tuple[Address, int]] = field(default_factory=deque)
+    """And their GPUs."""
+    gpus: dict[str, int] = field(default_factory=dict)
+    """Of the last worker of each trial."""
 
     @classmethod
     @contextmanager
@@ -131,7 +170,7 @@ class Desk:
                 last.send(("close", None))
             thread.join()
             desk.listener.close()
-            for trial in desk.trials:
+            for trial, _ in desk.trials:
                 trial.close()
 
     @property
@@ -148,7 +187,7 @@ class Desk:
             except (OSError, EOFError, AuthenticationError):
                 continue
             if kind == "trial":
-                self.trials.append(guest)
+                self.trials.append((guest, value))
             else:
                 guest.close()
             if kind == "worker":
@@ -160,18 +199,25 @@ class Desk:
     def refuse(self, why: str) -> None:
         """There will be no worker for those that wait."""
         while self.trials:
-            with contextlib.suppress(OSError, IndexError), self.trials.popleft() as trial:
+            with contextlib.suppress(OSError, IndexError), self.trials.popleft()[0] as trial:
                 trial.send(why)
 
     def _match(self) -> None:
         while self.trials and self.workers:
-            trial = self.trials.popleft()
+            trial, id = self.trials.popleft()
+            # One with as many GPUs as the trial had, if there is one: a change costs it a restart.
+            worker = next((w for w in self.workers if w[1] == self.gpus.get(id)), self.workers[0])
             with contextlib.suppress(OSError):
                 # A trial that Tune has stopped hung up: that can be read, nothing else ever can.
                 if not trial.poll():
-                    trial.send(self.workers[0])
-                    self.workers.popleft()
+                    trial.send(worker[0])
+                    self.workers.remove(worker)
+                    self.gpus[id] = worker[1]
             trial.close()
+
+
+OPEN: list[Desk] = []
+"""Of this process's sweeps, for ``leased``."""
 
 
 def _relay(function: bytes, desk: Address, key: str) -> Callable[[dict[str, Any]], None]:
@@ -187,9 +233,10 @@ def _relay(function: bytes, desk: Address, key: str) -> Callable[[dict[str, Any]
             if start is not None:
                 latest = Path(start.to_directory(str(root / "start")))
             conversation = Conversation(root, latest)
+            id = tune.get_context().get_trial_id()
             while not conversation.over:
-                with contextlib.suppress(OSError, EOFError), worker_of(desk, key) as worker:
-                    conversation.hold(worker, (function, config, tune.get_context().get_trial_id()), _report)
+                with contextlib.suppress(OSError, EOFError), worker_of(desk, key, id) as worker:
+                    conversation.hold(worker, (function, config, id, 0), _report)
         finally:
             shutil.rmtree(root, ignore_errors=True)
 
@@ -251,11 +298,11 @@ class Conversation:
 
 
 @contextmanager
-def worker_of(desk: Address, key: str) -> Iterator[Connection]:
+def worker_of(desk: Address, key: str, id: str = "") -> Iterator[Connection]:
     """A worker for a trial, waited for; one that died meanwhile is passed over. RuntimeError when there will be none."""
     while True:
         with dial(desk, authkey=key.encode()) as clerk:
-            clerk.send(("trial", None))
+            clerk.send(("trial", id))
             address = clerk.recv()
         if isinstance(address, str):
             raise RuntimeError(address)

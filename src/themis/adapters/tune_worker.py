@@ -1,11 +1,13 @@
 """``python -m themis.adapters.tune_worker``: a job that trains one trial of Ray Tune after another, on the GPUs of its lease.
 
-Each trial gets a fresh process (the worker executes itself anew), so nothing of the last one is left on the GPUs. The function
-finds ``tune.report`` and ``tune.get_checkpoint`` as in a trial's actor; here they speak to that actor.
+Each trial gets a fresh process, a fork of this one, which has imported Tune and never touched a GPU: nothing of the last one
+is left on the GPUs. A function finds ``tune.report`` and ``tune.get_checkpoint`` as in a trial's actor; here they speak to
+that actor. Of a class it makes the steps and the checkpoints that the actor asks for.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import shutil
@@ -14,7 +16,7 @@ import socket
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Client as dial
 from multiprocessing.connection import Connection, Listener
@@ -22,34 +24,35 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from themis.adapters.folders import pack, receive_folder, send_packed
-from themis.adapters.tune import DESK, KEY
+from themis.adapters.tune import CPUS, DESK, KEY, PATHS
+from themis.adapters.tune_class import read_saved, write_saved
 from themis.train.run import PREEMPTED
 
 IDLE_S = 60
 """A worker that no trial wants for so long gives its GPUs back, for good."""
+LOOK_S = 0.2
+"""Between looks at whether a class that waits for Tune was told to stop."""
 
 
 class Trial:
     """What the function talks to, in place of Tune's session."""
 
-    def __init__(self, actor: Connection, id: str, checkpoint: Path | None) -> None:
-        self.actor, self.id, self.checkpoint = actor, id, checkpoint
+    def __init__(self, actor: Connection, id: str, checkpoint: Path | None, iteration: int = 0) -> None:
+        self.actor, self.id, self.checkpoint, self.iteration = actor, id, checkpoint, iteration
         self.told = False
 
     def report(self, metrics: dict[str, Any], *, checkpoint: Any = None, **_: object) -> None:
         """Hand metrics and checkpoint on; returns when Tune goes on, and ends the process when it should stop."""
-        file = None
-        if checkpoint is not None:
+        if checkpoint is None:
+            self.say("report", dict(metrics))
+        else:
             with checkpoint.as_directory() as folder:
-                file = pack(Path(folder))
-        with gone():
-            self.actor.send(("report", dict(metrics), file is not None))
-            if file is not None:
-                send_packed(self.actor, file)
+                self.say("report", dict(metrics), Path(folder))
+        with self.there():
             self.actor.recv()
         if self.told:
             self.actor.close()
-            os._exit(PREEMPTED)
+            leave(PREEMPTED)
 
     def get_checkpoint(self) -> Any:
         """Where to go on from, or None."""
@@ -67,56 +70,163 @@ class Trial:
 
     get_trial_name = get_trial_id
 
+    def get_trial_resources(self) -> Any:
+        """The actor's CPUs and the lease's GPUs."""
+        from themis.adapters.tune_resources import seen_by_trainable
 
-def main() -> None:
+        return seen_by_trainable(float(os.environ.get(CPUS, "1")), _gpus())
+
+    def say(self, kind: str, value: Any = None, folder: Path | None = None) -> None:
+        """To the actor, with a checkpoint or without."""
+        file = None if folder is None else pack(folder)
+        with self.there():
+            self.actor.send((kind, value, file is not None))
+            if file is not None:
+                send_packed(self.actor, file)
+
+    @contextmanager
+    def there(self) -> Iterator[None]:
+        """A trial that Tune has stopped hangs up; its process here ends."""
+        try:
+            yield
+        except (EOFError, OSError):
+            leave(PREEMPTED if self.told else 0)
+
+
+def main() -> int:
     """Wait for a trial, train it, begin anew."""
+    sys.path += [path for path in os.environ.get(PATHS, "").split(os.pathsep) if path and path not in sys.path]
+    import ray.tune  # noqa: F401 - once for all trials
+
     host, _, port = os.environ[DESK].rpartition(":")
     key = os.environ[KEY].encode()
     # No trial, no work: the job is done.
     signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
-    with Listener((_my_address(host, int(port)), 0), authkey=key) as listener:
-        signal.alarm(IDLE_S)
-        with dial((host, int(port)), authkey=key) as desk:
-            desk.send(("worker", listener.address))
-        actor = listener.accept()
-        signal.alarm(0)
-    serve(actor)
-    _anew()
+    while True:
+        with Listener((_my_address(host, int(port)), 0), authkey=key) as listener:
+            signal.alarm(IDLE_S)
+            with dial((host, int(port)), authkey=key) as desk:
+                desk.send(("worker", (listener.address, _gpus())))
+            actor = listener.accept()
+            signal.alarm(0)
+        root = Path(tempfile.mkdtemp(prefix="themis-checkpoint-"))
+        try:
+            code = apart(lambda actor=actor, root=root: serve(actor, root), actor)  # type: ignore[misc]
+        finally:
+            shutil.rmtree(root, ignore_errors=True)
+        if code < 0:
+            # What ended the trial's process ends the job, so that it is judged as it would be alone.
+            signal.signal(-code, signal.SIG_DFL)
+            os.kill(os.getpid(), -code)
+        if code:
+            return code
 
 
-def serve(actor: Connection) -> None:
-    """One trial."""
+def apart(work: Callable[[], int], actor: Connection) -> int:
+    """Do it in a process of its own, which hears what this one is told; its exit code, or minus the signal that ended it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+            code = work()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            leave(code)
+    told = []
+
+    def pass_on(number: int, _: object) -> None:
+        told.append(number)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, number)
+
+    before = signal.signal(signal.SIGTERM, pass_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    actor.close()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    signal.signal(signal.SIGTERM, before)
+    return code or (PREEMPTED if told else 0)
+
+
+def leave(code: int) -> NoReturn:
+    """End a trial's process, which is a fork: what its parent would do at its end is not for it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def serve(actor: Connection, root: Path) -> int:
+    """One trial; the exit code of its process."""
     from ray import cloudpickle
 
-    folder = Path(tempfile.mkdtemp(prefix="themis-checkpoint-")) / "from"
-    with gone():
-        function, config, id, saved = actor.recv()
-        trial = Trial(actor, id, receive_folder(actor, folder) if saved else None)
+    trial = Trial(actor, "", None)
     signal.signal(signal.SIGTERM, lambda *_: setattr(trial, "told", True))
+    with trial.there():
+        pickled, config, trial.id, trial.iteration, saved = actor.recv()
+        trial.checkpoint = receive_folder(actor, root / "from") if saved else None
     _stand_in(trial)
-    word: tuple[str, Any, bool] = ("done", None, False)
     try:
-        made = cloudpickle.loads(function)(config)
+        trainable = cloudpickle.loads(pickled)
+        if isinstance(trainable, type):
+            _serve_class(trial, trainable, config, root)
+        made = trainable(config)
         rows: Any = made if inspect.isgenerator(made) else [made] if isinstance(made, dict) else []
         for metrics in rows:
             trial.report(metrics)
     except Exception:
         traceback.print_exc()
-        word = ("failed", traceback.format_exc(), False)
-    shutil.rmtree(folder.parent, ignore_errors=True)
-    with gone():
-        actor.send(word)
-    if trial.told:
-        os._exit(PREEMPTED)
+        trial.say("failed", traceback.format_exc())
+    else:
+        trial.say("done")
+    return PREEMPTED if trial.told else 0
 
 
-@contextmanager
-def gone() -> Iterator[None]:
-    """A trial that Tune has stopped hangs up; the job begins anew with another."""
-    try:
-        yield
-    except (EOFError, OSError):
-        _anew()
+def _serve_class(trial: Trial, kind: type[Any], config: dict[str, Any], root: Path) -> None:
+    """Until the actor hangs up, or the job is told to stop; whatever the trainable raises."""
+    made = _in_trial(trial, kind, root)(config)
+    if trial.checkpoint is not None:
+        made.load_checkpoint(read_saved(trial.checkpoint))
+
+    def save() -> Path:
+        folder = Path(tempfile.mkdtemp(dir=root))
+        write_saved(made.save_checkpoint(str(folder)), folder)
+        return folder
+
+    while True:
+        order = ""
+        with trial.there():
+            while not trial.told and not trial.actor.poll(LOOK_S):
+                pass
+            order = "" if trial.told else trial.actor.recv()
+        if order == "step":
+            result = made.step()
+            trial.iteration += 1
+            made.log_result(result)
+            trial.say("result", result)
+        elif order == "save":
+            trial.say("saved", None, save())
+        else:
+            trial.say("leaving", None, save())
+            made.stop()
+            with trial.there():
+                while trial.actor.recv() != "left":
+                    pass  # an order that crossed it
+            leave(PREEMPTED)
+
+
+def _in_trial(trial: Trial, kind: type[Any], root: Path) -> type[Any]:
+    """The class, whose public properties tell of the trial."""
+    steps = property(lambda self: trial.iteration)
+    facts = {
+        "iteration": steps, "training_iteration": steps, "trial_id": property(lambda self: trial.id),
+        "trial_name": property(lambda self: trial.id), "trial_resources": property(lambda self: trial.get_trial_resources()),
+        "logdir": property(lambda self: str(root)),
+    }  # fmt: skip
+    return type(kind.__name__, (kind,), facts)
 
 
 def _stand_in(trial: Trial) -> None:
@@ -129,6 +239,10 @@ def _stand_in(trial: Trial) -> None:
         setattr(tune, name, getattr(trial, name))
 
 
+def _gpus() -> int:
+    return int(os.environ.get("THEMIS_GPUS", "1"))
+
+
 def _my_address(host: str, port: int) -> str:
     """This machine's address on the way to the desk."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -136,11 +250,5 @@ def _my_address(host: str, port: int) -> str:
         return str(probe.getsockname()[0])
 
 
-def _anew() -> NoReturn:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "themis.adapters.tune_worker"])
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

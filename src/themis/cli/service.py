@@ -83,6 +83,10 @@ def up(
     where = (home or default_home()).absolute()
     own = where / "config.yaml"
     found = load(config or (own if own.exists() else None), given)
+    if address is not None and found.engine != "ray":
+        raise InputError(
+            f"--address is {address!r}, but the engine is {found.engine}; for a Ray cluster say --engine ray too."
+        )
 
     def say(service: Service) -> None:
         arbiter = service.arbiter

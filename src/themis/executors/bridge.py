@@ -242,6 +242,8 @@ def _join(address: str) -> None:
         )
     except Exception as error:
         words = " ".join(str(error).split())[:300]
+        if "://" in address or (":" not in address and address != "auto"):
+            words = "expected auto, or HOST:PORT as `ray start --head` says it."
         raise InputError(f"no Ray cluster answers at {address!r}: {words}") from None
 
 

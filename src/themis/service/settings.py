@@ -286,6 +286,8 @@ def _check_file(findings: Findings, path: Path | None, *, alone: bool = False) -
         findings.add(("gpus",), "keys 'gpus' and 'machines' are both there, expected one of them.")
     if text.engine == "ray" and (text.gpus or text.machines is not None):
         findings.add(("engine",), "key 'engine' is ray, whose machines are Ray's nodes; leave out gpus and machines.")
+    if text.node_root is not None and not Path(text.node_root).is_absolute():
+        findings.expected(("node_root",), text.node_root, "an absolute path, which is the same on every node")
 
 
 def _machines(given: Any, findings: Findings, path: Path | None) -> Cluster | None:
