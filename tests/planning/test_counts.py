@@ -120,3 +120,20 @@ def test_rounds_that_do_not_fit_are_taken_from_whoever_loses_least() -> None:
     value = np.array([[0.0, 5.0, 9.0], [0.0, 3.0, 4.0]])
     window = plain_window([1, 1], 1, value, left=2)
     assert fitting(window, np.array([2, 2]), np.array([0, 0])).tolist() == [2, 0]
+
+
+@pytest.mark.parametrize(
+    "limits", [{"nodes": 1}, {"seconds": 0.0}]
+)  # HiGHS may need no second node; no time ends every search
+def test_a_search_that_is_cut_short_still_gives_a_plan_and_a_true_gap(limits: dict[str, float]) -> None:
+    """The plan at hand and its bound stand: an optimum between them, and a gap that says how far they are apart."""
+    gaps = []
+    for seed in range(4):
+        window = random_window(seed, price=1.0)
+        found = best_counts(window, gap=0.0, **limits)  # type: ignore[arg-type]
+        optimum = everything(window)
+        assert found.objective <= optimum + 1e-9
+        assert found.bound >= optimum - 1e-9
+        assert found.objective == pytest.approx(window.objective(found.n))
+        gaps.append(found.gap)
+    assert "nodes" in limits or max(gaps) > 1e-6, "the limit was never hit, so this shows nothing"

@@ -164,3 +164,14 @@ def test_golden_a_market_of_three_jobs() -> None:
         policy_name="shockwave", policy=policy, settings=NO_OVERHEAD,
     ).run(lambda time, record: grants.append((time, record.job)) if isinstance(record, Grant) else None)  # fmt: skip
     assert [job for time, job in grants if time == 0.0] == [1, 2]
+
+
+def test_a_plan_that_was_cut_short_says_so() -> None:
+    """Without time for the integer program a gap of 0 is not proven for every snapshot; with time it is."""
+    said = set()
+    for snapshot in sample_snapshots(Shockwave, 3):
+        for seconds in (0.0, np.inf):
+            proof = Shockwave(window=7, gap=0.0)(snapshot, Workbench(seconds=seconds)).proof
+            said.add((seconds, proof.method.partition(":")[0]))
+    assert (0.0, "cut short") in said
+    assert (np.inf, "plan") in said

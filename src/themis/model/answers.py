@@ -12,6 +12,9 @@ import numpy as np
 
 from themis.model.units import Bool, Float, Int, Seconds
 
+CUT = "cut short"
+"""How the method of a proof begins whose search ended at its limit."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
@@ -20,7 +23,7 @@ class Proof:
     Attributes
     ----------
     objective, bound : of the optimisation, if there was one; ``bound - objective`` is the proven gap.
-    method : how it was solved.
+    method : how it was solved; begins with ``CUT`` where the search ended at its limit with a larger gap than was asked for.
     app : app ids of the rows below. ``rho`` : current finish-time fairness, ``bid`` : took part in the auction,
         ``won`` : GPUs won, ``kept`` : share kept after the hidden payment with its interval, ``leftover`` : GPUs from leftovers.
     job : job ids of the rows of a plan. ``starts`` : when each is to run next, seconds, inf if not in the plan's window;

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from themis.model.units import Bool, Int
+from themis.model.units import Bool, Int, Seconds
 from themis.planning.window import Window
 from themis.solvers.highs import Program, solve
 
 
 def best_of_choices(
-    window: Window, choice: Bool, floor: Int, n: Int, *, gap: float, nodes: int, seed: int = 0
+    window: Window,
+    choice: Bool,
+    floor: Int,
+    n: Int,
+    *,
+    gap: float,
+    nodes: int,
+    seconds: Seconds = math.inf,
+    seed: int = 0,
 ) -> tuple[Int, float]:
     """The best plan of these choices, and a bound on all plans that are made of them.
 
     Parameters
     ----------
     choice : [J, C+1]; ``floor`` : [J], no job gets a lower choice than this. ``n`` : a plan to begin from.
-    gap : absolute, at which to stop. nodes : most branch-and-bound nodes.
+    gap : absolute, at which to stop. nodes, seconds : most branch-and-bound nodes, and time. seed : of HiGHS' own choices.
 
     Raises
     ------
-    NotSolved : HiGHS finds no plan within its nodes.
+    NotSolved : HiGHS finds no plan within its limits.
     """
     w = window
     choice = choice.copy()
@@ -66,7 +76,7 @@ def best_of_choices(
             start=np.concatenate([[0], np.cumsum(np.bincount(row, minlength=rows))]), column=column[order],
             value=value[order],
         ),
-        gap=gap, nodes=nodes, accept=np.inf, start=begin,
+        gap=gap, nodes=nodes, accept=np.inf, start=begin, seconds=seconds, seed=seed,
     )  # fmt: skip
     out = floor.copy()
     picked = solution.x[:columns] > 0.5

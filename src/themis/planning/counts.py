@@ -12,12 +12,13 @@ Leaves out: which rounds (``themis.planning.order``).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from themis.errors import NotSolved
-from themis.model.units import Bool, Float, Int
+from themis.model.units import Bool, Float, Int, Seconds
 from themis.planning.core import best_of_choices
 from themis.planning.window import Window
 
@@ -48,8 +49,14 @@ class Counts:
         return (self.bound - self.objective) / most if most > 0 else 0.0
 
 
-def best_counts(window: Window, *, gap: float = 1e-3, nodes: int = NODES) -> Counts:
-    """The best counts to a relative ``gap``, or the best found within ``nodes``, with the gap that is proven."""
+def best_counts(window: Window, *, gap: float = 1e-3, nodes: int = NODES, seconds: Seconds = math.inf) -> Counts:
+    """The best counts to a relative ``gap``, or the best found within ``nodes``, with the gap that is proven.
+
+    Parameters
+    ----------
+    seconds : of the integer program, for the live service; steps 1 and 2 are of bounded work and always done, so that there is
+        a plan and a bound whatever the limits are.
+    """
     w = window
     nothing = np.zeros(w.jobs, dtype=np.int64)
     idle = w.objective(nothing)
@@ -63,7 +70,9 @@ def best_counts(window: Window, *, gap: float = 1e-3, nodes: int = NODES) -> Cou
     if bound - objective > gap * (bound - idle):
         try:
             chance, floor = search.best.chances(objective)
-            better, proven = best_of_choices(w, chance, floor, n, gap=0.5 * gap * (bound - idle), nodes=nodes, seed=0)
+            better, proven = best_of_choices(
+                w, chance, floor, n, gap=0.5 * gap * (bound - idle), nodes=nodes, seconds=seconds
+            )
         except NotSolved:
             better, proven = n, bound  # the plan and the bound at hand stand
         bound = min(bound, max(proven, objective))

@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from themis.errors import InputError
+from themis.forecast.rules import Forecaster, Rule
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
@@ -26,11 +27,13 @@ class Ossp:
     Attributes
     ----------
     round_s : length of a round. ``window`` : rounds planned ahead, 1 to 1000. ``backfill`` : use GPUs free in mid-round at once.
+    forecast : see ``themis.forecast.rules``; greedy makes it reactive (Shockwave, figure 4).
     """
 
     round_s: Seconds = 120.0
     window: int = 120
     backfill: bool = True
+    forecast: Rule = Rule.RESTATEMENT
 
     claims: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset({"ahead"})
@@ -45,10 +48,15 @@ class Ossp:
         """Rounds."""
         return Pace(self.round_s, backfill=self.backfill)
 
+    @property
+    def forecaster(self) -> Forecaster:
+        """The forecasts that it plans on."""
+        return Forecaster(rule=self.forecast)
+
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """The plan of least H, the longest jobs first; the proof is in seconds of H, negated."""
         view = View.of(snapshot, self.round_s)
         capacity = int(snapshot.machine_gpus.sum())
         window = view.window(self.window, weight=np.zeros(len(view.rows)), pull=1.0, capacity=capacity)
         # The longest go first; where two would go on changing places, who runs stays.
-        return solved(snapshot, view, window, due=-view.ahead.left_s, stay=True, effort=Effort())
+        return solved(snapshot, view, window, due=-view.ahead.left_s, stay=True, effort=Effort(seconds=bench.seconds))

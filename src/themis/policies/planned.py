@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from themis.model.ahead import Ahead
-from themis.model.answers import Proof, RoundPlan, Solved
+from themis.model.answers import CUT, Proof, RoundPlan, Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Bool, Float, Int, Seconds, round_end
 from themis.placement.packing import most_gpus
-from themis.planning.counts import best_counts
+from themis.planning.counts import Counts, best_counts
 from themis.planning.order import Schedule, ordered
 from themis.planning.window import Window, all_work, columns, needed, window_of
 
@@ -22,10 +23,11 @@ columns of any window are single rounds."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """``gap`` : relative, at which a solve ends. ``nodes`` : of its integer program at most."""
+    """``gap`` : relative, at which a solve ends. ``nodes``, ``seconds`` : of its integer program at most, seconds live only."""
 
     gap: float = 1e-3
     nodes: int = 2000
+    seconds: Seconds = math.inf
 
 
 def solved(
@@ -37,7 +39,7 @@ def solved(
     ----------
     due : [J], of two jobs the one with the lower goes first. stay : but whoever runs goes on before either.
     """
-    counts = best_counts(window, gap=effort.gap, nodes=effort.nodes)
+    counts = best_counts(window, gap=effort.gap, nodes=effort.nodes, seconds=effort.seconds)
     plan = ordered(
         window, counts.n, running=view.running, rank=due, stay=stay, by_rank=HANDED_OUT,
         accept=effort.gap * (counts.bound - counts.idle),
@@ -47,10 +49,17 @@ def solved(
     out[view.rows] = run
     starts, ends = view.forecast(run[:, 0], plan, window)
     proof = Proof(
-        objective=(counts.objective - plan.loss) / scale, bound=counts.bound / scale, method="plan",
+        objective=(counts.objective - plan.loss) / scale, bound=counts.bound / scale, method=_method(counts, effort),
         job=s.job_id[view.rows], starts=starts, ends=ends,
     )  # fmt: skip
     return Solved(answer=RoundPlan(job=s.job_id, gpus=most_gpus(s), run=out, round_s=view.round_s), proof=proof)
+
+
+def _method(counts: Counts, effort: Effort) -> str:
+    """Of the proof: whoever reads it learns of a plan that is not known to be as good as was asked for."""
+    if counts.gap <= effort.gap + 1e-9:
+        return "plan"
+    return f"{CUT}: a plan with a gap of {counts.gap:.2%}, asked for {effort.gap:.2%}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,6 +94,5 @@ class Shockwave:
             gpus=view.gpus, capacity=max(capacity, 1),
         )  # fmt: skip
         due = promised(claims, self.patience)
-        return solved(
-            snapshot, view, window, due=due, stay=False, effort=Effort(gap=self.gap, nodes=self.nodes), scale=scale
-        )
+        effort = Effort(gap=self.gap, nodes=self.nodes, seconds=bench.seconds)
+        return solved(snapshot, view, window, due=due, stay=False, effort=effort, scale=scale)

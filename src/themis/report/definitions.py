@@ -59,6 +59,18 @@ APP_DEFINITIONS: Mapping[str, str] = MappingProxyType(
         "outcome": "completed, cancelled, failed (a job of it was given up), or active if the log ends before.",
     }
 )  # fmt: skip
+PLAN_DEFINITIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "told": "When the forecast was made: the first of a job that ended, the latest of one that did not.",
+        "starts": "When the job was to start, or to go on.",
+        "started": "When it was first granted GPUs.",
+        "ends": "When it was to end.",
+        "low": "10th percentile of its finish, by how far off first forecasts of jobs were that had ended by then.",
+        "high": "90th percentile of its finish, likewise.",
+        "ended": "When it ended.",
+        "off": "Finish less forecast finish, over the time from the forecast to the finish.",
+    }
+)
 USER_DEFINITIONS: Mapping[str, str] = MappingProxyType(
     {
         "apps": "Apps that the user submitted.",

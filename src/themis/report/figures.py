@@ -19,6 +19,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from themis.errors import InputError
 from themis.model.units import Float
 from themis.report.compare import HOUR, MINUTE, Row, caption, is_brief
+from themis.report.foresight import foresight
 from themis.report.gantt import gantt
 from themis.report.intervals import Interval, t_interval
 from themis.report.result import RunMetrics
@@ -74,8 +75,15 @@ def draw(rows: Sequence[Row], style: Style) -> list[Drawing]:
     first = [(row.label, row.runs[0]) for row in rows]
     return [
         *distributions(rows, style), contention(first, style), usage(first, style), *placement(rows, style),
-        *gpu_time(rows, style), users(first, style), *(gantt(label, run, style, of=len(first)) for label, run in first),
+        *gpu_time(rows, style), users(first, style), *planned(first, style),
+        *(gantt(label, run, style, of=len(first)) for label, run in first),
     ]  # fmt: skip
+
+
+def planned(first: Sequence[tuple[str, RunMetrics]], style: Style) -> list[Drawing]:
+    """How good forecasts of finishes were; nothing where no policy forecast any."""
+    some = [(i, label, run) for i, (label, run) in enumerate(first) if len(run.plans.life)]
+    return [foresight(some, style)] if some else []
 
 
 # ---- distributions over apps ---------------------------------------------------------------------------------------

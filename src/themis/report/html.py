@@ -18,7 +18,7 @@ from markupsafe import Markup
 from themis.errors import InputError, counted
 from themis.report import figures, gantt, timeline
 from themis.report.compare import Column, Row, caption, columns_for, compare, is_brief, kind_of
-from themis.report.definitions import APP_DEFINITIONS, DEFINITIONS, RHO_DEFINITIONS, USER_DEFINITIONS
+from themis.report.definitions import APP_DEFINITIONS, DEFINITIONS, PLAN_DEFINITIONS, RHO_DEFINITIONS, USER_DEFINITIONS
 from themis.report.intervals import Interval
 from themis.report.paired import paired
 from themis.report.result import RunMetrics
@@ -38,6 +38,7 @@ from themis.report.users import by_user
 MOST_APPS = (400, 2000)
 """Rows in one policy's table of apps, and in all of them; the worst are shown."""
 MOST_USERS = (200, 1000)
+MOST_PLANS = (400, 1000)
 HOUR, MINUTE, PER_CENT = 3600.0, 60.0, 0.01
 AsText = tuple[str, str, float]
 """(field, title, divisor); divisor 0 is shown as it is."""
@@ -46,6 +47,11 @@ APP_COLUMNS: tuple[AsText, ...] = (
     ("wait", "queueing min", MINUTE), ("jct", "JCT h", HOUR), ("rho_paper", "ρ paper", 1), ("rho_exact", "ρ exact", 1),
     ("contention", "N avg", 1), ("gpu_seconds", "GPU h", HOUR), ("placement", "placement", 1),
     ("restarts", "restarts", 0), ("lost_seconds", "lost GPU h", HOUR), ("outcome", "outcome", 0),
+)  # fmt: skip
+PLAN_COLUMNS: tuple[AsText, ...] = (
+    ("job", "job", 0), ("told", "forecast at h", HOUR), ("starts", "start, forecast h", HOUR), ("started", "start h", HOUR),
+    ("ends", "finish, forecast h", HOUR), ("low", "from h", HOUR), ("high", "to h", HOUR), ("ended", "finish h", HOUR),
+    ("off", "later by %", PER_CENT),
 )  # fmt: skip
 USER_COLUMNS: tuple[AsText, ...] = (
     ("user", "user", 0), ("apps", "apps", 0), ("completed", "completed", 0), ("rho_paper_worst", "worst ρ paper", 1),
@@ -87,7 +93,10 @@ def render(runs: Sequence[RunMetrics], *, title: str = "", baseline: str = "") -
     gantts = [_gantt(label, run, len(first)) for label, run in first]
     used = _used(rows, columns_for(runs))
     brief = is_brief(runs)
-    app_columns, user_columns = _in_units(APP_COLUMNS, brief), _in_units(USER_COLUMNS, brief)
+    app_columns, user_columns, plan_columns = (
+        _in_units(columns, brief) for columns in (APP_COLUMNS, USER_COLUMNS, PLAN_COLUMNS)
+    )
+    planned = [(label, run) for label, run in first if run.plans.rows]
     return environment.get_template("report.html.j2").render(
         title=title or f"{runs[0].workload} on {runs[0].cluster}", kind=kind_of(runs), caption=caption(runs),
         seeds=seeds, first_seed=many_runs,
@@ -102,6 +111,9 @@ def render(runs: Sequence[RunMetrics], *, title: str = "", baseline: str = "") -
         gantts=gantts, hover=any("<title>" in one.svg for one in gantts),
         users_tables=[_users(label, run, user_columns, len(first)) for label, run in first],
         apps_tables=[_apps(label, run, app_columns, len(first)) for label, run in first],
+        foresight=[_figure(d) for d in figures.planned(first, PAGE)], plans=[_quality(label, run) for label, run in planned],
+        plans_tables=[_plans(label, run, plan_columns, len(planned)) for label, run in planned],
+        plan_head=_heads(plan_columns, PLAN_DEFINITIONS),
         user_head=_heads(user_columns, USER_DEFINITIONS), app_head=_heads(app_columns, {**APP_DEFINITIONS, **RHO_DEFINITIONS}),
         definitions=[(name.replace("_", " "), text) for name, text in DEFINITIONS.items()], conditions=_conditions(runs),
     )  # fmt: skip
@@ -250,6 +262,24 @@ def _apps(label: str, run: RunMetrics, columns: Sequence[AsText], of: int) -> _G
 
 def _users(label: str, run: RunMetrics, columns: Sequence[AsText], of: int) -> _Group:
     return _group(label, run, by_user(run), columns, _most(MOST_USERS, of))
+
+
+def _plans(label: str, run: RunMetrics, columns: Sequence[AsText], of: int) -> _Group:
+    order = sorted(run.plans.rows, key=lambda row: -abs(row.off) if row.off == row.off else -math.inf)
+    return _group(label, run, order, columns, _most(MOST_PLANS, of))
+
+
+def _quality(label: str, run: RunMetrics) -> str:
+    """How good a policy's forecasts were, in words."""
+    cut = (
+        f" {counted(run.plans.cut, 'plan')} ended at the limit of the search, short of the gap asked for."
+        if run.plans.cut
+        else ""
+    )
+    if math.isnan(run.plans.error):
+        return f"{label}: no job has ended yet.{cut}"
+    within = "" if math.isnan(run.plans.within) else f"; {run.plans.within:.0%} of those with an interval ended in it"
+    return f"{label}: half of the jobs ended within {run.plans.error:.0%} of the time that was forecast at first{within}.{cut}"
 
 
 def _in_units(columns: Sequence[AsText], brief: bool) -> list[AsText]:

@@ -24,6 +24,7 @@ from themis.model.units import Float, Seconds
 from themis.report.definitions import DEFINITIONS
 from themis.report.export import apps_to_csv, to_csv, to_json
 from themis.report.ledger import Lease, Ledger, Levels, Rounds
+from themis.report.plans import Plans
 from themis.report.result import AppRow, Inputs, RhoStats, RunMetrics, rho_stats
 from themis.report.series import Steps
 
@@ -50,7 +51,7 @@ class Fold:
 
     def __init__(self) -> None:
         self.header: Header | None = None
-        self.levels, self.ledger, self.rounds = Levels(), Ledger(), Rounds()
+        self.levels, self.ledger, self.rounds, self.plans = Levels(), Ledger(), Rounds(), Plans()
         self.machine_gpus: list[int] = []
         self.seats_taken: list[int] = []
         """Leases on each GPU: two where jobs share it."""
@@ -114,12 +115,14 @@ class Fold:
     def _allocated(self, time: Seconds, event: Allocated) -> None:
         if not isinstance(event.solved.answer, Ask):
             self.rounds.add(event.solved.proof)
+            self.plans.add(time, event.solved.proof)
 
     def _granted(self, time: Seconds, grant: Grant) -> None:
         for entry in (self.ledger.apps[grant.app], self.ledger.jobs[grant.job]):
             if math.isnan(entry.first_grant):
                 entry.first_grant = time
             entry.restarts += grant.attempt > 1
+        self.plans.start(grant.job, time)
         self._wanted(self.ledger.resume(grant.job))
         self.leases[grant.job] = Lease(grant, time)
         self.levels.starting += len(grant.gpus)
@@ -167,6 +170,7 @@ class Fold:
         self.levels.jobs -= 1
         if event.outcome == "completed":
             self.ledger.complete(event.job, time, event.isolated_s, *self.levels.met)
+            self.plans.end(event.job, time)
 
     def _finished(self, time: Seconds, event: AppFinished) -> None:
         app = self.ledger.apps[event.app]
@@ -200,10 +204,13 @@ class Fold:
             profiles=self.header.profiles, outages=tuple(self.outages),
         )  # fmt: skip
         size = len(self.machine_gpus), len(self.seats_taken)
-        return _result(self.header, inputs, ledger, self.rounds, self.levels, size)
+        return _result(self.header, inputs, ledger, (self.rounds, self.plans), self.levels, size)
 
 
-def _result(h: Header, inputs: Inputs, ledger: Ledger, r: Rounds, levels: Levels, size: tuple[int, int]) -> RunMetrics:
+def _result(
+    h: Header, inputs: Inputs, ledger: Ledger, decided: tuple[Rounds, Plans], levels: Levels, size: tuple[int, int]
+) -> RunMetrics:
+    r, plans = decided
     rows = tuple(app.row(i) for i, app in enumerate(ledger.apps))
     done = [row for row in rows if row.outcome == "completed"]
     jct, wait = [row.jct for row in done], [row.wait for row in rows if not math.isnan(row.wait)]
@@ -228,7 +235,7 @@ def _result(h: Header, inputs: Inputs, ledger: Ledger, r: Rounds, levels: Levels
         leftover=_ratio(r.leftover, r.auctions), gap=r.gap if r.auctions else math.nan,
         gpus_in_use=in_use, gpus_in_service=in_service, gpus_starting=starting, gpus_wanted=wanted,
         active_apps=active, placements=tuple(sorted(ledger.placements.items())), localities=tuple(ledger.localities),
-        gantt=ledger.intervals.gantt(),
+        gantt=ledger.intervals.gantt(), plans=plans.table(jobs.name),
     )  # fmt: skip
 
 

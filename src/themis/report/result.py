@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from themis.model.units import Float, GpuSeconds, Int, Seconds
+from themis.report.plans import PlanTable
 from themis.report.series import Gantt, Series
 
 FAIR = 1.0 + 1e-9
@@ -164,6 +165,8 @@ class RunMetrics:
     localities: tuple[GpuSeconds, ...]
     """Leased GPU-seconds by locality: slot, machine, rack, cross-rack."""
     gantt: Gantt
+    plans: PlanTable
+    """What was forecast of each job, where the policy plans; else empty."""
 
     @property
     def completed(self) -> tuple[AppRow, ...]:

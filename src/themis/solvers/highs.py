@@ -78,6 +78,7 @@ def solve(
     start: Floats | None = None,
     off: tuple[str, ...] = (),
     seconds: float = np.inf,
+    seed: int = 0,
 ) -> Solution:
     """Solve to the absolute `gap`, within `nodes` branch-and-bound nodes.
 
@@ -97,6 +98,8 @@ def solve(
         Options of HiGHS to turn off: parts of its search that do not pay on the caller's programs.
     seconds
         Wall time after which to stop with the best point found.
+    seed
+        Of HiGHS' own choices; equal seeds search alike.
 
     Raises
     ------
@@ -105,7 +108,7 @@ def solve(
     """
     highs = highspy.Highs()  # type: ignore[no-untyped-call]
     for name, value in (
-        ("output_flag", False), ("threads", 1), ("parallel", "off"), ("random_seed", 0),
+        ("output_flag", False), ("threads", 1), ("parallel", "off"), ("random_seed", seed),
         ("mip_rel_gap", 0.0), ("mip_abs_gap", gap), ("mip_max_nodes", nodes),
         ("mip_heuristic_run_feasibility_jump", False),  # a quarter of the time of small programs, and no gain there
     ):  # fmt: skip

@@ -1,0 +1,155 @@
+"""What plans forecast of each job's start and finish, and how good that was: a fold over proofs (``Proof.starts``, ``ends``).
+
+A forecast finish comes with an interval that is learnt from the log itself: of the jobs that had ended by then, by what factor the
+time to the finish, as first forecast, turned out longer or shorter. The interval is from the 10th to the 90th percentile of these
+factors, so that four jobs of five would end within it if jobs to come were like those that ended; jobs that end soon are
+over-represented until the log is long. The report says how many did. Nothing of the future is used.
+
+Leaves out: policies that plan nothing; forecasts beyond 32 a job, of which every other is then dropped.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from themis.model.answers import CUT, Proof
+from themis.model.units import Float, Seconds
+
+LOW, HIGH, FEWEST = 0.1, 0.9, 10
+"""Quantiles of an interval, and of how many ended jobs at least."""
+MOST = 32
+"""Forecasts kept of a job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRow:
+    """A job's forecast: the first one of a job that ended, the latest of one that did not. NaN where there is none.
+
+    Attributes
+    ----------
+    job : its name. ``told`` : when it was forecast. ``starts``, ``ends`` : as forecast. ``low``, ``high`` : interval of ``ends``.
+    started, ended : what happened; NaN where it has not, or the job was given up.
+    """
+
+    job: str
+    told: Seconds
+    starts: Seconds
+    ends: Seconds
+    low: Seconds
+    high: Seconds
+    started: Seconds
+    ended: Seconds
+
+    @property
+    def off(self) -> float:
+        """By how much later than forecast the job ended, as a share of the time from forecast to finish."""
+        return (self.ended - self.ends) / (self.ended - self.told) if self.ended > self.told else math.nan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanTable:
+    """Of a run.
+
+    Attributes
+    ----------
+    rows : by job. ``cut`` : plans whose search ended at its limit, short of the gap that was asked for.
+    life, off : Float[F], of all forecasts kept of jobs that completed: share of the time from the first forecast to the finish
+        that had passed, and (finish - forecast finish) over that whole time.
+    """
+
+    rows: tuple[PlanRow, ...] = ()
+    cut: int = 0
+    life: Float = field(default_factory=lambda: np.zeros(0))
+    off: Float = field(default_factory=lambda: np.zeros(0))
+
+    @property
+    def error(self) -> float:
+        """Median of |off| over jobs that ended, as first forecast; NaN if there are none."""
+        off = [abs(row.off) for row in self.rows if not math.isnan(row.off)]
+        return float(np.median(off)) if off else math.nan
+
+    @property
+    def within(self) -> float:
+        """Share of the jobs that ended, and had an interval, that ended within it."""
+        kept = [row.low <= row.ended <= row.high for row in self.rows if not math.isnan(row.ended + row.low)]
+        return float(np.mean(kept)) if kept else math.nan
+
+
+@dataclass(slots=True)
+class _Told:
+    """Forecasts of one job: (time, start, end), the first with its interval."""
+
+    kept: list[tuple[Seconds, Seconds, Seconds]]
+    first: tuple[Seconds, Seconds]
+    every: int = 1
+    seen: int = 1
+    started: Seconds = math.nan
+    ended: Seconds = math.nan
+
+
+class Plans:
+    """Takes in proofs, starts and ends in order of time."""
+
+    def __init__(self) -> None:
+        self.told: dict[int, _Told] = {}
+        self.factors: list[float] = []
+        self.cut = 0
+
+    def add(self, time: Seconds, proof: Proof) -> None:
+        """A plan was made."""
+        self.cut += proof.method.startswith(CUT)
+        for job, starts, ends in zip(proof.job.tolist(), proof.starts.tolist(), proof.ends.tolist()):
+            if not (math.isfinite(starts) and math.isfinite(ends)):
+                continue
+            known = self.told.get(job)
+            if known is None:
+                self.told[job] = _Told([(time, starts, ends)], self._interval(time, ends))
+                continue
+            known.seen += 1
+            if known.seen % known.every == 0:
+                known.kept.append((time, starts, ends))
+            if len(known.kept) > MOST:
+                known.kept, known.every = known.kept[::2], 2 * known.every
+
+    def start(self, job: int, time: Seconds) -> None:
+        """A job was granted GPUs."""
+        known = self.told.get(job)
+        if known is not None and math.isnan(known.started):
+            known.started = time
+
+    def end(self, job: int, time: Seconds) -> None:
+        """A job completed."""
+        known = self.told.get(job)
+        if known is None:
+            return
+        known.ended = time
+        told, _, ends = known.kept[0]
+        if ends > told and time > told:
+            insort(self.factors, (time - told) / (ends - told))
+
+    def table(self, names: Sequence[str]) -> PlanTable:
+        """What came of it; ``names`` of jobs by id."""
+        rows, life, off = [], [], []
+        for job, known in sorted(self.told.items()):
+            over = not math.isnan(known.ended)
+            told, starts, ends = known.kept[0 if over else -1]
+            low, high = known.first if over else self._interval(told, ends)
+            forecast = {"told": told, "starts": starts, "ends": ends, "low": low, "high": high}
+            rows.append(PlanRow(job=names[job], started=known.started, ended=known.ended, **forecast))
+            if over and known.ended > told:
+                whole = known.ended - told
+                life += [(at - told) / whole for at, _, _ in known.kept]
+                off += [(known.ended - forecast) / whole for _, _, forecast in known.kept]
+        return PlanTable(rows=tuple(rows), cut=self.cut, life=np.array(life), off=np.array(off))
+
+    def _interval(self, time: Seconds, ends: Seconds) -> tuple[Seconds, Seconds]:
+        if len(self.factors) < FEWEST:
+            return math.nan, math.nan
+        at = (len(self.factors) - 1) * np.array([LOW, HIGH])
+        low, high = np.interp(at, np.arange(len(self.factors)), self.factors)
+        return time + float(low) * (ends - time), time + float(high) * (ends - time)
