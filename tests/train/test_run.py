@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from themis.train import PREEMPTED, Checkpoints, Run
+from themis.train.checkpoints import newest, replace
 from themis.train.world import World
 
 
@@ -296,3 +297,103 @@ def test_a_loop_of_its_own_says_epochs_and_batch_size(tmp_path: Path) -> None:
     made.observe(3, epochs=1.2, batch_size=64)
     rows = [json.loads(line) for line in (tmp_path / "run" / "reports" / "reports.jsonl").read_text().splitlines()]
     assert [(row["epochs"], row["batch"]) for row in rows] == [(0.5, 32), (1.2, 64)]
+
+
+def lockstep(ranks: int, work: Callable[[int, Any], object]) -> list[object]:
+    """Each rank in a thread of its own, agreeing with the others; what it returned, or its error."""
+    barrier, shared, out = Barrier(ranks), [[0.0]] * ranks, [object()] * ranks
+
+    def rank(number: int) -> None:
+        def agree(values: Sequence[float]) -> Sequence[float]:
+            shared[number] = list(values)
+            barrier.wait(10)
+            maxima = [max(column) for column in zip(*shared)]
+            barrier.wait(10)
+            return maxima
+
+        try:
+            out[number] = work(number, agree)
+        except RuntimeError as error:
+            out[number] = str(error)
+
+    threads = [Thread(target=rank, args=(n,)) for n in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    return out
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_ranks_go_on_from_the_same_checkpoint_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    monkeypatch.setattr("themis.train.run.SAME_TRIES", 3)
+    monkeypatch.setattr("themis.train.run.SAME_WAIT_S", 0.05)
+    for n in (0, 1):
+        Checkpoints(tmp_path / str(n)).write(3, lambda path: path.write_text("[]"), POSITION | {"step": 3})
+    Checkpoints(tmp_path / "0").write(7, lambda path: path.write_text("[]"), POSITION | {"step": 7})
+    looks = [0]
+
+    class Late(Checkpoints):
+        def latest(self) -> Any:
+            """Another machine's view, which is late."""
+            looks[0] += 1
+            return Checkpoints(tmp_path / ("0" if shared and looks[0] > 1 else "1")).latest()
+
+    def work(number: int, agree: Any) -> object:
+        mine = Run(
+            lambda path: None, lambda path: None, agree=agree, world=World(rank=number, world_size=2),
+            checkpoints=Late(tmp_path / "1") if number else Checkpoints(tmp_path / "0"),
+        )  # fmt: skip
+        return list(mine.steps(7))
+
+    found = lockstep(2, work)
+    if shared:
+        assert found == [[], []]
+        assert looks[0] >= 2
+    else:
+        assert ["finds step 7" in str(found[0]), "finds step 3" in str(found[1])] == [True, True]
+
+
+POSITION = {"epoch": 0, "batch": 0, "batches": 0}
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_checkpoint_of_either_kind_takes_the_place_of_another_and_is_found_at_any_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: bool
+) -> None:
+    final, draft = tmp_path / "a.ckpt", tmp_path / ".a.draft"
+
+    def write(text: str) -> None:
+        if folder:
+            draft.mkdir()
+        (draft / "shard" if folder else draft).write_text(text)
+
+    def read() -> str:
+        path = newest(final)
+        assert path is not None
+        return (path / "shard" if folder else path).read_text()
+
+    assert newest(final) is None
+    for text in ("one", "two", "three"):
+        write(text)
+        replace(draft, final)
+        assert read() == text
+    write("four")
+    rename = Path.rename
+
+    def killed(self: Path, target: Path) -> Path:
+        if self == draft:
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    if folder:
+        monkeypatch.setattr(Path, "rename", killed)
+        with pytest.raises(KeyboardInterrupt):
+            replace(draft, final)
+        assert read() == "three"
+        monkeypatch.undo()
+        replace(draft, final)
+        assert read() == "four"
+        assert [path.name for path in tmp_path.iterdir()] == ["a.ckpt"]

@@ -49,10 +49,7 @@ class Checkpoints:
         """The draft becomes the newest checkpoint in one step (rank 0); older ones than ``keep`` go."""
         draft, final = self.draft(step), self.folder / f"step-{step:012d}"
         (draft / "themis.json").write_text(json.dumps(position))
-        for base, _, names in os.walk(draft):
-            for name in names:
-                _flush(Path(base, name))
-            _flush(Path(base))
+        _flush_all(draft)
         if final.exists():
             shutil.rmtree(final)
         draft.rename(final)
@@ -68,6 +65,48 @@ class Checkpoints:
 
     def _all(self) -> list[Path]:
         return sorted(self.folder.glob("step-*"))
+
+
+def replace(draft: Path, final: Path) -> None:
+    """Put a file or a folder in the place of an older one, flushed; ``newest`` finds one of the two at any moment."""
+    _flush_all(draft)
+    if not draft.is_dir() and not final.is_dir():
+        os.replace(draft, final)
+    else:
+        # No folder takes another's place in one step.
+        old = _older(final)
+        if final.exists():
+            _remove(old)
+            final.rename(old)
+        draft.rename(final)
+        _remove(old)
+    _flush(final.parent)
+
+
+def newest(final: Path) -> Path | None:
+    """What ``replace`` put there last, also where it was killed in the middle; None if it never did."""
+    return next((path for path in (final, _older(final)) if path.exists()), None)
+
+
+def _older(final: Path) -> Path:
+    return final.with_name(f".{final.name}.old")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _flush_all(path: Path) -> None:
+    """A file, or a folder with all that is below it."""
+    for base, _, names in os.walk(path):
+        for name in names:
+            _flush(Path(base, name))
+        _flush(Path(base))
+    if not path.is_dir():
+        _flush(path)
 
 
 def _flush(path: Path) -> None:

@@ -8,7 +8,6 @@ Submit with ``launch: gpu``: Lightning sees LOCAL_RANK and starts no processes o
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ try:
 except ImportError:  # the older distribution of the same code
     from pytorch_lightning.callbacks import Callback
 
+from themis.train.checkpoints import newest, replace
 from themis.train.run import Run
 
 NAME = "themis.ckpt"
@@ -25,8 +25,8 @@ NAME = "themis.ckpt"
 def last_checkpoint(folder: str | None = None) -> str | None:
     """The checkpoint that ``ThemisCallback`` left in this folder (by default the job's), or None."""
     where = Path(folder) if folder else Run.folder()
-    path = where / NAME if where else None
-    return str(path) if path is not None and path.exists() else None
+    path = newest(where / NAME) if where else None
+    return str(path) if path is not None else None
 
 
 class ThemisCallback(Callback):
@@ -59,10 +59,10 @@ class ThemisCallback(Callback):
     def _save(self, trainer: Any) -> None:
         if self.folder is None:
             return
-        # All ranks call it, as Lightning asks; a rename makes it whole or not there.
+        # All ranks call it, as Lightning asks; a rename makes it whole or not there. Sharded strategies save a folder.
         draft = self.folder / f".{NAME}.draft"
         trainer.save_checkpoint(draft)
         if trainer.is_global_zero:
-            os.replace(draft, self.folder / NAME)
+            replace(draft, self.folder / NAME)
         trainer.strategy.barrier()
         self.run.saved(trainer.global_step)

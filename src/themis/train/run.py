@@ -24,6 +24,9 @@ from themis.train.world import World
 PREEMPTED = 143
 """Exit code of a run that saved and stopped because it was told to (128 + SIGTERM)."""
 
+SAME_TRIES, SAME_WAIT_S = 30, 1.0
+"""Looks at the checkpoints until all ranks see the same one, and seconds between them."""
+
 T = TypeVar("T")
 
 
@@ -271,7 +274,7 @@ class Run:
 
     def _position(self) -> int:
         """Take up where the newest checkpoint stands; returns the batch size that was to follow, 0 if there is none."""
-        latest = self.checkpoints.latest() if self.checkpoints and not self._loaded else None
+        latest = self._same_everywhere(self.checkpoints) if self.checkpoints and not self._loaded else None
         if latest is not None:
             position = latest[1]
             self.step, self.epoch = int(position["step"]), int(position["epoch"])
@@ -281,6 +284,28 @@ class Run:
                 self.batch_size = int(position["batch_size"])
                 return int(position["next_batch_size"])
         return 0
+
+    def _same_everywhere(self, checkpoints: Checkpoints) -> tuple[Path, dict[str, Any]] | None:
+        """The newest checkpoint, as all ranks see it: a network file system may show another machine's a little later.
+
+        Raises
+        ------
+        RuntimeError : they do not see the same one, as where the folder is each machine's own.
+        """
+        agree = self._agree or (over_torch if process_group() else alone)
+        for last in (*[False] * (SAME_TRIES - 1), True):
+            latest = checkpoints.latest()
+            step = float(latest[1]["step"]) if latest is not None else -1.0
+            newest, oldest = agree([step, -step])
+            if newest == -oldest:
+                return latest
+            if not last:
+                time.sleep(SAME_WAIT_S)
+        mine = f"step {step:.0f}" if step >= 0 else "none"
+        raise RuntimeError(
+            f"rank {self.world.rank} finds {mine} in {checkpoints.folder}, another rank step {newest:.0f}; checkpoints must be "
+            "in a folder that all machines share."
+        )
 
     def _load(self) -> None:
         if self._loaded:
