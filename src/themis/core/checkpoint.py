@@ -32,7 +32,8 @@ _DERIVED = frozenset(
     {
         "book", "settings", "forecaster", "outlines", "speeds", "machines", "gpu_types", "racks", "machine_size",
         "machine_type", "machine_rack", "machine_slot", "gpu_machine", "gpu_slot", "app_specs", "job_specs", "regimes",
-        "curves", "rounds", "apps", "jobs", "measured", "machine_first", "machine_of", "slot_of", "leased_to", "occupied_by",
+        "curves", "rounds", "apps", "jobs", "measured", "machine_first", "machines_of", "machine_of", "slot_of",
+        "type_of", "leased_to", "occupied_by",
     }
 )  # fmt: skip
 """Attributes of the state that are saved in a way of their own, or follow from others."""

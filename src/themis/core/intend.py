@@ -5,7 +5,7 @@ The single place that looks at the kind of an answer. What follows (``place``, `
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,7 @@ from themis.model.units import NONE, Int, Seconds, round_end
 from themis.placement.packing import Counts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gang:
+class Gang(NamedTuple):
     """GPUs that one job, or one pair of jobs, is to get together or not at all.
 
     Attributes
@@ -30,10 +29,10 @@ class Gang:
     """
 
     app: int
-    job: int = NONE
-    partner: int = NONE
     gpus: int
     until: Seconds
+    job: int = NONE
+    partner: int = NONE
     counts: Counts | None = None
     gpu_type: int = NONE
     extend: bool = False

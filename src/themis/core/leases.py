@@ -21,6 +21,8 @@ from themis.model.units import NONE, Seconds, next_tick
 Freed: TypeAlias = tuple[tuple[int, ...], Seconds, int]
 """What a job held: its GPUs, until when, and the seat."""
 
+_number = itemgetter(0)
+
 
 class Leases:
     """Changes who holds what; ``wake`` asks for a ``Wake`` at a lease's end."""
@@ -44,24 +46,25 @@ class Leases:
         """
         s, t = self.state, self.state.jobs
         if tick_s or by < s.now:
-            placed = [
-                Placed(job=p.job, gpus=p.gpus, seat=p.seat, until=self._until(p.until, by, tick_s)) for p in placed
-            ]
+            placed = [p._replace(until=self._until(p.until, by, tick_s)) for p in placed]
         running = np.flatnonzero(t.status[: t.size] == RUNNING)
         expiring = running[t.until[running] <= by + EPS].tolist()
-        renewed = {p.job for p in placed if s.job_gpus.get(p.job) == p.gpus and s.job_seat[p.job] == p.seat}
-        wanted = {p.job for p in placed}
-        for j in sorted({*expiring, *(j for j in wanted if j in s.job_gpus)} - renewed):
+        one, holds = t.one, s.job_gpus
+        renewals: list[Placed] = []
+        fresh: list[Placed] = []
+        for p in placed:
+            stays = holds.get(p.job) == p.gpus and s.job_seat[p.job] == p.seat
+            (renewals if stays else fresh).append(p)
+        renewed, wanted = {p.job for p in renewals}, {p.job for p in fresh}
+        for j in sorted({*expiring, *(j for j in wanted if j in holds)} - renewed):
             self.revoke(j, "moved" if j in wanted else "expired", WAITING)
-        for p in placed:
-            if p.job in renewed:
-                t.until[p.job] = p.until
-                self.out.append(Renew(app=int(t.app[p.job]), job=p.job, until=p.until, target=float(t.target[p.job])))
-        for p in placed:
-            if p.job not in renewed:
-                if p.job in s.job_gpus:
-                    raise InvariantBroken(f"job {p.job} was placed twice in one decision.")
-                self.grant(p)
+        for p in renewals:
+            one.until[p.job] = p.until
+            self.out.append(Renew(app=one.app[p.job], job=p.job, until=p.until, target=one.target[p.job]))
+        for p in fresh:
+            if p.job in holds:
+                raise InvariantBroken(f"job {p.job} was placed twice in one decision.")
+            self.grant(p)
 
     def _until(self, until: Seconds, by: Seconds, tick_s: Seconds) -> Seconds:
         now = self.state.now
@@ -72,23 +75,24 @@ class Leases:
     def revoke(self, j: int, cause: str, status: int) -> Freed:
         """End a lease; returns what the job held. A gang that was started must still let go."""
         s = self.state
-        freed = s.job_gpus[j], float(s.jobs.until[j]), s.job_seat[j]
+        t = s.jobs.one
+        freed = s.job_gpus[j], t.until[j], s.job_seat[j]
         s.release(j, status)
         if j in self.held_back:
             self._forget(j)
             return freed
         self.stopping[j] = s.now
-        self.out.append(Revoke(app=int(s.jobs.app[j]), job=j, attempt=int(s.jobs.attempt[j]), cause=cause))
+        self.out.append(Revoke(app=t.app[j], job=j, attempt=t.attempt[j], cause=cause))
         return freed
 
     def grant(self, placed: Placed) -> None:
         """Lease the GPUs to the job; its gang starts as soon as nobody is in the way."""
-        s, t, j = self.state, self.state.jobs, placed.job
+        s, t, j = self.state, self.state.jobs.one, placed.job
         locality = s.locality(placed.gpus)
         s.lease(j, placed.gpus, placed.seat, placed.until, locality)
         grant = Grant(
-            app=int(t.app[j]), job=j, attempt=int(t.attempt[j]), gpus=placed.gpus, seat=placed.seat, until=placed.until,
-            locality=int(locality), target=float(t.target[j]), score=1.0 / float(s.speeds.slowdown[t.config[j], locality]),
+            app=t.app[j], job=j, attempt=t.attempt[j], gpus=placed.gpus, seat=placed.seat, until=placed.until,
+            locality=int(locality), target=t.target[j], score=1.0 / float(s.speeds.slowdown[t.config[j], locality]),
         )  # fmt: skip
         self.wake(placed.until)
         if self._clear(grant):
@@ -119,7 +123,7 @@ class Leases:
             cause = "own" if event.own else "failed"
             self.out.append(Revoke(app=int(s.jobs.app[j]), job=j, attempt=event.attempt, cause=cause))
         left = s.vacate(j)
-        if s.jobs.status[j] != ENDED:
+        if s.jobs.one.status[j] != ENDED:
             s.report(j, event.steps)
         if self.held_back:
             waits = {w for g in left if g in self.awaited for w in self.awaited[g]}
@@ -131,7 +135,7 @@ class Leases:
 
     def _let_in(self, jobs: set[int]) -> None:
         """Grants of these jobs that nobody is in the way of any more, in the order in which they were made."""
-        waited = [grant for _, grant in sorted((self.held_back[j] for j in jobs), key=itemgetter(0))]
+        waited = [grant for _, grant in sorted((self.held_back[j] for j in jobs), key=_number)]
         for grant in [grant for grant in waited if self._clear(grant)]:
             self._forget(grant.job)
             self._issue(grant)

@@ -65,7 +65,8 @@ class Offer:
     def may_run(self, j: int) -> bool:
         """Whether there is such a job, and it runs or could."""
         s = self.state
-        return 0 <= j < s.jobs.size and bool(s.jobs.status[j] <= RUNNING) and j not in self.blocked
+        there = 0 <= j < s.jobs.size and bool(s.jobs.one.status[j] <= RUNNING)
+        return there and not (len(self.blocked) and j in self.blocked)
 
     def wanted(self) -> bool:
         """Whether any job could use more GPUs than it holds beyond this offer."""
@@ -83,7 +84,8 @@ class Offer:
 
 def free_gpus(s: State, by: Seconds) -> Bool:
     """[G], see ``Offer.free``."""
-    leased = ((s.gpu_job != NONE) & (s.jobs.until[s.gpu_job] > by + EPS)).any(axis=1)
-    stopping = ((s.gpu_occupant != NONE) & (s.gpu_occupant != s.gpu_job)).any(axis=1)
-    free: Bool = s.open_machines()[s.gpu_machine] & ~(leased | stopping)
+    leased = (s.gpu_job != NONE) & (s.jobs.until[s.gpu_job] > by + EPS)
+    stopping = (s.gpu_occupant != NONE) & (s.gpu_occupant != s.gpu_job)
+    taken = leased | stopping
+    free: Bool = s.open_machines()[s.gpu_machine] & ~(taken[:, 0] | taken[:, 1])
     return free

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,12 +17,14 @@ from themis.core.offer import Offer
 from themis.core.state import EPS, State
 from themis.core.tables import RUNNING
 from themis.model.units import NONE, Bool, Int, Seconds
-from themis.placement.packing import Counts, narrowest, narrowest_of_types, pick_gpus
+from themis.placement.packing import Counts, fullest, narrowest, narrowest_of_types, pick_gpus
 from themis.tuning.split import choose_job
 
+_FEW = 32
+"""Up to so many machines are looked through one by one in less time than arrays of them take."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+
+class Placed(NamedTuple):
     """A gang on exact GPUs."""
 
     job: int
@@ -44,6 +46,9 @@ class _Placer:
         self.open = bytearray(offer.free.tobytes())
         """[G], 1 while a GPU is on offer and not yet given away."""
         self.room: Int = np.bincount(state.gpu_machine[offer.free], minlength=len(state.machines))
+        self.room_of = self.room.data
+        self.on: dict[int, list[int]] = {}
+        """GPUs of a machine that were open when it was first looked at, rising."""
         self.of_type: dict[int, Bool] = {}
         self.taken: set[int] = set()
         self.out: list[Placed] = []
@@ -85,21 +90,24 @@ class _Placer:
 
     def _stands(self, gang: Gang, gpus: tuple[int, ...]) -> bool:
         # A GPU on offer that somebody holds is one whose lease ends now.
+        machine_of = self.s.machine_of
+        if gang.gpu_type != NONE and self.s.type_of[machine_of[gpus[0]]] != gang.gpu_type:
+            return False
         for g in gpus:
             if not self.open[g]:
                 return False
-        machine_of = self.s.machine_of
-        if gang.gpu_type != NONE and self.s.machine_type[machine_of[gpus[0]]] != gang.gpu_type:
-            return False
         return gang.counts is None or Counter(machine_of[g] for g in gpus) == dict(gang.counts)
 
     def _fresh(self, gang: Gang) -> None:
         counts = gang.counts if gang.counts is not None else self._choose(gang)
-        if counts is None or any(self.room[n] < c for n, c in counts):
+        if counts is None:
             return
+        for n, c in counts:
+            if self.room_of[n] < c:
+                return
         job = gang.job
         if job == NONE:
-            job = self._app_job(gang, int(self.s.machine_type[counts[0][0]]))
+            job = self._app_job(gang, self.s.type_of[counts[0][0]])
         if job in self.taken or not self.offer.may_run(job) or gang.partner in self.taken:
             return
         gpus = [g for n, c in counts for g in pick_gpus(self._free(n), self.s.slot_of, c)]
@@ -115,14 +123,20 @@ class _Placer:
         self._put(gang, job, tuple(sorted(gpus)))
 
     def _free(self, n: int) -> list[int]:
-        first = self.s.machine_first[n]
-        return [g for g in range(first, first + self.s.machines[n].gpus) if self.open[g]]
+        if n not in self.on:
+            first = self.s.machine_first[n]
+            self.on[n] = list(range(first, first + self.s.machines[n].gpus))
+        self.on[n] = free = [g for g in self.on[n] if self.open[g]]
+        return free
 
     def _choose(self, gang: Gang) -> Counts | None:
         s = self.s
         if not self.offer.may_run(gang.job):
             return None
         if gang.gpu_type != NONE:
+            machines = s.machines_of[gang.gpu_type]
+            if len(machines) <= _FEW and (n := fullest(self.room_of, machines, gang.gpus)) != NONE:
+                return ((n, gang.gpus),)
             found = narrowest(self.room, s.machine_rack, gang.gpus, self._machines(gang.gpu_type))
         else:
             allowed: list[int] = np.flatnonzero(s.allowed(np.array([gang.job]))[0]).tolist()
@@ -172,4 +186,4 @@ class _Placer:
         for g in gpus:
             if self.open[g]:
                 self.open[g] = 0
-                self.room[self.s.machine_of[g]] -= 1
+                self.room_of[self.s.machine_of[g]] -= 1

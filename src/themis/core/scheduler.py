@@ -93,6 +93,15 @@ class Scheduler:
     def _handle(self, event: Event) -> None:
         s = self.state
         match event:
+            # What happens most comes first.
+            case JobStarted():
+                if s.runs(event.job, event.attempt):
+                    s.start(event.job)
+                return
+            case JobStopped():
+                if self.leases.stopped(event):
+                    self._changed()
+                return
             case Wake():
                 self._settle()
                 return
@@ -107,10 +116,6 @@ class Scheduler:
             case JobsOrdered():
                 self._ordered(event)
                 return
-            case JobStarted():
-                if s.runs(event.job, event.attempt):
-                    s.start(event.job)
-                return
             case JobProgress():
                 self._progress(event)
                 return
@@ -119,10 +124,6 @@ class Scheduler:
                 return
             case LossReported():
                 self._loss(event)
-                return
-            case JobStopped():
-                if self.leases.stopped(event):
-                    self._changed()
                 return
             case SpeedMeasured():
                 # No reason to decide at once, but what comes next is solved anew.

@@ -58,6 +58,8 @@ class State:
         self.type_gpus: Float = np.zeros(0)
         """[K], GPUs in service."""
         none, seats = np.zeros(0, dtype=np.int64), np.zeros((0, SEATS), dtype=np.int64)
+        self.machines_of: list[list[int]] = []
+        """Machines of each type."""
         self.machine_first: list[int] = []
         """The first GPU of each machine; the others follow it."""
         self.machine_size = self.machine_type = self.machine_rack = self.machine_slot = none
@@ -134,10 +136,12 @@ class State:
         if machine.gpu_type not in self.gpu_types:
             self.gpu_types.append(machine.gpu_type)
             self.type_gpus = np.append(self.type_gpus, 0.0)
+            self.machines_of.append([])
             self._widen_types()
         rack = self.racks.setdefault(machine.rack, len(self.racks))
         n, k = len(self.machines), self.gpu_types.index(machine.gpu_type)
         self.machines.append(machine)
+        self.machines_of[k].append(n)
         row = (machine.gpus, k, rack, machine.slot)
         self.machine_size, self.machine_type, self.machine_rack, self.machine_slot = (
             column.extend(np.array([value])) for column, value in zip(self._machine_columns, row)
@@ -155,7 +159,7 @@ class State:
 
     def _map_gpus(self) -> None:
         """Views for one GPU at a time: a tenth of the time that indexing the array takes."""
-        self.machine_of, self.slot_of = self.gpu_machine.data, self.gpu_slot.data
+        self.machine_of, self.slot_of, self.type_of = self.gpu_machine.data, self.gpu_slot.data, self.machine_type.data
         self.leased_to, self.occupied_by = self.gpu_job.data, self.gpu_occupant.data
 
     def set_machine_up(self, machine: int, up: bool) -> None:
@@ -403,63 +407,64 @@ class State:
 
     def report(self, j: int, steps: float) -> None:
         """What the executor says the job has done replaces what was extrapolated."""
-        t = self.jobs
+        t = self.jobs.one
         t.done[j], t.synced[j] = steps, self.now
-        if regimes.rolled_back(self, j, steps):
+        known = len(self.regimes[j])
+        if known == 1 or regimes.rolled_back(self, j, steps):
             return
-        if steps >= t.regime_end[j] - 1e-9 and t.regime[j] < len(self.regimes[j]) - 1:
+        if steps >= t.regime_end[j] - 1e-9 and t.regime[j] < known - 1:
             self.new_regime(j)
 
     def start(self, j: int) -> None:
         """The gang trains from now on, at the speed model's rate."""
-        t = self.jobs
-        eff = self.speeds.effective(t.config[j], t.gpu_type[j], t.gpus[j], t.locality[j])
+        t, config = self.jobs.one, self.jobs.one.config[j]
+        eff = self.speeds.effective(config, t.gpu_type[j], t.gpus[j], t.locality[j])
         if (partner := self._partner(j)) != NONE:
             # Who shares GPUs although nobody has measured the pair is believed to train as if alone.
-            eff *= self.speeds.beside.get((int(t.config[j]), int(t.config[partner]), int(t.gpu_type[j])), 1.0)
+            eff *= self.speeds.beside.get((config, t.config[partner], t.gpu_type[j]), 1.0)
         self._sync_job(j)
-        t.rate[j] = float(eff) / float(t.serial[j])
+        t.rate[j] = float(eff) / t.serial[j]
 
     def stop(self, j: int) -> None:
         """The gang does not train any more."""
         self._sync_job(j)
-        self.jobs.rate[j] = 0.0
+        self.jobs.one.rate[j] = 0.0
 
     def _sync_job(self, j: int) -> None:
         """``steps_now`` of one job, written down."""
-        t = self.jobs
-        steps = float(t.done[j]) + float(t.rate[j]) * (self.now - float(t.synced[j]))
-        t.done[j], t.synced[j] = min(steps, float(t.regime_end[j])), self.now
+        t = self.jobs.one
+        steps = t.done[j] + t.rate[j] * (self.now - t.synced[j])
+        t.done[j], t.synced[j] = min(steps, t.regime_end[j]), self.now
 
     # ---- leases -----------------------------------------------------------------------------------------------------
 
     def lease(self, j: int, gpus: tuple[int, ...], seat: int, until: Seconds, locality: int) -> None:
         """Give a waiting job the GPUs; they must be free on that seat."""
-        t, a = self.jobs, int(self.jobs.app[j])
+        t, a = self.jobs.one, self.jobs.one.app[j]
         self._sync_app(a)
         for g in gpus:
             self.leased_to[g, seat] = j
         self.job_gpus[j], self.job_seat[j] = gpus, seat
         t.status[j], t.until[j], t.locality[j], t.gpus[j] = RUNNING, until, locality, len(gpus)
-        t.gpu_type[j] = self.machine_type[self.machine_of[gpus[0]]]
+        t.gpu_type[j] = self.type_of[self.machine_of[gpus[0]]]
         t.attempt[j] += 1
         t.since[j] = self.now
-        self.apps.leased[a] += len(gpus)
-        self.apps.stale[a] = 1
+        self.apps.one.leased[a] += len(gpus)
+        self.apps.one.stale[a] = 1
 
     def release(self, j: int, status: int) -> None:
         """Take a running job's lease away; its service is added up."""
-        t, a = self.jobs, int(self.jobs.app[j])
+        t, a = self.jobs.one, self.jobs.one.app[j]
         self._sync_app(a)
         self.stop(j)
-        held = self.now - float(t.since[j])
+        held = self.now - t.since[j]
         gpus, seat = self.job_gpus.pop(j), self.job_seat.pop(j)
         t.attained[j] += held * len(gpus)
         self.received[j, t.gpu_type[j]] += held
         for g in gpus:
             self.leased_to[g, seat] = NONE
-        self.apps.leased[a] -= len(gpus)
-        self.apps.stale[a] = 1
+        self.apps.one.leased[a] -= len(gpus)
+        self.apps.one.stale[a] = 1
         t.status[j], t.gpus[j], t.until[j], t.since[j] = status, 0, np.inf, self.now
 
     def occupy(self, j: int, gpus: tuple[int, ...], seat: int) -> None:
@@ -471,11 +476,11 @@ class State:
 
     def vacate(self, j: int) -> tuple[int, ...]:
         """The job's processes are gone; returns the GPUs that they were on."""
-        partner = self._partner(j)
         gpus, seat = self.occupied.pop(j, ((), 0))
         for g in gpus:
             self.occupied_by[g, seat] = NONE
-        self._new_pace(partner)
+        if gpus:
+            self._new_pace(self.occupied_by[gpus[0], 1 - seat])
         return gpus
 
     def _partner(self, j: int) -> int:
@@ -485,7 +490,7 @@ class State:
 
     def _new_pace(self, j: int) -> None:
         """Somebody joined or left the job's GPUs: if it trains, it does so at another speed from now on."""
-        if j != NONE and self.jobs.rate[j] > 0:
+        if j != NONE and self.jobs.one.rate[j] > 0:
             self.start(j)
 
     def allowed(self, rows: Int) -> Bool:
@@ -505,7 +510,7 @@ class State:
 
     def runs(self, j: int, attempt: int) -> bool:
         """Whether this is the attempt that runs now; late reports of earlier ones are ignored."""
-        return j in self.job_gpus and bool(self.jobs.attempt[j] == attempt)
+        return j in self.job_gpus and bool(self.jobs.one.attempt[j] == attempt)
 
     def received_now(self, rows: Int) -> Float:
         """[J, K] seconds on each type up to now, running leases included."""
@@ -516,13 +521,13 @@ class State:
         return out
 
     def _sync_app(self, a: int) -> None:
-        t = self.apps
+        t = self.apps.one
         t.attained[a] += t.leased[a] * (self.now - t.since[a])
         t.since[a] = self.now
 
     def locality(self, gpus: Sequence[int]) -> Locality:
         """The widest boundary these GPUs span."""
-        if len({self.slot_of[g] for g in gpus}) == 1:
+        if len(gpus) == 1 or len({self.slot_of[g] for g in gpus}) == 1:
             return _SLOT
         machines = {self.machine_of[g] for g in gpus}
         if len(machines) == 1:

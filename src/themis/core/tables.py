@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from copy import copy
 from enum import IntEnum
-from typing import ClassVar, Generic, TypeVar
+from types import SimpleNamespace
+from typing import ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +33,8 @@ WAITING, RUNNING, ENDED = int(Status.WAITING), int(Status.RUNNING), int(Status.E
 class Table:
     """Rows that are only ever appended; subclasses name their float and int columns.
 
-    Columns are attributes that view one row of a block; they are rebound when the table grows.
+    Columns are attributes that view one row of a block; they are rebound when the table grows. ``one`` has the same columns
+    for one cell at a time: plain numbers come out, in a third of the time that indexing an array takes.
     """
 
     floats: ClassVar[tuple[str, ...]] = ()
@@ -52,11 +55,18 @@ class Table:
             self._bind()
         return slice(start, self.size)
 
+    def __deepcopy__(self, memo: object) -> Self:
+        out = copy(self)
+        out.f, out.i = self.f.copy(), self.i.copy()
+        out._bind()
+        return out
+
     def _bind(self) -> None:
-        for row, name in enumerate(self.floats):
-            setattr(self, name, self.f[row])
-        for row, name in enumerate(self.ints):
-            setattr(self, name, self.i[row])
+        self.one = SimpleNamespace()
+        for names, block in ((self.floats, self.f), (self.ints, self.i)):
+            for row, name in enumerate(names):
+                setattr(self, name, block[row])
+                setattr(self.one, name, block[row].data)
 
 
 class Growing(Generic[Scalar]):

@@ -66,6 +66,10 @@ class _Gang:
     """Model and batch size of the job on the same GPUs, as of when it came."""
     pending: list[Cancel] = field(default_factory=list)
     checks: _Checks | None = None
+    steady: bool = False
+    """One regime and nothing to report on the way."""
+    loss: tuple[float, float] = (-1.0, 0.0)
+    """The last target and the loss there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,9 @@ class SimulatedExecutor(Executor):
     def admit(self, first_job: int, app: App) -> None:
         """Remember the jobs of an app."""
         for j, job in enumerate(app.jobs, start=first_job):
-            self.gangs[j] = _Gang(spec=job, checks=self._checks(app, j, job))
+            checks = self._checks(app, j, job)
+            steady = checks is None and len(job.regimes) == 1 and job.dynamic is None
+            self.gangs[j] = _Gang(spec=job, checks=checks, steady=steady)
 
     def _checks(self, app: App, j: int, job: Job) -> _Checks | None:
         # Where nothing is ever stopped, nobody reads the reports.
@@ -114,13 +120,14 @@ class SimulatedExecutor(Executor):
     def submit(self, command: Command) -> None:
         """Start or stop a gang; everything else needs no action here."""
         if isinstance(command, Grant):
-            self._start(command)
+            self.start(command)
         elif isinstance(command, Revoke):
-            self._stop(command)
+            self.stop(command)
         elif isinstance(command, Renew):
             self._measure(command.job, self.gangs[command.job])
 
-    def _start(self, grant: Grant) -> None:
+    def start(self, grant: Grant) -> None:
+        """A gang begins."""
         gang, now = self.gangs[grant.job], self.timer.now
         again = self.book.get(gang.spec.model).checkpoint_s if grant.attempt > 1 else 0.0
         gang.attempt, gang.target = grant.attempt, grant.target
@@ -137,6 +144,11 @@ class SimulatedExecutor(Executor):
     def _train(self, job: int, gang: _Gang) -> None:
         """Schedule every report up to the target: one a regime, so that speed follows the batch size, and the checks."""
         at, done, number = gang.began, gang.done, gang.attempt
+        if gang.steady and gang.target <= (only := gang.spec.regimes[0]).steps:
+            if gang.target > done + 1e-9:
+                at += (gang.target - done) / self._rate(gang, only.batch)
+            self._reach(job, gang, at)
+            return
         # Of a dynamic job whose program decides, batch sizes are news. An attempt after the first says where it begins:
         # the one before may have been stopped at the moment of a change.
         says = gang.spec.dynamic is not None and gang.spec.dynamic.hidden
@@ -157,8 +169,14 @@ class SimulatedExecutor(Executor):
                 )
             elif not says:
                 gang.pending.append(self.timer.schedule(at, JobProgress(job=job, attempt=number, steps=done)))
-        loss = gang.spec.loss.at(gang.target)
-        reached = JobReached(job=job, attempt=number, steps=gang.target, loss=loss)
+        self._reach(job, gang, at)
+
+    def _reach(self, job: int, gang: _Gang, at: Seconds) -> None:
+        """The last report: the target."""
+        target = gang.target
+        if gang.loss[0] != target:
+            gang.loss = target, gang.spec.loss.at(target)
+        reached = JobReached(job=job, attempt=gang.attempt, steps=target, loss=gang.loss[1])
         gang.pending.append(self.timer.schedule(at, reached))
 
     def _stretches(self, gang: _Gang) -> Iterator[tuple[float, int, int]]:
@@ -230,9 +248,11 @@ class SimulatedExecutor(Executor):
         gang.partner = partner
         self._train(job, gang)
 
-    def _stop(self, revoke: Revoke) -> None:
+    def stop(self, revoke: Revoke) -> None:
+        """A gang ends, with or without its work done."""
         gang, now = self.gangs[revoke.job], self.timer.now
-        self._measure(revoke.job, gang)
+        if self.measures:
+            self._measure(revoke.job, gang)
         for event in gang.pending:
             event.cancel()
         gang.pending = []
@@ -252,6 +272,8 @@ class SimulatedExecutor(Executor):
     def _steps_after(self, gang: _Gang, seconds: Seconds) -> float:
         """Steps done ``seconds`` after this attempt began to train."""
         done, end = gang.done, 0.0
+        if seconds <= 0.0:
+            return done
         for regime in gang.spec.regimes:
             end += regime.steps
             upto = min(end, gang.target)

@@ -29,7 +29,7 @@ from themis.gavel.direct import CELLS, LeastUse
 from themis.gavel.envelope import Envelope, Kinds, Needs, uses
 from themis.gavel.problem import Need, Problem
 from themis.model.units import NONE, Float
-from themis.solvers.columns import ColumnProgram
+from themis.solvers.mixture import Mixture
 
 FITS = 1e-10
 """Relative overuse of a pool that counts as fitting; shares are scaled down by it."""
@@ -176,31 +176,26 @@ class _Search:
         """The price at which these rates cost most, or one that is dear enough: (least utilisation so far, its shares, i)."""
         pools = len(self.problem.workers)
         needs = Needs.of(self.kinds, relative, self.problem.gpus)
-        master = ColumnProgram(np.append(np.full(pools, -np.inf), 1.0), np.append(np.zeros(pools), 1.0))
-        used = self._uses(self.tried, needs)
-        values = [float(price.share @ use) for price, use in zip(self.tried, used)]
-        master.add_dense(
-            np.append(-1.0, np.zeros(len(used))),
-            np.vstack([np.append(-np.ones(pools), 0.0), np.column_stack([used, np.ones(len(used))])]),
-        )
-        master.tighten()
+        used, shares = self._uses(self.tried, needs), np.array([price.share for price in self.tried])
+        values = (shares * used).sum(axis=1).tolist()
+        master = Mixture(used)
         best, repeated = int(np.argmax(values)), False
         for _ in range(_PRICES):
             self.solves += 1
-            found = master.solve()
-            over, dear = -found.objective, values[best]
+            over, weight, worth = master.solve()
+            dear = values[best]
             close = over - dear <= FITS or (repeated and over - dear <= _SETTLED)
             if over <= 1.0 + FITS or close or (dear > 1.0 + FITS and over - dear <= 0.3 * (dear - 1.0)):
-                x = self._mixed(found.x[1:], relative) if over <= 1.0 + _SETTLED else np.zeros(0)
+                x = self._mixed(weight, relative) if over <= 1.0 + _SETTLED else np.zeros(0)
                 return over, x, best
-            share = np.maximum(found.duals[:pools], 0.0)
-            i = self._try(share / share.sum())
-            repeated = any(np.abs(self.tried[i].share - price.share).max() <= 1e-13 for price in self.tried[:i])
+            i = self._try(worth)
+            repeated = bool((np.abs(shares - worth) <= 1e-13).all(axis=1).any())
+            shares = np.vstack([shares, worth])
             use = self._uses(self.tried[i:], needs)[0]
-            values.append(float(self.tried[i].share @ use))
+            values.append(float(worth @ use))
             if values[i] > values[best]:
                 best = i
-            master.add_dense(np.zeros(1), np.append(use, 1.0)[None, :])
+            master.add(use)
         raise NotSolved(f"prices of {pools} pools did not settle within {_PRICES} tries.")
 
     def _mixed(self, weight: Float, relative: Float) -> Float:

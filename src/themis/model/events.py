@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, dataclass_transform
 
 from themis.model.cluster import Machine
 from themis.model.units import Seconds
@@ -21,6 +21,17 @@ if TYPE_CHECKING:
     from themis.model.snapshot import Snapshot
 
 SCHEMA = 1
+
+T = TypeVar("T")
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def record(cls: type[T]) -> type[T]:
+    """A frozen dataclass for the type checker, a plain one at run time: building it takes a third of the time.
+
+    For what a simulation builds by the hundred thousand.
+    """
+    return dataclass(slots=True, kw_only=True, unsafe_hash=True)(cls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +148,7 @@ class QuotaSet:
     gpus: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class JobStarted:
     """The gang is training now (after restart and container costs)."""
 
@@ -192,7 +203,7 @@ class SpeedMeasured:
     partner_batch: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class JobStopped:
     """The gang has let go of its GPUs; ``steps`` is what its checkpoint holds.
 
@@ -205,7 +216,7 @@ class JobStopped:
     own: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class JobReached:
     """The gang did the steps it was asked for (a rung, or all of its work); ``loss`` is the loss there."""
 
@@ -267,7 +278,7 @@ class Compacted:
     records: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Wake:
     """All events of this instant are in: settle what follows from them."""
 
@@ -283,7 +294,7 @@ Event: TypeAlias = (
 # ---- commands: what the core wants done, and what it announces -----------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Grant:
     """Lease these GPUs to this job until then and start its gang; it reports when it has done ``target`` steps."""
 
@@ -299,7 +310,7 @@ class Grant:
     """Placement score in (0, 1]: one over the slowdown of this locality (Themis §6.1)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Renew:
     """The same gang keeps the same GPUs until then; nothing restarts."""
 
@@ -309,7 +320,7 @@ class Renew:
     target: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Revoke:
     """The job's lease is over; stop the gang.
 
@@ -374,7 +385,7 @@ class AppFinished:
     gpu_seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class WakeAt:
     """Send ``Wake`` at this time, after all other events of that instant."""
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from themis.model.snapshot import Snapshot
-from themis.model.units import Bool, Int, Locality
+from themis.model.units import NONE, Bool, Int, Locality
 
 Counts = tuple[tuple[int, int], ...]
 """((machine, GPUs), ...) of one gang."""
@@ -41,6 +41,16 @@ def narrowest(free: Int, machine_rack: Int, gpus: int, usable: Bool) -> tuple[Co
         rack = racks[np.argmin(by_rack[racks])]
         return _largest_first(np.where(machine_rack == rack, room, 0), gpus), Locality.RACK
     return _largest_first(room, gpus), Locality.CROSS_RACK
+
+
+def fullest(free: Sequence[int], machines: Sequence[int], gpus: int) -> int:
+    """The machine with the fewest free GPUs that fits a gang, the first of equals, or NONE: ``narrowest`` for few machines."""
+    best, least = NONE, 0
+    for n in machines:
+        room = free[n]
+        if room >= gpus and (best == NONE or room < least):
+            best, least = n, room
+    return best
 
 
 def narrowest_of_types(

@@ -47,7 +47,7 @@ from themis.profiles.speed import ProfileBook
 from themis.sim.kernel import Kernel
 from themis.tuning.agent import answer_ask
 
-Machinery = Wake | BidsCollected
+MACHINERY = frozenset({Wake, BidsCollected})
 """Events that no log holds."""
 
 Record = Header | Event | Command
@@ -180,15 +180,15 @@ class _Run:
 
     def _feed(self, event: Event) -> None:
         """One event into the core, and everything that follows from it at once."""
-        now = self.kernel.now
-        if not isinstance(event, Machinery):
+        now, kind = self.kernel.now, type(event)
+        if kind not in MACHINERY:
             self.sink(now, event)
         if isinstance(event, AppSubmitted):
             self.executor.admit(self.core.state.jobs.size, event.app)
         try:
             commands = self.core.step(event, now)
         except ThemisError as error:
-            self._tell(error, type(event).__name__)
+            self._tell(error, kind.__name__)
             raise
         for command in commands:
             self._carry_out(command)
@@ -208,9 +208,12 @@ class _Run:
 
     def _carry_out(self, command: Command) -> None:
         match command:
-            case Grant() | Revoke():
+            case Grant():
                 self.sink(self.kernel.now, command)
-                self.executor.submit(command)
+                self.executor.start(command)
+            case Revoke():
+                self.sink(self.kernel.now, command)
+                self.executor.stop(command)
             case Renew() | JobEnded() | CurveStopped():
                 self.sink(self.kernel.now, command)
             case WakeAt():

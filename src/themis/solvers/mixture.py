@@ -1,0 +1,104 @@
+"""The mixture of columns whose largest entry is least: a matrix game, by a simplex method of its own for few rows.
+
+    minimise u;   sum_i w_i use[i, m] <= u for each row m;   sum_i w_i = 1;   w >= 0
+
+Columns come one by one and every solve goes on from the last basis, so it takes a few pivots on a matrix of (rows + 1)
+squared: a fifth of the time that a general solver needs for its calls alone. Leaves out large games: a basis is solved
+anew at each pivot.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from themis.errors import NotSolved
+from themis.solvers.highs import Floats
+
+_BETTER, _PIVOT = 1e-13, 1e-12
+"""What a column must gain to enter, relative to the largest entry; the least pivot that is taken."""
+
+_MOST = 500
+"""Pivots of one solve; after half of them the first column that gains enters, which cannot cycle."""
+
+
+class Mixture:
+    """A game that grows by columns, solved again from where it stood."""
+
+    def __init__(self, use: Floats) -> None:
+        """``use`` : [P, M], P >= 1 columns of M >= 1 rows."""
+        self.rows = use.shape[1]
+        self.use = use
+        self._begin()
+
+    def _begin(self) -> None:
+        """The basis of the first column alone."""
+        top = int(np.argmax(self.use[0]))
+        # Row m's slack is -1 - m, column i is i; the value itself is always in the basis, first.
+        self._basis = [0, *(-1 - m for m in range(self.rows) if m != top)]
+        self._matrix = np.zeros((self.rows + 1, self.rows + 1))
+        self._matrix[:-1, 0] = -1.0
+        for place, i in enumerate(self._basis, start=1):
+            self._matrix[:, place] = self._column(i)
+
+    def add(self, use: Floats) -> None:
+        """Append a column [M]."""
+        self.use = np.vstack([self.use, use])
+
+    def solve(self) -> tuple[float, Floats, Floats]:
+        """(least largest entry, weight [P] of each column, worth [M] of each row, summing to 1).
+
+        Raises
+        ------
+        NotSolved : rounding or cycling keeps it from ending.
+        """
+        try:
+            return self._improve()
+        except (NotSolved, np.linalg.LinAlgError):
+            self._begin()  # once more, without what rounding has left
+        try:
+            return self._improve()
+        except np.linalg.LinAlgError:
+            raise NotSolved(f"a game of {self.rows} rows and {len(self.use)} columns is singular.") from None
+
+    def _improve(self) -> tuple[float, Floats, Floats]:
+        scale, columns = max(float(self.use.max()), 1e-300), len(self.use)
+        enough = -_BETTER * scale
+        for pivot in range(_MOST):
+            inverse = np.linalg.inv(self._matrix)
+            point, worth = inverse[:, -1], -inverse[0, :-1]
+            # What a column costs at these prices beyond what the mixture does; a slack costs its row's worth.
+            gain = np.concatenate([self.use @ worth - inverse[0, -1], worth * scale])
+            gain[[i if i >= 0 else columns - 1 - i for i in self._basis]] = 0.0
+            enters = int(gain.argmin()) if pivot < _MOST // 2 else int((gain < enough).argmax())
+            if gain[enters] >= enough:
+                return self._read(point, worth)
+            column = self._column(enters if enters < columns else columns - 1 - enters)
+            leaves = self._leaves(point.tolist(), (inverse @ column).tolist())
+            self._basis[leaves - 1] = enters if enters < columns else columns - 1 - enters
+            self._matrix[:, leaves] = column
+        raise NotSolved(f"a game of {self.rows} rows and {columns} columns did not end within {_MOST} pivots.")
+
+    def _column(self, i: int) -> Floats:
+        out = np.zeros(self.rows + 1)
+        if i < 0:
+            out[-1 - i] = 1.0
+        else:
+            out[:-1], out[-1] = self.use[i], 1.0
+        return out
+
+    def _leaves(self, point: list[float], change: list[float]) -> int:
+        """Whichever place of the basis reaches 0 first, the largest pivot of equals."""
+        steps = [(max(point[i], 0.0) / change[i], -change[i], i) for i in range(1, self.rows + 1) if change[i] > _PIVOT]
+        if not steps:
+            raise NotSolved(f"a game of {self.rows} rows and {len(self.use)} columns lost its basis to rounding.")
+        least = min(steps)[0]
+        return min((pivot, i) for step, pivot, i in steps if step <= least + 1e-15)[1]
+
+    def _read(self, point: Floats, worth: Floats) -> tuple[float, Floats, Floats]:
+        weight = np.zeros(len(self.use))
+        for place, i in enumerate(self._basis, start=1):
+            if i >= 0:
+                weight[i] = max(float(point[place]), 0.0)
+        weight /= weight.sum()
+        worth = np.maximum(worth, 0.0)
+        return float((weight @ self.use).max()), weight, worth / worth.sum()
