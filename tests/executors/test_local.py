@@ -16,6 +16,7 @@ from themis.executors.program import AttemptEnded, Ending, Measurement
 from themis.model.dynamic import Dynamic, Mode
 from themis.model.events import BatchChanged, JobProgress, JobReached, JobStarted, JobStopped
 from themis.model.workload import Job, Regime
+from themis.node import keeper
 from themis.testing.builders import app
 
 pytestmark = pytest.mark.slow
@@ -190,6 +191,26 @@ def test_logs_are_bounded(root: Path) -> None:
         assert sorted(f.name for f in files) == ["rank-0.log", "rank-0.log.1"]
         assert sum(f.stat().st_size for f in files) <= 20_000 + 65_536
         assert (root / "nodes/m0/logs/job0-attempt1/rank-0.log").read_text().endswith("line 4999\n")
+
+
+def test_ranks_are_not_let_go_once_their_lease_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking through a checkpoint folder may take longer than the lease."""
+    now = [10.0]
+    monkeypatch.setattr(keeper, "clock", lambda: now[0])
+    task = {"checkpoint_dir": str(tmp_path)}
+    kept = keeper.Keeper(folder=tmp_path, task=task, deadline=20.0, control=-1)
+    kept.status.phase = "prepared"
+
+    def slow(folder: str) -> tuple[int, int]:
+        now[0] += 11.0
+        return 0, 0
+
+    monkeypatch.setattr(keeper, "newest", slow)
+    kept.go({})
+    assert kept.status.phase == "prepared"
+    kept.deadline = 60.0
+    kept.go({})
+    assert kept.status.phase == "running"
 
 
 def test_reports_that_are_no_file_disturb_nobody(root: Path) -> None:

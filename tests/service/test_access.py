@@ -152,6 +152,15 @@ def bob(service: Service, owner: Client, tmp_path: Path) -> Iterator[Client]:
 
 
 @pytest.mark.slow
+def test_how_a_job_failed_is_its_users_own(owner: Client, bob: Client) -> None:
+    made = owner.run(["/root/secret-program"], name="fails").app
+    assert "secret-program" in owner.wait(made, timeout_s=60).reason
+    assert (bob.show(made).app.state, bob.show(made).app.reason) == ("failed", "")
+    assert [app.reason for app in bob.history() if app.id == made] == [""]
+    assert "secret-program" in next(app.reason for app in owner.history() if app.id == made)
+
+
+@pytest.mark.slow
 def test_each_user_acts_as_themselves_and_cannot_touch_the_others_apps(owner: Client, bob: Client) -> None:
     theirs = owner.run(["sh", "-c", "echo secret; sleep 100"], name="theirs").app
     mine = bob.run(["sh", "-c", "echo mine; sleep 100"], name="mine").app

@@ -13,7 +13,7 @@ from themis.client import themis_pb2 as pb
 from themis.errors import InputError
 from themis.model.answers import Ask
 from themis.model.events import AgentBid, Allocated, JobsOrdered, JobStopped, MachineFailed, Renew
-from themis.service.agents import Seat, TooLate
+from themis.service.agents import Desk, Names, Seat, TooLate
 from themis.service.submission import submit
 from themis.sim.replay import replay_records
 from themis.tuning.outside import merge
@@ -365,3 +365,16 @@ def test_what_stopped_jobs_hold_is_never_offered_twice(tmp_path: Path) -> None:
         assert "probe" not in kinds(scene.seat)
         w.say(JobStopped(job=0, attempt=1, steps=100.0))
         assert "probe" in kinds(scene.seat)
+
+
+def test_an_agent_that_reads_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("themis.service.agents.MOST_UNREAD", 5)
+    desk = Desk(lambda: Names(machines=[], racks=[], first_job=lambda app: 0), lambda: None, answer_s=1.0, misses=3)
+    seat = desk.attend(0, "a")
+    for _ in range(10):
+        desk.tell(0, pb.AgentEvent(lease=pb.Lease(what="renewed")))
+    assert desk.present([0]) == []
+    said = [seat.outbox.get() for _ in range(seat.outbox.qsize())]
+    assert len(said) == 5 + 2
+    assert said[-2] is not None
+    assert (said[-2].goodbye.reason, said[-1]) == ("silent", None)

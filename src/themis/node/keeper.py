@@ -34,6 +34,8 @@ PR_SET_CHILD_SUBREAPER = 36
 LEFTOVERS_S = 5.0
 """What outlives ranks that ended by themselves (a daemon that a script left behind) is asked to end and has this long."""
 TICK_S = 0.2
+LOOK_S = 3.0
+"""For looking whether anything was saved."""
 
 
 def clock() -> float:
@@ -148,6 +150,8 @@ class Keeper:
         if self.status.phase != "prepared":
             return
         self.checkpoints = newest(self.task["checkpoint_dir"])
+        if clock() >= self.deadline:
+            return  # looking took so long that the GPUs may be another's; the loop ends the ranks
         self.status.phase, self.status.began = "running", clock()
         self.publish()
         word = json.dumps(env).encode() + b"\n"
@@ -394,9 +398,14 @@ def descendants(root: int) -> set[int]:
 
 
 def newest(folder: str) -> tuple[int, int]:
-    """(latest modification in ns, number of files) below a folder; changes whenever a file is saved there."""
-    latest, count = 0, 0
+    """(latest modification in ns, number of files) below a folder; changes whenever a file is saved there.
+
+    GPUs wait for it, so of a folder that holds very many files only some are looked at.
+    """
+    latest, count, until = 0, 0, clock() + LOOK_S
     for base, _, names in os.walk(folder):
+        if clock() > until:
+            break
         for name in names:
             with contextlib.suppress(OSError):
                 latest = max(latest, os.stat(os.path.join(base, name)).st_mtime_ns)

@@ -34,6 +34,9 @@ from themis.service.wire_bids import offer_message, picture_message, read_bid
 from themis.tuning.agent import ROWS
 from themis.tuning.outside import OutsideBid, Terms, check_bid, check_rho, terms
 
+MOST_UNREAD = 100_000
+"""Messages that an agent may leave unread; one that reads nothing must not fill the arbiter's memory."""
+
 
 class TooLate(InputError):
     """The round that was meant is over, or was never this app's."""
@@ -165,7 +168,8 @@ class Desk:
         return window
 
     def _answered(self, app: int, window: _Window) -> None:
-        self._seats[app].misses = 0
+        if app in self._seats:  # it may have hung up a moment ago
+            self._seats[app].misses = 0
         if not window.missing:
             self.nudge()
 
@@ -304,5 +308,10 @@ class Desk:
 
     def _say(self, app: int, event: pb.AgentEvent) -> None:
         seat = self._seats.get(app)
-        if seat is not None:
-            seat.outbox.put(event)
+        if seat is None:
+            return
+        if seat.outbox.qsize() >= MOST_UNREAD:
+            self._seats.pop(app, None)
+            seat.end("silent")
+            return
+        seat.outbox.put(event)

@@ -29,8 +29,8 @@ from themis.service.journal import export, read_records
 from themis.service.submission import Limit, submit
 from themis.sim import dump
 
-WORKERS, STREAMS = 32, 24
-"""Threads that answer; of them, so many may be busy with calls that follow something."""
+WORKERS, STREAMS, WHYS = 40, 24, 8
+"""Threads that answer; of them, so many may be busy with calls that follow something, and so many with questions why."""
 POLL_S = 0.25
 CHUNK = 64 << 10
 ESTIMATE_S = 5.0
@@ -56,6 +56,7 @@ class Api:
         self._streams = threading.Semaphore(STREAMS)
         self._agents = threading.Semaphore(arbiter.config.max_agents)
         self._simulations = threading.Semaphore(2)
+        self._whys = threading.Semaphore(WHYS)
 
     def by(self, caller: Caller) -> Api:
         """The same, called by somebody else than the home's owner."""
@@ -131,11 +132,20 @@ class Api:
 
     def Apps(self, request: pb.AppsRequest) -> pb.AppsReply:
         """The queue, or what is over."""
-        return self._look(lambda a: views.apps(a, request))  # type: ignore[no-any-return]
+        found: pb.AppsReply = self._look(lambda a: views.apps(a, request))
+        for row in found.apps:
+            self._hide(row)
+        return found
+
+    def _hide(self, row: pb.App) -> None:
+        """Of somebody else's app, not how its jobs failed: what programs say may name files, and more."""
+        if not self.caller.admin and row.user != self.caller.user and (row.jobs_ended or row.HasField("ended")):
+            row.ClearField("reason")
 
     def Show(self, request: pb.AppRef) -> pb.ShowReply:
         """One app; of somebody else's, not what it runs."""
         found: pb.ShowReply = self._look(lambda a: views.show(a, request.app))
+        self._hide(found.app)
         if not self.caller.admin and found.app.user != self.caller.user:
             for job in found.jobs:
                 job.ClearField("command")
@@ -179,15 +189,16 @@ class Api:
     def Why(self, request: pb.AppRef) -> pb.WhyReply:
         """Why an app waits, when it may begin, and its story; outside the arbiter's thread, for that may be long."""
         app, name, reply, picture = self._look(lambda a: views.why(a, request.app))
-        if picture:
-            now = self.arbiter.epoch + self.arbiter.now()
-            with self._simulations:
+        # Each takes seconds and a copy of the journal, so few run at once, and few wait: threads are left for the others.
+        with _Turn(self._whys, f"{WHYS} callers ask why already; try again in a moment."), self._simulations:
+            if picture:
+                now = self.arbiter.epoch + self.arbiter.now()
                 views.add_estimate(reply, reasons.estimate(picture, app, ESTIMATE_S), now)
-        with tempfile.TemporaryDirectory(prefix="themis-") as folder:
-            path = Path(folder) / "journal.jsonl"
-            export(self.arbiter.journal.path, path)
-            reply.json = explain(path, name).to_json()
-            return reply  # type: ignore[no-any-return]
+            with tempfile.TemporaryDirectory(prefix="themis-") as folder:
+                path = Path(folder) / "journal.jsonl"
+                export(self.arbiter.journal.path, path)
+                reply.json = explain(path, name).to_json()
+                return reply  # type: ignore[no-any-return]
 
     def Dump(self, request: pb.DumpRequest, gone: threading.Event = NEVER) -> Iterator[pb.DumpChunk]:
         """The state as it is now."""
