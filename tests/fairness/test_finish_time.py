@@ -23,12 +23,16 @@ from themis.fairness.finish_time import (
     t_id_paper,
 )  # fmt: skip
 from themis.model.answers import Ask
+from themis.model.cluster import Cluster, Machine
 from themis.model.snapshot import Snapshot
 from themis.model.workload import App, Halving, Hyperband, Rung
 from themis.testing.builders import app, job, machines, snapshot_of, state_at
 from themis.tuning.agent import Agents, answer_ask
 
 SERIAL = (80.0, 100.0, 100.0, 120.0)
+TWO_TYPES = Cluster(
+    name="two", machines=tuple(Machine(name=kind, gpus=2, rack="r", gpu_type=kind) for kind in ("gpu", "fast"))
+)
 
 
 def paper_sweep() -> App:
@@ -143,6 +147,22 @@ def test_waiting_app_is_finite_and_worse_than_its_worst_useful_grant() -> None:
     finish = FinishTime(snapshot)
     assert np.isfinite(finish.rho).all()
     assert (finish.left_waiting >= finish.left_worst + snapshot.lease_s).all()
+
+
+def test_worst_useful_grant_is_the_smallest_gang_spread_over_racks_on_the_slowest_type() -> None:
+    gang = app("gang", [job(600.0, (2, 4), model="chatty"), job(300.0, (2, 4), model="chatty")])
+    finish = FinishTime(snapshot_of(TWO_TYPES, [gang, app("one", [job(90.0, model="two_speeds")])]))
+    assert finish.left_worst == pytest.approx([900 / 2 * 1.6, 90.0])
+
+
+@pytest.mark.parametrize("form", list(Form))
+def test_independent_finish_time_is_that_of_the_mean_gpu_in_service(form: Form) -> None:
+    """Two GPUs of the reference and two of three times its speed: twice as fast on the mean, in the report as well."""
+    state = state_at(TWO_TYPES, [app("a", [job(120.0, model="two_speeds")])])
+    assert FinishTime(snapshots.take(state), form).t_id[0] == 120 / 2
+    state.advance(50.0)
+    end = state.finish_app(0, "completed")
+    assert (end.t_id_paper, end.t_id_exact, end.rho_paper) == (60.0, 60.0, 50 / 60)
 
 
 def test_contention_is_the_time_weighted_mean_number_of_apps_from_arrival() -> None:

@@ -106,11 +106,15 @@ def _cost(state: State, rows: slice, work: Float) -> Float:
 
 
 def _best_size_cost(state: State, rows: slice) -> Float:
-    """GPU-seconds per reference GPU-second at each job's most GPUs: more than 1 where speed-up is not linear."""
+    """GPU-seconds per reference GPU-second at each job's most GPUs: more than 1 where speed-up is not linear.
+
+    Against one GPU of the same type, the one on which the gang is fastest: T_id itself counts how fast types are.
+    """
     # T_id counts a job at its most GPUs, with what these really cost.
-    high = state.jobs.gpus_max[rows]
-    best = state.speeds.scale[state.jobs.config[rows]].max(axis=1)[np.arange(len(high)), high]
-    out: Float = high / best
+    high, scale = state.jobs.gpus_max[rows], state.speeds.scale[state.jobs.config[rows]]
+    gang = scale[np.arange(len(high)), :, high]
+    best = np.arange(len(high)), gang.argmax(axis=1)
+    out: Float = high * scale[..., 1][best] / gang[best]
     return out
 
 
