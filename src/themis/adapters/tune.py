@@ -109,12 +109,12 @@ def on_themis(
         OPEN.append(desk)
         try:
             relayed: Any
-            pickled, there, name = cloudpickle.dumps(train), desk.address, getattr(train, "__name__", "train")
+            pickled, there, called = cloudpickle.dumps(train), desk.address, getattr(train, "__name__", "train")
             if isinstance(train, type):
-                relayed = relay_class(name, pickled, lambda trial: worker_of(there, key, trial))
+                relayed = relay_class(called, pickled, lambda trial: worker_of(there, key, trial))
             else:
                 relayed = _relay(pickled, there, key)
-                relayed.__name__ = name
+                relayed.__name__ = called
             gpus = more.get("gpus", 1)
             yield tune.with_resources(relayed, LeasedGpus(cpus, gpus if isinstance(gpus, int) else gpus[0]))
         finally:
