@@ -42,7 +42,7 @@ from themis.profiles.models import DEFAULT_BOOK
 from themis.service import views
 from themis.service.arbiter import Arbiter, _Call
 from themis.service.engine import Engine
-from themis.service.journal import Journal, export
+from themis.service.journal import Journal, export, read_records
 from themis.service.submission import Limit, _free_name, submit
 from themis.sim.replay import replay, replay_records
 from themis.sim.runner import Simulation
@@ -315,6 +315,15 @@ def test_whatever_is_taken_fits_into_a_message_to_a_node_agent(tmp_path: Path) -
         (grant,) = [c for c in w.executor.commands if isinstance(c, Grant)]
         (spec,) = task_specs(grant, program, w.arbiter.hosts, "/ckpt", 1000).values()
         assert 4 << 20 < len(json.dumps(encode(Prepare(spec=spec)))) < LONGEST
+
+
+def test_a_home_may_have_any_name(tmp_path: Path) -> None:
+    home = tmp_path / "100% #1?mode=rwc"
+    home.mkdir()
+    with world(home) as w:
+        enter(w)
+        assert "Grant" in [kind for _, _, kind, _ in read_records(w.arbiter.journal.path)]
+        assert export(w.arbiter.journal.path, tmp_path / "log.jsonl") > 2
 
 
 def test_one_more_run_of_a_name_finds_a_free_one_however_many_there_were() -> None:

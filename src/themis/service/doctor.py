@@ -91,7 +91,7 @@ def _journal(home: Path) -> tuple[str, str]:
     if not path.exists():
         return "note", "none yet; `themis up` makes it"
     try:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
             found = db.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
             intact = db.execute("PRAGMA quick_check").fetchone()[0]
             count = db.execute("SELECT count(*) FROM records").fetchone()[0]

@@ -383,7 +383,7 @@ def _options(text: str) -> Options:
 
 def read_records(path: Path, after: int = 0, limit: int = -1) -> list[tuple[int, Seconds, str, str]]:
     """(number, time, kind, line) of the records after a number, for any thread; ``Wake`` is left out."""
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
         rows = db.execute(
             "SELECT number, t, kind, line FROM records WHERE number > ? AND kind <> 'Wake' ORDER BY number LIMIT ?",
             (after, limit),
@@ -394,7 +394,7 @@ def read_records(path: Path, after: int = 0, limit: int = -1) -> list[tuple[int,
 def export(path: Path, log: Path) -> int:
     """Write the journal as an event log that ``themis explain`` and ``themis replay`` read; returns its records."""
     count = 0
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db, log.open("wb") as file:
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db, log.open("wb") as file:
         for (line,) in db.execute("SELECT line FROM records WHERE kind <> 'Wake' ORDER BY number"):
             file.write(line + b"\n")
             count += 1
