@@ -40,7 +40,7 @@ from themis.node.messages import Prepare, encode
 from themis.policies.api import make_policy
 from themis.profiles.models import DEFAULT_BOOK
 from themis.service import views
-from themis.service.arbiter import Arbiter, _Call
+from themis.service.arbiter import Arbiter, Closed, _Call
 from themis.service.engine import Engine
 from themis.service.journal import Journal, export, read_records
 from themis.service.submission import Limit, _free_name, submit
@@ -586,3 +586,16 @@ def test_speeds_that_jobs_measured_reach_the_core_and_outlive_a_restart(tmp_path
         again = w.arbiter.state.speeds
         assert again.scale.tolist() == speeds.scale.tolist()
         assert w.arbiter.book.rate("u/fast", 0, "gpu", 1, Locality.SLOT) == pytest.approx(4.0)
+
+
+def test_whoever_waits_for_an_arbiter_that_breaks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(now: float) -> None:
+        raise RuntimeError("no such thing")
+
+    with world(tmp_path) as w, monkeypatch.context() as patch:
+        patch.setattr(w.arbiter.upkeep, "turn", fails)
+        reply: Future[Any] = Future()
+        w.arbiter.queue.put(_Call(lambda: 1, reply))
+        with pytest.raises(RuntimeError, match="no such thing"):
+            w.arbiter._turn()
+        assert isinstance(reply.exception(1.0), Closed)

@@ -259,6 +259,16 @@ class Arbiter:
 
     def _turn(self) -> None:
         heard = self._wait()
+        try:
+            self._take_in(heard)
+        except BaseException:
+            # The thread ends; nobody is left waiting for it.
+            for item in heard:
+                if isinstance(item, _Call) and not item.reply.done():
+                    item.reply.set_exception(Closed("the arbiter broke; its log says how."))
+            raise
+
+    def _take_in(self, heard: list[Heard | _Call]) -> None:
         # An instant that is settled takes in no more events: what comes now comes later than it.
         self.instant = now = max(self.now(), self.state.now + INSTANT_S)
         replies: list[tuple[Future[Any], Any, ThemisError | None]] = []
