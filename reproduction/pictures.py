@@ -32,3 +32,24 @@ def distributions(path: Path, panels: Mapping[str, Mapping[str, Sequence[float]]
             axis.spines[["top", "right"]].set_visible(False)
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=7, frameon=False)
         figure.savefig(path, metadata={"Date": None})
+
+
+def against(
+    path: Path, label: str, at: Sequence[float], panels: Sequence[tuple[str, Mapping[str, Sequence[float]]]]
+) -> None:
+    """Lines over something that was varied, a panel a figure."""
+    with matplotlib.rc_context({"svg.hashsalt": "themis", "svg.fonttype": "none", "font.size": 9}):
+        figure = Figure(figsize=(10.5, 3.4), layout="constrained")
+        axes = figure.subplots(1, len(panels)).ravel()
+        for axis, (title, lines) in zip(axes, panels):
+            for i, (name, values) in enumerate(lines.items()):
+                axis.plot(
+                    at, values, label=name, linewidth=1.6, marker="o", markersize=3.5,
+                    color=POLICY_COLOURS[i % len(POLICY_COLOURS)], linestyle=DASHES[i % len(DASHES)],
+                )  # fmt: skip
+            axis.set(title=title, xlabel=label, xticks=list(at))
+            axis.set_ylim(bottom=0)
+            axis.grid(color=FILE.faint)
+            axis.spines[["top", "right"]].set_visible(False)
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
+        figure.savefig(path, metadata={"Date": None})

@@ -12,31 +12,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from themis.model.events import AppFinished, Grant
-from themis.model.settings import Settings
-from themis.model.units import Float, Locality
-from themis.model.workload import Workload
-from themis.policies.api import make_policy
-from themis.profiles.gavel_table import profiles_from_gavel
-from themis.profiles.measured import gavel_book
-from themis.profiles.models import DEFAULT_BOOK
-from themis.profiles.presets import load_cluster
-from themis.profiles.speed import ProfileBook
+from pictures import against
+from shockwave_runs import DATA, World, example_4, generated, pollux, recorded, rhos, simulate, target_job
+from themis.model.units import Float
 from themis.report.intervals import t_interval
-from themis.sim.runner import Record, Simulation
-from themis.traces.shockwave import Shockwave
-from themis.traces.shockwave_jobs import ShockwaveJobs
 
 ROOT = Path(__file__).parents[1]
-DATA = Path(os.environ.get("THEMIS_DATA", ROOT.parent / "shared" / "data")) / "shockwave"
 PAGE = ROOT / "docs" / "reproduction" / "shockwave.md"
 NOTES = ROOT / "reproduction" / "notes" / "shockwave.md"
 PUBLISHED = (
@@ -51,85 +37,40 @@ POLICIES = (
     "themis",
 )  # fmt: skip
 VARIANTS = (
-    *(f"shockwave:makespan={price}" for price in (0.001, 0.01, 0.1, 1.0, 10.0)),
-    *(f"shockwave:window={rounds}" for rounds in (20, 30, 60, 90)),
+    *(f"shockwave:patience={factor}" for factor in (1.5, 2, 5)),
+    *(f"shockwave:window={rounds}" for rounds in (20, 30, 60, 120)),
     *(f"shockwave:window=60,makespan={price}" for price in (0.001, 0.01, 1.0, 10.0)),
-    "shockwave:power=1", "shockwave:power=10", "shockwave:forecast=greedy", "shockwave:noise=1", "shockwave:reactive=false",
-    "shockwave:backfill=false",
+    "shockwave:window=60,power=1", "shockwave:window=60,power=10", "shockwave:forecast=greedy",
+    *(f"shockwave:noise={share}" for share in (0.2, 0.4, 1)), "shockwave:reactive=false", "shockwave:backfill=false",
 )  # fmt: skip
-SCALES = ((220, 64), (460, 128), (900, 256))
-AT_SCALE = ("shockwave", f"max_min_fairness:{ROUNDS}", f"finish_time_fairness:{ROUNDS}", f"allox:{ROUNDS}", "ossp")
-LONGER = ("shockwave:window=400", "shockwave:window=1000")
+BESIDE = ("shockwave", f"max_min_fairness:{ROUNDS}", f"finish_time_fairness:{ROUNDS}", f"allox:{ROUNDS}", "ossp")
+SCALES = (
+    (220, 64, 0.2, 5, BESIDE[:4]), (220, 64, 0.5, 3, BESIDE[:2]), (220, 64, 1.0, 5, (*BESIDE[:2], "shockwave:patience=2")),
+    (460, 128, 0.2, 3, BESIDE[:2]), (460, 128, 1.0, 2, BESIDE[:2]), (900, 256, 0.2, 2, BESIDE[:2]),
+)  # fmt: skip
+"""Jobs, GPUs, share of the recipe's GPU-hours, seeds, policies."""
+EXAMPLES_HEAD = (
+    "| figure | policy | rho_static of the job | rho_contention of the job | makespan s |\n|---|---|---|---|---|"
+)
 THRESHOLDS = (1.0, 1.05, 1.1)
 HEAD = (
     "| policy | makespan s | mean JCT s | worst rho_static | unfair > 1 / 1.05 / 1.1 % | worst rho_contention | "
     "unfair > 1 / 1.05 / 1.1 % | starts | CPU s |\n|---|---|---|---|---|---|---|---|---|"
 )
 SEEDS_HEAD = (
-    "| GPU-hours | policy | makespan s | mean JCT s | worst rho_static | unfair > 1 % | > 1.05 % | > 1.1 % |\n"
-    "|---|---|---|---|---|---|---|---|"
+    "| jobs, GPUs, GPU-hours, seeds | policy | makespan s | mean JCT s | worst rho_static | unfair > 1 % | > 1.05 % | > 1.1 % | "
+    "rho_contention > 1.05 % | CPU s |\n|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """A workload with what its jobs take alone, on so many GPUs."""
-
-    workload: Workload
-    book: ProfileBook
-    alone: Float
-    gpus: int
-
-
-def recorded() -> World:
-    """The recorded trace with its measured speeds and schedules."""
-    schedules = DATA / "bs_schedules" / "dynamic_120jobs_32gpu.json"
-    profiles = profiles_from_gavel(DATA / "throughputs" / "tacc_throughputs.json")
-    book = DEFAULT_BOOK.with_profiles(replace(p, checkpoint_s=0.0, slowdown=(1.0, 1.0, 1.0, 1.0)) for p in profiles)
-    workload = Shockwave(schedules=str(schedules)).read(DATA / "traces" / "dynamic_120jobs_32gpu.trace", book=book)
-    alone = np.array([job["isolated_s"] for job in json.loads(schedules.read_text())])
-    return World(workload=workload, book=book, alone=alone, gpus=32)
-
-
-def generated(jobs: int, gpus: int, seed: int = 0, scale: float = 0.2) -> World:
-    """A generated trace; gangs run alike wherever they are."""
-    profiles = gavel_book().profiles.values()
-    book = ProfileBook.of(replace(p, checkpoint_s=0.0, slowdown=(1.0, 1.0, 1.0, 1.0)) for p in profiles)
-    workload = ShockwaveJobs(jobs=jobs, gpus=gpus, scale=scale).generate(seed=seed, book=book)
-    alone = [
-        sum(r.steps * job.scale(r.batch) / book.rate(job.model, r.batch, "V100", job.gpus_max, Locality.SLOT) for r in job.regimes)
-        for job in (app.jobs[0] for app in workload.apps)
-    ]  # fmt: skip
-    return World(workload=workload, book=book, alone=np.array(alone), gpus=gpus)
-
-
-def simulate(world: World, policy: str) -> tuple[Float, int, float]:
-    """(JCT of every job, starts, CPU seconds)."""
-    jct: dict[int, float] = {}
-    starts = 0
-
-    def watch(now: float, record: Record) -> None:
-        nonlocal starts
-        if isinstance(record, AppFinished):
-            jct[record.app] = record.jct
-        starts += isinstance(record, Grant)
-
-    began = time.process_time()
-    Simulation(
-        workload=world.workload, cluster=load_cluster(f"{world.gpus // 4}x4@V100"), book=world.book, policy_name=policy,
-        policy=make_policy(policy), settings=Settings(container_s=20.0, lease_s=120.0),
-    ).run(watch)  # fmt: skip
-    return np.array([jct[a] for a in range(len(jct))]), starts, time.process_time() - began
+def varied_head(what: str) -> str:
+    """Of a table over something that is varied."""
+    return f"| {what} | policy | makespan s | mean JCT s | worst rho_static | unfair > 1 % |\n|---|---|---|---|---|---|"
 
 
 def figures(world: World, jct: Float) -> list[str]:
     """Cells of a row, by both definitions of rho."""
-    arrival = np.array([app.arrival for app in world.workload.apps])
-    end = arrival + jct
-    static = jct / (world.alone * max(1.0, len(jct) / world.gpus))
-    together = np.minimum(end[:, None], end) - np.maximum(arrival[:, None], arrival)
-    contention = np.maximum(together, 0.0).sum(axis=1) / jct / world.gpus
-    live = jct / (world.alone * np.maximum(1.0, contention))
+    end, static, live = rhos(world, jct)
     cells = [f"{end.max():,.0f}", f"{jct.mean():,.0f}"]
     for rho in (static, live):
         cells += [f"{rho.max():.2f}", " / ".join(f"{100 * (rho > limit).mean():.1f}" for limit in THRESHOLDS)]
@@ -145,21 +86,75 @@ def rows(world: World, policies: tuple[str, ...]) -> Iterator[str]:
         yield line
 
 
-def over_seeds(jobs: int, gpus: int, scale: float, policies: tuple[str, ...], seeds: range) -> Iterator[str]:
-    """A row a policy: mean and half width of the 95 % interval over seeds."""
-    worlds = [generated(jobs, gpus, seed, scale) for seed in seeds]
+def name_of(policy: str) -> str:
+    """Without the length of a round, which all have."""
+    return policy.replace(f":{ROUNDS},", ":").removesuffix(f":{ROUNDS}")
+
+
+def over_seeds(head: str, worlds: list[World], policies: tuple[str, ...]) -> Iterator[str]:
+    """A row a policy: mean and half width of the 95 % interval over worlds."""
     for policy in policies:
         found = []
         for world in worlds:
-            jct, _, _ = simulate(world, policy)
-            end = np.array([app.arrival for app in world.workload.apps]) + jct
-            rho = jct / (world.alone * max(1.0, len(jct) / world.gpus))
-            found.append([end.max(), jct.mean(), rho.max(), *(100 * (rho > limit).mean() for limit in THRESHOLDS)])
+            jct, _, cpu = simulate(world, policy)
+            end, static, live = rhos(world, jct)
+            unfair = [100 * (static > limit).mean() for limit in THRESHOLDS]
+            found.append([end.max(), jct.mean(), static.max(), *unfair, 100 * (live > 1.05).mean(), cpu])
         cells = [t_interval(list(map(float, column))) for column in zip(*found)]
-        text = [f"{c.mean:,.{d}f} ± {c.half:,.{d}f}" for c, d in zip(cells, (0, 0, 2, 1, 1, 1))]
-        line = "| " + " | ".join([f"{scale:g}", f"`{policy}`", *text]) + " |"
+        text = [f"{c.mean:,.{d}f} ± {c.half:,.{d}f}" for c, d in zip(cells, (0, 0, 2, 1, 1, 1, 1))]
+        line = "| " + " | ".join([head, f"`{name_of(policy)}`", *text, f"{cells[-1].mean:.1f}"]) + " |"
         print(line, flush=True)
         yield line
+
+
+def varied(path: Path, label: str, worlds: dict[float, list[World]]) -> Iterator[str]:
+    """Rows and a picture over something that is varied, for the policies of the paper's figures 10 and 16."""
+    lines: dict[str, dict[str, list[float]]] = {"makespan": {}, "unfair": {}, "worst": {}}
+    for policy in BESIDE[:4]:
+        for at, some in worlds.items():
+            ends, shares, worst, mean = [], [], [], []
+            for world in some:
+                jct, _, _ = simulate(world, policy)
+                end, static, _ = rhos(world, jct)
+                ends.append(end.max())
+                shares.append(100 * (static > 1.0).mean())
+                worst.append(static.max())
+                mean.append(jct.mean())
+            for key, values in (("makespan", ends), ("unfair", shares), ("worst", worst)):
+                lines[key].setdefault(name_of(policy), []).append(float(np.mean(values)))
+            cells = [
+                f"{np.mean(ends):,.0f}",
+                f"{np.mean(mean):,.0f}",
+                f"{np.mean(worst):.2f}",
+                f"{np.mean(shares):.1f}",
+            ]
+            line = "| " + " | ".join([f"{at:g}", f"`{name_of(policy)}`", *cells]) + " |"
+            print(line, flush=True)
+            yield line
+    panels = (
+        ("makespan, s", lines["makespan"]),
+        ("jobs with rho_static above 1, %", lines["unfair"]),
+        ("worst rho_static", lines["worst"]),
+    )
+    against(path, label, list(worlds), panels)
+
+
+def examples() -> Iterator[str]:
+    """Figures 2 and 4: what forecasting is worth to one job, and to a makespan."""
+    for policy in (
+        "shockwave",
+        "shockwave:forecast=greedy",
+        f"finish_time_fairness:{ROUNDS}",
+        f"max_min_fairness:{ROUNDS}",
+    ):
+        world = target_job()
+        jct, _, _ = simulate(world, policy)
+        _, static, live = rhos(world, jct)
+        yield f"| 2 | `{name_of(policy)}` | {static[0]:.2f} | {live[0]:.2f} | |"
+    for policy in ("ossp", "ossp:forecast=greedy"):
+        world = example_4()
+        jct, _, _ = simulate(world, policy)
+        yield f"| 4 | `{policy}` | | | {rhos(world, jct)[0].max():,.0f} |"
 
 
 def published(world: World) -> Iterator[str]:
@@ -177,27 +172,44 @@ def main() -> None:
     given = parser.parse_args()
     if not given.quick and not DATA.exists():
         parser.exit(2, f"No trace in {DATA}; set THEMIS_DATA to the folder that holds shockwave/, or use --quick.\n")
-    page = NOTES.read_text(encoding="utf-8")
-    if given.quick:
-        tables = [("recorded", list(rows(generated(24, 8), POLICIES[:3]))), ("variants", []), ("scales", [])]
-        seeds = list(over_seeds(12, 8, 0.2, POLICIES[:1], range(2)))
-    else:
-        world = recorded()
-        tables = [("recorded", [*published(world), *rows(world, POLICIES)]), ("variants", list(rows(world, VARIANTS)))]
-        scales = []
-        for jobs, gpus in SCALES:
-            at = generated(jobs, gpus)
-            scales += [f"| **{jobs} jobs, {gpus} GPUs** | | | | | | | | |", *rows(at, AT_SCALE)]
-        tables.append(("scales", scales))
-        seeds = [
-            *over_seeds(220, 64, 0.2, AT_SCALE[:3], range(5)),
-            *over_seeds(220, 64, 1.0, (*AT_SCALE[:3], *LONGER), range(5)),
-        ]
-    for name, lines in tables:
-        page = page.replace("{{" + name + "}}", "\n".join([HEAD, *lines]))
-    page = page.replace("{{seeds}}", "\n".join([SEEDS_HEAD, *seeds]))
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(page, encoding="utf-8")
+    page = NOTES.read_text(encoding="utf-8")
+    for name, lines in (few if given.quick else everything)(given.out.parent):
+        page = page.replace("{{" + name + "}}", "\n".join(lines))
+        given.out.write_text(page, encoding="utf-8")
+
+
+def few(beside: Path) -> Iterator[tuple[str, list[str]]]:
+    """Every kind of table, of few jobs."""
+    small = generated(24, 8)
+    yield "examples", [EXAMPLES_HEAD, *examples()]
+    yield "recorded", [HEAD, *rows(small, POLICIES[:3])]
+    yield "variants", [HEAD]
+    worlds = [generated(12, 8, seed) for seed in range(2)]
+    yield "seeds", [SEEDS_HEAD, *over_seeds("12, 8, 0.2, 2", worlds, POLICIES[:1])]
+    yield "mixes", [varied_head("dynamic"), *varied(beside / "shockwave-mixes.svg", "dynamic jobs", {1.0: [small]})]
+    yield "contention", [varied_head("jobs per GPU")]
+    yield "pollux", [SEEDS_HEAD]
+
+
+def everything(beside: Path) -> Iterator[tuple[str, list[str]]]:
+    """The page's tables, and its pictures beside it."""
+    yield "examples", [EXAMPLES_HEAD, *examples()]
+    world = recorded()
+    yield "recorded", [HEAD, *published(world), *rows(world, POLICIES)]
+    yield "variants", [HEAD, *rows(world, VARIANTS)]
+    mixes = {share: [generated(120, 32, seed, 0.2, share) for seed in range(2)] for share in (0.0, 0.4, 0.6, 1.0)}
+    picture = beside / "shockwave-mixes.svg"
+    yield "mixes", [varied_head("dynamic"), *varied(picture, "share of dynamic jobs", mixes)]
+    per_gpu = {n: [generated(round(14 * n), 14, seed, 0.2) for seed in range(3)] for n in (1.5, 2.0, 3.0)}
+    picture = beside / "shockwave-contention.svg"
+    yield "contention", [varied_head("jobs per GPU"), *varied(picture, "jobs per GPU", per_gpu)]
+    yield "pollux", [SEEDS_HEAD, *over_seeds("160, 32, -, 2", [pollux(n) for n in (1, 3)], BESIDE[:4])]
+    lines = [SEEDS_HEAD]
+    for jobs, gpus, scale, seeds, policies in SCALES:
+        worlds = [generated(jobs, gpus, seed, scale) for seed in range(seeds)]
+        lines += over_seeds(f"{jobs}, {gpus}, {scale:g}, {seeds}", worlds, policies)
+    yield "seeds", lines
 
 
 if __name__ == "__main__":
