@@ -145,8 +145,9 @@ def test_what_follows_the_program_is_the_programs(themis: Command, monkeypatch: 
         seen.append((command, more["gpus"]))
         raise InputError("enough")
 
-    monkeypatch.setattr(Client, "__init__", lambda self, home=None: None)
+    monkeypatch.setattr(Client, "__init__", lambda self, home, **more: None)
     monkeypatch.setattr(Client, "__exit__", lambda self, *ended: None)
+    monkeypatch.setattr(Client, "info", lambda self: None)
     monkeypatch.setattr(Client, "run", submitted)
     themis("run", "-g", "2", "python", "train.py", "--gpus", "8", "-g", "9")
     themis("run", "--", "--strange")

@@ -24,7 +24,6 @@ from themis.cli.rows import (
 )  # fmt: skip
 from themis.console import err, say_red
 from themis.errors import InputError
-from themis.jobs.sizes import Unreadable, duration
 
 
 def run(
@@ -134,6 +133,8 @@ def drain(
 
     Example: [cyan]themis drain node0 --deadline 10m[/cyan]
     """
+    from themis.jobs.sizes import Unreadable, duration
+
     try:
         within_s = duration(deadline) if deadline else 0.0
     except Unreadable as expected:
