@@ -54,6 +54,10 @@ def test_a_state_comes_back_from_its_file_and_any_policy_decides_on_it(tmp_path:
     path = tmp_path / "state.json.gz"
     path.write_bytes(write(busy(), "fifo"))
     assert is_dump(path)
+    unpacked = tmp_path / "unpacked.json"
+    unpacked.write_bytes(gzip.decompress(path.read_bytes()))
+    assert is_dump(unpacked)
+    assert read(unpacked).saved == read(path).saved
     own = decide(read(path))
     assert own.time == 600.0, "when the first lease ends"
     assert [(p.job, p.gpus) for p in own.placed] == [(0, (0, 1))]

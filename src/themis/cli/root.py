@@ -103,7 +103,7 @@ def replay(
         report.decide_on_state(log, policy, as_json)
         return
     if policy:
-        raise InputError(f"{log} is an event log, whose decisions are replayed as they were; --policy is for states.")
+        raise InputError(f"{log} is no state of `themis dump`, for which --policy is; a log is replayed as it was.")
     from themis.client.home import default_home
     from themis.profiles.library import load_book
     from themis.sim.replay import replay as replay_log

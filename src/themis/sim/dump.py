@@ -36,6 +36,8 @@ from themis.profiles.models import DEFAULT_BOOK
 from themis.tuning.agent import answer_ask
 
 KIND = "themis-state"
+GZIP = b"\x1f\x8b"
+"""How a packed file begins; one that somebody unpacked is read too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +85,7 @@ def read(path: Path) -> Dump:
 def parse(data: bytes) -> Dump:
     """Read a dump's bytes."""
     try:
-        saved = orjson.loads(gzip.decompress(data))
+        saved = orjson.loads(gzip.decompress(data) if data.startswith(GZIP) else data)
     except (OSError, EOFError, zlib.error, orjson.JSONDecodeError) as error:
         raise InputError(f"this is no state written by `themis dump` ({error}).") from None
     if not isinstance(saved, dict) or saved.get("kind") != KIND:
@@ -94,8 +96,10 @@ def parse(data: bytes) -> Dump:
 def is_dump(path: Path) -> bool:
     """Whether the file begins as a dump does; an event log does not."""
     try:
-        with gzip.open(path) as file:
-            return file.read(40).startswith(b'{"kind":"' + KIND.encode())
+        with open(path, "rb") as plain:
+            packed = plain.read(2) == GZIP
+        with gzip.open(path) if packed else open(path, "rb") as file:
+            return bool(file.read(40).startswith(b'{"kind":"' + KIND.encode()))
     except (OSError, EOFError, zlib.error):
         return False
 
