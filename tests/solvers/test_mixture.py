@@ -1,0 +1,53 @@
+"""The mixture of columns whose largest entry is least, against a general solver."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import linprog
+
+from themis.model.units import Float
+from themis.solvers.mixture import Mixture
+
+
+def least(use: Float) -> float:
+    columns, rows = use.shape
+    found = linprog(
+        np.append(1.0, np.zeros(columns)),
+        A_ub=np.hstack([-np.ones((rows, 1)), use.T]),
+        b_ub=np.zeros(rows),
+        A_eq=np.append(0.0, np.ones(columns))[None, :],
+        b_eq=[1.0],
+        bounds=[(None, None)] + [(0.0, None)] * columns,
+    )
+    return float(found.fun)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_value_weights_and_worths_prove_each_other_and_agree_with_a_general_solver(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    use = rng.random((int(rng.integers(2, 30)), int(rng.integers(1, 8))))
+    if seed % 3 == 0:
+        use = np.round(3 * use) / 3  # many ties
+    if seed % 5 == 0:
+        use[rng.random(use.shape) < 0.5] = 0.0
+    game = Mixture(use[:1])
+    for column in use[1:]:
+        game.add(column)
+        value, weight, worth = game.solve()
+        assert weight.min() >= 0 and worth.min() >= 0
+        assert weight.sum() == pytest.approx(1.0) and worth.sum() == pytest.approx(1.0)
+        assert (weight @ game.use).max() <= value + 1e-12, "what the mixture reaches"
+        assert (game.use @ worth).min() >= value - 1e-11, "what no mixture can better"
+    assert value == pytest.approx(least(use), abs=1e-9)
+
+
+def test_columns_that_hardly_differ_do_not_spoil_the_basis() -> None:
+    rng = np.random.default_rng(1)
+    near = 1.0 + 1e-10 * rng.standard_normal((60, 3))
+    game = Mixture(near[:1])
+    for column in near[1:]:
+        game.add(column)
+    value, weight, worth = game.solve()
+    assert (game.use @ worth).min() >= value - 1e-11
+    assert value == pytest.approx(1.0, abs=1e-9) and weight.sum() == pytest.approx(1.0)
