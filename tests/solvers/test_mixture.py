@@ -35,8 +35,10 @@ def test_value_weights_and_worths_prove_each_other_and_agree_with_a_general_solv
     for column in use[1:]:
         game.add(column)
         value, weight, worth = game.solve()
-        assert weight.min() >= 0 and worth.min() >= 0
-        assert weight.sum() == pytest.approx(1.0) and worth.sum() == pytest.approx(1.0)
+        assert weight.min() >= 0
+        assert worth.min() >= 0
+        assert weight.sum() == pytest.approx(1.0)
+        assert worth.sum() == pytest.approx(1.0)
         assert (weight @ game.use).max() <= value + 1e-12, "what the mixture reaches"
         assert (game.use @ worth).min() >= value - 1e-11, "what no mixture can better"
     assert value == pytest.approx(least(use), abs=1e-9)
@@ -50,4 +52,5 @@ def test_columns_that_hardly_differ_do_not_spoil_the_basis() -> None:
         game.add(column)
     value, weight, worth = game.solve()
     assert (game.use @ worth).min() >= value - 1e-11
-    assert value == pytest.approx(1.0, abs=1e-9) and weight.sum() == pytest.approx(1.0)
+    assert value == pytest.approx(1.0, abs=1e-9)
+    assert weight.sum() == pytest.approx(1.0)
