@@ -131,3 +131,11 @@ def test_noise_scales_what_is_forecast_and_not_what_was_seen() -> None:
 def test_noise_of_a_hundred_percent_leaves_every_job_some_time() -> None:
     state = world(*[dynamic_job((100, 32)) for _ in range(400)], noise=1.0)
     assert (seen(state, 0.0, 400).seconds > 0).all()
+
+
+def test_shockwave_g_contention_is_the_mean_of_jobs_per_gpu_over_a_jobs_life_and_at_least_one() -> None:
+    """Equation 9's N: 3 jobs from the start, 1 more at 100 s, 2 at this instant; on 2 GPUs, and on more than there are jobs."""
+    apps = [app("a", [job(1e6)] * 3), app("b", [job(1e6)], 100.0), app("c", [job(1e6)] * 2, 400.0)]
+    for gpus, expected in ((2, [(3 * 400 + 300) / 800] * 3 + [4 * 300 / 600] + [3.0] * 2), (64, [1.0] * 6)):
+        state = state_at(machines(gpus), apps, now=400.0)
+        assert ahead(state, np.arange(6), np.zeros(6)).contention.tolist() == expected
