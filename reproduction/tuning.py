@@ -1,107 +1,75 @@
-"""Two users on one Ray cluster: an Optuna study and a Ray Tune sweep, alone and sharing; what each held, what each found.
+"""Two users on one Ray cluster: an Optuna study and a Ray Tune sweep, without Themis, alone on it, sharing it.
 
-    python reproduction/tuning.py
+    python reproduction/tuning.py [--trials 16] [--out docs/reproduction/tuning.md]
 
-Starts a Ray cluster of two raylets with two logical GPUs on this machine, and the service on it; prints a table. The share
-is GPU time held while both sweeps could have used all four GPUs, from what the service says of its users. Each sweep's best
-trial is compared with that of the same sweep without Themis. Needs the extras optuna and tune.
+Starts a Ray cluster of two raylets with two logical GPUs on this machine, and the service on it; about five minutes on two
+cores. The users' programs are those of ``examples/tuning/two_users.py``. The share is GPU time held while each could have
+used all four GPUs, from what the service says of its users. Needs the extras optuna and tune.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from themis import Client
 
-POINTS = [-4.0 + i for i in range(12)]
-"""Parameters of either sweep's trials; the best is 2."""
-PAUSE_S, STEPS = 0.5, 6
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "tuning"))
+import two_users
+
+PAUSE_S, TRIAL_S, LEASE_S = 0.5, 9.0, 30
+"""Seconds of a step; of a trial as the users believe, its start of about 4 s included; of a lease, enough for a trial."""
+PAGE = """# Tuning frameworks on shared GPUs
+
+    make reproduce-tuning        # took {took:.0f} s on two cores, with other work beside it
+
+Ann runs an Optuna study (median pruner), Ben a Ray Tune sweep (ASHA), each of {trials} trials of up to {steps} steps of {pause} s,
+on one Ray cluster of two raylets with two logical GPUs each. Each wants all four GPUs. The programs are those of
+[examples/tuning/two_users.py](../../examples/tuning/two_users.py): an ordinary study and an ordinary `Tuner`. Policy
+`themis`, leases of {lease} s.
+
+{table}
+
+*Share*: GPU time held, of {contended:.0f} GPU s held by both, while each could have used all four; equal users' fair share is 50 %.
+*Seconds*: from submission to the last result, a trial's start and a preempted one's return included: a process that imports
+Optuna for each of Ann's trials, one that imports Ray for each of Ben's leases.
+
+A lease must be longer than a job needs to start and save. With leases of 6 s, less than a start on a busy machine, two users
+take GPUs from each other before either has saved anything, and neither sweep ends; leases are 10 minutes unless set otherwise.
+"""
 
 
-def loss_at(x: float, step: int) -> float:
-    """A curve that falls to the parameter's distance from 2."""
-    return (x - 2.0) ** 2 + (STEPS - step)
-
-
-def objective(trial: Any) -> float:
-    """Ann's, in Optuna's words."""
-    import optuna
-
-    x = trial.suggest_float("x", -10.0, 10.0)
-    for step in range(1, STEPS + 1):
-        time.sleep(PAUSE_S)
-        trial.report(loss_at(x, step), step)
-        if trial.should_prune():
-            raise optuna.TrialPruned
-    return loss_at(x, STEPS)
-
-
-def train(config: dict[str, Any]) -> None:
-    """Ben's, in Tune's."""
+def plain(folder: Path, trials: int) -> dict[str, float]:
+    """Both users' best without Themis, one after the other; steps take no time here, for only what is found counts."""
     from ray import tune
 
-    step = 0
-    if checkpoint := tune.get_checkpoint():
-        with checkpoint.as_directory() as folder:
-            step = json.loads((Path(folder) / "step").read_text())
-    while step < STEPS:
-        time.sleep(PAUSE_S)
-        step += 1
-        with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / "step").write_text(json.dumps(step))
-            tune.report({"loss": loss_at(config["x"], step)}, checkpoint=tune.Checkpoint.from_directory(folder))
+    os.environ[two_users.PAUSE] = "0.01"
+    try:
+        folder.mkdir()
+        study = two_users.study_of(folder, trials)
+        study.optimize(two_users.objective, n_trials=trials)
+        tuner = two_users.tuner_of(tune.with_resources(two_users.curve, {"CPU": 1}), folder, trials)
+        return {"ann": study.best_params["x"], "ben": tuner.fit().get_best_result().config["x"]}
+    finally:
+        del os.environ[two_users.PAUSE]
 
 
-def ann(folder: Path, home: Path | None, name: str) -> float:
-    """Her study's best x; without Themis where there is no home."""
-    import optuna
-
-    from themis.adapters.optuna import optimize
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    pruner = optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=3)
-    study = optuna.create_study(storage=f"sqlite:///{folder}/{name}.db", study_name=name, pruner=pruner)
-    for x in POINTS:
-        study.enqueue_trial({"x": x})
-    if home is None:
-        study.optimize(objective, n_trials=len(POINTS))
-    else:
-        with Client(home) as client:
-            optimize(study, objective, len(POINTS), hours=0.005, user="ann", client=client)
-    return float(study.best_params["x"])
-
-
-def ben(folder: Path, home: Path | None, name: str) -> float:
-    """His sweep's best x."""
-    from ray import tune
-    from ray.tune.schedulers import ASHAScheduler
-
-    from themis.adapters.tune import on_themis
-
-    def fit(trainable: Any) -> float:
-        tuner = tune.Tuner(
-            trainable, param_space={"x": tune.grid_search(POINTS)},
-            tune_config=tune.TuneConfig(
-                metric="loss", mode="min", scheduler=ASHAScheduler(max_t=STEPS, grace_period=3), max_concurrent_trials=4
-            ),
-            run_config=tune.RunConfig(storage_path=str(folder / name), verbose=0),
-        )  # fmt: skip
-        return float(tuner.fit().get_best_result().config["x"])
-
-    if home is None:
-        return fit(tune.with_resources(train, {"CPU": 1}))
-    with Client(home) as client, on_themis(train, workers=4, hours=0.03, user="ben", client=client) as trainable:
-        return fit(trainable)
+def alone(folder: Path, home: Path, trials: int) -> dict[str, tuple[float, float]]:
+    """(best x, seconds) of each, with the whole cluster for itself."""
+    found = {}
+    with Client(home) as client:
+        for user, run in (("ann", two_users.ann), ("ben", two_users.ben)):
+            (folder / user).mkdir(parents=True)
+            began = time.monotonic()
+            found[user] = run(folder / user, trials, TRIAL_S, client), time.monotonic() - began
+    return found
 
 
 @contextmanager
@@ -111,9 +79,8 @@ def cluster() -> Iterator[str]:
     from ray.cluster_utils import Cluster
 
     store = {"object_store_memory": 80 << 20}
-    made = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 6, "num_gpus": 0, "include_dashboard": False, **store}
-    )
+    head = {"num_cpus": 6, "num_gpus": 0, "include_dashboard": False, **store}
+    made = Cluster(initialize_head=True, head_node_args=head)
     try:
         for n in range(2):
             made.add_node(num_cpus=1, num_gpus=2, labels={"themis-node": f"m{n}"}, **store)
@@ -125,24 +92,12 @@ def cluster() -> Iterator[str]:
 
 @contextmanager
 def service(home: Path, address: str) -> Iterator[None]:
-    """``themis up`` on it, with short leases."""
+    """``themis up`` on it."""
     home.mkdir()
-    words = ["lease=6", "tick=3", "container=1", "single_trust=true", f"node_root={home}/nodes"]
-    command = [
-        sys.executable,
-        "-m",
-        "themis.cli",
-        "up",
-        "--home",
-        str(home),
-        "--engine",
-        "ray",
-        "--address",
-        address,
-        "--port",
-        "0",
-    ]
-    command += ["--allow-root", "--http-port", "-1", *(word for setting in words for word in ("--set", setting))]
+    command = [sys.executable, "-m", "themis.cli", "up", "--home", str(home), "--engine", "ray", "--address", address]
+    command += ["--port", "0", "--http-port", "-1", *(["--allow-root"] if os.geteuid() == 0 else [])]
+    for setting in (f"lease={LEASE_S}", "tick=5", "container=4", "single_trust=true", f"node_root={home}/nodes"):
+        command += ["--set", setting]
     with open(home / "log", "wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as up:
         try:
             while not (home / "endpoint.json").exists():
@@ -156,51 +111,45 @@ def service(home: Path, address: str) -> Iterator[None]:
             up.terminate()
 
 
-def watch(home: Path, ended: threading.Event, held: dict[str, float]) -> None:
-    """GPU seconds of each user while both wanted more than all GPUs."""
-    with Client(home) as client:
-        last = time.monotonic()
-        while not ended.wait(0.25):
-            apps = {app.user: app for app in client.queue()}
-            now = time.monotonic()
-            if set(apps) == {"ann", "ben"} and min(app.demand for app in apps.values()) >= 4:
-                for user, app in apps.items():
-                    held[user] = held.get(user, 0.0) + app.gpus * (now - last)
-            last = now
-
-
 def main() -> None:
-    """The table."""
+    """The page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.parse_args()
+    parser.add_argument("--trials", type=int, default=16)
+    parser.add_argument("--out", type=Path, default=Path("docs/reproduction/tuning.md"))
+    given = parser.parse_args()
     import ray
 
+    began = time.monotonic()
     with tempfile.TemporaryDirectory() as name, cluster() as address:
         folder, home = Path(name), Path(name) / "home"
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-        found = {("ann", "plain"): ann(folder, None, "plain"), ("ben", "plain"): ben(folder, None, "plain")}
+        best = plain(folder / "plain", given.trials)
         with service(home, address):
-            found["ann", "alone"], found["ben", "alone"] = ann(folder, home, "alone"), ben(folder, home, "alone")
-            ended, held = threading.Event(), dict[str, float]()
-            threading.Thread(target=watch, args=(home, ended, held), daemon=True).start()
-
-            def of_ann() -> None:
-                found["ann", "sharing"] = ann(folder, home, "sharing")
-
-            study = threading.Thread(target=of_ann)
-            study.start()
-            found["ben", "sharing"] = ben(folder, home, "sharing")
-            study.join()
-            ended.set()
-        total = sum(held.values())
-        print("| user | sweep | best x without Themis | alone on it | sharing | GPU s while both wanted all | share |")
-        print("|---|---|---|---|---|---|---|")
-        for user, what in (("ann", "Optuna, MedianPruner"), ("ben", "Ray Tune, ASHA")):
-            best = " | ".join(f"{found[user, how]:.1f}" for how in ("plain", "alone", "sharing"))
-            mine = held.get(user, 0.0)
-            print(
-                f"| {user} | {what}, {len(POINTS)} trials | {best} | {mine:.0f} | {mine / total if total else 0.0:.0%} |"
-            )
+            by_itself = alone(folder / "alone", home, given.trials)
+            (folder / "sharing").mkdir()
+            at = time.monotonic()
+            sharing = two_users.share(folder / "sharing", given.trials, TRIAL_S, home)
+            seconds = time.monotonic() - at
+    contended = sum(held for _, held in sharing.values())
+    rows = [
+        "| | best x without Themis | alone on it | seconds | sharing | GPU s while both wanted all | share |",
+        "|---|" + "---|" * 6,
+    ]
+    for user, what in (("ann", "Ann, Optuna"), ("ben", "Ben, Ray Tune")):
+        x, held = sharing[user]
+        part = held / contended if contended else 0.0
+        x_alone, s_alone = by_itself[user]
+        found = f"{best[user]:.1f} | {x_alone:.1f} | {s_alone:.0f} | {x:.1f}"
+        rows.append(f"| {what} | {found} | {held:.0f} | {part:.0%} |")
+    rows.append(f"\nSharing, both together took {seconds:.0f} s.")
+    table = "\n".join(rows)
+    print(table)
+    given.out.write_text(
+        PAGE.format(
+            took=time.monotonic() - began, trials=given.trials, steps=two_users.STEPS, pause=PAUSE_S, lease=LEASE_S,
+            table=table, contended=contended,
+        )
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
