@@ -101,6 +101,18 @@ class Hand:
         """Rows of the apps that were dealt something."""
         return np.array(sorted(self._served), dtype=np.int64)
 
+    def given(self) -> dict[int, list[tuple[int, int, int]]]:
+        """(GPUs, GPU type, locality) of the gangs dealt to waiting jobs, by app row."""
+        s, out = self.s, defaultdict[int, list[tuple[int, int, int]]](list)
+        gangs = defaultdict[tuple[int, int], list[tuple[int, int]]](list)
+        for app, gang, n, c, _, extend in self.rows:
+            if extend == NONE:
+                gangs[app, gang].append((n, c))
+        for (app, _), counts in gangs.items():
+            size, span = sum(c for _, c in counts), self._span(tuple(counts))
+            out[int(np.searchsorted(s.app_id, app))].append((size, int(s.machine_type[counts[0][0]]), int(span)))
+        return out
+
     def grant(self) -> GpuGrant:
         """Everything dealt so far."""
         columns = list(zip(*self.rows)) or [()] * 6

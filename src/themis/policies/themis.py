@@ -179,7 +179,8 @@ class _Round:
         return bool((self.s.job_held[self.s.job_ptr[a] : self.s.job_ptr[a + 1]] == 0).any())
 
     def _leftovers(self) -> None:
-        """To apps outside the auction; then payments go back, which refunds them; then to bidders that have nothing."""
+        """To apps outside the auction; then payments go back, which refunds them; then to bidders that have nothing; then to
+        whoever has more waiting jobs."""
         self._deal(np.sort(self.queue[len(self.bidders) :]))
         for a, counts, extend in self.returned:
             if all(self.hand.free[n] >= c for n, c in counts):
@@ -189,6 +190,27 @@ class _Round:
             served = np.zeros(self.s.apps, dtype=bool)
             served[self.hand.served()] = True
             self._deal(self.bidders[~served[self.bidders]])
+        if self.hand.left:
+            self._deal_on()
+
+    def _deal_on(self) -> None:
+        """To apps that were dealt something, for more of their waiting jobs, one smallest gang after another.
+
+        Bids price all gangs of a row at one span, and what an app would have taken at first may have found no room.
+        """
+        agents, s = Agents.of(self.s, self.policy.rho), self.s
+        waiting = np.add.reduceat(s.job_held == 0, s.job_ptr[:-1], dtype=np.int64)
+        more = {a: given for a, given in self.hand.given().items() if waiting[a] > len(given)}
+        for a in self.rng.permutation(sorted(more)).tolist():
+            given = more[a]
+            for size in demand_of(s, a).low[len(given) :]:
+                found = self.hand.best_place(a, size) if size <= self.hand.left else None
+                if found is None:
+                    continue
+                gang = (size, int(s.machine_type[found[0][0][0]]), int(found[1]))
+                if agents.gains(a, given, gang) and self.hand.put(a, size, self.until):
+                    self.leftover[a] += size
+                    given.append(gang)
 
     def _deal(self, apps: Int) -> None:
         """One gang at a time, apps in random order."""

@@ -23,6 +23,7 @@ from themis.model.answers import Answer, Ask, GpuGrant, RoundPlan, Solved, TimeS
 from themis.model.events import AppFinished, JobEnded
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Float, Int, Locality, Seconds
+from themis.placement.grants import Hand, demand_of
 from themis.placement.packing import narrowest
 from themis.policies.api import Level, Pace, Policy, Workbench
 from themis.sim.runner import Record
@@ -105,9 +106,10 @@ def check_time_scale(policy: Policy, snapshot: Snapshot, factor: float = 3.0) ->
 
 
 def check_work_conserving(policy: Policy, snapshot: Snapshot) -> None:
-    """After the decision no unserved app has a gang that fits the idle GPUs and would strictly lower its rho.
+    """After the decision no app has a gang that fits the idle GPUs and would strictly lower its rho.
 
-    Policies that claim ``grows_elastic_jobs`` are held to it for apps without waiting jobs too.
+    Policies that claim ``grows_elastic_jobs`` are held to it for apps without waiting jobs too, and for those that were
+    served, as far as more of their jobs wait.
     """
     answer = decide(policy, snapshot, Workbench()).answer
     assert isinstance(answer, GpuGrant)
@@ -123,6 +125,29 @@ def check_work_conserving(policy: Policy, snapshot: Snapshot) -> None:
             assert row is None or not _fits(snapshot, idle, row), (
                 f"{idle.sum()} GPUs idle although app {snapshot.app_id[a]} could use gangs of {row.sizes}"
             )
+    if "grows_elastic_jobs" in policy.claims:
+        _check_served(snapshot, answer, agents, idle)
+
+
+def _check_served(s: Snapshot, answer: GpuGrant, agents: Agents, idle: Int) -> None:
+    """Nor has one that was served, for more of its waiting jobs."""
+    hand = Hand(s)
+    for gang in np.unique(answer.gang).tolist():
+        at = np.flatnonzero(answer.gang == gang)
+        counts = tuple(zip(answer.machine[at].tolist(), answer.gpus[at].tolist()))
+        hand.give(
+            int(np.searchsorted(s.app_id, answer.app[at[0]])),
+            counts,
+            float(answer.until[at[0]]),
+            int(answer.extend[at[0]]),
+        )
+    assert (hand.free == idle).all()
+    for a, given in hand.given().items():
+        for size in set(demand_of(s, a).low[len(given) :]):
+            found = hand.best_place(a, size)
+            assert found is None or not agents.gains(
+                a, given, (size, int(s.machine_type[found[0][0][0]]), int(found[1]))
+            ), f"{idle.sum()} GPUs idle although app {s.app_id[a]}, served, could use another gang of {size}"
 
 
 def _fits(s: Snapshot, idle: Int, row: Row) -> bool:

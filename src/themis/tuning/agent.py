@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -39,6 +39,9 @@ SINGLE = int(Kind.SINGLE)
 
 Split = tuple[tuple[int, int], ...]
 """((gang size, count), ...)."""
+
+Gang = tuple[int, int, int]
+"""(GPUs, GPU type, locality) of one gang for a waiting job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +187,10 @@ class Agents:
         best = self.best(a, offer)
         return best.sizes if best else []
 
+    def gains(self, a: int, given: Sequence[Gang], gang: Gang) -> bool:
+        """Whether one gang more for a waiting job strictly lowers the rho of an app that was given these."""
+        return _Agent(self, a, [], given).gains(gang)
+
     def bid(self, apps: Int, offer: Int) -> Bids:
         """Bids of these app rows (rising) on the offer, Int[N]."""
         single = (self.s.app_kind[apps] == SINGLE) & (self.s.job_held[self.s.job_ptr[apps]] == 0)
@@ -266,9 +273,9 @@ class Agents:
 
 
 class _Agent:
-    """One app's agent."""
+    """One app's agent; ``given`` is what the app was dealt at this instant already."""
 
-    def __init__(self, agents: Agents, a: int, offered: list[int]) -> None:
+    def __init__(self, agents: Agents, a: int, offered: list[int], given: Sequence[Gang] = ()) -> None:
         s = self.s = agents.s
         self.agents, self.a = agents, a
         first, end = agents.ptr[a], agents.ptr[a + 1]
@@ -280,6 +287,13 @@ class _Agent:
         self.scale: list[list[float]] = s.speeds.scale[config].tolist()
         self.slowdown: list[float] = s.speeds.slowdown[config].tolist()
         self.held = sum(agents.worth[j] for j in self.running)
+        self.busy = [(agents.left[j] / agents.worth[j], agents.worth[j]) for j in self.running]
+        """(Seconds until the gang is free, its speed) of each gang."""
+        for j, gang in zip(self.waiting, given):
+            speed = self._speed(gang)
+            self.held += speed
+            self.busy.append((agents.left[j] / speed, speed))
+        self.waiting = self.waiting[len(given) :]
         allowed: Bool = np.atleast_1d(s.job_allowed[first:end].any(axis=0))
         self.types = [(k, count) for k, count in enumerate(offered) if count and allowed[k]]
 
@@ -287,9 +301,31 @@ class _Agent:
         """Rows, not all of them improvements."""
         if not self.waiting:
             return self._extensions(offer)
-        if self.s.app_rigid[self.a] and self.s.app_kind[self.a] == Kind.BAG:
+        if self._is_rigid_bag:
             return self._bag()
         return self._shared()
+
+    def gains(self, gang: Gang) -> bool:
+        """Whether a gang for the next waiting job strictly lowers rho."""
+        if not self.waiting:
+            return False
+        speed = self._speed(gang)
+        if self._is_rigid_bag:
+            works = sorted((self.agents.left[j] for j in self.waiting), reverse=True)
+            before, after = list_schedule(self.busy, works), list_schedule([*self.busy, (0.0, speed)], works)
+        else:
+            most = self.scale[gang[1]][int(self.s.app_gang_max[self.a])] / self.slowdown[gang[2]]
+            shared = np.array([self.held, self.held + speed])
+            before, after = self.agents.finish.left_on(shared, np.full(2, most), self.a).tolist()
+        return after < before * BETTER - 1e-9
+
+    def _speed(self, gang: Gang) -> float:
+        size, k, span = gang
+        return self.scale[k][size] / self.slowdown[Locality.MACHINE if size == 1 else span]
+
+    @property
+    def _is_rigid_bag(self) -> bool:
+        return bool(self.s.app_rigid[self.a]) and self.s.app_kind[self.a] == Kind.BAG
 
     def _spans(self, gang: int) -> list[Locality]:
         """Spans worth telling apart: of spans with equal slowdown only the widest is bid."""
@@ -302,7 +338,7 @@ class _Agent:
         """Rigid bags: list scheduling, longest first, on the gangs held and the new ones."""
         agents, gang = self.agents, self.agents.low[self.waiting[0]]
         works = sorted((agents.left[j] for j in self.waiting), reverse=True)
-        held = [(agents.left[j] / agents.worth[j], agents.worth[j]) for j in self.running]
+        held = self.busy
         busy = max((t for t, _ in held), default=0.0)
         spans = self._spans(gang)
         for k, offered in self.types:
