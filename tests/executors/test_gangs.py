@@ -247,6 +247,36 @@ def test_a_stop_that_was_asked_for_is_never_a_failure_whatever_the_exit_code() -
         assert not Ending.STOPPED.is_failure
 
 
+def test_a_gang_that_nobody_signalled_ended_by_itself_although_it_was_asked_to_stop() -> None:
+    """Its Stop came too late: what it did is not done again, and how it failed is its own failure."""
+    for more, ending, kinds in (
+        ({}, Ending.FINISHED, [AttemptEnded, JobReached, JobStopped]),
+        ({"first": 75}, Ending.REQUEUED, [AttemptEnded, JobStopped]),
+        ({"first": -15}, Ending.TERMINATED, [AttemptEnded, JobStopped]),
+        ({"first": 1, "cause": "peer"}, Ending.FAILED, [AttemptEnded, JobStopped]),
+    ):
+        book = started(gangs())
+        assert said(book.command(revoke(1), 5.0), Stop) == [0, 1]
+        assert book.heard(1, state("ended"), 6.0) == []
+        out = book.heard(0, state("ended", **more), 6.0)
+        assert [type(o) for o in out] == kinds, more
+        assert isinstance(out[0], AttemptEnded)
+        assert (out[0].ending, out[0].cause) == (ending, more.get("cause", ""))
+        assert book.gangs == {}
+        assert book.recorded(0, 1, 7.0) != []
+
+
+def test_one_rank_that_was_signalled_makes_it_a_stop() -> None:
+    """The others may have ended because of that one."""
+    for more in ({}, {"first": 1, "cause": "peer"}):
+        book = started(gangs())
+        book.command(revoke(1), 5.0)
+        book.heard(1, state("ended", cause="expired"), 6.0)
+        out = book.heard(0, state("ended", **more), 6.0)
+        assert next(o for o in out if isinstance(o, AttemptEnded)).ending is Ending.STOPPED
+        assert not any(isinstance(o, JobReached) for o in out)
+
+
 def test_an_exit_that_asks_for_another_attempt_is_told_from_a_failure() -> None:
     for code, own in ((75, True), (143, True), (1, False)):
         book = gangs(1)

@@ -213,6 +213,29 @@ def test_ranks_are_not_let_go_once_their_lease_is_over(tmp_path: Path, monkeypat
     assert kept.status.phase == "running"
 
 
+@pytest.mark.parametrize("ended", [True, False])
+def test_who_ended_before_the_signal_ended_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
+    """Also if the keeper hears of the stop before it has looked at its ranks."""
+    hear, say = os.pipe()
+    task = {"checkpoint_dir": str(tmp_path), "grace_s": 9.0, "stop_signal": "SIGTERM"}
+    kept = keeper.Keeper(folder=tmp_path, task=task, deadline=1e12, control=hear)
+    log = keeper.Log(str(tmp_path / "log"), 4096)
+    kept.ranks = [keeper.Rank(pid=4194305, barrier=-1, ready=-1, output=-1, log=log, is_ready=True)]
+    kept.status.phase = "running"
+    dead = [(4194305, 0)] if ended else []
+    monkeypatch.setattr("themis.node.keeper.os.waitpid", lambda pid, how: dead.pop() if dead else (0, 0))
+    os.write(say, b'{"stop": "expired", "grace_s": 5.0}\n')
+    kept._obey()
+    for file in (hear, say, log.file):
+        os.close(file)
+    assert kept.status.phase == "stopping"
+    assert (kept.status.cause, kept.status.codes) == (("", [0]) if ended else ("expired", [None]))
+    assert (tmp_path / "stop").exists() != ended
+    assert kept.kill_at - keeper.clock() == pytest.approx(5.0, abs=1.0)
+
+
 def test_reports_that_are_no_file_disturb_nobody(root: Path) -> None:
     with live(root, shell("mkfifo $THEMIS_RUN_DIR/reports/reports.jsonl; sleep 0.5")) as world:
         world.executor.submit(grant(1, (0,)))

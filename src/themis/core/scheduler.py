@@ -180,15 +180,33 @@ class Scheduler:
 
     def _reached(self, event: JobReached) -> None:
         s, j = self.state, event.job
-        if not s.runs(j, event.attempt):
+        if not s.runs(j, event.attempt) and not self._reached_late(event):
             return
+        a = int(s.jobs.app[j])
+        held = bool(s.apps.held[a])
+        if held:
+            s.take_back(a)
         s.report(j, event.steps)
         s.jobs.loss[j] = event.loss
         complete = event.steps >= s.jobs.total[j] - 1e-6
-        freed = [self.leases.revoke(j, "finished" if complete else "rung", Status.ENDED if complete else Status.PAUSED)]
+        cause, status, freed = ("finished", Status.ENDED, []) if complete else ("rung", Status.PAUSED, [])
+        if s.jobs.status[j] == Status.RUNNING:
+            freed = [self.leases.revoke(j, cause, status)]
+        s.jobs.status[j] = status
         if complete:
             self._end(j, "completed")
-        self._after(int(s.jobs.app[j]), freed, s.curves.report(s, j, event.loss))
+        self._after(a, freed, s.curves.report(s, j, event.loss))
+        if held:
+            self._hold_again(a)
+
+    def _reached_late(self, event: JobReached) -> bool:
+        """Whether a gang that was told to stop had done its work by itself before (live only): it is not to be done again.
+
+        Until it has let go nobody else trains the job, so the report is of that gang.
+        """
+        t, j = self.state.jobs, event.job
+        unfinished = t.status[j] in (Status.WAITING, Status.RUNNING, Status.HELD)
+        return bool(j in self.leases.stopping and unfinished and event.steps >= t.target[j] - 1e-6)
 
     def _batch_changed(self, event: BatchChanged) -> None:
         """A dynamic job has another speed from now on; leases that run are left alone."""
@@ -306,7 +324,15 @@ class Scheduler:
         s.failed.add(a)
         self._end(j, "failed")
         self._after(a, freed, [])
-        if held and s.apps.active[a]:
+        if held:
+            self._hold_again(a)
+
+    def _hold_again(self, a: int) -> None:
+        """After something happened to a held app: it stays held, and so do jobs that a rung's end let go on."""
+        s = self.state
+        if s.apps.active[a]:
+            jobs = s.app_jobs(a)
+            s.jobs.status[jobs[s.jobs.status[jobs] == Status.WAITING]] = Status.HELD
             s.set_aside(a)
 
     def _set_quota(self, event: QuotaSet) -> None:

@@ -416,8 +416,12 @@ class Gangs:
         # Parts that were stopped because of another say nothing about why the gang ended.
         culprit = next((s for s in states if went_wrong(s) and s.cause != "gang"), None)
         code = culprit.first if culprit else None
-        cause = culprit.cause if culprit and not gang.asked and gang.cause != "lost" else gang.cause
-        ending = ending_of(asked=gang.asked, cause=cause, code=code)
+        # Keepers say why before they signal. If none had to, the end is the gang's own, whatever it was asked meanwhile.
+        untouched = all(state.cause in ("", "peer") for state in states)
+        asked = gang.asked and not untouched
+        own = (untouched or culprit is not None) and not asked and gang.cause != "lost"
+        cause = (culprit.cause if culprit else "") if own else gang.cause
+        ending = ending_of(asked=asked, cause=cause, code=code)
         steps = self._steps(gang, states, ending)
         self.saved[grant.job] = steps
         self.out.append(
@@ -434,6 +438,8 @@ class Gangs:
             # A job that names no loss is the worst of its rung.
             loss = math.inf if loss is None else loss
             self.out.append(JobReached(job=grant.job, attempt=grant.attempt, steps=steps, loss=loss))
+            if gang.asked:
+                self._stopped(gang)  # its Revoke came already
         else:
             self._stopped(gang, own=ending.is_own)
 

@@ -65,7 +65,7 @@ class Ending(StrEnum):
 
     FINISHED = "finished"
     STOPPED = "stopped"
-    """The scheduler asked for it: a preemption, a cancel, a rung."""
+    """The scheduler asked for it, and its ranks were signalled: a preemption, a cancel, a rung."""
     REQUEUED = "requeued"
     """It asked to be run again: exit code 75 (EX_TEMPFAIL)."""
     TERMINATED = "terminated"
@@ -131,7 +131,7 @@ def ending_of(*, asked: bool, cause: str, code: int | None) -> Ending:
 
     Parameters
     ----------
-    asked : the scheduler had told it to stop before it ended; then no exit code matters.
+    asked : the scheduler had told it to stop, and ranks were signalled for it; then no exit code matters.
     cause : what its machine says. ``code`` : the first exit code that was not 0, None if there was none.
     """
     if asked:

@@ -168,6 +168,9 @@ class Keeper:
         if self.status.phase == "stopping":
             self.kill_at = min(self.kill_at, clock() + grace_s)
             return
+        if self.status.phase == "running" and all(rank.code is not None for rank in self.ranks):
+            self._tidy(grace_s)  # they ended by themselves; no cause of ours
+            return
         never_ran = self.status.phase in ("preparing", "prepared")
         self.status.phase, self.status.cause, self.status.message = "stopping", cause, message
         self.kill_at = clock() + (0.0 if never_ran else grace_s)
@@ -176,6 +179,11 @@ class Keeper:
             (self.folder / "stop").touch()
         # The ranks alone, as torchrun and containers do it: helpers such as data loader workers are needed for saving.
         self._signal(signal.Signals[self.task["stop_signal"]], {r.pid for r in self.ranks if r.code is None})
+
+    def _tidy(self, grace_s: float) -> None:
+        """All ranks ended by themselves: what they left behind has a little time to end too."""
+        self.status.phase, self.kill_at = "stopping", clock() + min(LEFTOVERS_S, grace_s, self.task["grace_s"])
+        self.publish()
 
     def _signal(self, number: signal.Signals, pids: set[int]) -> None:
         self.termed |= pids
@@ -188,8 +196,7 @@ class Keeper:
         alive = descendants(os.getpid())
         if all(rank.code is not None for rank in self.ranks):
             if self.status.phase == "running" and alive:
-                self.status.phase, self.kill_at = "stopping", clock() + min(LEFTOVERS_S, self.task["grace_s"])
-                self.publish()
+                self._tidy(LEFTOVERS_S)
             self._signal(signal.Signals[self.task["stop_signal"]], alive - self.termed)
         if clock() >= self.kill_at and alive:
             self.status.killed = True
@@ -248,6 +255,8 @@ class Keeper:
             elif "go" in said:
                 self.go(said["go"])
             elif "stop" in said:
+                # Who ended before the signal ended by itself, also if nobody looked since.
+                self._over()
                 self.stop(said["stop"], float(said["grace_s"]))
 
     def _pump(self, rank: Rank) -> None:

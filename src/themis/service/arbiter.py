@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar, cast
 from themis.client import themis_pb2 as pb
 from themis.core.scheduler import Scheduler
 from themis.core.state import EPS, State
+from themis.core.tables import ENDED
 from themis.errors import InputError, ThemisError
 from themis.executors.hosts import Host
 from themis.executors.program import AttemptEnded, Measurement, Program, Programs
@@ -336,7 +337,7 @@ class Arbiter:
         match item:
             case AttemptEnded():
                 self.journal.add_attempt(now, item)
-                if not self.state.apps.active[item.app]:
+                if not self.state.apps.active[item.app] or self.state.jobs.status[item.job] == ENDED:
                     return
                 if item.ending.is_failure:
                     self.upkeep.failed(item, now)
