@@ -236,6 +236,24 @@ def test_who_ended_before_the_signal_ended_by_itself(
     assert kept.kill_at - keeper.clock() == pytest.approx(5.0, abs=1.0)
 
 
+def test_a_keeper_that_cannot_fork_blames_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    (tmp_path / "task.json").touch()
+    task = {
+        "checkpoint_dir": str(tmp_path), "grace_s": 9.0, "stop_signal": "SIGTERM", "ranks": [{}], "log_bytes": 4096,
+        "logs": [str(tmp_path / "log")], "user": "",
+    }  # fmt: skip
+    kept = keeper.Keeper(folder=tmp_path, task=task, deadline=1e12, control=-1)
+    for name in ("set_wakeup_fd", "signal"):
+        monkeypatch.setattr(f"themis.node.keeper.signal.{name}", lambda *_, **__: None)
+    monkeypatch.setattr("themis.node.keeper.os.fork", full)
+    kept.run()
+    assert (kept.status.phase, kept.status.cause) == ("ended", "machine")
+    assert "Resource temporarily unavailable" in kept.status.message
+
+
 def test_reports_that_are_no_file_disturb_nobody(root: Path) -> None:
     with live(root, shell("mkfifo $THEMIS_RUN_DIR/reports/reports.jsonl; sleep 0.5")) as world:
         world.executor.submit(grant(1, (0,)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import fcntl
 import json
 import socket
@@ -12,7 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from themis.node.agent import Agent, AgentSettings
+from themis.errors import InputError
+from themis.executors.program import Ending, ending_of
+from themis.node.agent import Agent, AgentSettings, of_machine
 from themis.node.channel import Closed, SocketChannel, connect, listen
 from themis.node.environment import rank_env
 from themis.node.messages import (
@@ -31,7 +34,7 @@ from themis.node.messages import (
     decode,
     encode,
 )
-from themis.node.tasks import READ_AT_MOST, Task, as_report
+from themis.node.tasks import READ_AT_MOST, Task, _make_for, as_report
 
 SPEC = TaskSpec(
     task="t", app=1, job=2, attempt=3, argv=("a", "b"), cwd="/", env={"K": "v"}, user="", ranks=(2, 3), world_size=4,
@@ -179,6 +182,42 @@ def test_an_agent_starts_beside_a_folder_that_a_loss_of_power_cut_short_and_says
     assert isinstance(hello, Hello)
     assert [(state.task, state.phase) for state in hello.tasks] == [("t", "ended")]
     assert hello.reports == (TaskReport(task="t", steps=9.0, saved=8.0),)
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "machine"),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "machine"),
+        (OSError(errno.EMFILE, "Too many open files"), "machine"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "machine"),
+        (OSError(errno.EROFS, "Read-only file system"), "machine"),
+        (PermissionError(errno.EACCES, "Permission denied"), "not_started"),
+        (InputError("user 'x' does not exist on this machine."), "not_started"),
+    ],
+)
+def test_what_a_machine_lacks_is_not_the_jobs_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, cause: str
+) -> None:
+    def fails(*_: object, **__: object) -> Task:
+        raise error
+
+    monkeypatch.setattr(Task, "prepare", fails)
+    agent = Agent(settings=AgentSettings(node="m", root=tmp_path), dial=lambda: None, deadline=1e12)
+    agent.handle(Prepare(spec=SPEC))
+    assert [(state.phase, state.cause, state.message) for state in agent.states()] == [("ended", cause, str(error))]
+    ending = Ending.NODE_LOST if cause == "machine" else Ending.NOT_STARTED
+    assert ending_of(asked=False, cause=cause, code=None) is ending
+
+
+def test_a_full_disk_below_the_checkpoints_is_the_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    with pytest.raises(InputError, match="No space left") as caught:
+        _make_for(tmp_path / "app0" / "job0", SPEC)
+    assert of_machine(caught.value)
 
 
 def _task(root: Path, *lines: str) -> Task:

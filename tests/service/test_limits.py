@@ -167,6 +167,21 @@ def test_a_job_that_asks_at_once_to_be_run_again_waits_longer_each_time_and_neve
             assert w.held() == {0: (0,)}
 
 
+def test_a_machine_that_cannot_start_a_job_costs_no_retry_but_a_wait(tmp_path: Path) -> None:
+    with world(tmp_path, retries=0, backoff_s=10.0) as w:
+        enter(w)
+        for attempt, wait in ((1, 10.0), (2, 20.0)):
+            end = replace(ended(0, attempt, Ending.NODE_LOST), cause="machine", seconds=0.0, message="No space left")
+            w.say(end, JobStopped(job=0, attempt=attempt, steps=0.0))
+            assert w.held() == {}
+            assert row(w, 0).waits == "backoff"
+            w.turn(wait - 0.5)
+            assert w.held() == {}
+            w.turn(0.6)
+            assert w.held() == {0: (0,)}
+        assert entry(w, 0).outcome == ""
+
+
 def test_a_job_without_retries_ends_and_its_app_goes_on_and_fails_at_last(tmp_path: Path) -> None:
     with world(tmp_path, retries=0) as w:
         enter(w, jobs=2)

@@ -102,4 +102,4 @@ class Gang:
 
 def went_wrong(state: TaskState) -> bool:
     """Whether the ranks ended by themselves, or were lost: then the whole gang has to end."""
-    return state.first is not None or state.cause in ("lease", "lost", "keeper", "not_started", "peer")
+    return state.first is not None or state.cause in ("lease", "lost", "keeper", "machine", "not_started", "peer")

@@ -11,6 +11,8 @@ from themis.errors import InputError
 from themis.model.units import Locality, Seconds
 from themis.model.workload import App
 
+UNABLE = "machine"
+"""Cause of an end where a machine had no room, processes or files left to start a gang."""
 LAUNCHES = ("gpu", "machine")
 
 
@@ -71,7 +73,7 @@ class Ending(StrEnum):
     TERMINATED = "terminated"
     """Somebody else sent SIGTERM: exit code 143, or death by that signal."""
     NODE_LOST = "node_lost"
-    """Its machine, or the lease of its machine, was lost."""
+    """Its machine, or the lease of its machine, was lost, or it could not start anything (``UNABLE``)."""
     NOT_STARTED = "not_started"
     FAILED = "failed"
 
@@ -136,7 +138,7 @@ def ending_of(*, asked: bool, cause: str, code: int | None) -> Ending:
     """
     if asked:
         return Ending.STOPPED
-    if cause in ("lease", "lost", "keeper"):
+    if cause in ("lease", "lost", "keeper", UNABLE):
         return Ending.NODE_LOST
     if cause == "not_started":
         return Ending.NOT_STARTED

@@ -8,6 +8,7 @@ away, the keepers stop their gangs at the deadline by themselves; an agent witho
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -24,6 +25,11 @@ from themis.node.keeper import clock
 from themis.node.locks import locked
 from themis.node.messages import Forget, Go, Hello, Lease, Message, Prepare, Renew, Stop, TaskSpec, TaskState
 from themis.node.tasks import Task
+
+MACHINES_OWN = frozenset(
+    (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+)
+"""Errors that no job has to answer for: the agent writes to its own folder, and starts keepers as its own user."""
 
 Dial = Callable[[], Channel | None]
 
@@ -163,7 +169,7 @@ class Agent:
             )
             self.failed.pop(spec.task, None)
         except (InputError, OSError) as error:
-            self._refuse(spec, "not_started", str(error))
+            self._refuse(spec, "machine" if of_machine(error) else "not_started", str(error))
 
     def _refuse(self, spec: TaskSpec, cause: str, message: str) -> None:
         self.failed[spec.task] = TaskState(task=spec.task, phase="ended", cause=cause, message=message)
@@ -249,6 +255,12 @@ def hold(root: Path) -> int:
     os.truncate(lock, 0)
     os.write(lock, str(os.getpid()).encode())
     return lock
+
+
+def of_machine(error: BaseException) -> bool:
+    """Whether something could not be done because the machine lacks room, processes, files or memory, whoever asks."""
+    number = getattr(error, "errno", None) or getattr(error.__cause__, "errno", None)
+    return number in MACHINES_OWN
 
 
 def trust(allow_root: bool = False) -> str:

@@ -212,7 +212,10 @@ class Keeper:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._told_to_end)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        self.fork_ranks()
+        try:
+            self.fork_ranks()
+        except OSError as error:  # no more processes or files; those that are there wait at the barrier
+            self.stop("machine", 0.0, f"the ranks cannot be started: {error}")
         while not self._over():
             self._wait(woken)
             if not self.published:
@@ -304,7 +307,8 @@ class Keeper:
         self.status.saved = bool(self.status.began) and newest(self.task["checkpoint_dir"]) != self.checkpoints
         self.status.phase, self.status.ended = "ended", clock()
         for note in notes(self.status, self.task):
-            self.ranks[0].log.write(f"themis: {note}\n".encode())
+            for rank in self.ranks[:1]:
+                rank.log.write(f"themis: {note}\n".encode())
         self.publish()
         while not self.published:
             time.sleep(1.0)
@@ -428,7 +432,7 @@ def notes(status: Status, task: dict[str, Any]) -> Iterator[str]:
         yield status.message
     if status.killed:
         yield f"what had not ended {task['grace_s']:g} s after {task['stop_signal']} was killed; see grace_s"
-    asked = status.cause not in ("", "peer", "not_started")
+    asked = status.cause not in ("", "peer", "not_started", "machine")
     if asked and status.began and not status.saved:
         lost = status.ended - status.began
         yield (

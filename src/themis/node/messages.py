@@ -80,7 +80,8 @@ class TaskState:
     ----------
     port : a free port of this machine, for MASTER_PORT if rank 0 runs here.
     codes : exit codes by rank, a signal as minus its number; ``first`` the first that was not 0, None if all were.
-    cause : why its ranks stop: what ``Stop`` said, or lease | peer | keeper | lost | not_started.
+    cause : why its ranks stop: what ``Stop`` said, or lease | peer | keeper | lost | not_started |
+        machine (it lacked room or processes to start them).
     saved : whether anything was written to the checkpoint folder.
     """
 

@@ -23,7 +23,7 @@ from themis.core.state import EPS, State
 from themis.core.tables import ENDED
 from themis.errors import InputError, ThemisError
 from themis.executors.hosts import Host
-from themis.executors.program import AttemptEnded, Measurement, Program, Programs
+from themis.executors.program import UNABLE, AttemptEnded, Ending, Measurement, Program, Programs
 from themis.model.cluster import Machine
 from themis.model.events import (
     AppCancelled,
@@ -341,7 +341,7 @@ class Arbiter:
                     return
                 if item.ending.is_failure:
                     self.upkeep.failed(item, now)
-                elif item.ending.is_own:
+                elif item.ending.is_own or (item.ending is Ending.NODE_LOST and item.cause == UNABLE):
                     self.upkeep.again(item, now)
             case Measurement():
                 self._learn_speed(item, now)

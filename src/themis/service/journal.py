@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from themis.errors import InputError
-from themis.executors.program import AttemptEnded, Ending, Program
+from themis.executors.program import UNABLE, AttemptEnded, Ending, Program
 from themis.model.answers import Proof
 from themis.model.events import AgentBid, Allocated, Command, Compacted, Event, Header, Wake
 from themis.model.log import decode, encode, is_record
@@ -338,12 +338,15 @@ class Journal:
         return int(row[0])
 
     def short_in_a_row(self, job: int, seconds: Seconds) -> int:
-        """So many attempts of a job, the last ones, asked to be run again (75, 143) having run for less than so long."""
+        """So many attempts of a job, the last ones, asked to be run again (75, 143) having run for less than so long.
+
+        Those that their machine was unable to start are such, too.
+        """
         own = ", ".join(f"'{ending}'" for ending in Ending if ending.is_own)
         row = self.db.execute(
             "SELECT count(*) FROM attempts WHERE job = ?1 AND attempt > (SELECT coalesce(max(attempt), 0) FROM attempts "
-            f"WHERE job = ?1 AND NOT (ending IN ({own}) AND seconds < ?2))",
-            (job, seconds),
+            f"WHERE job = ?1 AND NOT (ending IN ({own}) AND seconds < ?2 OR ending = ?3 AND cause = ?4))",
+            (job, seconds, str(Ending.NODE_LOST), UNABLE),
         ).fetchone()
         return int(row[0])
 

@@ -95,7 +95,10 @@ class Upkeep:
         self._delay(end.job, failures, now)
 
     def again(self, end: AttemptEnded, now: Seconds) -> None:
-        """An attempt ended by itself and is no failure: if it hardly ran it waits too, or it would turn round and round."""
+        """An attempt ended without a failure: if it hardly ran, or its machine had no room to start it, the next one waits too.
+
+        Or it would turn round and round.
+        """
         short = self.arbiter.journal.short_in_a_row(end.job, self.arbiter.config.backoff_s)
         if short:
             self._delay(end.job, short, now)
