@@ -170,7 +170,7 @@ class Arbiter:
         self._origin = max(wall() - self.epoch, journal.last()[1]) - steady()
         self.started, self.recovered = self.epoch + self.now(), records
         self.engine.not_before = self.now()
-        self.lessons = Lessons()
+        self.lessons = Lessons(book)
         self.upkeep = Upkeep(self)
         self.executor = make_executor(self._program, self.queue.put, lambda: self.book)
         recovery.hand_over(self)
@@ -394,7 +394,9 @@ class Arbiter:
 
     def _learn_speed(self, new: Measurement, now: Seconds) -> None:
         """Correct what is believed of a model where a job measured otherwise."""
-        measured = self.lessons.hear(new, self.state.book, self.state.job_specs[new.job], now)
+        s = self.state
+        app = s.app_specs[int(s.jobs.app[new.job])]
+        measured = self.lessons.hear(new, s.book, app, s.job_specs[new.job], now)
         if measured is not None:
             self.engine.feed(measured, now)
             self.book = self.state.book

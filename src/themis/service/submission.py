@@ -22,7 +22,7 @@ from themis.service.access import NAME, WORDS, Caller, Forbidden
 from themis.service.arbiter import Arbiter
 from themis.service.config import Config
 from themis.service.journal import Entry, Options
-from themis.service.speeds import read_profile
+from themis.service.speeds import own_profile, read_profile
 from themis.service.upkeep import unmet, verdict_of
 
 MOST_REGIMES = 1000
@@ -62,7 +62,7 @@ def submit(arbiter: Arbiter, request: pb.SubmitRequest, caller: Caller | None = 
     app = replace(app, name=_free_name(app.name, arbiter.journal.has_app))
     profile = None
     if request.HasField("profile"):
-        profile = read_profile(f"{app.user}/{app.name}", request.profile)
+        profile = read_profile(own_profile(app), request.profile)
         app = replace(app, jobs=tuple(replace(job, model=profile.name) for job in app.jobs))
     check_models(state, arbiter.book.with_profiles([profile] if profile else []), app)
     check_machines(arbiter, request)
