@@ -198,10 +198,13 @@ class _Round:
 
         Bids price all gangs of a row at one span, and what an app would have taken at first may have found no room.
         """
-        agents, s = Agents.of(self.s, self.policy.rho), self.s
+        s = self.s
         waiting = np.add.reduceat(s.job_held == 0, s.job_ptr[:-1], dtype=np.int64)
+        if waiting.max() < 2:
+            return
+        agents = Agents.of(s, self.policy.rho)
         more = {a: given for a, given in self.hand.given().items() if waiting[a] > len(given)}
-        for a in self.rng.permutation(sorted(more)).tolist():
+        for a in self.rng.permutation(sorted(more)).tolist() if more else ():
             given = more[a]
             for size in demand_of(s, a).low[len(given) :]:
                 found = self.hand.best_place(a, size) if size <= self.hand.left else None
