@@ -24,6 +24,7 @@ from themis.model.cluster import Machine
 from themis.model.events import Event, MachineJoined
 from themis.node.channel import Closed
 from themis.node.keeper import clock
+from themis.node.logfile import turned
 from themis.node.messages import EndNodes, Message, NodeFound, NodeLeaves
 
 NODE_ROOT = "/var/tmp/themis"
@@ -139,7 +140,7 @@ class RayExecutor(LocalExecutor):
         own = self.root / "nodes"
         options = ["--renew-s", str(self.settings.renew_s), *(["--allow-root"] if self.allow_root else [])]
         mirror = [] if Path(self.ray.node_root) == own else ["--mirror", str(own)]
-        with open(self.root / "bridge.log", "ab") as log:
+        with open(turned(self.root / "bridge.log"), "ab") as log:
             self.bridge = subprocess.Popen(
             [sys.executable, "-m", "themis.executors.bridge", "--connect", str(self.root / "arbiter" / "agents.sock"),
              "--address", self.ray.address, "--owner", self.ray.owner, "--root", self.ray.node_root, *mirror, "--", *options],

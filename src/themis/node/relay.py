@@ -28,6 +28,7 @@ from themis.node import keeper
 from themis.node.channel import Closed, listen, readable
 from themis.node.gpus import Claim, claim, nvml_gpus, release
 from themis.node.locks import locked
+from themis.node.logfile import turned
 from themis.node.messages import PROTOCOL
 
 WAIT_S = 1.0
@@ -219,7 +220,7 @@ class Relay:
         locks = [str(held.lock) for held in self.claims]
         env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         subprocess.run(
-            ["sh", "-c", DETACH, str(self.root / "agent.log"), sys.executable, "-m", "themis.node", "--node", self.node,
+            ["sh", "-c", DETACH, str(turned(self.root / "agent.log")), sys.executable, "-m", "themis.node", "--node", self.node,
              "--root", str(self.root), "--connect", str(self.root / "relay.sock"), "--leave",
              *(word for lock in locks for word in ("--claim", lock)), *self.options],
             env=env, check=True, timeout=10.0, pass_fds=tuple(map(int, locks)),

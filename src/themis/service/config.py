@@ -43,6 +43,8 @@ class Config:
     solve_s : about so long may a decision take; its searches then stop with the best answer found and its proven gap.
         A policy that takes three times as long is stopped, and ``fifo`` decides.
     journal_keep_s : records of the journal that are older are dropped once pictures of the state cover them.
+    logs_keep_s : ranks' logs of apps that were over for longer are dropped. ``checkpoints_keep_s`` : likewise the
+        checkpoints of apps that completed, of those below the home; None keeps them.
     agent_s : within so long apps' own agents answer (docs/agents.md). ``agent_misses`` : so many answers in a row may be
         missing before the service's agent takes over. ``max_agents`` : so many may attend.
     max_message_bytes, max_jobs, max_apps, max_apps_per_user : limits of a call, of jobs in an app, of active apps.
@@ -88,6 +90,8 @@ class Config:
     solve_s: Seconds = 10.0
     agent_s: Seconds = 2.0
     journal_keep_s: Seconds = 30 * 86400.0
+    logs_keep_s: Seconds = 30 * 86400.0
+    checkpoints_keep_s: Seconds | None = None
     agent_misses: int = 3
     max_agents: int = 256
     max_message_bytes: int = 4 << 20

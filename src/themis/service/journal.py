@@ -312,6 +312,10 @@ class Journal:
         """The app is over."""
         self.db.execute("UPDATE apps SET outcome = ?, ended = ?, rho = ? WHERE app = ?", (outcome, ended, rho, app))
 
+    def over(self, by: Seconds) -> list[tuple[int, Seconds, str]]:
+        """Apps that ended by then: number, when and how."""
+        return self.db.execute("SELECT app, ended, outcome FROM apps WHERE ended <= ?", (by,)).fetchall()
+
     def add_attempt(self, time: Seconds, end: AttemptEnded) -> None:
         """How an attempt ended; what is told again after a restart counts once."""
         self.db.execute(

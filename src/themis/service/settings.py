@@ -128,6 +128,13 @@ class ServiceText(Written):
         default=10.0, description="about so long may a decision take; its search then stops with the best found (10s)"
     )
     journal_keep: Duration = Field(default=30 * 86400.0, description="how long the journal's records are kept (30d)")
+    logs_keep: Duration = Field(
+        default=30 * 86400.0, description="how long ranks' logs are kept after their app is over (30d)"
+    )
+    checkpoints_keep: Duration | None = Field(
+        default=None,
+        description="how long checkpoints in the home are kept after their app completed; those of other apps stay (for ever)",
+    )
     agent_wait: Duration = Field(default=2.0, description="within so long apps' own agents answer (2s)")
     agent_misses: Annotated[int, Field(ge=1, le=1000)] = Field(
         default=3, description="answers in a row that an agent may miss before the service bids for its app (3)"
@@ -326,7 +333,9 @@ def _config(findings: Findings, path: Path | None) -> Config:
         backoff_most_s=text.backoff_most, grace_s=text.grace, max_grace_s=text.max_grace,
         node_lease_s=text.node_lease, node_renew_s=text.node_renew,
         node_margin_s=text.node_margin, progress_s=text.progress, solve_s=text.solve,
-        agent_s=text.agent_wait, journal_keep_s=text.journal_keep, agent_misses=text.agent_misses, max_agents=text.max_agents,
+        agent_s=text.agent_wait, journal_keep_s=text.journal_keep,
+        logs_keep_s=text.logs_keep, checkpoints_keep_s=text.checkpoints_keep,
+        agent_misses=text.agent_misses, max_agents=text.max_agents,
         max_message_bytes=text.max_message, max_jobs=text.max_jobs,
         max_apps=text.max_apps, max_apps_per_user=text.max_apps_per_user, max_submissions=text.max_submissions,
         allow_root=text.allow_root, single_trust=text.single_trust, validate=text.check_state,

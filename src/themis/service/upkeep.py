@@ -1,5 +1,7 @@
 """What the arbiter sees to beside scheduling, each turn: failures and waits after them, walltimes, order among apps, quotas.
 
+Old logs and checkpoints are dropped beside it (``service.retention``).
+
 All of it ends in events for the core, so the journal tells it again after a restart. Called in the arbiter's thread,
 within its turns.
 """
@@ -25,6 +27,7 @@ from themis.model.events import (
 )  # fmt: skip
 from themis.model.units import Seconds
 from themis.service.journal import Entry, Options
+from themis.service.retention import EVERY_S, Sweeper, due
 
 if TYPE_CHECKING:
     from themis.service.arbiter import Arbiter
@@ -43,6 +46,7 @@ class Upkeep:
         """When the walltime of a job that runs is used up."""
         self.anew = True
         """An app ended, or the arbiter starts: who waits may go on."""
+        self.sweeper = Sweeper(arbiter.journal.path.parent / "run", arbiter.now() + EVERY_S)
         for entry in arbiter.journal.apps("ended IS NULL"):
             self.entered(entry)
         # A job without an arbiter ends with its machine's lease: longer than that nothing ran meanwhile.
@@ -131,6 +135,7 @@ class Upkeep:
         state = self.arbiter.state
         for machine in sorted(n for n, until in state.draining.items() if until <= now or not state.occupants(n)):
             self.arbiter.drain(machine, drained=True)
+        self.sweeper.turn(now, lambda: due(self.arbiter, now))
         while self.anew:
             # Who is cancelled here may be waited for in turn.
             self.anew = False
