@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import socket
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -99,3 +100,24 @@ def make_token(home: Path) -> str:
     if not path.exists():
         write_private(path, secrets.token_urlsafe(32) + "\n")
     return read_token(home)
+
+
+def owner_of(home: Path) -> str:
+    """The id of a home's arbiter, drawn once and kept there: the next arbiter takes over its nodes, others leave them alone.
+
+    Machine and path are in it for people who read of it; homes of equal paths on two machines are told apart by the rest.
+
+    Raises
+    ------
+    InputError : the file cannot be read or made, or has nothing in it.
+    """
+    path = home / "arbiter.id"
+    try:
+        if not path.exists():
+            write_private(path, f"{socket.gethostname()}:{home}:{secrets.token_hex(16)}\n")
+        owner = path.read_text().strip()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}, the id of this home's arbiter, cannot be read or made: {error}.") from None
+    if not owner:
+        raise InputError(f"{path}, the id of this home's arbiter, is empty; remove it, and a new one is drawn.")
+    return owner

@@ -9,7 +9,6 @@ die as Ray says. Ray itself is only in the bridge, another process.
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -171,8 +170,3 @@ class RayExecutor(LocalExecutor):
 
 def _machine(found: NodeFound) -> Machine:
     return Machine(name=found.node, gpus=found.gpus, gpu_type=found.gpu_type, rack=found.rack)
-
-
-def owner_of(home: Path) -> str:
-    """The id of the arbiter of a home: a new arbiter there takes over its nodes, another leaves them alone."""
-    return f"{os.getuid()}:{home}"

@@ -17,12 +17,12 @@ from pathlib import Path
 import grpc
 
 from themis.client.client import user_name
-from themis.client.home import Endpoint, make_token, write_endpoint
+from themis.client.home import Endpoint, make_token, owner_of, write_endpoint
 from themis.errors import InputError
 from themis.executors.hosts import NodeSettings
 from themis.executors.local import LocalExecutor
 from themis.executors.program import Programs
-from themis.executors.ray import NODE_ROOT, RayExecutor, RaySettings, owner_of
+from themis.executors.ray import NODE_ROOT, RayExecutor, RaySettings
 from themis.node.gpus import claim_all
 from themis.profiles.library import load_book
 from themis.profiles.speed import ProfileBook
