@@ -41,8 +41,8 @@ on one Ray cluster of two raylets with two logical GPUs each. Each wants all fou
 *Seconds*: from submission to the last result, a trial's start and a preempted one's return included: a process that imports
 Optuna for each of Ann's trials, one that imports Ray for each of Ben's leases.
 
-Fair shares are missed on so short a stretch. Ben comes first and has all four GPUs for a lease before anybody else is there, and the
-policy evens out finish times at the ends of leases, not GPU seconds. Leases are the grain: in a run of 12 trials with leases of
+Fair shares are missed on so short a stretch. Ben comes first and has all four GPUs for a lease before anybody else is there, and
+the policy evens out finish times at the ends of leases, not GPU seconds. Leases are the grain: in a run of 12 trials with leases of
 30 s, Ben was done within his first one, and the shares were 0 % and 100 %. They are 10 minutes unless set otherwise.
 """
 
