@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,8 +39,9 @@ class RayCluster:
 
     def add(self, name: str, gpus: int = 2, labels: Mapping[str, str] | None = None) -> None:
         """One more raylet."""
-        self.nodes[name] = self.inner.add_node(
-            num_cpus=1, num_gpus=gpus, object_store_memory=STORE, labels={"themis-node": name, **(labels or {})}
+        labels = {"themis-node": name, **(labels or {})}
+        self.nodes[name] = patiently(
+            lambda: self.inner.add_node(num_cpus=1, num_gpus=gpus, object_store_memory=STORE, labels=labels)
         )
 
     def kill(self, name: str) -> None:
@@ -129,13 +131,23 @@ def _ip(*words: str) -> bool:
     return subprocess.run(["ip", *words], capture_output=True).returncode == 0
 
 
+def patiently(start: Callable[[], Any], tries: int = 4) -> Any:
+    """What starts a raylet, again where it fails: it gives its agents half a minute, too little on a very busy machine."""
+    for _ in range(tries - 1):
+        with contextlib.suppress(Exception):
+            return start()
+    return start()
+
+
 @contextmanager
 def ray_cluster(*gpus: int) -> Iterator[RayCluster]:
     """A head without GPUs, and machines m0, m1, ... with so many."""
     from ray.cluster_utils import Cluster
 
+    # Ray makes its workers nicer than anything beside them, so that on a busy machine actors take minutes to start.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     head = {"num_cpus": 2, "num_gpus": 0, "include_dashboard": False, "object_store_memory": STORE}
-    cluster = RayCluster(Cluster(initialize_head=True, head_node_args=head))
+    cluster = RayCluster(patiently(lambda: Cluster(initialize_head=True, head_node_args=head)))
     try:
         for n, count in enumerate(gpus):
             cluster.add(f"m{n}", count)

@@ -1,7 +1,9 @@
-"""Class trainables of Tune on a real Ray cluster, with and without Themis, one of their sweeps preempted."""
+"""Ray Tune on a real Ray cluster, as without Themis: classes, preempted; HyperBand, which pauses trials; PB2, which copies."""
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +21,7 @@ tune = pytest.importorskip("ray.tune", reason="Ray Tune is not installed; pip in
 import ray  # noqa: E402
 import trainables  # noqa: E402
 from ray import cloudpickle  # noqa: E402
-from trainables import Counter  # noqa: E402
+from trainables import STEPS, AsDictionary, Counter, counted  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.filterwarnings("ignore")]
 SETTINGS = (*QUICK, "node_lease=30", "lease=4")
@@ -30,13 +32,16 @@ SETTINGS = (*QUICK, "node_lease=30", "lease=4")
 def service(tmp_path_factory: pytest.TempPathFactory, ray_nodes: RayCluster) -> Iterator[Daemon]:
     """One service of two GPUs, and this process as a driver of the Ray cluster."""
     # Ray's workers do not look for modules where pytest does.
-    cloudpickle.register_pickle_by_value(trainables)
+    modules = (trainables, sys.modules[__name__])
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
     ray.init(address=ray_nodes.address, log_to_driver=False, logging_level="ERROR")
     try:
         with daemon(tmp_path_factory.mktemp("tune") / "home", options=("--gpus", "2"), settings=SETTINGS) as made:
             yield made
     finally:
-        cloudpickle.unregister_pickle_by_value(trainables)
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
         ray.shutdown()
 
 
@@ -77,6 +82,46 @@ def test_a_class_has_the_results_and_checkpoints_that_it_has_without_themis(tmp_
         ]
         found.append((sorted(rows), [(Path(r.checkpoint.path) / "count").read_text() for r in results]))
     assert found[0] == found[1]
+
+
+def test_hyperband_pauses_and_stops_the_trials_that_it_would_without_themis(tmp_path: Path, client: Client) -> None:
+    found = []
+    for name in ("plain", "shared"):
+        # Three in Tune's first bracket, which halves nobody, three in the second.
+        space = {"x": tune.grid_search([float(x) for x in range(6)])}
+        scheduler = tune.schedulers.HyperBandScheduler(max_t=STEPS, reduction_factor=2)
+        if name == "plain":
+            results = fit(tune.with_resources(unleased, {"CPU": 0.5}), tmp_path / name, space, scheduler)
+        else:
+            with on_themis(counted, workers=2, cpus=0.5, hours=0.01, name="bands", client=client) as relayed:
+                results = fit(relayed, tmp_path / name, space, scheduler)
+        assert all(r.metrics["step"] == r.metrics["training_iteration"] for r in results), "no step was heard twice"
+        found.append({r.config["x"]: r.metrics["step"] for r in results})
+    assert found[0] == found[1]
+    assert found[1][0.0] == STEPS
+    assert min(found[1].values()) < STEPS
+
+
+def unleased(config: dict[str, Any]) -> None:
+    """The same function, where nobody leases GPUs."""
+    os.environ["THEMIS_GPUS"] = "0"
+    counted(config)
+
+
+@pytest.mark.parametrize("trainable", [counted, AsDictionary], ids=["function", "class"])
+def test_pb2_copies_the_better_trial_into_the_worse_one(tmp_path: Path, client: Client, trainable: Any) -> None:
+    pytest.importorskip("sklearn", reason="PB2 needs scikit-learn: pip install scikit-learn")
+    from ray.tune.schedulers.pb2 import PB2
+
+    scheduler = PB2(
+        time_attr="training_iteration", perturbation_interval=2, synch=True, quantile_fraction=0.5,
+        hyperparam_bounds={"x": [0.0, 5.0]},
+    )  # fmt: skip
+    name = f"pb2-{trainable.__name__}"
+    with on_themis(trainable, workers=2, cpus=0.5, hours=0.01, name=name, client=client) as relayed:
+        results = fit(relayed, tmp_path, {"x": tune.grid_search([0.0, 5.0])}, scheduler)
+    assert [r.metrics["training_iteration"] for r in results] == [STEPS, STEPS]
+    assert {r.config["x"] for r in results} != {0.0, 5.0}, "the worse one got other parameters"
 
 
 def preempted(client: Client, app: str, when: Callable[[], bool]) -> threading.Thread:
