@@ -102,6 +102,9 @@ class Stubs(LocalExecutor):
     def _start_agents(self) -> None:
         threading.Thread(target=self._answer, daemon=True).start()
 
+    def _revive(self) -> None:
+        pass
+
     def _end_agents(self, timeout_s: float) -> None:
         pass
 
