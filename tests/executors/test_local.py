@@ -245,7 +245,8 @@ def test_a_keeper_that_cannot_fork_blames_the_machine(tmp_path: Path, monkeypatc
         "checkpoint_dir": str(tmp_path), "grace_s": 9.0, "stop_signal": "SIGTERM", "ranks": [{}], "log_bytes": 4096,
         "logs": [str(tmp_path / "log")], "user": "",
     }  # fmt: skip
-    kept = keeper.Keeper(folder=tmp_path, task=task, deadline=1e12, control=-1)
+    control, _agent = os.pipe()
+    kept = keeper.Keeper(folder=tmp_path, task=task, deadline=1e12, control=control)
     for name in ("set_wakeup_fd", "signal"):
         monkeypatch.setattr(f"themis.node.keeper.signal.{name}", lambda *_, **__: None)
     monkeypatch.setattr("themis.node.keeper.os.fork", full)

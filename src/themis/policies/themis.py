@@ -203,7 +203,9 @@ class _Round:
         if waiting.max() < 2:
             return
         agents = Agents.of(s, self.policy.rho)
-        more = {a: given for a, given in self.hand.given().items() if waiting[a] > len(given)}
+        # What an agent of others bid for is what it wants.
+        ours = np.ones(s.apps, dtype=bool) if s.rho_said is None else np.isnan(s.rho_said)
+        more = {a: given for a, given in self.hand.given().items() if waiting[a] > len(given) and ours[a]}
         for a in self.rng.permutation(sorted(more)).tolist() if more else ():
             given = more[a]
             for size in demand_of(s, a).low[len(given) :]:
