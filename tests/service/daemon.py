@@ -102,6 +102,11 @@ def daemon(home: Path, **more: Sequence[str]) -> Iterator[Daemon]:
         yield service
     finally:
         if service.process is not None and service.process.poll() is None:
+            if "--engine" in service.options:
+                # The nodes of a cluster that other tests use too are let go in order only.
+                service.process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    service.process.wait(PATIENCE_S)
             service.process.kill()
             service.process.wait()
         for pid in left_of(service.home):
