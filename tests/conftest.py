@@ -26,8 +26,13 @@ def shared_data() -> Path:
 
 
 @pytest.fixture(scope="session")
-def ray_nodes() -> Iterator[RayCluster]:
+def ray_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
     """Two machines of two logical GPUs, one Ray cluster for all tests of a session; or skip."""
     pytest.importorskip("ray", reason=NO_RAY)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        # Two workers with a cluster each disturb each other in ways that are hard to find.
+        taken = tmp_path_factory.getbasetemp().parent / "ray"
+        assert not taken.exists(), "another worker has a Ray cluster too: does --dist loadgroup keep its group together?"
+        taken.touch()
     with ray_cluster(2, 2) as cluster:
         yield cluster
