@@ -32,7 +32,9 @@ def ray_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
     if "PYTEST_XDIST_WORKER" in os.environ:
         # Two workers with a cluster each disturb each other in ways that are hard to find.
         taken = tmp_path_factory.getbasetemp().parent / "ray"
-        assert not taken.exists(), "another worker has a Ray cluster too: does --dist loadgroup keep its group together?"
+        assert not taken.exists(), (
+            "another worker has a Ray cluster too: does --dist loadgroup keep its group together?"
+        )
         taken.touch()
     with ray_cluster(2, 2) as cluster:
         yield cluster
