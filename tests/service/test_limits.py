@@ -138,17 +138,23 @@ def test_the_rest_of_an_array_counts_as_work_to_come(tmp_path: Path) -> None:
     assert rho[1] == pytest.approx(rho[0], rel=0.05)
 
 
+def waits_for(w: World, seconds: float) -> None:
+    """The only job is run again after so long, and not before."""
+    if seconds:
+        assert w.held() == {}
+        assert row(w, 0).waits == "backoff"
+        w.turn(seconds - 0.5)
+        assert w.held() == {}
+        w.turn(0.6)
+    assert w.held() == {0: (0,)}
+
+
 def test_a_failed_job_waits_longer_after_each_failure(tmp_path: Path) -> None:
     with world(tmp_path, retries=3, backoff_s=10.0, backoff_most_s=15.0) as w:
         enter(w)
         for attempt, wait in ((1, 10.0), (2, 15.0), (3, 15.0)):
             w.say(ended(0, attempt, Ending.FAILED, 5), JobStopped(job=0, attempt=attempt, steps=0.0))
-            assert w.held() == {}
-            assert row(w, 0).waits == "backoff"
-            w.turn(wait - 0.5)
-            assert w.held() == {}
-            w.turn(0.6)
-            assert w.held() == {0: (0,)}
+            waits_for(w, wait)
 
 
 def test_a_job_that_asks_at_once_to_be_run_again_waits_longer_each_time_and_never_fails(tmp_path: Path) -> None:
@@ -158,13 +164,7 @@ def test_a_job_that_asks_at_once_to_be_run_again_waits_longer_each_time_and_neve
                    (Ending.REQUEUED, 1.0, 10.0), (Ending.NODE_LOST, 1.0, 0.0), (Ending.REQUEUED, 1.0, 10.0))  # fmt: skip
         for attempt, (ending, seconds, wait) in enumerate(endings, start=1):
             w.say(replace(ended(0, attempt, ending), seconds=seconds), JobStopped(job=0, attempt=attempt, steps=0.0))
-            assert w.held() == ({} if wait else {0: (0,)})
-            if wait:
-                assert row(w, 0).waits == "backoff"
-                w.turn(wait - 0.5)
-                assert w.held() == {}
-                w.turn(0.6)
-            assert w.held() == {0: (0,)}
+            waits_for(w, wait)
 
 
 def test_a_machine_that_cannot_start_a_job_costs_no_retry_but_a_wait(tmp_path: Path) -> None:
@@ -173,12 +173,7 @@ def test_a_machine_that_cannot_start_a_job_costs_no_retry_but_a_wait(tmp_path: P
         for attempt, wait in ((1, 10.0), (2, 20.0)):
             end = replace(ended(0, attempt, Ending.NODE_LOST), cause="machine", seconds=0.0, message="No space left")
             w.say(end, JobStopped(job=0, attempt=attempt, steps=0.0))
-            assert w.held() == {}
-            assert row(w, 0).waits == "backoff"
-            w.turn(wait - 0.5)
-            assert w.held() == {}
-            w.turn(0.6)
-            assert w.held() == {0: (0,)}
+            waits_for(w, wait)
         assert entry(w, 0).outcome == ""
 
 

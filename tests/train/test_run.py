@@ -123,34 +123,46 @@ def test_saves_follow_the_clock_and_old_checkpoints_go(tmp_path: Path) -> None:
     assert [p.name for p in sorted(tmp_path.iterdir())] == ["step-000000000005", "step-000000000006"]
 
 
+def lockstep(ranks: int, work: Callable[[int, Any], object]) -> list[object]:
+    """Each rank in a thread of its own, agreeing with the others; what it returned, or its error."""
+    barrier, shared, out = Barrier(ranks), [[0.0]] * ranks, [object()] * ranks
+
+    def rank(number: int) -> None:
+        def agree(values: Sequence[float]) -> Sequence[float]:
+            shared[number] = list(values)
+            barrier.wait(30)
+            maxima = [max(column) for column in zip(*shared)]
+            barrier.wait(30)
+            return maxima
+
+        try:
+            out[number] = work(number, agree)
+        except RuntimeError as error:
+            out[number] = str(error)
+
+    threads = [Thread(target=rank, args=(n,)) for n in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return out
+
+
 def test_all_ranks_stop_at_the_same_step_although_one_alone_was_told(tmp_path: Path) -> None:
     ranks, total = 3, 4000
-    barrier, shared = Barrier(ranks), [[0.0]] * ranks
-    runs: list[Run] = []
 
-    def loop(rank: int) -> None:
-        def agree(values: Sequence[float]) -> Sequence[float]:
-            shared[rank] = list(values)
-            barrier.wait(30)
-            top = [max(column) for column in zip(*shared)]
-            barrier.wait(30)
-            return top
-
+    def loop(rank: int, agree: Any) -> Run:
         state = Sum()
         mine = Run(
             state.save, state.load, checkpoints=tmp_path, agree=agree, leave=False, check_every_s=0.001,
             world=World(rank=rank, world_size=ranks),
         )  # fmt: skip
-        runs.append(mine)
         for step in mine.steps(total):
             if rank == 1 and step == 50:
                 mine._signalled = True
+        return mine
 
-    threads = [Thread(target=loop, args=(rank,)) for rank in range(ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    runs: list[Any] = lockstep(ranks, loop)
     assert len({mine.step for mine in runs}) == 1
     assert 51 <= runs[0].step < total
     latest = Checkpoints(tmp_path).latest()
@@ -297,31 +309,6 @@ def test_a_loop_of_its_own_says_epochs_and_batch_size(tmp_path: Path) -> None:
     made.observe(3, epochs=1.2, batch_size=64)
     rows = [json.loads(line) for line in (tmp_path / "run" / "reports" / "reports.jsonl").read_text().splitlines()]
     assert [(row["epochs"], row["batch"]) for row in rows] == [(0.5, 32), (1.2, 64)]
-
-
-def lockstep(ranks: int, work: Callable[[int, Any], object]) -> list[object]:
-    """Each rank in a thread of its own, agreeing with the others; what it returned, or its error."""
-    barrier, shared, out = Barrier(ranks), [[0.0]] * ranks, [object()] * ranks
-
-    def rank(number: int) -> None:
-        def agree(values: Sequence[float]) -> Sequence[float]:
-            shared[number] = list(values)
-            barrier.wait(10)
-            maxima = [max(column) for column in zip(*shared)]
-            barrier.wait(10)
-            return maxima
-
-        try:
-            out[number] = work(number, agree)
-        except RuntimeError as error:
-            out[number] = str(error)
-
-    threads = [Thread(target=rank, args=(n,)) for n in range(ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    return out
 
 
 @pytest.mark.parametrize("shared", [True, False])
