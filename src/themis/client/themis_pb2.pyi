@@ -284,7 +284,7 @@ class Attempt(_message.Message):
     def __init__(self, number: _Optional[int] = ..., ending: _Optional[str] = ..., cause: _Optional[str] = ..., code: _Optional[int] = ..., seconds: _Optional[float] = ..., steps: _Optional[float] = ..., killed: _Optional[bool] = ..., message: _Optional[str] = ..., ended: _Optional[float] = ...) -> None: ...
 
 class JobInfo(_message.Message):
-    __slots__ = ("id", "name", "state", "attempt", "gpus", "nodes", "steps", "total", "until", "command", "attempts")
+    __slots__ = ("id", "name", "state", "attempt", "gpus", "nodes", "steps", "total", "until", "command", "attempts", "outcome", "gpu_hours")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -296,6 +296,8 @@ class JobInfo(_message.Message):
     UNTIL_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    GPU_HOURS_FIELD_NUMBER: _ClassVar[int]
     id: int
     name: str
     state: str
@@ -307,7 +309,9 @@ class JobInfo(_message.Message):
     until: float
     command: _containers.RepeatedScalarFieldContainer[str]
     attempts: _containers.RepeatedCompositeFieldContainer[Attempt]
-    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., gpus: _Optional[_Iterable[int]] = ..., nodes: _Optional[_Iterable[str]] = ..., steps: _Optional[float] = ..., total: _Optional[float] = ..., until: _Optional[float] = ..., command: _Optional[_Iterable[str]] = ..., attempts: _Optional[_Iterable[_Union[Attempt, _Mapping]]] = ...) -> None: ...
+    outcome: str
+    gpu_hours: float
+    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., gpus: _Optional[_Iterable[int]] = ..., nodes: _Optional[_Iterable[str]] = ..., steps: _Optional[float] = ..., total: _Optional[float] = ..., until: _Optional[float] = ..., command: _Optional[_Iterable[str]] = ..., attempts: _Optional[_Iterable[_Union[Attempt, _Mapping]]] = ..., outcome: _Optional[str] = ..., gpu_hours: _Optional[float] = ...) -> None: ...
 
 class AppReply(_message.Message):
     __slots__ = ("app",)

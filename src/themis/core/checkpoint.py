@@ -33,7 +33,7 @@ _DERIVED = frozenset(
         "book", "settings", "forecaster", "outlines", "speeds", "machines", "gpu_types", "racks", "machine_size",
         "machine_type", "machine_rack", "machine_slot", "gpu_machine", "gpu_slot", "app_specs", "job_specs", "regimes",
         "curves", "rounds", "apps", "jobs", "measured", "machine_first", "machines_of", "machine_of", "slot_of",
-        "type_of", "leased_to", "occupied_by",
+        "type_of", "leased_to", "occupied_by", "jobs_in_system",
     }
 )  # fmt: skip
 """Attributes of the state that are saved in a way of their own, or follow from others."""
@@ -118,8 +118,9 @@ def _fill(core: Scheduler, saved: Mapping[str, Any]) -> None:
         value = unpack(packed)
         if name in _FILLED:
             getattr(s, name)[:] = value
-        elif hasattr(s, name):
+        elif hasattr(s, name) and name not in _DERIVED:
             setattr(s, name, value)
+    s.jobs_in_system = s.count_jobs()
 
 
 def _table(table: Table) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from themis.core.leases import Freed, Leases
 from themis.core.offer import Offer
 from themis.core.place import Placed, place
 from themis.core.state import EPS, State
-from themis.core.tables import Status
+from themis.core.tables import OUTCOMES, Status
 from themis.core.validate import validate
 from themis.forecast.rules import FORECASTER, Forecaster
 from themis.model.answers import Answer, Ask, GpuGrant, RoundPlan, Solved, TimeShare
@@ -293,7 +293,13 @@ class Scheduler:
         s.jobs_in_system -= 1
         steps = float(s.jobs.done[j])
         alone = regimes.isolated_s(s, j, steps)
-        self.out.append(JobEnded(app=int(s.jobs.app[j]), job=j, outcome=outcome, steps=steps, isolated_s=alone))
+        s.jobs.outcome[j] = OUTCOMES.index(outcome)
+        self.out.append(
+            JobEnded(
+                app=int(s.jobs.app[j]), job=j, outcome=outcome, steps=steps, isolated_s=alone,
+                gpu_seconds=float(s.jobs.attained[j]),
+            )
+        )  # fmt: skip
 
     def _cancel(self, a: int) -> None:
         s = self.state
@@ -302,11 +308,12 @@ class Scheduler:
         if s.apps.held[a]:
             s.take_back(a)
         for j in s.app_jobs(a).tolist():
+            if s.jobs.status[j] == Status.ENDED:
+                continue
             if s.jobs.status[j] == Status.RUNNING:
                 self.leases.revoke(j, "cancelled", Status.ENDED)
-            if s.jobs.status[j] != Status.ENDED:
-                s.jobs.status[j] = Status.ENDED
-                self._end(j, "cancelled")
+            s.jobs.status[j] = Status.ENDED
+            self._end(j, "cancelled")
         s.plan = None
         self._finish(a, "cancelled")
 

@@ -352,6 +352,11 @@ class State:
     def _unfinished(self, a: int) -> int:
         return int((self.jobs.status[self.app_jobs(a)] != ENDED).sum())
 
+    def count_jobs(self) -> int:
+        """Jobs in the system, counted anew: unfinished ones of apps that nobody holds."""
+        t = self.jobs
+        return int(((t.status[: t.size] != ENDED) & (self.apps.held[t.app[: t.size]] == 0)).sum())
+
     def averages(self, rows: Int) -> tuple[Float, Float]:
         """(N_avg, R_C) of these apps from their arrival to now; at elapsed 0 the values of this instant."""
         t = self.apps

@@ -29,6 +29,9 @@ class Status(IntEnum):
 WAITING, RUNNING, ENDED = int(Status.WAITING), int(Status.RUNNING), int(Status.ENDED)
 """As plain numbers, for what is asked a million times: a member of an enumeration takes ten times as long to look up."""
 
+OUTCOMES = ("", "completed", "stopped", "cancelled", "failed")
+"""How a job ended, as ``JobEnded`` says it; the column has the position."""
+
 
 class Table:
     """Rows that are only ever appended; subclasses name their float and int columns.
@@ -143,7 +146,7 @@ class Jobs(Table):
     )  # fmt: skip
     ints = (
         "app", "config", "gpus_min", "gpus_max", "status", "attempt", "locality", "gpus", "regime", "gpu_type", "bracket",
-        "rung", "order",
+        "rung", "order", "outcome",
     )  # fmt: skip
 
     done: Float
@@ -181,5 +184,7 @@ class Jobs(Table):
     bracket: Int
     """Of its app's sweep, counted from 0; ``rung`` : the rung of the bracket that it is in, or ended in."""
     rung: Int
+    outcome: Int
+    """How it ended, a position in ``OUTCOMES``; 0 while it has not, or where an older version ended it."""
     order: Int
     """Below 0 where its app's own scheduler said in which order its jobs get gangs: the lowest first."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, dataclass_transform
 
 from themis.model.cluster import Machine
-from themis.model.units import Seconds
+from themis.model.units import GpuSeconds, Seconds
 from themis.model.workload import App
 
 if TYPE_CHECKING:
@@ -339,6 +339,8 @@ class JobEnded:
     """Announcement: the job will not run again. ``outcome``: completed | stopped (by its tuner) | cancelled | failed.
 
     ``isolated_s`` : what its steps take alone on its most GPUs of the fastest type, placed best; 0 in logs from before.
+    ``gpu_seconds`` : what it held in all its leases; None in logs from before, which also lack the ends of jobs that ran when
+    their app was cancelled.
     """
 
     app: int
@@ -346,6 +348,7 @@ class JobEnded:
     outcome: str
     steps: float
     isolated_s: Seconds = 0.0
+    gpu_seconds: GpuSeconds | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -416,6 +419,24 @@ Command: TypeAlias = (
 
 def agrees(logged: Command, drawn: Command | None) -> bool:
     """Whether a logged command is the one that is drawn now, but for what older logs did not hold yet."""
-    if isinstance(logged, JobEnded) and isinstance(drawn, JobEnded) and not logged.isolated_s:
-        return logged == replace(drawn, isolated_s=0.0)
+    if isinstance(logged, JobEnded) and isinstance(drawn, JobEnded):
+        drawn = replace(
+            drawn, isolated_s=drawn.isolated_s if logged.isolated_s else 0.0,
+            gpu_seconds=None if logged.gpu_seconds is None else drawn.gpu_seconds,
+        )  # fmt: skip
     return logged == drawn
+
+
+def unsaid(logged: Event | Command, drawn: Command) -> bool:
+    """Whether older logs leave ``drawn`` out here: the end of a job that ran when its app was cancelled.
+
+    What follows in such a log is the rest of that cancellation.
+    """
+    if not isinstance(drawn, JobEnded) or drawn.outcome != "cancelled":
+        return False
+    match logged:
+        case Revoke(app=drawn.app, cause="cancelled") | AppFinished(app=drawn.app, outcome="cancelled"):
+            return True
+        case JobEnded(app=drawn.app, outcome="cancelled", gpu_seconds=None):
+            return logged.job != drawn.job
+    return False

@@ -174,10 +174,9 @@ class Fold:
 
     def _finished(self, time: Seconds, event: AppFinished) -> None:
         app = self.ledger.apps[event.app]
-        for job in sorted(
-            j for bracket in app.brackets for j in bracket.alive
-        ):  # none, unless the log left their ends out
-            self._wanted(self.ledger.end(job))
+        # None are left, unless an older log left out the ends of jobs that ran when their app was cancelled.
+        for job in sorted(j for bracket in app.brackets for j in bracket.alive):
+            self._ended(time, events.JobEnded(app=event.app, job=job, outcome=event.outcome, steps=math.nan))
         app.finish, app.end = time, event
         self.levels.active -= 1
         if not self.levels.active:

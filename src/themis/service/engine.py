@@ -39,6 +39,7 @@ from themis.model.events import (
     Wake,
     WakeAt,
     agrees,
+    unsaid,
 )  # fmt: skip
 from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
@@ -274,6 +275,8 @@ class Engine:
             if isinstance(record, Header):
                 continue
             if isinstance(record, Command):
+                while pending and unsaid(record, pending[0]):
+                    pending.popleft()
                 if not pending or not agrees(record, pending.popleft()):
                     raise self._differs(count, record)
                 self._remember(record)

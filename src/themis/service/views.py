@@ -10,7 +10,7 @@ import numpy as np
 from themis.client import themis_pb2 as pb
 from themis.core import snapshot as snapshots
 from themis.core.state import State
-from themis.core.tables import Status
+from themis.core.tables import OUTCOMES, Status
 from themis.errors import InputError, UnknownName
 from themis.fairness.finish_time import FinishTime, Form
 from themis.model.units import NONE
@@ -148,7 +148,8 @@ def _job_row(arbiter: Arbiter, s: State, j: int, argv: Iterable[str]) -> pb.JobI
     row = pb.JobInfo(
         id=j, name=s.job_specs[j].name, state="stopping" if stopping else _JOB_STATES[Status(int(t.status[j]))],
         attempt=int(t.attempt[j]), gpus=gpus, nodes=sorted({s.machines[s.gpu_machine[g]].name for g in gpus}),
-        steps=steps, total=float(t.total[j]), command=argv,
+        steps=steps, total=float(t.total[j]), command=argv, outcome=OUTCOMES[int(t.outcome[j])],
+        gpu_hours=float(t.attained[j] + t.gpus[j] * max(s.now - t.since[j], 0.0)) / 3600,
     )  # fmt: skip
     if np.isfinite(t.until[j]):
         row.until = arbiter.epoch + float(t.until[j])

@@ -27,6 +27,7 @@ from themis.model.events import (
     Wake,
     WakeAt,
     agrees,
+    unsaid,
 )
 from themis.model.log import read_log
 from themis.model.settings import Settings
@@ -143,6 +144,8 @@ class _Replay:
         self.counts["commands"] += 1
         while not self.pending and self.wakes and self.wakes[0] <= time:
             self._wake()
+        while self.pending and unsaid(record, self.pending[0]):
+            self.pending.popleft()
         replayed = self.pending.popleft() if self.pending else None
         return None if agrees(record, replayed) and self.now == time else self._difference(time, record, replayed)
 

@@ -1,0 +1,91 @@
+"""How each job of a cancelled app ended, and what it had: in the journal, to callers, in reports and replays."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from fake import World, request, world
+
+from themis.model.events import JobEnded
+from themis.model.log import read_log
+from themis.report.metrics import Fold
+from themis.service import views
+from themis.service.journal import Journal, export
+from themis.service.submission import submit
+from themis.sim.replay import replay
+
+SOLD = dict.fromkeys((0, 1), 10.0) | {2: 0.0}
+"""GPU-seconds of each job: two run for 5 s on 2 GPUs each, one waits."""
+
+
+def cancelled(w: World) -> None:
+    """An app of three jobs, two of which run, is cancelled after five seconds."""
+    w.ask(lambda a: submit(a, request("a", gpus=(2, 2), jobs=3)))
+    w.turn()
+    assert sorted(w.held()) == [0, 1]
+    w.turn(5.0)
+    w.ask(lambda a: a.cancel(0))
+
+
+def as_before(journal: Path) -> None:
+    """Rewrite the journal as versions did that left out the ends of jobs that ran."""
+    j = Journal(journal)
+    with j.turn():
+        rows = j.db.execute("SELECT number, line FROM records WHERE kind = 'JobEnded'").fetchall()
+        for number, line in rows:
+            record = json.loads(line)
+            del record["gpu_seconds"]
+            if record["job"] in (0, 1):
+                j.db.execute("DELETE FROM records WHERE number = ?", (number,))
+            else:
+                j.db.execute("UPDATE records SET line = ? WHERE number = ?", (json.dumps(record).encode(), number))
+        j.db.execute("DELETE FROM checkpoints")
+    j.close()
+
+
+def test_jobs_that_ran_when_their_app_was_cancelled_end_as_all_others(tmp_path: Path) -> None:
+    with world(tmp_path, 4, lease_s=60.0) as w:
+        cancelled(w)
+        ended = [r for _, r in w.arbiter.journal.records() if isinstance(r, JobEnded)]
+        assert {r.job: r.gpu_seconds for r in ended} == pytest.approx(SOLD)
+        assert {r.outcome for r in ended} == {"cancelled"}
+        shown = w.ask(lambda a: views.show(a, "0")).jobs
+        assert {j.id: (j.state, j.outcome) for j in shown} == dict.fromkeys(range(3), ("ended", "cancelled"))
+        assert {j.id: 3600 * j.gpu_hours for j in shown} == pytest.approx(SOLD)
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_reports_and_replays_tell_how_they_ended(tmp_path: Path, older: bool) -> None:
+    with world(tmp_path, 4, lease_s=60.0) as w:
+        cancelled(w)
+    if older:
+        as_before(tmp_path / "journal.db")
+    log = tmp_path / "log.jsonl"
+    export(tmp_path / "journal.db", log)
+    assert replay(log).difference is None
+    fold = Fold()
+    for time, record in read_log(log):
+        fold.add(time, record)
+    jobs = fold.result().jobs
+    assert jobs.outcome == ("cancelled",) * 3
+    assert jobs.gpu_seconds.tolist() == pytest.approx(list(SOLD.values()))
+    assert jobs.finish.tolist() == pytest.approx([5.0] * 3, abs=0.1)
+    with world(tmp_path, 4, lease_s=60.0, clock=[1020.0]) as w:
+        assert w.arbiter.state.jobs_in_system == 0
+        assert [j.outcome for j in w.ask(lambda a: views.show(a, "0")).jobs] == ["cancelled"] * 3
+
+
+def test_a_log_whose_command_differs_is_found_although_ends_may_be_missing(tmp_path: Path) -> None:
+    with world(tmp_path, 4, lease_s=60.0) as w:
+        cancelled(w)
+    as_before(tmp_path / "journal.db")
+    log, wrong = tmp_path / "log.jsonl", tmp_path / "wrong.jsonl"
+    export(tmp_path / "journal.db", log)
+    lines = [
+        line.replace('"outcome":"cancelled","jct"', '"outcome":"failed","jct"') for line in log.read_text().splitlines()
+    ]
+    wrong.write_text("\n".join(lines) + "\n")
+    assert wrong.read_text() != log.read_text()
+    assert replay(wrong).difference is not None
