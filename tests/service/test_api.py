@@ -267,6 +267,8 @@ def test_the_commands_print_what_the_service_knows(
     said = capfd.readouterr()
     assert json.loads(said.out[said.out.index("[") :])[0]["state"] == "cancelled"
     assert "unknown app 'nosuch'" in said.err
+    assert [themis("wait", *names) for names in (["first"], ["first", "second"], ["first", "nosuch"])] == [0, 1, 2]
+    assert "cancelled." in capfd.readouterr().err
     for verb in (["queue"], ["history"], ["share"], ["usage"], ["nodes"], ["events"]):
         assert themis(*verb, "--user", "nobody", "-o", "yaml") == 0, verb
     assert themis("run", "--gpus", "two", "--", "true") == 2

@@ -1,10 +1,12 @@
-"""The verbs that change something in the live service: submit, run, cancel, hold, resume, drain, undrain."""
+"""The verbs that change something in the live service: submit, run, wait, cancel, hold, resume, drain, undrain."""
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,11 +21,14 @@ from themis.cli.rows import (
     Owner,
     check_output,
     connect,
-    copy_logs,
     show_rows,
 )  # fmt: skip
+from themis.cli.waiting import Teller, copy_logs
 from themis.console import err, say_red
 from themis.errors import InputError
+
+if TYPE_CHECKING:
+    from themis.client import themis_pb2 as pb
 
 
 def run(
@@ -67,12 +72,47 @@ def run(
             print(made.app)
             return
         err.print(f"App {made.app}, {made.name}. Ctrl-C stops following, not the app.", highlight=False)
-        copy_logs(client, made.app, follow=True)
+        copy_logs(client, made.app, follow=True, submitted=True)
         ended = client.wait(made.app)
-    why = f": {ended.reason}" if ended.reason else "."
-    err.print(f"App {made.app} {ended.state}{why}", markup=False, highlight=False, soft_wrap=True)
-    if ended.state != "completed":
+    if not _over(ended):
         raise typer.Exit(1)
+
+
+def wait(
+    apps: AppNames,
+    timeout: Annotated[str, typer.Option(metavar="DURATION", help="Such as 2h; default: for ever.")] = "",
+    home: Home = None,
+) -> None:
+    """Wait until apps are over; says from time to time, at a terminal, what is waited for.
+
+    Exit code 0 if all completed, else 1.
+
+    Example: [cyan]themis wait prepare train && ./publish.sh[/cyan]
+    """
+    from themis.jobs.sizes import Unreadable, duration
+
+    try:
+        end = time.monotonic() + (duration(timeout) if timeout else math.inf)
+    except Unreadable as expected:
+        raise InputError(f"--timeout is {timeout!r}, expected {expected}.") from None
+    completed = True
+    with connect(home) as client:
+        numbers = [
+            client.show(app).app.id for app in apps
+        ]  # before any is waited for: a name that is wrong is told at once
+        client.patience_s = None
+        for number in numbers:
+            tell = Teller().look if err.is_terminal else None
+            completed &= _over(client.wait(number, timeout_s=end - time.monotonic(), tell=tell))
+    if not completed:
+        raise typer.Exit(1)
+
+
+def _over(ended: pb.App) -> bool:
+    """Say how an app ended; whether it completed."""
+    why = f": {ended.reason}" if ended.reason else "."
+    err.print(f"App {ended.id} {ended.state}{why}", markup=False, highlight=False, soft_wrap=True)
+    return bool(ended.state == "completed")
 
 
 def submit(

@@ -25,12 +25,12 @@ from themis.cli.rows import (
     check_output,
     clock,
     connect,
-    copy_logs,
     dump,
     show_list,
     show_rows,
     why_now,
 )  # fmt: skip
+from themis.cli.waiting import copy_logs
 from themis.console import out
 
 # ---- apps ----------------------------------------------------------------------------------------------------------

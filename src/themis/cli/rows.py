@@ -120,13 +120,6 @@ def dump(value: object, output: str) -> None:
     print(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), end="")
 
 
-def copy_logs(client: Client, app: str | int, **which: Any) -> None:
-    """Print what a rank wrote, as it is."""
-    for data in client.logs(app, **which):
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-
-
 def clock(time: float) -> str:
     """Seconds since 1970 in local time."""
     return datetime.fromtimestamp(time).strftime("%Y-%m-%d %H:%M:%S")
@@ -197,9 +190,12 @@ def why_now(found: Any) -> list[str]:
         lines += [f"  ahead: app {a.app}, {a.name} of {a.user}, rho {a.rho:.2f}" for a in found.ahead[:5]]
         lines += [f"  ahead: {found.position - 6} more"] if found.position > 6 else []
     if found.HasField("start_median"):
+        earliest = clock(found.start_earliest)
         latest = clock(found.start_latest) if found.HasField("start_latest") else "much later"
+        # One second is all that a clock on the wall shows.
+        between = f", between {earliest} and {latest}" if earliest != latest else ""
         lines.append(
-            f"Its next GPUs are expected at {clock(found.start_median)}, between {clock(found.start_earliest)} and {latest} "
+            f"Its next GPUs are expected at {clock(found.start_median)}{between} "
             f"({found.simulations} simulations, nobody else coming)."
         )
     return lines

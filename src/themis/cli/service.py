@@ -16,7 +16,7 @@ from themis.errors import InputError, counted
 def register(app: typer.Typer) -> None:
     """Add the verbs."""
     for verb in (
-        up, check, doctor, act.submit, ask.queue, ask.show, ask.why, ask.share, ask.logs, act.cancel,
+        up, check, doctor, act.submit, ask.queue, ask.show, ask.why, ask.share, ask.logs, act.wait, act.cancel,
         act.hold, act.resume, ask.nodes, act.drain, act.undrain, ask.usage, ask.history,
         ask.events,
     ):  # fmt: skip

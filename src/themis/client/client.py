@@ -162,8 +162,14 @@ class Client:
         """An app with its jobs and their attempts."""
         return cast(pb.ShowReply, self._call("Show", _ref(app)))
 
-    def wait(self, app: int | str, *, timeout_s: float = float("inf"), poll_s: float = 0.5) -> pb.App:
-        """Until the app is over, however often the arbiter starts anew meanwhile; Unavailable after ``timeout_s``."""
+    def wait(
+        self, app: int | str, *, timeout_s: float = float("inf"), poll_s: float = 0.5,
+        tell: Callable[[pb.App], None] | None = None,
+    ) -> pb.App:  # fmt: skip
+        """Until the app is over, however often the arbiter starts anew meanwhile; Unavailable after ``timeout_s``.
+
+        ``tell`` : called with the app each time that it is found not to be over.
+        """
         end = time.monotonic() + timeout_s
         while True:
             found = self.show(app).app
@@ -171,6 +177,8 @@ class Client:
                 return found
             if time.monotonic() > end:
                 raise Unavailable(f"app {app} is still {found.state} after {timeout_s:g} s.")
+            if tell is not None:
+                tell(found)
             time.sleep(poll_s)
 
     def logs(
