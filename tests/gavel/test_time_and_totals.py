@@ -83,7 +83,7 @@ def test_a_level_that_nothing_limits_is_its_ceiling_with_gpus_to_spare() -> None
     roomy = Problem.of(np.ones((2, 1)), np.ones(2, np.int64), np.array([5.0]))
     found = highest_level(roomy, lambda t: np.full(2, t), 1.0)
     assert (found.level, found.price.tolist()) == (1.0, [0.0])
-    assert np.isinf(found.marginal).all()
+    assert np.isinf(found.marginal()).all()
 
 
 def test_fifo_runs_the_first_jobs_on_their_fastest_types() -> None:

@@ -13,12 +13,29 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.sparse import csc_array
 
+from themis.errors import NotSolved
 from themis.gavel.problem import Problem
 from themis.model.units import Float, Int
 from themis.solvers.columns import ColumnProgram
 
 CELLS = 300
 """Up to so many (job, type) with a rate it is the quicker way: some 100 jobs on three types."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Straight:
+    """The highest level of needs in straight lines.
+
+    Attributes
+    ----------
+    level : what ``x`` [J, K] reaches; ``bound`` : what the prices prove that no shares exceed.
+    worth : [M], of each pool, summing to 1 (zeros where no pool is full).
+    """
+
+    level: float
+    bound: float
+    x: Float
+    worth: Float
 
 
 @dataclass(slots=True)
@@ -37,27 +54,55 @@ class LeastUse:
     program: ColumnProgram | None = None
 
     def _build(self, need: Float) -> ColumnProgram:
+        jobs, pools = self.problem.jobs, len(self.problem.workers)
+        return self._program(2 * jobs + np.arange(pools), -np.ones(pools), -1.0, need, np.zeros(pools))
+
+    def _program(self, rows: Int, values: Float, gain: float, need: Float, room: Float) -> ColumnProgram:
+        """A first column with these entries, then the shares of each (job, type) with a rate."""
         problem, jobs, pools = self.problem, self.problem.jobs, len(self.problem.workers)
         self.job, self.kind = np.nonzero(problem.rate > 0)
         cells, pool = len(self.job), problem.pool[self.kind]
-        relative = problem.rate[self.job, self.kind] / self.scale[self.job]
-        rows = np.stack([self.job, jobs + self.job, 2 * jobs + pool], axis=1)
-        values = np.stack([relative, np.ones(cells), problem.gpus[self.job] / problem.workers[pool]], axis=1)
-        shape, start = (2 * jobs + pools, cells + 1), pools + 3 * np.arange(cells + 1)
+        index, value = np.empty((cells, 3), dtype=np.int64), np.ones((cells, 3))
+        index[:, 0], index[:, 1], index[:, 2] = self.job, jobs + self.job, 2 * jobs + pool
+        value[:, 0] = problem.rate[self.job, self.kind] / self.scale[self.job]
+        value[:, 2] = problem.gpus[self.job] / problem.workers[pool]
+        start = np.concatenate([[0], len(rows) + 3 * np.arange(cells + 1)])
         matrix = csc_array(
-            (
-                np.concatenate([-np.ones(pools), values.ravel()]),
-                np.concatenate([2 * jobs + np.arange(pools), rows.ravel()]),
-                np.concatenate([[0], start]),
-            ),
-            shape=shape,
+            (np.concatenate([values, value.ravel()]), np.concatenate([rows, index.ravel()]), start),
+            shape=(2 * jobs + pools, cells + 1),
         )
         low = np.concatenate([need, np.full(jobs + pools, -np.inf)])
-        high = np.concatenate([np.full(jobs, np.inf), np.ones(jobs), np.zeros(pools)])
+        high = np.concatenate([np.full(jobs, np.inf), np.ones(jobs), room])
         program = ColumnProgram(low, high)
-        program.add(np.append(-1.0, np.zeros(cells)), matrix)
+        program.add(np.append(gain, np.zeros(cells)), matrix)
         program.tighten()
         return program
+
+    def highest(self, base: Float, slope: Float) -> Straight | None:
+        """The largest t at which every job gets the relative rate ``base + slope t``.
+
+        None where none rises with t, or where rounding has left no room for the base.
+        """
+        problem, jobs = self.problem, self.problem.jobs
+        rising = np.flatnonzero(slope > 0)
+        if not len(rising):
+            return None
+        program = self._program(rising, -slope[rising], 1.0, base, np.ones(len(problem.workers)))
+        try:
+            found = program.solve()
+        except NotSolved:
+            return None
+        x = np.zeros((jobs, problem.types))
+        x[self.job, self.kind] = np.clip(found.x[1:], 0.0, 1.0)
+        # By weak duality, whatever the rounding: a job's price for rate, the pools' for GPUs, the rest for its time.
+        worth, rate = np.maximum(found.duals[2 * jobs :], 0.0), np.maximum(-found.duals[:jobs], 0.0)
+        earned = rate[self.job] * (problem.rate[self.job, self.kind] / self.scale[self.job])
+        pool = problem.pool[self.kind]
+        paid, time = worth[pool] * problem.gpus[self.job] / problem.workers[pool], np.zeros(jobs)
+        np.maximum.at(time, self.job, earned - paid)
+        total = float(worth.sum())
+        bound = (total + float(time.sum()) - float(rate @ base)) / max(float(rate @ slope), 1e-300)
+        return Straight(float(found.x[0]), bound, x, worth / total if total > 0 else worth)
 
     def solve(self, relative: Float) -> tuple[float, Float, Float]:
         """(least utilisation of the fullest pool, shares [J, K] that have it, worth of each pool [M], summing to 1)."""

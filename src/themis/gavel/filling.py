@@ -18,7 +18,7 @@ import numpy as np
 
 from themis.errors import NotSolved
 from themis.gavel.level import highest_level
-from themis.gavel.problem import Need, Problem
+from themis.gavel.problem import Line, Need, Problem
 from themis.model.units import Float
 
 Fill = Callable[[float], Float]
@@ -73,15 +73,19 @@ def water_fill(problem: Problem, unit: Float, grow: Growth, base: Float | None =
         amount = amount + fill(found.level)
         if rounds == 1:
             first, price = amount, found.price
-        stuck |= found.marginal > _FREE * float(np.max(found.marginal, initial=0.0, where=np.isfinite(found.marginal)))
         open_ &= found.price[problem.pool] <= 0.0
-        rate = np.where(stuck[:, None] | open_[None, :], problem.rate, 0.0)
+        if open_.any() and found.price.any():
+            marginal = found.marginal()
+            stuck |= marginal > _FREE * float(np.max(marginal, initial=0.0, where=np.isfinite(marginal)))
+            rate = np.where(stuck[:, None] | open_[None, :], problem.rate, 0.0)
         if stuck.all() or not open_.any() or not found.price.any():
             return Filled(x=found.x, amount=amount, first=first, price=price, rounds=rounds)
     raise NotSolved(f"water filling over {len(problem.workers)} pools needs more rounds than there are pools.")
 
 
 def _need(base: Float, fill: Fill, unit: Float) -> Need:
+    if isinstance(fill, Line):
+        return Line((base + fill.base) * unit, fill.slope * unit, (base + fill.top) * unit)
     return lambda t: (base + fill(t)) * unit
 
 
@@ -89,6 +93,8 @@ def flat(weight: Float) -> Growth:
     """Everybody grows in proportion to its weight."""
 
     def grow(base: Float, room: Float) -> tuple[Fill, float]:
-        return lambda t: np.minimum(weight * t, room), float((room / weight).max(initial=0.0))
+        # Who has no room left stays where it is: that is a straight line too.
+        fill = Line(np.zeros(len(room)), np.where(room > 0, weight, 0.0), room)
+        return fill, float((room / weight).max(initial=0.0))
 
     return grow

@@ -14,11 +14,12 @@ so one price that makes R(t) cost more than 1 proves that t is too high. Two loo
 - outside, t falls to where that price says R(t) costs exactly 1 (Newton's step for a maximum of functions).
 
 It ends when the mixed shares fit: t is then a bound by the price and reached by the shares. Where jobs are few, one
-program over all of them (``direct``) takes the place of the inner loop.
+program over all of them (``direct``) takes the place of the inner loop, and of both where needs are straight lines.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,7 +28,7 @@ from scipy.optimize import brentq
 from themis.errors import NotSolved
 from themis.gavel.direct import CELLS, LeastUse
 from themis.gavel.envelope import Envelope, Kinds, Needs, uses
-from themis.gavel.problem import Need, Problem
+from themis.gavel.problem import Line, Need, Problem
 from themis.model.units import NONE, Float
 from themis.solvers.mixture import Mixture
 
@@ -55,14 +56,14 @@ class Level:
     level : t, which no shares can exceed by the proof of ``price``, and which ``x`` reaches but for ``FITS``.
     x : Float[J, K], shares that reach R(t).
     price : Float[M], of one GPU; zeros where the ceiling was reached with GPUs to spare.
-    marginal : Float[J], what a little more rate than R_j(t) would cost; infinite for jobs at their fastest.
+    marginal : gives Float[J], what a little more rate than R_j(t) would cost; infinite for jobs at their fastest.
     solves : prices tried.
     """
 
     level: float
     x: Float
     price: Float
-    marginal: Float
+    marginal: Callable[[], Float]
     solves: int
 
 
@@ -113,8 +114,14 @@ class _Search:
         if not self.problem.active.any():
             nothing = np.zeros((self.problem.jobs, self.problem.types))
             return Level(
-                level=ceiling, x=nothing, price=np.zeros(pools), marginal=np.full(self.problem.jobs, np.inf), solves=0
+                level=ceiling,
+                x=nothing,
+                price=np.zeros(pools),
+                marginal=lambda: np.full(self.problem.jobs, np.inf),
+                solves=0,
             )
+        if self.direct is not None and isinstance(need, Line) and (found := self._straight(need)) is not None:
+            return found
         if self.direct is None:
             self._try(start / start.sum())
             for m in np.flatnonzero(usable):
@@ -134,10 +141,33 @@ class _Search:
         top = np.where(relative >= 1 - 1e-9, np.inf, 0.0)
         if binding == NONE:
             price = np.zeros(len(self.problem.workers))
-            return Level(level=level, x=x, price=price, marginal=top, solves=self.solves)
-        share = np.where(self.tried[binding].share > _FREE, self.tried[binding].share, 0.0)
-        marginal = self.tried[binding].envelope.marginal(relative)
-        return Level(level=level, x=x, price=self._per_gpu(share), marginal=marginal, solves=self.solves)
+            return Level(level=level, x=x, price=price, marginal=lambda: top, solves=self.solves)
+        return self._priced(level, x, relative, self.tried[binding].share)
+
+    def _priced(self, level: float, x: Float, relative: Float, share: Float) -> Level:
+        kinds, pool = self.kinds, self.problem.pool
+
+        def marginal() -> Float:
+            return Envelope.at(kinds, self._per_gpu(share)[pool]).marginal(relative)
+
+        price = self._per_gpu(np.where(share > _FREE, share, 0.0))
+        return Level(level=level, x=x, price=price, marginal=marginal, solves=self.solves)
+
+    def _straight(self, need: Line) -> Level | None:
+        """One program for needs in straight lines, as long as none of them has come to its end by the level found."""
+        assert self.direct is not None
+        self.solves += 1
+        found = self.direct.highest(need.base * self.per_scale, need.slope * self.per_scale)
+        # Whoever has come to its end there rises no more while the others may.
+        if found is None or (need.slope * found.bound >= (need.top - need.base) * (1.0 - 1e-9))[need.slope > 0].any():
+            return None
+        used = self.problem.usage(found.x)
+        over = float(
+            np.divide(used, self.problem.workers, out=np.zeros(len(used)), where=self.problem.workers > 0).max()
+        )
+        if found.bound - found.level > FITS * found.bound or over > 1.0 + FITS:
+            return None
+        return self._priced(found.bound, found.x / max(over, 1.0), self._relative(need(found.bound)), found.worth)
 
     def _relative(self, rate: Float) -> Float:
         out: Float = np.minimum(np.maximum(rate * self.per_scale, 0.0), 1.0)

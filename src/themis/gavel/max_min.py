@@ -9,7 +9,7 @@ import numpy as np
 
 from themis.gavel.filling import flat, water_fill
 from themis.gavel.level import highest_level
-from themis.gavel.problem import Problem, Shares
+from themis.gavel.problem import Alike, Line, Problem, Shares
 from themis.model.units import Float
 
 
@@ -41,7 +41,7 @@ def max_min(problem: Problem, weight: Float, *, fill: bool = True) -> Shares:
     unit = weight * normalised_unit(problem)
     safe = np.where(able, unit, 1.0)
     ceiling = float((problem.fastest / safe)[able].min(initial=np.inf)) if able.any() else 0.0
-    found = highest_level(problem, lambda t: t * unit, ceiling)
+    found = highest_level(problem, Line(np.zeros(problem.jobs), unit, problem.fastest), ceiling)
     x = found.x
     if fill and able.any():
         x = water_fill(problem, safe, flat(np.ones(problem.jobs)), np.where(able, found.level, 0.0)).x
@@ -54,10 +54,11 @@ def max_min_water_filling(problem: Problem, weight: Float) -> Shares:
     Its objective is the least one; the bound is the proof of that level.
     """
     unit = normalised_unit(problem)
-    found = water_fill(problem, unit, flat(weight))
-    able = problem.active
-    bound = float((found.amount / weight)[able].min(initial=np.inf)) if able.any() else 0.0
-    return Shares(x=found.x, objective=least(problem, weight, found.x), bound=bound, price=found.price)
+    groups = Alike.by(problem.rate, problem.gpus, weight)
+    found = water_fill(groups.merged(problem), unit[groups.first], flat(weight[groups.first]))
+    able, x, amount = problem.active, found.x[groups.of], found.amount[groups.of]
+    bound = float((amount / weight)[able].min(initial=np.inf)) if able.any() else 0.0
+    return Shares(x=x, objective=least(problem, weight, x), bound=bound, price=found.price)
 
 
 def least(problem: Problem, weight: Float, x: Float) -> float:

@@ -20,6 +20,24 @@ Need = Callable[[float], Float]
 """Rate [J] that every job needs at a level; rises with the level, never beyond a job's fastest rate."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Line:
+    """A need that rises in a straight line until it stops: one program then finds the highest level.
+
+    Attributes
+    ----------
+    base, slope, top : [J], rates; ``min(base + slope t, top)`` is needed at level t.
+    """
+
+    base: Float
+    slope: Float
+    top: Float
+
+    def __call__(self, level: float) -> Float:
+        """[J], the need."""
+        return np.minimum(self.base + self.slope * level, self.top)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Problem:
     """Jobs J that share GPUs of types K, which belong to pools M.
@@ -124,6 +142,36 @@ class Problem:
         """Shape [J], effective throughput: sum over types of rate times share."""
         out: Float = (self.rate * x).sum(axis=1)
         return out
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Alike:
+    """Jobs grouped with those that no problem can tell from them: what one of a group gets in an optimum, all may get.
+
+    Attributes
+    ----------
+    first : [C], a job of each group, in order of first appearance. ``of`` : [J], the group of each job.
+    """
+
+    first: Int
+    of: Int
+
+    @classmethod
+    def by(cls, *columns: Float | Int) -> Alike:
+        """Jobs with the same numbers in all of these columns, [J] or [J, n]."""
+        table = np.ascontiguousarray(np.column_stack(columns), dtype=np.float64)
+        keys: list[bytes] = table.view(f"V{table.itemsize * table.shape[1]}").ravel().tolist()
+        seen: dict[bytes, int] = {}
+        of = np.array([seen.setdefault(key, len(seen)) for key in keys], dtype=np.int64)
+        first = np.zeros(len(seen), dtype=np.int64)
+        first[of[::-1]] = np.arange(len(of))[::-1]
+        return cls(first, of)
+
+    def merged(self, problem: Problem) -> Problem:
+        """One job for each group, on the GPUs of all of them together."""
+        rows, members = self.first, np.bincount(self.of, minlength=len(self.first))
+        gpus = problem.gpus[rows] * members
+        return Problem(rate=problem.rate[rows], gpus=gpus, workers=problem.workers, pool=problem.pool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
