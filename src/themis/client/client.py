@@ -24,6 +24,8 @@ from themis.client.home import default_home, read_endpoint, read_token
 from themis.errors import InputError, ThemisError
 
 OVER = ("completed", "cancelled", "failed")
+STUCK = "cannot be written"
+"""In the words of an arbiter that waits for room on its disk."""
 RETRY_S = 0.2
 
 
@@ -266,8 +268,10 @@ class Client:
                 away = error.code() is grpc.StatusCode.UNAVAILABLE
                 if not away or time.monotonic() + RETRY_S > began + patient:
                     raise self._in_words(error) from None
+                said = _stuck(error)
             if not waiting:
-                self.on_wait(f"No arbiter answers at {self.address}; waiting up to {patient:g} s for it to come back.")
+                what = f"The arbiter says: {said} Waiting" if said else f"No arbiter answers at {self.address}; waiting"
+                self.on_wait(f"{what} up to {patient:g} s for it to come back.")
                 waiting = True
             time.sleep(RETRY_S)
 
@@ -282,6 +286,8 @@ class Client:
     def _in_words(self, error: grpc.RpcError) -> ThemisError:
         code = grpc.StatusCode
         match error.code():
+            case code.UNAVAILABLE if said := _stuck(error):
+                return Unavailable(f"the arbiter at {self.address} says: {said}")
             case code.UNAVAILABLE | code.DEADLINE_EXCEEDED:
                 own = (self.home / "journal.db").exists()
                 what = f"`themis up --home {self.home}` starts it" if own else "is `themis up` running there?"
@@ -294,6 +300,12 @@ class Client:
                 )
             case _:
                 return InputError(str(error.details()))
+
+
+def _stuck(error: grpc.RpcError) -> str:
+    """What an arbiter says that is there and cannot do anything, its disk being full; empty if none says that."""
+    details = str(error.details())
+    return details if STUCK in details else ""
 
 
 def _ref(app: int | str) -> pb.AppRef:

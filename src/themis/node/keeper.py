@@ -74,10 +74,11 @@ class Log:
         """Append; a full disk loses output rather than the job."""
         with contextlib.suppress(OSError):
             if self.size + len(data) > self.half and self.size:
-                os.replace(self.path, self.path + ".1")
+                with contextlib.suppress(FileNotFoundError):  # a new one could not be made the last time
+                    os.replace(self.path, self.path + ".1")
+                fresh = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
                 os.close(self.file)
-                self.file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-                self.size = 0
+                self.file, self.size = fresh, 0
             os.write(self.file, data)
             self.size += len(data)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -56,6 +57,7 @@ from themis.service.notices import notify
 from themis.service.reasons import Reason
 from themis.service.solving import Reply, WorkerSolver
 from themis.service.speeds import Lessons, read_profile
+from themis.service.turns import NoRoom
 from themis.service.upkeep import Upkeep
 
 IDLE_S = 0.5
@@ -191,6 +193,8 @@ class Arbiter:
         if self.engine.solver is not None:
             self.engine.solver.ready()
         self.executor.start()
+        # What is being ended waits for no room: the next arbiter goes on from the turn before.
+        self.journal.patient = lambda: not self._closing
         self._thread.start()
         return self
 
@@ -208,12 +212,16 @@ class Arbiter:
         """
         if self._ended:
             raise Closed("the arbiter is ending; try again when it is back.")
+        if self.journal.stuck:
+            raise Closed(self.journal.stuck)
         reply: Future[T] = Future()
         self.queue.put(_Call(do, cast("Future[Any]", reply), changes))
         try:
             return reply.result(timeout_s)
         except TimeoutError:
-            raise Closed(f"the arbiter did not answer within {timeout_s:g} s; try again.") from None
+            raise Closed(
+                self.journal.stuck or f"the arbiter did not answer within {timeout_s:g} s; try again."
+            ) from None
 
     def close(self, *, stop_jobs: bool = True) -> None:
         """End: jobs are preempted and wait for the next arbiter, or (``stop_jobs=False``) run on within their machine's lease.
@@ -222,14 +230,15 @@ class Arbiter:
         """
         self._closing = True
         try:
-            self.executor.close(stop_jobs=stop_jobs)
+            # How they end could not be written down; the next arbiter finds them running, or they end with their machine's lease.
+            self.executor.close(stop_jobs=stop_jobs and not self.journal.stuck)
         finally:
             self._ended = True
             if self._thread.is_alive():
                 self._thread.join()
             if self.broken is None:
                 # The next arbiter, maybe of a later version, begins here.
-                with self.journal.turn():
+                with suppress(NoRoom), self.journal.turn():
                     pictures.maybe_take(self.engine, self.state.now, self.config.journal_keep_s, every=1)
             self.desk.close()
             if self.engine.solver is not None:

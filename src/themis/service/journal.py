@@ -18,7 +18,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from themis.model.events import AgentBid, Allocated, Command, Compacted, Event, 
 from themis.model.log import decode, encode, is_record
 from themis.model.units import Seconds
 from themis.service.migrations import SCHEMA, migrate, statements
+from themis.service.turns import NO_ROOM, NoRoom, Turns
 
 Record = Header | Event | Command
 
@@ -90,7 +91,7 @@ class Entry:
     options: Options = Options()
 
 
-class Journal:
+class Journal(Turns):
     """The journal of one arbiter; the caller sees to it that there is only one."""
 
     def __init__(self, path: Path) -> None:
@@ -99,20 +100,22 @@ class Journal:
         Raises
         ------
         InputError : no SQLite file, or one of a later version; those of older ones are migrated.
+        NoRoom : the disk is full.
         """
-        self.path = path
         fresh = not path.exists()
         path.parent.mkdir(parents=True, exist_ok=True)
         # Programs hold their submitters' environments: nobody else may read them, from the first byte on.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         try:
-            self.db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            super().__init__(path, sqlite3.connect(path, isolation_level=None, check_same_thread=False))
             self.db.execute("PRAGMA journal_mode = WAL")
             self.db.execute("PRAGMA synchronous = FULL")
             if fresh or not self._tables():
                 self._make()
             migrate(self.db, path, self.meta("schema"))
         except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode in NO_ROOM:
+                raise NoRoom(f"{path} cannot be written ({error}); make room on its disk.") from None
             raise InputError(f"{path} is no journal of Themis ({error}); move it away, or restore a copy.") from None
 
     def _tables(self) -> int:
@@ -121,28 +124,8 @@ class Journal:
     def _make(self) -> None:
         with self.turn():
             for statement in statements(_TABLES):
-                self.db.execute(statement)
-            self.db.execute("INSERT INTO meta VALUES ('schema', ?)", (str(SCHEMA),))
-
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """All or nothing: what is written inside is on disk afterwards, or gone if an error came."""
-        self.db.execute("BEGIN")
-        try:
-            yield
-        except BaseException:
-            self.db.execute("ROLLBACK")
-            raise
-        self.db.execute("COMMIT")
-
-    @property
-    def changes(self) -> int:
-        """How often anything was written since it was opened."""
-        return self.db.total_changes
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self.db.close()
+                self.write(statement)
+            self.write("INSERT INTO meta VALUES ('schema', ?)", (str(SCHEMA),))
 
     # ---- meta and records -----------------------------------------------------------------------------------------
 
@@ -153,7 +136,7 @@ class Journal:
 
     def set_meta(self, name: str, value: str) -> None:
         """Write it."""
-        self.db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+        self.write("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
 
     def append(self, time: Seconds, record: Record) -> None:
         """A record of the log, or a ``Wake``; machinery is passed over."""
@@ -163,7 +146,7 @@ class Journal:
             self._append(time, type(record).__name__, encode(time, record))
 
     def _append(self, time: Seconds, kind: str, line: bytes) -> None:
-        self.db.execute("INSERT INTO records (t, kind, line) VALUES (?, ?, ?)", (time, kind, line))
+        self.write("INSERT INTO records (t, kind, line) VALUES (?, ?, ?)", (time, kind, line))
 
     def records(self, after: int = 0) -> Iterator[tuple[Seconds, Record]]:
         """Every record after a number in order, ``Wake`` included.
@@ -211,8 +194,8 @@ class Journal:
 
     def add_picture(self, number: int, time: Seconds, state: bytes) -> None:
         """The state after a record; of older pictures only the last is kept."""
-        self.db.execute("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", (number, time, state))
-        self.db.execute(
+        self.write("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", (number, time, state))
+        self.write(
             "DELETE FROM checkpoints WHERE number NOT IN (SELECT number FROM checkpoints ORDER BY number DESC LIMIT 2)"
         )
 
@@ -241,9 +224,9 @@ class Journal:
             return 0
         earlier = self.db.execute("SELECT line FROM records WHERE kind = 'Compacted'").fetchall()
         total = count - already + sum(json.loads(line)["records"] for (line,) in earlier)
-        self.db.execute(f"DELETE FROM records WHERE {gone}", given)
+        self.write(f"DELETE FROM records WHERE {gone}", given)
         line = encode(time, Compacted(records=total))
-        self.db.execute("INSERT INTO records VALUES (?, ?, 'Compacted', ?)", (last, time, line))
+        self.write("INSERT INTO records VALUES (?, ?, 'Compacted', ?)", (last, time, line))
         return int(count - already)
 
     # ---- apps -----------------------------------------------------------------------------------------------------
@@ -251,7 +234,7 @@ class Journal:
     def add_app(self, entry: Entry) -> None:
         """Enter an app."""
         programs = json.dumps([{**asdict(p), "env": dict(p.env)} for p in entry.programs])
-        self.db.execute(
+        self.write(
             "INSERT INTO apps (app, name, user, key, submitted, retries, programs, options) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 entry.app,
@@ -301,16 +284,16 @@ class Journal:
 
     def give_reason(self, app: int, reason: str) -> None:
         """Why an app fails or is cancelled; the first reason stays."""
-        self.db.execute("UPDATE apps SET reason = ? WHERE app = ? AND reason = ''", (reason, app))
+        self.write("UPDATE apps SET reason = ? WHERE app = ? AND reason = ''", (reason, app))
 
     def set_options(self, app: int, **changes: Any) -> None:
         """Change an app's options."""
         options = replace(self.apps("app = ?", app)[0].options, **changes)
-        self.db.execute("UPDATE apps SET options = ? WHERE app = ?", (json.dumps(asdict(options)), app))
+        self.write("UPDATE apps SET options = ? WHERE app = ?", (json.dumps(asdict(options)), app))
 
     def end_app(self, app: int, outcome: str, ended: Seconds, rho: float) -> None:
         """The app is over."""
-        self.db.execute("UPDATE apps SET outcome = ?, ended = ?, rho = ? WHERE app = ?", (outcome, ended, rho, app))
+        self.write("UPDATE apps SET outcome = ?, ended = ?, rho = ? WHERE app = ?", (outcome, ended, rho, app))
 
     def over(self, by: Seconds) -> list[tuple[int, Seconds, str]]:
         """Apps that ended by then: number, when and how."""
@@ -318,7 +301,7 @@ class Journal:
 
     def add_attempt(self, time: Seconds, end: AttemptEnded) -> None:
         """How an attempt ended; what is told again after a restart counts once."""
-        self.db.execute(
+        self.write(
             "INSERT OR IGNORE INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 end.job, end.attempt, end.app, time, str(end.ending), end.cause, end.code, end.seconds, end.steps,
@@ -366,7 +349,7 @@ class Journal:
 
     def add_profile(self, name: str, message: bytes) -> None:
         """Keep the speeds of a submission."""
-        self.db.execute("INSERT INTO profiles VALUES (?, ?)", (name, message))
+        self.write("INSERT INTO profiles VALUES (?, ?)", (name, message))
 
     def profiles(self) -> list[tuple[str, bytes]]:
         """All of them."""
@@ -380,7 +363,7 @@ class Journal:
 
     def set_drained(self, name: str, drained: bool) -> None:
         """Take a machine out of service, or back."""
-        self.db.execute("INSERT OR REPLACE INTO nodes VALUES (?, ?)", (name, drained))
+        self.write("INSERT OR REPLACE INTO nodes VALUES (?, ?)", (name, drained))
 
 
 def _options(text: str) -> Options:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -107,6 +108,8 @@ class _Status:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, ThemisError):
             self.context.abort(code_of(error), str(error))
+        elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            self.context.abort(grpc.StatusCode.UNAVAILABLE, f"{error.filename or 'a file'}: {error.strerror}.")
         elif isinstance(error, Exception) and self.context.is_active():
             log.error("%s failed", self.name, exc_info=error)
             self.context.abort(

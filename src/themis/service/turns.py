@@ -1,0 +1,125 @@
+"""Writing a journal turn by turn: all of a turn or nothing, and patience where the disk is full.
+
+The arbiter's state in memory runs ahead of what a turn wrote, so a turn whose writing fails for want of room cannot be taken
+back. It is kept and written anew until there is room; meanwhile nothing is decided, carried out or answered, while jobs run on,
+for machines' leases are renewed by another thread. Killed while it waits, the arbiter goes on from the turn before.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from themis.errors import ThemisError
+from themis.model.units import Seconds
+
+LOOK_S: Seconds = 1.0
+"""Between two tries."""
+SAY_S: Seconds = 60.0
+"""Between two sentences in the log."""
+NO_ROOM = frozenset(
+    (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_TRUNCATE)
+)
+"""What SQLite says of a full disk, a quota that is used up, a file that may not grow. A failed sync is none of it: what came
+before may be lost then, and only a new start knows what is there."""
+
+log = logging.getLogger("themis.service")
+
+
+class NoRoom(ThemisError):
+    """Nothing can be written down."""
+
+
+class Turns:
+    """A connection to SQLite whose changes belong to turns."""
+
+    def __init__(self, path: Path, db: sqlite3.Connection) -> None:
+        self.path, self.db = path, db
+        self.stuck = ""
+        """Why nothing can be written down at this moment; for any thread to read."""
+        self.patient: Callable[[], bool] = lambda: False
+        """Asked before each new try to write; where it says no, ``NoRoom`` is raised."""
+        self._written: list[tuple[str, Sequence[object]]] | None = None
+        """What the turn under way wrote so far."""
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """All or nothing: what is written inside is on disk afterwards, or gone if an error came.
+
+        Raises
+        ------
+        NoRoom : the disk is full, and nobody waits for room any more.
+        """
+        self._written = []
+        self.db.execute("BEGIN")
+        try:
+            yield
+            self._try(lambda: self.db.execute("COMMIT"), commit=True)
+        except BaseException:
+            self._roll_back()
+            raise
+        finally:
+            self._written = None
+
+    def write(self, sql: str, given: Sequence[object] = ()) -> None:
+        """Carry out a statement that changes something."""
+        if self._written is None:
+            self.db.execute(sql, given)
+            return
+        self._written.append((sql, given))
+        self._try(lambda: self.db.execute(sql, given))
+
+    @property
+    def changes(self) -> int:
+        """How often anything was written since it was opened."""
+        return self.db.total_changes
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self.db.close()
+
+    def _roll_back(self) -> None:
+        if self.db.in_transaction:
+            self.db.execute("ROLLBACK")
+
+    def _try(self, do: Callable[[], object], *, commit: bool = False) -> None:
+        """Do it, and the turn anew as often as there is no room."""
+        began, said = time.monotonic(), -SAY_S
+        while True:
+            try:
+                do()
+                break
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode not in NO_ROOM:
+                    raise
+                self._roll_back()
+                self.stuck = (
+                    f"{self.path} cannot be written ({error}): nothing is decided or taken in until there is room; "
+                    "jobs run on."
+                )
+            if not self.patient():
+                raise NoRoom(self.stuck)
+            if time.monotonic() >= said + SAY_S:
+                said = time.monotonic()
+                log.error("%s", self.stuck)
+            time.sleep(LOOK_S)
+            do = self._again_whole if commit else self._again
+        if self.stuck:
+            self.stuck = ""
+            log.warning(
+                "%s can be written again, after %.0f s; everything goes on", self.path, time.monotonic() - began
+            )
+
+    def _again_whole(self) -> None:
+        self._again()
+        self.db.execute("COMMIT")
+
+    def _again(self) -> None:
+        """The turn so far, from its beginning."""
+        self.db.execute("BEGIN")
+        for sql, given in self._written or ():
+            self.db.execute(sql, given)

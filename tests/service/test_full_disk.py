@@ -1,0 +1,192 @@
+"""A full disk: nothing is lost or leased twice, jobs run on, and the arbiter goes on when there is room."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from daemon import Daemon
+from fake import World, request, world
+
+from processes import wait_until
+from themis.client.client import Client, Unavailable
+from themis.model.events import JobEnded
+from themis.node.keeper import Log
+from themis.service import doctor, turns
+from themis.service.arbiter import Closed
+from themis.service.journal import Journal, export
+from themis.service.submission import submit
+from themis.service.turns import NoRoom
+from themis.sim.replay import replay
+
+
+class Disk:
+    """A journal that SQLite may let grow by so many pages, and by more when it was asked so often whether to go on."""
+
+    def __init__(self, journal: Journal, pages: int, tries: int = 3) -> None:
+        self.journal, self.tries, self.asked = journal, tries, 0
+        journal.patient = self.patient
+        self._let(int(journal.db.execute("PRAGMA page_count").fetchone()[0]) + pages)
+
+    def _let(self, pages: int) -> None:
+        self.journal.db.execute(f"PRAGMA max_page_count = {pages}")
+
+    def patient(self) -> bool:
+        self.asked += 1
+        assert "full" in self.journal.stuck
+        if self.asked == self.tries:
+            self._let(1 << 30)
+        return True
+
+
+def submitted(w: World, name: str) -> int:
+    return int(w.ask(lambda a: submit(a, request(name, gpus=(2, 2), jobs=2))).app)
+
+
+def test_a_turn_that_finds_no_room_is_written_whole_when_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(turns, "LOOK_S", 0.0)
+    caplog.set_level(logging.INFO, "themis.service")
+    with world(tmp_path, 4) as w:
+        disks = 0
+        for n in range(60):
+            w.clock[0] += 0.25
+            disk = Disk(w.arbiter.journal, n % 2)
+            submitted(w, f"app{n}")
+            for job in sorted(w.held())[:1]:
+                w.finish(job)
+            disks += disk.asked >= 3
+            disk._let(1 << 30)
+        assert disks > 3, "the disk was full now and then"
+        assert not w.arbiter.journal.stuck
+        held = w.held()
+        expected = [r for _, r in w.arbiter.journal.records() if isinstance(r, JobEnded)]
+        assert len(expected) == sum(w.arbiter.state.jobs.outcome[: w.arbiter.state.jobs.size] > 0)
+    said = [r.getMessage() for r in caplog.records if "journal.db" in r.getMessage()]
+    assert len([s for s in said if "nothing is decided or taken in until there is room; jobs run on" in s]) == disks
+    assert len([s for s in said if "can be written again" in s]) == disks
+    export(tmp_path / "journal.db", tmp_path / "log.jsonl")
+    assert replay(tmp_path / "log.jsonl").difference is None
+    with world(tmp_path, 4, clock=[2000.0]) as w:
+        assert len(w.arbiter.journal.apps()) == 60
+        assert {g.job: g.gpus for g, _, _ in w.executor.restored} == held
+
+
+def test_an_arbiter_that_ends_waits_for_no_room_and_the_next_goes_on_from_the_turn_before(tmp_path: Path) -> None:
+    with world(tmp_path, 4) as w:
+        submitted(w, "first")
+        Disk(w.arbiter.journal, 0)
+        w.arbiter.journal.patient = lambda: False
+        with pytest.raises(NoRoom, match="cannot be written"):
+            [submitted(w, f"app{n}") for n in range(100)]
+        written = len(w.arbiter.journal.apps())
+    with world(tmp_path, 4, clock=[2000.0]) as w:
+        assert len(w.arbiter.journal.apps()) == written == w.arbiter.state.apps.size
+        assert [g.job for g, _, _ in w.executor.restored] == [0, 1]
+
+
+def test_callers_are_told_at_once_that_the_disk_is_full(tmp_path: Path) -> None:
+    with world(tmp_path, 4) as w:
+        w.arbiter.journal.stuck = "J cannot be written (database or disk is full)"
+        began = time.monotonic()
+        with pytest.raises(Closed, match="J cannot be written"):
+            w.arbiter.ask(lambda: None)
+        assert time.monotonic() - began < 1.0
+
+
+def test_a_ranks_log_goes_on_when_a_new_file_can_be_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(str(tmp_path / "log"), 8192)
+    log.write(b"a" * 4096)
+    real = os.open
+
+    def full(*given: object, **more: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("themis.node.keeper.os.open", full)
+    log.write(b"lost")
+    log.write(b"lost")
+    os.fstat(log.file)  # it did not let go of the file that it has: another might have got its number
+    monkeypatch.setattr("themis.node.keeper.os.open", real)
+    log.write(b"kept")
+    assert (tmp_path / "log").read_bytes() == b"kept"
+    assert (tmp_path / "log.1").read_bytes() == b"a" * 4096
+    os.close(log.file)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 16 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", folder], capture_output=True)
+    if made.returncode:
+        pytest.skip("needs the right to mount")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+@pytest.mark.slow
+def test_a_service_on_a_full_disk_keeps_its_jobs_and_goes_on(small: Path, tmp_path: Path) -> None:
+    daemon = Daemon(small / "home")
+    daemon.up()
+    try:
+        with Client(small / "home", patience_s=0.5) as client:
+            counts = tmp_path / "counts"
+            count = f"touch {counts}; while [ $(wc -l < {counts}) -lt 300 ]; do echo $THEMIS_ATTEMPT >> {counts}; sleep 0.05; done"
+            app = client.run(["sh", "-c", count], gpus=2).app
+            wait_until(lambda: counts.exists() and counts.stat().st_size > 0, "the job runs")
+            with open(small / "filler", "wb", buffering=0) as filler:
+                while True:
+                    try:
+                        filler.write(b"x" * 4096)
+                    except OSError:
+                        break
+            told = threading.Event()
+            asker = threading.Thread(target=_submit_until, args=(told, small / "home"))
+            asker.start()
+            # What the journal has room for in the blocks that it holds already is written; then it is told.
+            wait_until(lambda: _refused(client), "callers are told that the disk is full")
+            told.set()
+            assert any("cannot be written" in check["finding"] for check in doctor.examine(small / "home"))
+            before = len(counts.read_text().split())
+            wait_until(
+                lambda: len(counts.read_text().split()) > before + 100, "the job runs on, beyond its machine's lease"
+            )
+            (small / "filler").unlink()
+            asker.join()
+            assert client.wait(app, timeout_s=60).state == "completed"
+            attempts = [int(n) for n in counts.read_text().split()]
+            assert attempts == sorted(attempts), "no two of its attempts ran at once"
+            assert client.run(["true"]).app > app
+        assert "jobs run on" in daemon.said()
+        assert "everything goes on" in daemon.said()
+    finally:
+        (small / "filler").unlink(missing_ok=True)
+        assert daemon.down() == 0
+    export(small / "home" / "journal.db", tmp_path / "log.jsonl")
+    assert replay(tmp_path / "log.jsonl").difference is None
+
+
+def _refused(client: Client) -> bool:
+    try:
+        client.info()
+    except Unavailable as error:
+        return "cannot be written" in str(error) and "jobs run on" in str(error)
+    return False
+
+
+def _submit_until(told: threading.Event, home: Path) -> None:
+    """So that there is something to be written down."""
+    with Client(home, patience_s=0.2) as client, suppress(Unavailable):
+        for n in range(1000):
+            if told.is_set():
+                return
+            client.hold(client.run(["true"], name=f"more-{n}", gpus=4, env={"FILL": "x" * 10_000}).app)
