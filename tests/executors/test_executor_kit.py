@@ -6,7 +6,7 @@ import os
 import queue
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -94,8 +94,9 @@ def ray_rig(root: Path, cluster: RayCluster) -> MakeRig:
     def make(spec: App) -> Iterator[Real]:
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         executor = RayExecutor(
-            root, lambda app, i: script("steps.py", int(spec.jobs[i].steps), 0.05), events.put, settings=SHORT,
-            ray=RaySettings(address=cluster.address, owner="kit", node_root=str(root / "on-nodes")),
+            root, lambda app, i: script("steps.py", int(spec.jobs[i].steps), 0.05), events.put,
+            # On a busy machine Ray may take seconds to bring a renewal: none of the checks is about lost machines.
+            settings=replace(SHORT, lease_s=30.0), ray=RaySettings(address=cluster.address, owner="kit", node_root=str(root / "on-nodes")),
             allow_root=os.geteuid() == 0,
         )  # fmt: skip
         with executor:

@@ -114,6 +114,7 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield w
 
 
+@pytest.mark.xdist_group("fuzz")
 @BOUNDED
 @given(submissions(), st.booleans())
 def test_any_submission_is_taken_or_refused_and_the_arbiter_goes_on(
@@ -137,6 +138,7 @@ def test_any_submission_is_taken_or_refused_and_the_arbiter_goes_on(
     assert fuzzed.arbiter.engine.problem == ""
 
 
+@pytest.mark.xdist_group("fuzz")
 def test_what_was_taken_from_them_is_there_after_a_restart(fuzzed: World) -> None:
     home, clock = fuzzed.arbiter.journal.path.parent, fuzzed.clock
     assert len(fuzzed.arbiter.journal.apps()) >= 3, "some are right"
