@@ -26,7 +26,7 @@ def shared_data() -> Path:
 
 
 @pytest.fixture(scope="session")
-def ray_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+def ray_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
     """Two machines of two logical GPUs, one Ray cluster for all tests of a session; or skip."""
     pytest.importorskip("ray", reason=NO_RAY)
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -38,3 +38,10 @@ def ray_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
         taken.touch()
     with ray_cluster(2, 2) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def ray_nodes(ray_session: RayCluster) -> RayCluster:
+    """The same, as it was in the beginning, also where the test before failed."""
+    ray_session.settle()
+    return ray_session

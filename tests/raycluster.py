@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 
 STORE = 80 << 20
+SETTLE_S = 20.0
+"""What Ray may take to notice that nodes and actors are gone."""
 HERE, THERE = "10.203.77.1", "10.203.77.2"
 """Addresses of the ends of a cable."""
 NO_RAY = "Ray is not installed: pip install -e '.[ray]'"
@@ -24,10 +26,65 @@ NO_RAY = "Ray is not installed: pip install -e '.[ray]'"
 
 @dataclass
 class RayCluster:
-    """Raylets by the name of their machine; the head has none."""
+    """A head without GPUs, and raylets by the name of their machine: m0, m1, ... with so many GPUs, and others for a while."""
 
-    inner: Any
+    gpus: tuple[int, ...]
+    inner: Any = None
     nodes: dict[str, Any] = field(default_factory=dict)
+
+    def start(self) -> None:
+        """All of it."""
+        from ray.cluster_utils import Cluster
+
+        head = {"num_cpus": 2, "num_gpus": 0, "include_dashboard": False, "object_store_memory": STORE}
+        self.inner = patiently(lambda: Cluster(initialize_head=True, head_node_args=head))
+        for name, count in self.machines.items():
+            self.add(name, count)
+
+    @property
+    def machines(self) -> dict[str, int]:
+        """GPUs of those that are always there."""
+        return {f"m{n}": count for n, count in enumerate(self.gpus)}
+
+    def settle(self) -> None:
+        """Bring it to where it was in the beginning, whatever the test before did: started anew if nothing else helps."""
+        for name in {*self.gone(), *(self.nodes.keys() - self.machines.keys())}:
+            self.kill(name)
+        for name in self.machines.keys() - self.nodes.keys():
+            self.add(name, self.machines[name])
+        end = time.monotonic() + SETTLE_S
+        while (found := [*self.strangers(), *self.in_use()]) and time.monotonic() < end:
+            time.sleep(0.1)
+        if found:
+            print(f"a test left the Ray cluster with {', '.join(found)}; it is started anew.", file=sys.stderr)
+            self.close()
+            self.start()
+
+    def alive(self) -> set[str]:
+        """Ids of all nodes but the head."""
+        table = self.inner.global_state.node_table()
+        return {entry["NodeID"] for entry in table if entry["Alive"]} - {self.inner.head_node.node_id}
+
+    def gone(self) -> list[str]:
+        """Those that have died, or that Ray is about to end: an idle one it ends at once."""
+        alive, draining = self.alive(), self.inner.global_state.get_draining_nodes()
+        return [name for name, node in self.nodes.items() if node.node_id not in alive or node.node_id in draining]
+
+    def strangers(self) -> list[str]:
+        """Nodes that somebody else started."""
+        return [f"node {id}" for id in self.alive() - {node.node_id for node in self.nodes.values()}]
+
+    def in_use(self) -> list[str]:
+        """Whatever of these machines somebody has: actors of node agents, GPUs."""
+        state = self.inner.global_state
+        ours = {node.node_id: name for name, node in self.nodes.items() if name in self.machines}
+        kept = {f"themis-node-{id}": name for id, name in ours.items()}
+        actors = [
+            kept[a["Name"]] for a in state.actor_table(None).values() if a["Name"] in kept and a["State"] != "DEAD"
+        ]
+        free = state.available_resources_per_node()
+        busy = [name for id, name in ours.items() if free.get(id, {}).get("GPU", 0) < self.machines[name]]
+        return [f"an actor on {name}" for name in actors] + [f"GPUs of {name} in use" for name in busy]
 
     @property
     def address(self) -> str:
@@ -48,7 +105,7 @@ class RayCluster:
         """SIGKILL of the raylet alone: its workers find out by themselves."""
         node = self.nodes.pop(name)
         processes = node.all_processes["raylet"]
-        os.kill(processes[0].process.pid, signal.SIGKILL)
+        processes[0].process.kill()
         processes[0].process.wait()
         self.inner.remove_node(node, allow_graceful=False)
 
@@ -92,7 +149,10 @@ class RayCluster:
         )  # fmt: skip
 
     def close(self) -> None:
-        self.inner.shutdown()
+        """End all of it."""
+        self.nodes.clear()
+        if self.inner is not None:
+            self.inner.shutdown()
 
 
 @dataclass
@@ -142,15 +202,11 @@ def patiently(start: Callable[[], Any], tries: int = 4) -> Any:
 @contextmanager
 def ray_cluster(*gpus: int) -> Iterator[RayCluster]:
     """A head without GPUs, and machines m0, m1, ... with so many."""
-    from ray.cluster_utils import Cluster
-
     # Ray makes its workers nicer than anything beside them, so that on a busy machine actors take minutes to start.
     os.environ.setdefault("RAY_worker_niceness", "0")
-    head = {"num_cpus": 2, "num_gpus": 0, "include_dashboard": False, "object_store_memory": STORE}
-    cluster = RayCluster(patiently(lambda: Cluster(initialize_head=True, head_node_args=head)))
+    cluster = RayCluster(gpus)
     try:
-        for n, count in enumerate(gpus):
-            cluster.add(f"m{n}", count)
+        cluster.start()
         yield cluster
     finally:
         cluster.close()

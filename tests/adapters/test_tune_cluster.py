@@ -29,13 +29,14 @@ SETTINGS = (*QUICK, "node_lease=30", "lease=4")
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory, ray_nodes: RayCluster) -> Iterator[Daemon]:
+def service(tmp_path_factory: pytest.TempPathFactory, ray_session: RayCluster) -> Iterator[Daemon]:
     """One service of two GPUs, and this process as a driver of the Ray cluster."""
+    ray_session.settle()
     # Ray's workers do not look for modules where pytest does.
     modules = (trainables, sys.modules[__name__])
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
-    ray.init(address=ray_nodes.address, log_to_driver=False, logging_level="ERROR")
+    ray.init(address=ray_session.address, log_to_driver=False, logging_level="ERROR")
     try:
         with daemon(tmp_path_factory.mktemp("tune") / "home", options=("--gpus", "2"), settings=SETTINGS) as made:
             yield made

@@ -14,12 +14,11 @@ from daemon import QUICK, daemon
 from raycluster import RayCluster
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "tuning" / "two_users.py"
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 SETTINGS = (*QUICK, "node_lease=30", "lease=10", "grace=10", "single_trust=true")
 """Longer than a trial takes to start on a busy machine."""
 
 
-@pytest.mark.slow
-@pytest.mark.xdist_group("ray")
 def test_two_users_share_a_ray_cluster_and_each_finds_what_there_is_to_find(
     tmp_path: Path, ray_nodes: RayCluster
 ) -> None:

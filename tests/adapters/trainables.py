@@ -23,7 +23,7 @@ def counted(config: dict[str, Any]) -> None:
     while step < config.get("steps", STEPS):
         time.sleep(config.get("pause", 0.0))
         step += 1
-        gpus = tune.get_context().get_trial_resources().required_resources.get("GPU", 0)
+        gpus = gpus_of(tune.get_context().get_trial_resources())
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "step").write_text(json.dumps(step))
             tune.report(
@@ -35,6 +35,11 @@ def counted(config: dict[str, Any]) -> None:
                 },
                 checkpoint=tune.Checkpoint.from_directory(folder),
             )
+
+
+def gpus_of(resources: Any) -> int:
+    """Of a trial, as Tune tells it."""
+    return int(resources.required_resources.get("GPU", 0))
 
 
 class Counter(tune.Trainable):  # type: ignore[misc]
@@ -49,8 +54,9 @@ class Counter(tune.Trainable):  # type: ignore[misc]
         time.sleep(self.config.get("pause", 0.0))
         self.count += 1
         return {
-            "loss": self.config["x"] + STEPS - self.count, "count": self.count, "before": self.iteration,
-            "done": self.count >= STEPS, "process": os.getpid(),
+            "loss": self.config["x"] + STEPS - self.count, "count": self.count, "before": self.iteration, "step": self.count,
+            "done": self.count >= self.config.get("steps", STEPS), "process": os.getpid(),
+            "gpus": gpus_of(self.trial_resources), "told": int(os.environ.get("THEMIS_GPUS", "0")),
         }  # fmt: skip
 
     def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any] | None:

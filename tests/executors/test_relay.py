@@ -132,6 +132,24 @@ def test_logs_are_read_once_and_to_their_end_also_when_they_begin_anew(relay: Re
     assert relay.read == {}
 
 
+NICER = """
+import os
+import subprocess
+import sys
+from themis.executors.ray_actor import no_nicer_than
+print(no_nicer_than(os.getppid()), subprocess.run(["nice"], capture_output=True, text=True).stdout)
+"""
+
+
+def test_what_an_engine_made_nicer_is_as_nice_as_its_parent_again_where_that_is_allowed() -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    out = subprocess.run(
+        ["nice", "-n", "5", sys.executable, "-c", NICER], capture_output=True, text=True, check=True
+    ).stdout
+    assert os.geteuid() != 0 or list(map(int, out.split())) == [own, own]
+    assert len({int(word) for word in out.split()}) == 1, "what it starts is as nice as it"
+
+
 def test_nodes_are_named_by_label_or_id_and_never_by_address() -> None:
     entry = {
         "NodeID": "ab" * 28, "Alive": True, "NodeManagerAddress": "10.0.0.7", "NodeName": "10.0.0.7",

@@ -40,6 +40,7 @@ class FakeExecutor:
     settled: list[tuple[int, int]] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
     joined: list[Machine] = field(default_factory=list)
+    nice: dict[int, int] = field(default_factory=dict)
 
     def admit(self, first_job: int, app: App) -> None:
         self.admitted.append((first_job, app.name))
@@ -67,6 +68,9 @@ class FakeExecutor:
 
     def check_user(self, user: str) -> None:
         pass
+
+    def niceness(self, machine: int) -> int:
+        return self.nice.get(machine, 0)
 
     def start(self) -> None:
         pass

@@ -14,12 +14,11 @@ from processes import wait_until
 from raycluster import RayCluster
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "jobs"
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 SETTINGS = (*QUICK, "node_lease=30", "lease=10")
 """Long enough for a busy machine."""
 
 
-@pytest.mark.slow
-@pytest.mark.xdist_group("ray")
 def test_a_job_file_needs_no_change_to_move_from_one_machine_to_a_ray_cluster(
     tmp_path: Path, ray_nodes: RayCluster
 ) -> None:

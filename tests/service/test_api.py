@@ -440,6 +440,23 @@ def test_the_doctor_finds_what_is_wrong(tmp_path: Path) -> None:
     assert wrong == {"home", "journal", "token"}
 
 
+@slow
+def test_the_doctor_tells_of_machines_whose_jobs_come_last(
+    service: Service, client: Client, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nodes() -> tuple[str, str]:
+        (found,) = (check for check in examine(home) if check["check"] == "nodes")
+        return found["state"], found["finding"]
+
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    wait_until(lambda: client.nodes()[0].niceness == own, "the agent said so")
+    monkeypatch.setattr(service.arbiter.executor, "niceness", lambda machine: 0)
+    assert nodes() == ("ok", "1 machine, none of them lost")
+    monkeypatch.setattr(service.arbiter.executor, "niceness", lambda machine: 15)
+    state, finding = nodes()
+    assert (state, "a niceness of 15" in finding) == ("note", True)
+
+
 @pytest.mark.skipif(not ROOT, reason="only root could run jobs as others")
 def test_the_doctor_knows_whose_rights_the_settings_give_to_jobs(tmp_path: Path) -> None:
     def rights(settings: str) -> tuple[str, str]:

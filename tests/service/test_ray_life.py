@@ -37,6 +37,11 @@ def node(service: Daemon, name: str) -> str:
         return next((f"{n.state} {n.leased}" for n in client.nodes() if n.name == name), "")
 
 
+def _text(path: Path) -> str:
+    """Of a file that may not be there yet."""
+    return path.read_text() if path.exists() else ""
+
+
 def finish(service: Daemon, witness: Path, apps: list[int]) -> None:
     """All apps complete, and nothing was lost, doubled or left."""
     with service.client() as client:
@@ -46,13 +51,22 @@ def finish(service: Daemon, witness: Path, apps: list[int]) -> None:
     check_home(service.home, witness, len(apps))
 
 
-def test_a_node_joins_dies_by_kill_9_of_its_raylet_and_returns(tmp_path: Path, ray_nodes: RayCluster) -> None:
+def test_a_node_joins_dies_by_kill_9_of_its_raylet_and_returns(
+    tmp_path: Path, ray_nodes: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_worker_niceness", raising=False)
     witness, nodes = tmp_path / "witness", tmp_path / "home" / "run" / "on-nodes"
     with daemon(tmp_path / "home", options=ray_nodes.options(nodes)) as service, ray_nodes.another("late"):
         wait_until(lambda: node(service, "late") == "up 0", "the new node is there")
         # Three gangs on three nodes.
         apps = [start(service, witness, 2, 250) for _ in range(3)]
         wait_until(lambda: bool(ranks_of(nodes / "late")), "a gang runs on it")
+        # Where Ray has its own default, only those who may can do anything about it.
+        raylet = os.getpriority(os.PRIO_PROCESS, ray_nodes.nodes["late"].all_processes["raylet"][0].process.pid)
+        mine = raylet if os.geteuid() == 0 else min(raylet + 15, 19)
+        assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in ranks_of(nodes / "late")} == {mine}
+        with service.client() as client:
+            assert {n.name: n.niceness for n in client.nodes()} == {"m0": raylet, "m1": raylet, "late": mine}
         ray_nodes.kill("late")
         wait_until(lambda: not ranks_of(nodes / "late"), "its keepers stopped the gang at the end of the lease")
         wait_until(lambda: node(service, "late").startswith("lost"), "it counts as lost")
@@ -87,6 +101,48 @@ def test_a_killed_actor_or_bridge_ends_no_job_and_a_drained_node_has_its_jobs_go
     assert set(endings) == {"finished", "stopped"}, f"no attempt was lost with its actor or bridge: {endings}"
 
 
+def test_the_next_arbiter_of_a_home_adopts_its_gangs_and_one_of_another_home_gets_no_node(
+    tmp_path: Path, ray_nodes: RayCluster
+) -> None:
+    witness, nodes, elsewhere = tmp_path / "witness", tmp_path / "home" / "run" / "on-nodes", tmp_path / "other"
+    settings = (*QUICK, "node_lease=60")
+    with daemon(tmp_path / "home", options=ray_nodes.options(nodes), settings=settings) as service:
+        apps = [start(service, witness, 2, 400) for _ in range(2)]
+        wait_until(lambda: len(ranks_of(nodes)) == 4, "both gangs run")
+        ranks, agents = set(ranks_of(nodes)), service.agents()
+        service.kill()
+        # With the same folder on the nodes, as two arbiters have that leave node_root at its default.
+        command = [
+            sys.executable,
+            "-m",
+            "themis.cli",
+            "up",
+            "--home",
+            str(elsewhere),
+            "--port",
+            "0",
+            "--http-port",
+            "-1",
+        ]
+        root = ["--allow-root"] if os.geteuid() == 0 else []
+        log = elsewhere / "run" / "bridge.log"
+        with subprocess.Popen([*command, *ray_nodes.options(nodes), *root], stderr=subprocess.DEVNULL) as other:
+            try:
+                refused = [f"{name} is kept by another arbiter" for name in ("m0", "m1")]
+                wait_until(lambda: all(words in _text(log) for words in refused), "it is refused both")
+            finally:
+                other.terminate()
+        service.up()
+        with service.client() as client:
+            wait_until(lambda: all(app.state == "running" for app in client.queue()), "it knows of its gangs")
+        assert (set(ranks_of(nodes)), service.agents()) == (ranks, agents), "nothing was started again"
+        finish(service, witness, apps)
+    with closing(sqlite3.connect(service.home / "journal.db")) as journal:
+        assert journal.execute("SELECT job, attempt, ending FROM attempts ORDER BY job").fetchall() == [
+            (0, 1, "finished"), (1, 1, "finished"),
+        ]  # fmt: skip
+
+
 def test_a_node_that_is_cut_off_stops_its_jobs_which_go_on_elsewhere(tmp_path: Path, ray_nodes: RayCluster) -> None:
     """The same on both sides of the cut: its keepers end the gang with the lease, then the arbiter gives it other GPUs."""
     witness, nodes = tmp_path / "witness", tmp_path / "home" / "run" / "on-nodes"
@@ -101,6 +157,7 @@ def test_a_node_that_is_cut_off_stops_its_jobs_which_go_on_elsewhere(tmp_path: P
         wait_until(lambda: not ranks_of(nodes / "cut"), "its keepers stopped the gang")
         wait_until(lambda: node(service, "cut") == "lost 0", "its GPUs are nobody's")
         finish(service, witness, apps)
+        wait_until(lambda: not ray_nodes.in_use(), lambda: f"Ray has its GPUs back, also of {ray_nodes.in_use()}")
 
 
 @pytest.mark.parametrize(
@@ -170,3 +227,15 @@ def test_a_gang_over_two_nodes_trains_with_gloo_and_goes_on_elsewhere_after_a_pr
         straight, ranks = fit(service, 0.0, interrupt=False)
         assert ranks == 4
         assert loss == pytest.approx(straight, rel=1e-4)
+
+
+def test_a_cluster_that_a_test_left_in_disorder_is_brought_back(ray_nodes: RayCluster) -> None:
+    """Of the tests themselves: one that fails is not to make others fail."""
+    address = ray_nodes.address
+    ray_nodes.kill("m1")
+    ray_nodes.add("forgotten", 1)
+    ray_nodes.drain("m0", 600)
+    wait_until(lambda: "m0" in ray_nodes.gone(), "Ray takes it away")
+    ray_nodes.settle()
+    assert (ray_nodes.nodes.keys(), ray_nodes.address) == (ray_nodes.machines.keys(), address)
+    assert (ray_nodes.gone(), ray_nodes.strangers(), ray_nodes.in_use()) == ([], [], [])

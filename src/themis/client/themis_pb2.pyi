@@ -358,7 +358,7 @@ class NodeRef(_message.Message):
     def __init__(self, node: _Optional[str] = ..., deadline_s: _Optional[float] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ("name", "state", "gpu_type", "gpus", "leased", "apps", "until")
+    __slots__ = ("name", "state", "gpu_type", "gpus", "leased", "apps", "until", "niceness")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     GPU_TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -366,6 +366,7 @@ class Node(_message.Message):
     LEASED_FIELD_NUMBER: _ClassVar[int]
     APPS_FIELD_NUMBER: _ClassVar[int]
     UNTIL_FIELD_NUMBER: _ClassVar[int]
+    NICENESS_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: str
     gpu_type: str
@@ -373,7 +374,8 @@ class Node(_message.Message):
     leased: int
     apps: _containers.RepeatedScalarFieldContainer[str]
     until: float
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., gpu_type: _Optional[str] = ..., gpus: _Optional[int] = ..., leased: _Optional[int] = ..., apps: _Optional[_Iterable[str]] = ..., until: _Optional[float] = ...) -> None: ...
+    niceness: int
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., gpu_type: _Optional[str] = ..., gpus: _Optional[int] = ..., leased: _Optional[int] = ..., apps: _Optional[_Iterable[str]] = ..., until: _Optional[float] = ..., niceness: _Optional[int] = ...) -> None: ...
 
 class NodesReply(_message.Message):
     __slots__ = ("nodes",)

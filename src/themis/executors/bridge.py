@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from themis.errors import InputError, ThemisError
+from themis.executors.ray_actor import NodeActor
 from themis.executors.ray_nodes import RayNode, gpu_nodes
 from themis.node.channel import short
 from themis.node.messages import PROTOCOL, EndNodes, Message, NodeLeaves, decode, encode
-from themis.node.relay import CHUNK, Relay
+from themis.node.relay import CHUNK
 
 POLL_S = 1.0
 """Between two looks at the cluster and at what ranks wrote."""
@@ -55,6 +56,8 @@ class Bridge:
     names: dict[str, str] = field(default_factory=dict)
     leaving: set[str] = field(default_factory=set)
     control: asyncio.StreamWriter | None = None
+    ending: bool = False
+    """No actor is to be there when this is over."""
 
     async def run(self) -> None:
         """Until the arbiter hangs up, or has the nodes ended."""
@@ -63,7 +66,7 @@ class Bridge:
         try:
             while line := await reader.readline():
                 if isinstance(decode(json.loads(line)), EndNodes):
-                    await self._end_nodes()
+                    await self._end_nodes(watch)
                     break
                 if watch.done():
                     break
@@ -136,13 +139,17 @@ class Bridge:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        cls = ray.remote(Relay)
-        return cls.options(
+        cls = ray.remote(NodeActor)
+        actor = cls.options(
             name=f"themis-node-{node.id}", namespace=NAMESPACE, lifetime="detached", get_if_exists=True,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
             # All GPUs of the node, so that Ray gives them to nobody else; the agent deals them out.
             num_cpus=0, num_gpus=node.gpus, max_restarts=-1, max_task_retries=0, max_concurrency=8,
         ).remote(node.name, f"{self.root}/{node.name}", self.owner, node.gpus, self.options)  # fmt: skip
+        if self.ending:
+            # This thread was on its way already.
+            ray.kill(actor)
+        return actor
 
     async def _converse(self, actor: Any, session: int) -> None:
         reader, writer = await self._dial()
@@ -189,14 +196,21 @@ class Bridge:
         with short(self.socket) as name:
             return await asyncio.open_unix_connection(name, limit=CHUNK * 4)
 
-    async def _end_nodes(self) -> None:
+    async def _end_nodes(self, watch: asyncio.Task[None]) -> None:
         """Agents first, then the actors, whose GPUs are Ray's again."""
+        # Whoever sees an actor gone starts another, so nobody may look while they go; a node that is cut off takes its time.
+        self.ending = True
+        for task in (watch, *self.serving.values()):
+            task.cancel()
+        await asyncio.gather(*map(self._end_node, self.actors.values()))
+
+    async def _end_node(self, actor: Any) -> None:
         import ray
 
-        for actor in self.actors.values():
-            with contextlib.suppress(Exception):
-                await asyncio.wait_for(actor.end.remote(), 5.0)
-                await asyncio.to_thread(ray.kill, actor)
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(actor.end.remote(), 5.0)
+        with contextlib.suppress(Exception):
+            await asyncio.to_thread(ray.kill, actor)
 
 
 def main(arguments: list[str] | None = None) -> int:

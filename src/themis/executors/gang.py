@@ -27,6 +27,8 @@ class Node:
     """Its engine takes it away; it counts as failed until it is found again."""
     ends_at: Seconds = math.inf
     """When it is taken away; graces end there."""
+    niceness: int = 0
+    """Of its agent, and so of jobs."""
     strangers: set[str] = field(default_factory=set)
     """Tasks that live there and should not: given up as lost with their machine, or of another journal. They may be on any GPU,
     so nothing starts beside them."""

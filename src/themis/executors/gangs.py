@@ -200,7 +200,7 @@ class Gangs:
                 gang.parts[machine].said = ""
 
     def _hello(self, machine: int, hello: Hello, now: Seconds) -> None:
-        self.nodes[machine].connected = True
+        self.nodes[machine].connected, self.nodes[machine].niceness = True, hello.niceness
         self.nodes[machine].strangers.clear()
         kept = {state.task for state in hello.tasks}
         # Before how they ended: what a rank said counts then.

@@ -131,6 +131,11 @@ class LocalExecutor(Executor):
         """Raise InputError if no agent would start jobs of this system user ("": the agents' own)."""
         user_for(user, allow_root=self.allow_root)
 
+    def niceness(self, machine: int) -> int:
+        """Of jobs on this machine, as its agent said last."""
+        # A machine of an engine is known to the core a moment before it is here.
+        return self.gangs.nodes[machine].niceness if machine < len(self.gangs.nodes) else 0
+
     def close(self, *, stop_jobs: bool = True, timeout_s: float = 120.0) -> None:
         """Stop all gangs, or leave them to an arbiter that comes back within the lease; then end the agents."""
         if stop_jobs and self._thread.is_alive():

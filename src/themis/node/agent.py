@@ -195,7 +195,8 @@ class Agent:
             # Whoever listens may have missed what was said on the last connection, or have forgotten it.
             reports = tuple(report for task in self.tasks.values() if (report := task.whole_report()) is not None)
             own = trust(self.settings.allow_root)
-            self.channel.send(Hello(node=self.settings.node, trust=own, tasks=states, reports=reports))
+            nice = os.getpriority(os.PRIO_PROCESS, 0)
+            self.channel.send(Hello(node=self.settings.node, trust=own, tasks=states, reports=reports, niceness=nice))
             self.told = {state.task: state for state in states}
             self.renew_at = 0.0
 

@@ -131,6 +131,8 @@ class Hello:
     tasks: tuple[TaskState, ...] = ()
     reports: tuple[TaskReport, ...] = ()
     """What ranks said so far, to be heard before how they ended; without a pace."""
+    niceness: int = 0
+    """Of the agent, and so of all that it starts: -20 to 19, above 0 whatever else runs there comes first."""
 
 
 # ---- from the arbiter -------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def examine(home: Path) -> list[Check]:
     """Every check with its state (``ok``, ``note`` or ``wrong``) and what was found."""
     checks: dict[str, Callable[[Path], tuple[str, str]]] = {
         "system": _system, "home": _home, "disk": _disk, "token": _token, "settings": _settings, "journal": _journal,
-        "GPUs": _gpus, "Ray": _ray, "rights": _rights, "arbiter": _arbiter,
+        "GPUs": _gpus, "Ray": _ray, "rights": _rights, "arbiter": _arbiter, "nodes": _nodes,
     }  # fmt: skip
     out = []
     for name, check in checks.items():
@@ -123,7 +123,7 @@ def _ray(home: Path) -> tuple[str, str]:
         version = metadata.version("ray")
     except metadata.PackageNotFoundError:
         if config.engine == "ray":
-            return "wrong", "not installed, and the settings say engine: ray; pip install 'themis[ray]'"
+            return "wrong", "not installed, and the settings say engine: ray; pip install 'themis-scheduler[ray]'"
         return "note", "not installed; only `--engine ray` needs it"
     if config.engine != "ray":
         return "ok", f"version {version}; the settings do not use it"
@@ -168,3 +168,24 @@ def _arbiter(home: Path) -> tuple[str, str]:
         "ok",
         f"version {info.version} answers on {at.grpc}: {counted(info.gpus, 'GPU')}, {counted(info.active_apps, 'app')}",
     )
+
+
+def _nodes(home: Path) -> tuple[str, str]:
+    try:
+        read_endpoint(home)
+        with Client(home, timeout_s=3.0) as client:
+            nodes = client.nodes()
+    except ThemisError:
+        return "note", "known while `themis up` runs"
+    found = [f"{_names(lost)} lost"] if (lost := [node.name for node in nodes if node.state == "lost"]) else []
+    if nice := {node.name: node.niceness for node in nodes if node.niceness > 0}:
+        found.append(
+            f"jobs on {_names([*nice])} have a niceness of {max(nice.values())}, so whatever else runs there comes first; "
+            "where Ray starts them, say `RAY_worker_niceness=0 ray start ...` there"
+        )
+    return ("note", "; ".join(found)) if found else ("ok", f"{counted(len(nodes), 'machine')}, none of them lost")
+
+
+def _names(names: list[str]) -> str:
+    """Three of them at most."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

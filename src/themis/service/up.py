@@ -142,6 +142,9 @@ def _await_nodes(arbiter: Arbiter, executor: RayExecutor) -> None:
     if executor.refused:
         arbiter.close()
         raise InputError(executor.refused)
+    if not arbiter.state.machines:
+        why = executor.said() or "it has none with GPUs"
+        log.warning("no node of the Ray cluster has joined yet: %s", why)
 
 
 def serve_until_told(home: Path, config: Config, say: Callable[[Service], None], *, leave_jobs: bool = False) -> None:

@@ -166,7 +166,7 @@ def node_row(arbiter: Arbiter, n: int) -> pb.Node:
     return pb.Node(
         name=machine.name, state=state, gpu_type=machine.gpu_type,
         gpus=machine.gpus, leased=int((holders != NONE).any(axis=1).sum()), apps=names,
-        until=arbiter.epoch + s.draining[n] if n in s.draining else None,
+        until=arbiter.epoch + s.draining[n] if n in s.draining else None, niceness=arbiter.executor.niceness(n),
     )  # fmt: skip
 
 
