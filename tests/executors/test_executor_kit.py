@@ -96,7 +96,8 @@ def ray_rig(root: Path, cluster: RayCluster) -> MakeRig:
         executor = RayExecutor(
             root, lambda app, i: script("steps.py", int(spec.jobs[i].steps), 0.05), events.put,
             # On a busy machine Ray may take seconds to bring a renewal: none of the checks is about lost machines.
-            settings=replace(SHORT, lease_s=30.0), ray=RaySettings(address=cluster.address, owner="kit", node_root=str(root / "on-nodes")),
+            settings=replace(SHORT, lease_s=30.0),
+            ray=RaySettings(address=cluster.address, owner="kit", node_root=str(root / "on-nodes")),
             allow_root=os.geteuid() == 0,
         )  # fmt: skip
         with executor:
