@@ -139,19 +139,21 @@ def simulate(cell: Cell) -> Result:
     workload, cluster = workload_of(cell), load_cluster(cell.cluster)
     last = cell.last or len(workload.apps)
     wanted, ended, at = set(range(cell.first, last)), {}, {"now": 0.0}
-    types = [m.gpu_type for m in cluster.machines for _ in range(m.gpus)]
+    price_of = [PRICE.get(m.gpu_type, 0.0) for m in cluster.machines for _ in range(m.gpus)]
     held: dict[int, tuple[float, float]] = {}
     dollars = 0.0
 
     def watch(now: float, record: Record) -> None:
         nonlocal dollars
-        at["now"] = now
-        if isinstance(record, Grant):
-            held[record.job] = now, sum(PRICE.get(types[g], 0.0) for g in record.gpus)
-        elif isinstance(record, JobStopped | JobReached) and record.job in held:
-            since, price = held.pop(record.job)
-            dollars += (now - since) / 3600.0 * price
-        elif isinstance(record, AppFinished):
+        at["now"], kind = now, type(record)
+        if kind is Grant:
+            gpus = record.gpus
+            held[record.job] = now, price_of[gpus[0]] if len(gpus) == 1 else sum(price_of[g] for g in gpus)
+        elif kind is JobStopped or kind is JobReached:
+            if record.job in held:
+                since, price = held.pop(record.job)
+                dollars += (now - since) / 3600.0 * price
+        elif kind is AppFinished:
             ended[record.app] = record.jct
             if wanted <= ended.keys():
                 raise _Enough

@@ -5,6 +5,7 @@ The single place that looks at the kind of an answer. What follows (``place``, `
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,9 @@ from themis.errors import InvariantBroken
 from themis.model.answers import Answer, GpuGrant, RoundPlan, TimeShare
 from themis.model.units import NONE, Int, Seconds, round_end
 from themis.placement.packing import Counts
+
+_gpus = itemgetter(1)
+"""Of a ``Gang``."""
 
 
 class Gang(NamedTuple):
@@ -84,20 +88,11 @@ def _time_shared(s: State, answer: TimeShare, offer: Offer, spare: bool) -> list
     idle = offer.idle(combos)
     priority = s.rounds.priority(s.now, until, idle[:, 0] & idle[:, 1])
     picked = pick(priority, combos, answer.gpus, free, lambda c, k: _may_share(s, combos[c], k, int(answer.gpus[c])))
-    out = []
-    for c, k in picked:
-        job, partner = combos[c].tolist()
-        gang = Gang(
-            app=int(s.jobs.app[job]),
-            job=job,
-            partner=partner,
-            gpus=int(answer.gpus[c]),
-            until=until,
-            gpu_type=k,
-            combo=c,
-        )
-        out.append(gang)
-        free[k] -= gang.gpus
+    out, apps = [], s.jobs.one.app
+    rows = [c for c, _ in picked]
+    for (c, k), (job, partner), gpus in zip(picked, combos[rows].tolist(), answer.gpus[rows].tolist()):
+        out.append(Gang(apps[job], gpus, until, job, partner, None, k, False, c))
+        free[k] -= gpus
     if spare and any(free):
         out += _on_spare(s, offer, free, {j for c, _ in picked for j in combos[c].tolist()}, until)
     return _large_first(out)
@@ -137,7 +132,7 @@ def _planned(s: State, plan: RoundPlan, offer: Offer) -> list[Gang]:
 
 def _large_first(gangs: list[Gang]) -> list[Gang]:
     """Large gangs are placed first: they have the fewest places to go."""
-    return sorted(gangs, key=lambda gang: -gang.gpus)
+    return sorted(gangs, key=_gpus, reverse=True)
 
 
 def falls_short(plan: RoundPlan, offer: Offer) -> bool:

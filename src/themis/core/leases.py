@@ -52,15 +52,22 @@ class Leases:
         one, holds = t.one, s.job_gpus
         renewals: list[Placed] = []
         fresh: list[Placed] = []
+        renewed, wanted, seats = set[int](), set[int](), s.job_seat
         for p in placed:
-            stays = holds.get(p.job) == p.gpus and s.job_seat[p.job] == p.seat
-            (renewals if stays else fresh).append(p)
-        renewed, wanted = {p.job for p in renewals}, {p.job for p in fresh}
-        for j in sorted({*expiring, *(j for j in wanted if j in holds)} - renewed):
+            j = p.job
+            if holds.get(j) == p.gpus and seats[j] == p.seat:
+                renewals.append(p)
+                renewed.add(j)
+            else:
+                fresh.append(p)
+                wanted.add(j)
+        over = {*expiring, *(j for j in wanted if j in holds)} - renewed
+        for j in sorted(over):
             self.revoke(j, "moved" if j in wanted else "expired", WAITING)
-        for p in renewals:
-            one.until[p.job] = p.until
-            self.out.append(Renew(app=one.app[p.job], job=p.job, until=p.until, target=one.target[p.job]))
+        ends, apps, targets, out = one.until, one.app, one.target, self.out
+        for j, _, _, until in renewals:
+            ends[j] = until
+            out.append(Renew(app=apps[j], job=j, until=until, target=targets[j]))
         for p in fresh:
             if p.job in holds:
                 raise InvariantBroken(f"job {p.job} was placed twice in one decision.")
@@ -88,11 +95,12 @@ class Leases:
     def grant(self, placed: Placed) -> None:
         """Lease the GPUs to the job; its gang starts as soon as nobody is in the way."""
         s, t, j = self.state, self.state.jobs.one, placed.job
-        locality = s.locality(placed.gpus)
+        locality = int(s.locality(placed.gpus))
         s.lease(j, placed.gpus, placed.seat, placed.until, locality)
         grant = Grant(
             app=t.app[j], job=j, attempt=t.attempt[j], gpus=placed.gpus, seat=placed.seat, until=placed.until,
-            locality=int(locality), target=t.target[j], score=1.0 / float(s.speeds.slowdown[t.config[j], locality]),
+            locality=locality, target=t.target[j],
+            score=1.0 / s.worth(t.config[j], t.gpu_type[j], len(placed.gpus), locality)[1],
         )  # fmt: skip
         self.wake(placed.until)
         if self._clear(grant):
@@ -135,6 +143,13 @@ class Leases:
 
     def _let_in(self, jobs: set[int]) -> None:
         """Grants of these jobs that nobody is in the way of any more, in the order in which they were made."""
+        if len(jobs) == 1:
+            (j,) = jobs
+            grant = self.held_back[j][1]
+            if self._clear(grant):
+                self._forget(j)
+                self._issue(grant)
+            return
         waited = [grant for _, grant in sorted((self.held_back[j] for j in jobs), key=_number)]
         for grant in [grant for grant in waited if self._clear(grant)]:
             self._forget(grant.job)

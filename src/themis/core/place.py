@@ -38,6 +38,13 @@ def place(state: State, gangs: Sequence[Gang], offer: Offer) -> list[Placed]:
     return _Placer(state, offer).run(gangs)
 
 
+def _named(gang: Gang) -> bool:
+    """Whether it is one job's alone, on one type and wherever there is room: what rounds deal by the dozen."""
+    return (
+        gang.job != NONE and gang.partner == NONE and gang.gpu_type != NONE and gang.counts is None and not gang.extend
+    )
+
+
 class _Placer:
     """Reads the live state, not a snapshot: rounds are dealt far more often than anything is solved."""
 
@@ -54,10 +61,48 @@ class _Placer:
         self.out: list[Placed] = []
 
     def run(self, gangs: Sequence[Gang]) -> list[Placed]:
-        rest = [gang for gang in gangs if not self._renew(gang)]
+        rest = [gang for gang in gangs if not (self._stays(gang) if _named(gang) else self._renew(gang))]
         for gang in rest:
-            self._fresh(gang)
+            if not (gang.gpus == 1 and _named(gang) and self._one(gang)):
+                self._fresh(gang)
         return self.out
+
+    def _stays(self, gang: Gang) -> bool:
+        """``_renew`` of a gang that is one job's, on one type."""
+        j = gang.job
+        gpus = self.s.job_gpus.get(j)
+        if gpus is None or len(gpus) != gang.gpus or j in self.taken:
+            return False
+        open_, machine_of, room_of = self.open, self.s.machine_of, self.room_of
+        if self.s.type_of[machine_of[gpus[0]]] != gang.gpu_type:
+            return False
+        for g in gpus:
+            if not open_[g]:
+                return False
+        for g in gpus:
+            open_[g] = 0
+            room_of[machine_of[g]] -= 1
+        self.taken.add(j)
+        self.out.append(Placed(j, gpus, int(self.s.leased_to[gpus[0], 1] == j), gang.until))
+        return True
+
+    def _one(self, gang: Gang) -> bool:
+        """``_fresh`` of one GPU on a type of few machines, of one slot each; false where it is for ``_fresh``."""
+        s, j = self.s, gang.job
+        machines = s.machines_of[gang.gpu_type]
+        if len(machines) > _FEW:
+            return False
+        n = fullest(self.room_of, machines, 1)
+        if n == NONE or s.machines[n].slot < s.machines[n].gpus:
+            return False
+        if j not in self.taken and self.offer.may_run(j):
+            first = s.machine_first[n]
+            g = self.open.find(1, first, first + s.machines[n].gpus)
+            self.open[g] = 0
+            self.room_of[n] -= 1
+            self.taken.add(j)
+            self.out.append(Placed(j, (g,), int(s.leased_to[g, 1] == j), gang.until))
+        return True
 
     def _renew(self, gang: Gang) -> bool:
         """Leave the gang where one of its app's expiring jobs already is."""

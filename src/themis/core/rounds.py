@@ -98,17 +98,21 @@ def pick(
     flat = np.flatnonzero(priority)
     combo, kind = np.divmod(flat[np.argsort(-priority.ravel()[flat], kind="stable")], priority.shape[1])
     left, busy, out = list(free), set[int](), list[tuple[int, int]]()
-    for c, k, size, (job, partner) in zip(combo.tolist(), kind.tolist(), gpus[combo].tolist(), combos[combo].tolist()):
-        if size > left[k] or job in busy or partner in busy:
+    whole, jobs = sum(left), combos[combo]
+    for c, k, size, job, partner in zip(
+        combo.tolist(), kind.tolist(), gpus[combo].tolist(), jobs[:, 0].tolist(), jobs[:, 1].tolist()
+    ):
+        if size > left[k] or job in busy:
             continue
         if partner != NONE:
-            if not may(c, k):
+            if partner in busy or not may(c, k):
                 continue
             busy.add(partner)
         busy.add(job)
         left[k] -= size
+        whole -= size
         out.append((c, k))
-        if not any(left):
+        if not whole:
             break
     return out
 

@@ -6,6 +6,7 @@ Progress between events is extrapolated at the speed model's rate and replaced b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,7 @@ left nobody would give it a GPU again. Simulated jobs end with their work; estim
 
 
 _SLOT, _MACHINE = Locality.SLOT, Locality.MACHINE
+_NEVER = math.inf
 
 
 class State:
@@ -115,6 +117,9 @@ class State:
         self.plan: RoundPlan | None = None
         self.plan_start: Seconds = 0.0
         self.speeds: Speeds = compile_speeds(book, [], (), 1)
+        self._worth: dict[tuple[int, int, int, int], tuple[float, float]] = {}
+        """``worth`` of gangs that there were, by ``_worth_by``'s speeds; a cache."""
+        self._worth_by = self.speeds
         self.measured = Measured()
         self.config_speed: Float = np.zeros(0)
 
@@ -422,13 +427,24 @@ class State:
 
     def start(self, j: int) -> None:
         """The gang trains from now on, at the speed model's rate."""
-        t, config = self.jobs.one, self.jobs.one.config[j]
-        eff = self.speeds.effective(config, t.gpu_type[j], t.gpus[j], t.locality[j])
+        t = self.jobs.one
+        config, gpu_type = t.config[j], t.gpu_type[j]
+        eff, _ = self.worth(config, gpu_type, t.gpus[j], t.locality[j])
         if (partner := self._partner(j)) != NONE:
             # Who shares GPUs although nobody has measured the pair is believed to train as if alone.
-            eff *= self.speeds.beside.get((config, t.config[partner], t.gpu_type[j]), 1.0)
+            eff *= self.speeds.beside.get((config, t.config[partner], gpu_type), 1.0)
         self._sync_job(j)
-        t.rate[j] = float(eff) / t.serial[j]
+        t.rate[j] = eff / t.serial[j]
+
+    def worth(self, config: int, gpu_type: int, gpus: int, locality: int) -> tuple[float, float]:
+        """(reference GPUs that a gang is worth, slowdown of its locality), looked up once for each kind of gang."""
+        if self._worth_by is not self.speeds:
+            self._worth, self._worth_by = {}, self.speeds
+        key = config, gpu_type, gpus, locality
+        if (found := self._worth.get(key)) is None:
+            eff = float(self.speeds.scale[config, gpu_type, gpus] / self.speeds.slowdown[config, locality])
+            found = self._worth[key] = eff, float(self.speeds.slowdown[config, locality])
+        return found
 
     def stop(self, j: int) -> None:
         """The gang does not train any more."""
@@ -438,39 +454,41 @@ class State:
     def _sync_job(self, j: int) -> None:
         """``steps_now`` of one job, written down."""
         t = self.jobs.one
-        steps = t.done[j] + t.rate[j] * (self.now - t.synced[j])
-        t.done[j], t.synced[j] = min(steps, t.regime_end[j]), self.now
+        steps, end = t.done[j] + t.rate[j] * (self.now - t.synced[j]), t.regime_end[j]
+        t.done[j], t.synced[j] = steps if steps <= end else end, self.now
 
     # ---- leases -----------------------------------------------------------------------------------------------------
 
     def lease(self, j: int, gpus: tuple[int, ...], seat: int, until: Seconds, locality: int) -> None:
         """Give a waiting job the GPUs; they must be free on that seat."""
-        t, a = self.jobs.one, self.jobs.one.app[j]
-        self._sync_app(a)
+        t, apps, size, now = self.jobs.one, self.apps.one, len(gpus), self.now
+        a, leased_to = t.app[j], self.leased_to
+        held = apps.leased[a]
+        apps.attained[a] += held * (now - apps.since[a])
+        apps.since[a], apps.leased[a], apps.stale[a] = now, held + size, 1
         for g in gpus:
-            self.leased_to[g, seat] = j
+            leased_to[g, seat] = j
         self.job_gpus[j], self.job_seat[j] = gpus, seat
-        t.status[j], t.until[j], t.locality[j], t.gpus[j] = RUNNING, until, locality, len(gpus)
+        t.status[j], t.until[j], t.locality[j], t.gpus[j] = RUNNING, until, locality, size
         t.gpu_type[j] = self.type_of[self.machine_of[gpus[0]]]
         t.attempt[j] += 1
-        t.since[j] = self.now
-        self.apps.one.leased[a] += len(gpus)
-        self.apps.one.stale[a] = 1
+        t.since[j] = now
 
     def release(self, j: int, status: int) -> None:
         """Take a running job's lease away; its service is added up."""
-        t, a = self.jobs.one, self.jobs.one.app[j]
-        self._sync_app(a)
-        self.stop(j)
-        held = self.now - t.since[j]
+        t, apps, now = self.jobs.one, self.apps.one, self.now
+        a, leased_to = t.app[j], self.leased_to
         gpus, seat = self.job_gpus.pop(j), self.job_seat.pop(j)
+        leased = apps.leased[a]
+        apps.attained[a] += leased * (now - apps.since[a])
+        apps.since[a], apps.leased[a], apps.stale[a] = now, leased - len(gpus), 1
+        self.stop(j)
+        held = now - t.since[j]
         t.attained[j] += held * len(gpus)
         self.received[j, t.gpu_type[j]] += held
         for g in gpus:
-            self.leased_to[g, seat] = NONE
-        self.apps.one.leased[a] -= len(gpus)
-        self.apps.one.stale[a] = 1
-        t.status[j], t.gpus[j], t.until[j], t.since[j] = status, 0, np.inf, self.now
+            leased_to[g, seat] = NONE
+        t.status[j], t.gpus[j], t.until[j], t.since[j] = status, 0, _NEVER, now
 
     def occupy(self, j: int, gpus: tuple[int, ...], seat: int) -> None:
         """The job's processes are about to be on these GPUs."""

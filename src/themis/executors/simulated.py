@@ -70,6 +70,8 @@ class _Gang:
     """One regime and nothing to report on the way."""
     loss: tuple[float, float] = (-1.0, 0.0)
     """The last target and the loss there."""
+    speed: float = 0.0
+    """Steps/s of a steady gang where it is now; 0 of others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,26 +130,32 @@ class SimulatedExecutor(Executor):
 
     def start(self, grant: Grant) -> None:
         """A gang begins."""
-        gang, now = self.gangs[grant.job], self.timer.now
-        again = self.book.get(gang.spec.model).checkpoint_s if grant.attempt > 1 else 0.0
-        gang.attempt, gang.target = grant.attempt, grant.target
-        gang.where = (self.gpu_types[grant.gpus[0]], len(grant.gpus), grant.locality)
-        gang.gpus, gang.began = grant.gpus, now + self.start_s + again
-        here = self.on.setdefault(grant.gpus[0], [])
+        job, gpus, attempt = grant.job, grant.gpus, grant.attempt
+        gang, now = self.gangs[job], self.timer.now
+        again = self.book.profiles[gang.spec.model].checkpoint_s if attempt > 1 else 0.0
+        gang.attempt, gang.target = attempt, grant.target
+        gang.where = (self.gpu_types[gpus[0]], len(gpus), grant.locality)
+        gang.gpus, gang.began = gpus, now + self.start_s + again
+        here = self.on.setdefault(gpus[0], [])
         gang.partner = self._looks(here[0]) if here else None
         for other in here:
-            self._neighbour(other, self._looks(grant.job))
-        here.append(grant.job)
-        gang.pending = [self.timer.schedule(gang.began, JobStarted(job=grant.job, attempt=grant.attempt))]
-        self._train(grant.job, gang)
+            self._neighbour(other, self._looks(job))
+        here.append(job)
+        gang.pending = [self.timer.schedule(gang.began, JobStarted(job=job, attempt=attempt))]
+        self._train(job, gang)
 
     def _train(self, job: int, gang: _Gang) -> None:
         """Schedule every report up to the target: one a regime, so that speed follows the batch size, and the checks."""
         at, done, number = gang.began, gang.done, gang.attempt
-        if gang.steady and gang.target <= (only := gang.spec.regimes[0]).steps:
-            if gang.target > done + 1e-9:
-                at += (gang.target - done) / self._rate(gang, only.batch)
-            self._reach(job, gang, at)
+        gang.speed = 0.0
+        if gang.steady and (target := gang.target) <= (only := gang.spec.regimes[0]).steps:
+            if target > done + 1e-9:
+                gang.speed = self._rate(gang, only.batch)
+                at += (target - done) / gang.speed
+            if gang.loss[0] != target:
+                gang.loss = target, gang.spec.loss.at(target)
+            reached = JobReached(job=job, attempt=number, steps=target, loss=gang.loss[1])
+            gang.pending.append(self.timer.schedule(at, reached))
             return
         # Of a dynamic job whose program decides, batch sizes are news. An attempt after the first says where it begins:
         # the one before may have been stopped at the moment of a change.
@@ -250,30 +258,36 @@ class SimulatedExecutor(Executor):
 
     def stop(self, revoke: Revoke) -> None:
         """A gang ends, with or without its work done."""
-        gang, now = self.gangs[revoke.job], self.timer.now
+        job, cause = revoke.job, revoke.cause
+        gang, now = self.gangs[job], self.timer.now
         if self.measures:
-            self._measure(revoke.job, gang)
+            self._measure(job, gang)
         for event in gang.pending:
             event.cancel()
         gang.pending = []
-        trained = max(now - gang.began, 0.0)
-        if revoke.cause == "failed":
+        trained = now - gang.began
+        if trained <= 0.0:
+            trained = 0.0
+        elif cause == "failed":
             trained = trained // self.settings.checkpoint_every_s * self.settings.checkpoint_every_s
-        gang.done = self._steps_after(gang, trained)
-        here = self.on.get(gang.gpus[0], []) if gang.gpus else []
-        if revoke.job in here:
-            here.remove(revoke.job)
+        gang.done = done = self._steps_after(gang, trained)
+        here = self.on.get(gang.gpus[0]) if gang.gpus else None
+        if here and job in here:
+            here.remove(job)
             for other in here:
                 self._neighbour(other, None)
         # A gang that reached its target is gone by then, and so is one whose machine failed.
-        gone = now if revoke.cause in ("finished", "rung", "failed") else now + self.stop_s
-        self.timer.schedule(gone, JobStopped(job=revoke.job, attempt=revoke.attempt, steps=gang.done))
+        gone = now if cause in ("finished", "rung", "failed") else now + self.stop_s
+        self.timer.schedule(gone, JobStopped(job=job, attempt=revoke.attempt, steps=done))
 
     def _steps_after(self, gang: _Gang, seconds: Seconds) -> float:
         """Steps done ``seconds`` after this attempt began to train."""
         done, end = gang.done, 0.0
         if seconds <= 0.0:
             return done
+        if speed := gang.speed:
+            target = gang.target
+            return min(done + speed * seconds, target) if (target - done) / speed > seconds else target
         for regime in gang.spec.regimes:
             end += regime.steps
             upto = min(end, gang.target)

@@ -180,9 +180,9 @@ class _Run:
 
     def _feed(self, event: Event) -> None:
         """One event into the core, and everything that follows from it at once."""
-        now, kind = self.kernel.now, type(event)
+        now, kind, sink = self.kernel.now, type(event), self.sink
         if kind not in MACHINERY:
-            self.sink(now, event)
+            sink(now, event)
         if isinstance(event, AppSubmitted):
             self.executor.admit(self.core.state.jobs.size, event.app)
         try:
@@ -191,7 +191,17 @@ class _Run:
             self._tell(error, kind.__name__)
             raise
         for command in commands:
-            self._carry_out(command)
+            # What comes by the hundred thousand is carried out here.
+            if type(command) is Grant:
+                sink(now, command)
+                self.executor.start(command)
+            elif type(command) is Revoke:
+                sink(now, command)
+                self.executor.stop(command)
+            elif type(command) is Renew:
+                sink(now, command)
+            else:
+                self._carry_out(command)
 
     def _tell(self, error: ThemisError, doing: str) -> None:
         """Errors carry when and where they happened."""
@@ -208,13 +218,7 @@ class _Run:
 
     def _carry_out(self, command: Command) -> None:
         match command:
-            case Grant():
-                self.sink(self.kernel.now, command)
-                self.executor.start(command)
-            case Revoke():
-                self.sink(self.kernel.now, command)
-                self.executor.stop(command)
-            case Renew() | JobEnded() | CurveStopped():
+            case JobEnded() | CurveStopped():
                 self.sink(self.kernel.now, command)
             case WakeAt():
                 self.kernel.schedule(command.time, Wake())
