@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -236,23 +239,25 @@ def test_who_ended_before_the_signal_ended_by_itself(
     assert kept.kill_at - keeper.clock() == pytest.approx(5.0, abs=1.0)
 
 
-def test_a_keeper_that_cannot_fork_blames_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full() -> int:
-        raise BlockingIOError(11, "Resource temporarily unavailable")
-
-    (tmp_path / "task.json").touch()
+def test_a_keeper_that_cannot_fork_blames_the_machine(tmp_path: Path) -> None:
+    """In a process of its own: a keeper ends all that descends from it, here all that the tests have started."""
     task = {
         "checkpoint_dir": str(tmp_path), "grace_s": 9.0, "stop_signal": "SIGTERM", "ranks": [{}], "log_bytes": 4096,
-        "logs": [str(tmp_path / "log")], "user": "",
+        "logs": [str(tmp_path / "log")], "user": "", "deadline": 1e12,
     }  # fmt: skip
-    control, _agent = os.pipe()
-    kept = keeper.Keeper(folder=tmp_path, task=task, deadline=1e12, control=control)
-    for name in ("set_wakeup_fd", "signal"):
-        monkeypatch.setattr(f"themis.node.keeper.signal.{name}", lambda *_, **__: None)
-    monkeypatch.setattr("themis.node.keeper.os.fork", full)
-    kept.run()
-    assert (kept.status.phase, kept.status.cause) == ("ended", "machine")
-    assert "Resource temporarily unavailable" in kept.status.message
+    (tmp_path / "task.json").write_text(json.dumps(task))
+    os.mkfifo(tmp_path / "control")
+    program = f"""
+import os, pathlib
+from themis.node import keeper
+def full(): raise BlockingIOError(11, "Resource temporarily unavailable")
+os.fork = full
+keeper.main(pathlib.Path({str(tmp_path)!r}))
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert (status["phase"], status["cause"]) == ("ended", "machine")
+    assert "Resource temporarily unavailable" in status["message"]
 
 
 def test_reports_that_are_no_file_disturb_nobody(root: Path) -> None:

@@ -152,7 +152,9 @@ class LocalExecutor(Executor):
             self._thread.join(timeout_s)
         self._end_agents(timeout_s)
         self._server.close()
-        release(self.claims)
+        # Once: a descriptor's number is soon another's.
+        claims, self.claims = self.claims, []
+        release(claims)
         self._raise()
 
     def __enter__(self) -> LocalExecutor:

@@ -145,7 +145,9 @@ class Relay:
             self._drop()
             self._drop()
         self.server.close()
-        release(self.claims)
+        # Once: a descriptor's number is soon another's.
+        claims, self.claims = self.claims, []
+        release(claims)
 
     def end(self) -> None:
         """Tell the agent to end; its jobs, if any, stay as long as its lease."""
