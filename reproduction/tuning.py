@@ -1,6 +1,6 @@
 """Two users on one Ray cluster: an Optuna study and a Ray Tune sweep, without Themis, alone on it, sharing it.
 
-    python reproduction/tuning.py [--trials 96] [--out docs/reproduction/tuning.md]
+    python reproduction/tuning.py [--trials 32] [--out docs/reproduction/tuning.md]
 
 Starts a Ray cluster of two raylets with two logical GPUs on this machine, and the service on it; a quarter of an hour on two
 cores. The users' programs are those of ``examples/tuning/two_users.py``. What each holds, wants and has for a rho is asked of the
@@ -28,8 +28,8 @@ import two_users
 
 USERS = {"ann": "Ann, Optuna", "ben": "Ben, Ray Tune"}
 LOOK_S = 0.2
-PAUSE_S, TRIAL_S, LEASE_S = 0.5, 9.0, 12
-"""Seconds of a step; of a trial as the users believe, its start of about 4 s included; of a lease, a tenth of a shared sweep."""
+PAUSE_S, TRIAL_S, LEASE_S = 1.0, 14.0, 12
+"""Seconds of a step; of a trial as the users believe, its start of about 4 s included; of a lease."""
 PARTS = 4
 """Of the stretch in which both want all, one share each."""
 PAGE = """# Tuning frameworks on shared GPUs
@@ -144,7 +144,7 @@ def alone(folder: Path, home: Path, trials: int) -> dict[str, float]:
     with Client(home) as client:
         for user, run in (("ann", two_users.ann), ("ben", two_users.ben)):
             (folder / user).mkdir(parents=True)
-            found[user] = run(folder / user, trials, TRIAL_S, client)
+            found[user] = run(folder / user, trials, TRIAL_S, client, PAUSE_S)
     return found
 
 
@@ -192,7 +192,7 @@ def service(home: Path, address: str) -> Iterator[None]:
 def main() -> None:
     """The page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trials", type=int, default=96)
+    parser.add_argument("--trials", type=int, default=32)
     parser.add_argument("--out", type=Path, default=Path("docs/reproduction/tuning.md"))
     given = parser.parse_args()
     import ray
@@ -210,7 +210,7 @@ def main() -> None:
             (folder / "sharing").mkdir()
             at = time.monotonic()
             with sampled(home) as samples:
-                sharing = two_users.share(folder / "sharing", given.trials, TRIAL_S, home)
+                sharing = two_users.share(folder / "sharing", given.trials, TRIAL_S, home, PAUSE_S)
             seconds = time.monotonic() - at
             lived = lives(home)
     rows = [

@@ -93,21 +93,22 @@ def tuner_of(trainable, folder, trials):
     )  # fmt: skip
 
 
-def ann(folder, trials, trial_s, client):
-    """Her best x."""
+def ann(folder, trials, trial_s, client, pause_s=0.5):
+    """Her best x; a step takes ``pause_s``, a whole trial is believed to need ``trial_s``."""
     from themis.adapters.optuna import optimize
 
     study = study_of(folder, trials)
-    optimize(study, objective, trials, hours=trial_s / 3600, user="ann", name="study", client=client)
+    env = {PAUSE: str(pause_s)}
+    optimize(study, objective, trials, hours=trial_s / 3600, user="ann", name="study", env=env, client=client)
     return study.best_params["x"]
 
 
-def ben(folder, trials, trial_s, client):
+def ben(folder, trials, trial_s, client, pause_s=0.5):
     """His best x."""
     from themis.adapters.tune import on_themis
 
-    hours = trial_s * trials / WORKERS / 3600
-    with on_themis(curve, workers=WORKERS, hours=hours, user="ben", name="sweep", client=client) as trainable:
+    more = {"hours": trial_s * trials / WORKERS / 3600, "env": {PAUSE: str(pause_s)}}
+    with on_themis(curve, workers=WORKERS, user="ben", name="sweep", client=client, **more) as trainable:
         return tuner_of(trainable, folder, trials).fit().get_best_result().config["x"]
 
 
@@ -135,18 +136,18 @@ def watching(home):
         thread.join()
 
 
-def share(folder, trials, trial_s, home=None):
-    """Both at once: (best x, GPU seconds held while both wanted all) of each user. ``trial_s`` : believed of a trial."""
+def share(folder, trials, trial_s, home=None, pause_s=0.5):
+    """Both at once: (best x, GPU seconds held while both wanted all) of each user."""
     found = {}
 
     def study():
         with Client(home) as client:
-            found["ann"] = ann(folder, trials, trial_s, client)
+            found["ann"] = ann(folder, trials, trial_s, client, pause_s)
 
     with watching(home) as held, Client(home) as client:
         beside = threading.Thread(target=study)
         beside.start()
-        found["ben"] = ben(folder, trials, trial_s, client)
+        found["ben"] = ben(folder, trials, trial_s, client, pause_s)
         beside.join()
     return {user: (found[user], held[user]) for user in held}
 

@@ -1,4 +1,4 @@
-"""Ray Tune on a real Ray cluster, as without Themis: classes, preempted; HyperBand, which pauses trials; PB2, which copies."""
+"""Ray Tune on a real Ray cluster, as without Themis: classes, preempted; HyperBand, PB2; trials that change their resources."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from daemon import QUICK, Daemon, daemon
 
 from processes import wait_until
 from raycluster import RayCluster
-from themis.adapters.tune import on_themis
+from themis.adapters.tune import leased, on_themis
 from themis.client.client import Client
 
 tune = pytest.importorskip("ray.tune", reason="Ray Tune is not installed; pip install 'themis-scheduler[tune]'")
@@ -123,6 +124,53 @@ def test_pb2_copies_the_better_trial_into_the_worse_one(tmp_path: Path, client: 
         results = fit(relayed, tmp_path, {"x": tune.grid_search([0.0, 5.0])}, scheduler)
     assert [r.metrics["training_iteration"] for r in results] == [STEPS, STEPS]
     assert {r.config["x"] for r in results} != {0.0, 5.0}, "the worse one got other parameters"
+
+
+@pytest.mark.parametrize("trainable", [counted, AsDictionary], ids=["function", "class"])
+def test_a_trial_grows_and_shrinks_with_its_lease_and_tune_knows(
+    tmp_path: Path, client: Client, trainable: Any
+) -> None:
+    """By Tune's own scheduler for this: somebody else holds a GPU at first, then nobody does, then somebody again."""
+    name = f"grows-{trainable.__name__}"
+    started, heard, over = list[int](), list[tuple[int, int, int]](), list[bool]()
+
+    class Listens(tune.Callback):  # type: ignore[misc]
+        def on_trial_start(self, trial: Any, **_: Any) -> None:
+            started.append(trial.placement_group_factory.gpus)
+
+        def on_trial_result(self, result: dict[str, Any], **_: Any) -> None:
+            heard.append((result["step"], result["gpus"], result["told"]))
+
+    def has(gpus: int) -> bool:
+        return bool(heard) and heard[-1][2] == gpus
+
+    def other() -> int:
+        return client.run(["sleep", "1000"], hours=0.1, weight=100.0, name=f"other{len(heard)}").app
+
+    def come_and_go(first: int) -> None:
+        try:
+            wait_until(lambda: has(1), "the trial has what is left")
+            client.cancel(first)
+            wait_until(lambda: has(2), "it has all")
+            second = other()
+            wait_until(lambda: has(1), "it has its share")
+            client.cancel(second)
+        finally:
+            over.append(True)
+
+    beside = threading.Thread(target=come_and_go, args=(other(),))
+    beside.start()
+    space, scheduler = {"x": 0.0, "pause": 0.2, "steps": 1000}, tune.schedulers.ResourceChangingScheduler
+    with on_themis(trainable, workers=1, gpus=(1, 2), cpus=0.5, hours=0.05, name=name, client=client) as relayed:
+        fit(
+            relayed, tmp_path, space, scheduler(resources_allocation_function=leased),
+            callbacks=[Listens()], stop=lambda trial, result: bool(over),
+        )  # fmt: skip
+    beside.join()
+    assert [step for step, *_ in heard] == list(range(1, len(heard) + 1)), "no step was lost, none was heard twice"
+    assert [gpus for gpus, _ in groupby(told for *_, told in heard)][:3] == [1, 2, 1]
+    assert all(gpus == told for _, gpus, told in heard), "the trainable finds its GPUs where Tune says that they are"
+    assert [gpus for gpus, _ in groupby(started)][:3] == [1, 2, 1], "Tune started the trial again with what it had"
 
 
 def preempted(client: Client, app: str, when: Callable[[], bool]) -> threading.Thread:
