@@ -112,6 +112,29 @@ def _alone(workload: Workload, book: ProfileBook) -> Float:
     return np.array(seconds)
 
 
+def later(world: World, seconds: float) -> World:
+    """The same, every job that much later."""
+    return _with_apps(world, [replace(app, arrival=app.arrival + seconds) for app in world.workload.apps])
+
+
+def at_once(world: World) -> World:
+    """The same jobs, all there from the start."""
+    return _with_apps(world, [replace(app, arrival=0.0) for app in world.workload.apps])
+
+
+def shuffled(world: World, seed: int) -> World:
+    """The same jobs written down in another order."""
+    apps = world.workload.apps
+    return _with_apps(world, [apps[i] for i in np.random.default_rng(seed).permutation(len(apps))])
+
+
+def _with_apps(world: World, apps: list[App]) -> World:
+    """With other apps of the same names; a workload puts them in order of arrival."""
+    alone = dict(zip((app.name for app in world.workload.apps), world.alone.tolist()))
+    workload = replace(world.workload, apps=tuple(apps))
+    return replace(world, workload=workload, alone=np.array([alone[app.name] for app in workload.apps]))
+
+
 def simulate(world: World, policy: str) -> tuple[Float, int, float]:
     """(JCT of every job, starts, CPU seconds)."""
     jct: dict[int, float] = {}
@@ -137,8 +160,9 @@ def shape(gpus: int) -> str:
 
 
 def rhos(world: World, jct: Float) -> tuple[Float, Float, Float]:
-    """(end of every job, rho_static, rho_contention)."""
+    """(end of every job, seconds from the first arrival, rho_static, rho_contention)."""
     arrival = np.array([app.arrival for app in world.workload.apps])
+    arrival -= arrival.min()
     end = arrival + jct
     static = jct / (world.alone * max(1.0, len(jct) / world.gpus))
     together = np.minimum(end[:, None], end) - np.maximum(arrival[:, None], arrival)

@@ -50,7 +50,7 @@ def take(state: State, *, needs: frozenset[str] = frozenset(), free: Bool | None
 
     snapshot = Snapshot(
         version=state.version, round=state.round, seed=state.settings.seed, now=state.now,
-        lease_s=state.settings.lease_s, tick_s=state.settings.tick_s, restart_s=state.settings.container_s,
+        origin=state.origin, lease_s=state.settings.lease_s, tick_s=state.settings.tick_s, restart_s=state.settings.container_s,
         gpu_types=tuple(state.gpu_types), users=tuple(state.users), speeds=state.speeds,
         machine_gpus=np.where(state.open_machines(), state.machine_size, 0), machine_type=state.machine_type,
         machine_rack=state.machine_rack, machine_slot=state.machine_slot,

@@ -53,6 +53,8 @@ class State:
         self.now: Seconds = 0.0
         self.version = 0
         self.round = 0
+        self.origin: Seconds = 0.0
+        """When the first app came: rounds begin then, and at multiples of their length from then on."""
         # machines and GPUs
         self.machines: list[Machine] = []
         self.gpu_types: list[str] = []
@@ -213,6 +215,8 @@ class State:
 
     def add_app(self, app: App, weight: float) -> int:
         """Append an app and its jobs, all waiting; returns its id."""
+        if not self.app_specs:
+            self.origin = self.now
         self._learn(app)
         self.restricted |= any(job.gpu_types for job in app.jobs)
         first = [(b.rungs[0].steps, b.steps) for b in brackets_of(app.tuner) for _ in range(b.rungs[0].jobs)]

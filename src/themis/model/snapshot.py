@@ -50,6 +50,7 @@ class Snapshot:
     ----------
     version : number of the state that this is a picture of.
     round : decisions taken so far; with ``seed`` it seeds every random draw of a decision.
+    origin : where rounds are counted from: when the first app came.
     lease_s, tick_s, restart_s : settings (seconds); ``restart_s`` is the container's share, models add their checkpoint's.
     users : names, by the number in ``app_user``.
     app_weight : the product of the app's, its user's and its group's weights.
@@ -90,6 +91,7 @@ class Snapshot:
     round: int
     seed: int
     now: Seconds
+    origin: Seconds
     lease_s: Seconds
     tick_s: Seconds
     restart_s: Seconds

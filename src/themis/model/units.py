@@ -38,6 +38,10 @@ def next_tick(time: Seconds, tick: Seconds) -> Seconds:
     return math.ceil(time / tick - 1e-9) * tick
 
 
-def round_end(now: Seconds, round_s: Seconds) -> Seconds:
-    """Rounds begin at multiples of their length: the next boundary after ``now``."""
-    return (math.floor(now / round_s + 1e-9) + 1) * round_s
+def round_end(now: Seconds, round_s: Seconds, origin: Seconds = 0.0) -> Seconds:
+    """Rounds begin at ``origin`` and at multiples of their length from then on: the next boundary after ``now``.
+
+    What is a millionth of a second before a boundary is on it, or as near to it as the clock can tell at that time.
+    """
+    near = max(1e-6, 4 * math.ulp(now))
+    return origin + (math.floor((now - origin + near) / round_s) + 1) * round_s

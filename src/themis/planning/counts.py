@@ -49,13 +49,16 @@ class Counts:
         return (self.bound - self.objective) / most if most > 0 else 0.0
 
 
-def best_counts(window: Window, *, gap: float = 1e-3, nodes: int = NODES, seconds: Seconds = math.inf) -> Counts:
+def best_counts(
+    window: Window, *, gap: float = 1e-3, nodes: int = NODES, seconds: Seconds = math.inf, seed: int = 0
+) -> Counts:
     """The best counts to a relative ``gap``, or the best found within ``nodes``, with the gap that is proven.
 
     Parameters
     ----------
     seconds : of the integer program, for the live service; steps 1 and 2 are of bounded work and always done, so that there is
         a plan and a bound whatever the limits are.
+    seed : of HiGHS' own choices.
     """
     w = window
     nothing = np.zeros(w.jobs, dtype=np.int64)
@@ -71,7 +74,7 @@ def best_counts(window: Window, *, gap: float = 1e-3, nodes: int = NODES, second
         try:
             chance, floor = search.best.chances(objective)
             better, proven = best_of_choices(
-                w, chance, floor, n, gap=0.5 * gap * (bound - idle), nodes=nodes, seconds=seconds
+                w, chance, floor, n, gap=0.5 * gap * (bound - idle), nodes=nodes, seconds=seconds, seed=seed
             )
         except NotSolved:
             better, proven = n, bound  # the plan and the bound at hand stand

@@ -23,11 +23,15 @@ columns of any window are single rounds."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """``gap`` : relative, at which a solve ends. ``nodes``, ``seconds`` : of its integer program at most, seconds live only."""
+    """``gap`` : relative, at which a solve ends. ``nodes``, ``seconds`` : of its integer program at most, seconds live only.
+
+    ``seed`` : of the solver's own choices.
+    """
 
     gap: float = 1e-3
     nodes: int = 2000
     seconds: Seconds = math.inf
+    seed: int = 0
 
 
 def solved(
@@ -39,7 +43,7 @@ def solved(
     ----------
     due : [J], of two jobs the one with the lower goes first. stay : but whoever runs goes on before either.
     """
-    counts = best_counts(window, gap=effort.gap, nodes=effort.nodes, seconds=effort.seconds)
+    counts = best_counts(window, gap=effort.gap, nodes=effort.nodes, seconds=effort.seconds, seed=effort.seed)
     plan = ordered(
         window, counts.n, running=view.running, rank=due, stay=stay, by_rank=HANDED_OUT,
         accept=effort.gap * (counts.bound - counts.idle),
@@ -103,7 +107,7 @@ class View:
         gpus, forecast = size[rows], s.need("ahead")
         assert isinstance(forecast, Ahead)
         ahead = forecast.of(rows)
-        end = round_end(s.now, round_s)
+        end = round_end(s.now, round_s, s.origin)
         begin = s.now if end - s.now > round_s - 1e-6 else end
         held = s.job_held[rows] > 0
         running = held | (s.job_expiring[rows] > 0)

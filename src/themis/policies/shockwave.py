@@ -41,6 +41,7 @@ class Shockwave:
     reactive : a change of batch size ends the plan in force; otherwise it goes on to the next arrival or completion.
     backfill : GPUs that fall free in mid-round go to a waiting job at once; otherwise they idle to the round's end.
     gap : relative gap at which a solve ends, 0 to 1. ``nodes`` : of its integer program at most, 1 or more.
+    seed : of the solver's own choices, 0 to 2147483647.
     """
 
     round_s: Seconds = 120.0
@@ -54,6 +55,7 @@ class Shockwave:
     backfill: bool = True
     gap: float = 1e-3
     nodes: int = 2000
+    seed: int = 0
 
     claims: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset({"ahead"})
@@ -62,7 +64,7 @@ class Shockwave:
     def __post_init__(self) -> None:
         ranges = (
             ("window", 0, 1000), ("patience", 1, 1000),
-            ("power", 0, 10), ("makespan", 0, 1e6), ("noise", 0, 1), ("gap", 0, 1), ("nodes", 1, 1e9),
+            ("power", 0, 10), ("makespan", 0, 1e6), ("noise", 0, 1), ("gap", 0, 1), ("nodes", 1, 1e9), ("seed", 0, 2**31 - 1),
         )  # fmt: skip
         for name, low, high in ranges:
             if not low <= getattr(self, name) <= high:
@@ -94,5 +96,5 @@ class Shockwave:
             gpus=view.gpus, capacity=max(capacity, 1),
         )  # fmt: skip
         due = promised(claims, self.patience)
-        effort = Effort(gap=self.gap, nodes=self.nodes, seconds=bench.seconds)
+        effort = Effort(gap=self.gap, nodes=self.nodes, seconds=bench.seconds, seed=self.seed)
         return solved(snapshot, view, window, due=due, stay=False, effort=effort, scale=scale)
