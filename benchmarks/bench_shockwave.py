@@ -3,10 +3,10 @@
     python benchmarks/bench_shockwave.py [--quick]
 
 110, 420, 850 and 2,000 active jobs on 32, 128, 256 and 512 GPUs: CPU seconds and proven gap of the planner, at the paper's
-20 rounds, at 120, and at the default window, of all work in ever longer columns, with what jobs are promised; and, at 110
-jobs, the paper's formulation, a binary a job and round (appendix G; the same objective, gangs and rows of capacity), in the
-same HiGHS to the same gap, stopped after a minute. Jobs are drawn; half have begun, later regimes are up to twice as fast or
-slower.
+20 rounds, at 120, and at the default window, of all work in ever longer columns, with what jobs are promised; and, at 20
+rounds, the paper's formulation, a binary a job and round (appendix G; the same objective, gangs and rows of capacity), in the
+same HiGHS to the same gap. Its search is stopped after a minute of CPU time; what it had proven by then is printed. Jobs are drawn;
+half have begun, later regimes are up to twice as fast or slower.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def planned(window: Window) -> tuple[float, float, float]:
     return took, counts.gap, plan.loss / (counts.bound - counts.idle)
 
 
-def binaries(window: Window) -> tuple[float, float, bool]:
-    """(CPU seconds with model building, gap, whether it finished) of a binary x[j, t] a job and round.
+def binaries(window: Window) -> tuple[float, float, float, bool]:
+    """(CPU seconds to build the model, to solve it, gap, whether it finished) of a binary x[j, t] a job and round.
 
     The log of progress is interpolated between all whole numbers of rounds, as the published program does between its breakpoints;
     f_j is made concave for it, without which it would need as many binaries again.
@@ -61,7 +61,7 @@ def binaries(window: Window) -> tuple[float, float, bool]:
     w = window
     began = time.process_time()
     highs = highspy.Highs()
-    for name, value in (("output_flag", False), ("threads", 1), ("time_limit", LIMIT_S), ("random_seed", 0)):
+    for name, value in (("output_flag", False), ("threads", 1), ("random_seed", 0)):
         highs.setOptionValue(name, value)
     inf = highspy.kHighsInf
     x = {}
@@ -105,11 +105,17 @@ def binaries(window: Window) -> tuple[float, float, bool]:
     most = best_counts(w, gap=GAP).bound - idle
     highs.setOptionValue("mip_abs_gap", GAP * most)
     highs.setOptionValue("mip_rel_gap", 0.0)
-    highs.run()
+    built = time.process_time()
+    # HiGHS' own limit is by the clock, which on a busy machine is another one each time.
+    highs.HandleUserInterrupt = True
+    highs.startSolve()
+    while not highs.wait(0.2)[0]:
+        if time.process_time() - built > LIMIT_S:
+            highs.cancelSolve()
     info = highs.getInfo()
     finished = highs.getModelStatus() == highspy.HighsModelStatus.kOptimal
     gap = (info.mip_dual_bound - info.objective_function_value) / most
-    return time.process_time() - began, gap, finished
+    return built - began, time.process_time() - built, gap, finished
 
 
 def main() -> None:
@@ -130,12 +136,20 @@ def main() -> None:
             said = f"all work, in {len(window.lengths)} columns" if rounds == ALL else str(rounds)
             print(f"| {jobs:,} | {gpus} | {said} | {took:.3f} | {gap:.4%} | {max(lost, 0.0):.4%} |", flush=True)
     if not quick:
-        window = random_window(0, jobs=110, capacity=32, rounds=20, price=PRICE)
-        took, _, _ = planned(window)
-        reference, gap, finished = binaries(window)
-        said = "finished" if finished else f"stopped after {LIMIT_S:.0f} s"
-        ratio = f"{reference / took:.0f}x ours"
-        print(f"\n110 jobs, 20 rounds: binaries {reference:.2f} CPU s, gap {gap:.4%}, {said}; {ratio}.")
+        print(
+            "\n| jobs | GPUs | ours, CPU s | model | binaries: search | gap | finished | ratio |\n|---|---|---|---|---|---|---|---|"
+        )
+        for jobs, gpus in SCALES:
+            window = random_window(0, jobs=jobs, capacity=gpus, rounds=20, price=PRICE)
+            took, _, _ = planned(window)
+            model, search, gap, finished = binaries(window)
+            proven = f"{gap:.4%}" if 0 <= gap < 1e6 else "no plan yet"
+            said = f"{(model + search) / took:,.0f}x" if finished else f"above {(model + search) / took:,.0f}x"
+            how = "yes" if finished else f"no, stopped after {LIMIT_S:.0f} CPU s"
+            print(
+                f"| {jobs:,} | {gpus} | {took:.3f} | {model:.2f} | {search:.2f} | {proven} | {how} | {said} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -62,7 +62,22 @@ CASES = {
     "no policy": (["-p", ","], "no policy is named"),
     "an unknown parameter": (["-p", "themis:pament=floor"], "Did you mean 'payment'?"),
     "a wrong parameter": (["-p", "themis:payment=flor"], "Did you mean 'floor'?"),
-    "a parameter that is no number": (["-p", "themis:f=most"], "f is 'most', expected a float"),
+    "a parameter that is no number": (["-p", "themis:f=most"], "f is 'most', expected a number such as"),
+    "a parameter given twice": (["-p", "shockwave:window=3,window=4"], "window is there twice"),
+    "an unknown parameter of a planner": (["-p", "shockwave:windw=3"], "Did you mean 'window'?"),
+    "a window that is negative": (["-p", "shockwave:window=-1"], "window is -1, expected 0 to 1000"),
+    "a window that is no number": (["-p", "shockwave:window=nan"], "window is 'nan', expected a whole number"),
+    "a power that is no number": (["-p", "shockwave:power=nan"], "power is nan, expected 0 to 10"),
+    "a price without end": (["-p", "shockwave:makespan=inf"], "makespan is inf, expected 0 to 1e+06"),
+    "patience below one": (["-p", "shockwave:patience=0.5"], "patience is 0.5, expected 1 to 1000"),
+    "an unknown forecast": (["-p", "shockwave:forecast=luck"], "Known: bayes, greedy, restatement"),
+    "a dynamic share above one": (["-w", "shockwave_jobs:dynamic=2"], "dynamic is 2.0, expected a share"),
+    "an empty trace without a header": (
+        ["-w", "empty.csv", "-f", "shockwave"], "is empty, expected rows of 12 cells"
+    ),
+    "a gang larger than the cluster": (
+        ["-w", "too-large.csv", "-c", "8x4", "-p", "shockwave"], "needs 64 GPUs; cluster '8x4' has 32"
+    ),
     "a parameter out of range": (["-p", "themis:f=2"], "f is 2.0, expected 0"),
     "a round of no length": (["-p", "isolated:round_s=0"], "policy isolated: round_s is 0.0, expected at least 1"),
     "a round that is no number": (["-p", "max_min_fairness:round_s=nan"], "round_s is nan"),

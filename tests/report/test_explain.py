@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,13 @@ import pytest
 from report_cases import HEADER, MINI, NOTHING, Log, app, auction, decision, finished, grant, revoke, write
 from rich.console import Console
 
+from themis.cli.rows import planned_now
 from themis.errors import InputError, UnknownName
 from themis.model import events as e
 from themis.model.answers import Proof, RoundPlan, Solved, TimeShare
 from themis.model.cluster import Machine
-from themis.report.explain import Step, collapse, explain
+from themis.report.explain import Step, explain
+from themis.report.explained import collapse
 
 STORY: Log = [
     (0.0, HEADER),
@@ -174,6 +177,37 @@ def test_a_planned_app_shows_its_forecasts_and_how_good_the_first_was(tmp_path: 
     Console(file=out, width=200).print(story.table(every=True))
     assert "25% of its completion time too late" in " ".join(out.getvalue().split())
     assert "00:08:25" in out.getvalue()
+
+
+def test_forecasts_have_intervals_once_enough_jobs_started_and_ended(tmp_path: Path) -> None:
+    """Eleven jobs waited and took 1.0, 1.1, ... 2.0 times as long as forecast; then one is to wait 100 s and to end after 200 s."""
+
+    def planned(at: float, starts: float, ends: float, *jobs: int) -> tuple[float, e.Allocated]:
+        ids = np.array(jobs)
+        proof = Proof(method="plan", job=ids, starts=np.full(len(ids), starts), ends=np.full(len(ids), ends))
+        answer = RoundPlan(job=ids, gpus=np.ones_like(ids), run=np.ones((len(ids), 1), dtype=bool), round_s=60.0)
+        return at, e.Allocated(version=1, solved=Solved(answer=answer, proof=proof))
+
+    old = range(11)
+    log: Log = [
+        (0.0, HEADER), *((0.0, app(f"old{j}", 0.0, 1)) for j in old), planned(0.0, 100.0, 1000.0, *old),
+        *((100.0 + 10.0 * j, grant(j, j, 1, (0, 1))) for j in old),
+        *((1000.0 + 100.0 * j, e.JobEnded(app=j, job=j, outcome="completed", steps=1.0)) for j in old),
+        (3000.0, app("mine", 3000.0, 1)), planned(3000.0, 3100.0, 3200.0, 11), (3150.0, grant(11, 11, 1, (0, 1))),
+    ]  # fmt: skip
+    story = explain(write(tmp_path / "x.jsonl", log), "mine")
+    (step,) = (s for s in story.steps if not math.isnan(s.starts))
+    assert (step.starts, step.ends) == (3100.0, 3200.0)
+    assert (step.starts_low, step.starts_high) == (pytest.approx(3110.0), pytest.approx(3190.0))
+    assert (step.ends_low, step.ends_high) == (pytest.approx(3220.0), pytest.approx(3380.0))
+    assert story.first_start_off == 50.0
+    out = io.StringIO()
+    Console(file=out, width=200).print(story.table(every=True))
+    assert "[00:51:50, 00:53:10]" in out.getvalue()
+    assert "50 s later than the first plan said" in " ".join(out.getvalue().split())
+    assert planned_now(json.loads(story.to_json())) == [
+        "As planned 0 s after it was submitted: it runs next at 100 s (110 to 190 s), and ends at 200 s (220 to 380 s)."
+    ]
 
 
 def test_an_app_whose_deadline_is_given_up_is_told_so(tmp_path: Path) -> None:

@@ -54,6 +54,28 @@ def test_an_interval_is_what_ended_jobs_were_off_by() -> None:
     assert table.within == 0.5
 
 
+def test_a_start_has_an_interval_from_the_waits_of_others() -> None:
+    """Eleven jobs were to wait for 100 s and waited 100, 110, ... 200 s; who is to start at once has nothing to wait for."""
+    plans = Plans()
+    ids = np.arange(11)
+    plans.add(0.0, Proof(job=ids, starts=np.full(11, 100.0), ends=np.full(11, 500.0)))
+    for i in range(11):
+        plans.start(i, 100.0 + 10.0 * i)
+        plans.end(i, 500.0)
+    plans.add(
+        1000.0, Proof(job=np.array([11, 12, 13]), starts=np.array([1200.0, 1200.0, 1000.0]), ends=np.full(3, 1500.0))
+    )
+    for j, start in ((11, 1300.0), (12, 1900.0), (13, 1000.0)):
+        plans.start(j, start)
+        plans.end(j, start + 100.0)
+    table = plans.table([str(i) for i in range(14)])
+    late, now = table.rows[11], table.rows[13]
+    assert (late.start_low, late.start_high) == (pytest.approx(1220.0), pytest.approx(1380.0))
+    assert (now.start_low, now.start_high) == (1000.0, 1000.0)
+    assert math.isnan(table.rows[0].start_low)
+    assert table.started_within == 0.5
+
+
 def test_a_job_that_goes_on_shows_its_latest_forecast() -> None:
     plans = Plans()
     plans.add(0.0, proof(j0=100.0))

@@ -137,6 +137,29 @@ def test_why_and_dump_of_a_running_service(tmp_path: Path, capsys: pytest.Captur
         client.cancel(second)
 
 
+@pytest.mark.slow
+def test_why_tells_of_a_planned_job_when_it_starts_and_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A waiting job of a policy that plans: its start by plan, and the interval of it by simulations."""
+    home = tmp_path / "home"
+    config = Config(gpus=1, port=0, http_port=-1, policy="shockwave:round_s=60", allow_root=os.geteuid() == 0)
+    with running(home, config), Client(home) as client:
+        first = client.run(["sleep", "600"], hours=0.1, name="first").app
+        second = client.run(["sleep", "600"], hours=0.2, name="second").app
+        found = client.why(second)
+        while found.code in (Code.DECIDING, Code.WAITING):
+            found = client.why(second)
+        assert found.simulations > 0
+        assert found.start_earliest <= found.start_median <= found.start_latest
+        steps = [step for step in json.loads(found.json)["steps"] if step["starts"] is not None]
+        assert steps[-1]["time"] < steps[-1]["starts"] < steps[-1]["ends"]
+        main_ok(["why", str(second), "--home", str(home)])
+        said = capsys.readouterr().out
+        assert "Its next GPUs are expected at" in said
+        assert "it runs next at" in said
+        client.cancel(first)
+        client.cancel(second)
+
+
 def main_ok(argv: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(argv)

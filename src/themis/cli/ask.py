@@ -26,6 +26,7 @@ from themis.cli.rows import (
     clock,
     connect,
     dump,
+    planned_now,
     show_list,
     show_rows,
     why_now,
@@ -94,7 +95,7 @@ def why(app: AppName, output: Output = "table", watch: Watch = False, home: Home
             if output != "table":
                 dump({"now": now, **story}, output)
                 continue
-            for line in why_now(found):
+            for line in (*why_now(found), *planned_now(story)):
                 out.print(line, markup=False, highlight=False, soft_wrap=True)
             begin = story["arrival"]
             show_rows([{**step, "time": step["time"] - begin} for step in story["steps"]], output, STEPS)

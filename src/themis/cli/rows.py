@@ -199,3 +199,21 @@ def why_now(found: Any) -> list[str]:
             f"({found.simulations} simulations, nobody else coming)."
         )
     return lines
+
+
+def planned_now(story: Mapping[str, Any]) -> list[str]:
+    """What the latest plan says of an app's next start and its end, with intervals; nothing where nobody plans."""
+    last = next((step for step in reversed(story["steps"]) if step["ends"] is not None), None)
+    if last is None or story["jct"] is not None:
+        return []
+
+    def at(name: str) -> str:
+        low, high = (last.get(f"{name}_{end}") for end in ("low", "high"))
+        said = f"{last[name] - story['arrival']:.0f} s"
+        within = "" if low is None else f" ({low - story['arrival']:.0f} to {high - story['arrival']:.0f} s)"
+        return said if low == high else said + within
+
+    told = last["time"] - story["arrival"]
+    return [
+        f"As planned {told:.0f} s after it was submitted: it runs next at {at('starts')}, and ends at {at('ends')}."
+    ]

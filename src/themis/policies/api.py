@@ -126,12 +126,15 @@ def make_policy(spec: str, overrides: Mapping[str, Any] | None = None) -> Policy
     """
     name, _, rest = spec.partition(":")
     kind = policy_class(name)
-    given = dict(overrides or {})
+    given: dict[str, Any] = {}
     for part in filter(None, rest.split(",")):
         key, equals, value = part.partition("=")
         if not equals:
             raise InputError(f"policy {spec!r}: got {part!r}, expected key=value, as in {name}:{_example(kind)}.")
+        if key.strip() in given:
+            raise InputError(f"policy {spec!r}: {key.strip()} is there twice, expected each parameter once.")
         given[key.strip()] = value.strip()
+    given |= overrides or {}
     parameters = {f.name: f for f in dataclasses.fields(kind) if f.init}  # type: ignore[arg-type]
     values = {}
     for key, value in given.items():
@@ -162,6 +165,9 @@ def _example(policy: type[Policy]) -> str:
     return f"{first.name}={first.default}" if first else "(it has no parameters)"
 
 
+_KINDS = {int: "whole number", float: "number"}
+
+
 def _convert(policy: str, key: str, value: Any, default: Any) -> Any:
     """A parameter given as text takes the kind of its default."""
     if not isinstance(value, str) or (isinstance(default, str) and not isinstance(default, StrEnum)):
@@ -177,5 +183,5 @@ def _convert(policy: str, key: str, value: Any, default: Any) -> Any:
         if isinstance(default, StrEnum):
             raise UnknownName(f"{key} of policy {policy}", value, [str(v) for v in kind]) from None
         raise InputError(
-            f"policy {policy}: {key} is {value!r}, expected a {kind.__name__} such as {default}."
+            f"policy {policy}: {key} is {value!r}, expected a {_KINDS.get(kind, kind.__name__)} such as {default}."
         ) from None

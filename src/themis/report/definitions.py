@@ -63,6 +63,8 @@ PLAN_DEFINITIONS: Mapping[str, str] = MappingProxyType(
     {
         "told": "When the forecast was made: the first of a job that ended, the latest of one that did not.",
         "starts": "When the job was to start, or to go on.",
+        "start_low": "10th percentile of its start, by how far off first forecasts were of jobs that had started by then.",
+        "start_high": "90th percentile of its start, likewise.",
         "started": "When it was first granted GPUs.",
         "ends": "When it was to end.",
         "low": "10th percentile of its finish, by how far off first forecasts of jobs were that had ended by then.",

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
 import orjson
-from rich import box
 from rich.table import Table
-from rich.text import Text
 
 from themis.errors import InputError, ThemisError, UnknownName
 from themis.model.events import Allocated, AppFinished, CurveStopped, Grant, Header, Renew, Revoke
 from themis.model.log import Fields, read_lines, to_record
 from themis.model.units import Seconds
+from themis.report import explained
+from themis.report.plans import Plans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +41,8 @@ class Step:
     cut : the log keeps only part of this proof, without this app: it did not bid and got no leftovers.
     late : its deadline was given up, for this decision.
     starts, ends : of a plan: when the first of the app's jobs is to run next, and when the last is forecast to end; NaN: no plan.
+    starts_low, starts_high, ends_low, ends_high : their intervals, from 10th to 90th percentile (``themis.report.plans``); NaN
+        while too few jobs have started or ended to tell.
     """
 
     time: Seconds
@@ -67,7 +68,11 @@ class Step:
     cut: bool = False
     late: bool = False
     starts: Seconds = math.nan
+    starts_low: Seconds = math.nan
+    starts_high: Seconds = math.nan
     ends: Seconds = math.nan
+    ends_low: Seconds = math.nan
+    ends_high: Seconds = math.nan
 
     @property
     def outcome(self) -> tuple[object, ...]:
@@ -105,6 +110,14 @@ class Explanation:
     rho_paper: float
     rho_exact: float
     steps: tuple[Step, ...]
+    started: Seconds = math.nan
+    """When its first job got its first GPUs."""
+
+    @property
+    def first_start_off(self) -> Seconds:
+        """By how much later than the first plan said it got its first GPUs; NaN without a plan that had it wait."""
+        first = next((step for step in self.steps if not math.isnan(step.starts)), None)
+        return self.started - first.starts if first is not None and first.starts > first.time else math.nan
 
     @property
     def first_forecast_off(self) -> float:
@@ -118,7 +131,7 @@ class Explanation:
 
     def table(self, *, every: bool = False) -> Table:
         """For the terminal; runs of equal rounds are one line, unless ``every``."""
-        return _table(self, every)
+        return explained.table(self, every)
 
 
 def explain(path: str | Path, app: str) -> Explanation:
@@ -153,6 +166,9 @@ class _Reader:
     """Jobs submitted so far, of all apps; they are numbered in this order."""
     first_job: int = 0
     jobs: list[str] = field(default_factory=list)
+    started: Seconds = math.nan
+    plans: Plans = field(default_factory=Plans)
+    """Of all apps: what was off by how much tells the intervals."""
     round: int = -1
     auctions: bool = False
     gpus: dict[int, int] = field(default_factory=dict)
@@ -166,9 +182,14 @@ class _Reader:
             self._submitted(line)
         elif kind == "Allocated":
             self.round += 1
-            if self.active:
+            if self.active or "ends" in line.get("proof", {}):
                 self._decided(line)
+        elif kind == "JobEnded" and self.plans.told:
+            if line["outcome"] == "completed":
+                self.plans.end(line["job"], float(line["t"]))
         elif kind in ("Grant", "Renew", "Revoke", "CurveStopped", "AppFinished"):
+            if kind == "Grant" and self.plans.told:
+                self.plans.start(line["job"], float(line["t"]))
             if line.get("app") == self.app:
                 self._command(*to_record(line))
         elif kind == "Header":
@@ -193,12 +214,18 @@ class _Reader:
     def _decided(self, line: Fields) -> None:
         time, record = to_record(line)
         assert isinstance(record, Allocated)
+        proof = record.solved.proof
+        self.plans.add(time, proof)
+        if not self.active:
+            return
         self._flush()
         self.now = {"time": time, "round": self.round}
-        proof = record.solved.proof
         planned = np.isin(proof.job, np.arange(self.first_job, self.first_job + len(self.jobs)))
         if planned.any():
-            self.now |= {"starts": float(proof.starts[planned].min()), "ends": float(proof.ends[planned].max())}
+            starts, ends = float(proof.starts[planned].min()), float(proof.ends[planned].max())
+            within = (*self.plans.start_within(time, starts), *self.plans.end_within(time, ends))
+            self.now |= dict(zip(("starts_low", "starts_high", "ends_low", "ends_high"), within))
+            self.now |= {"starts": starts, "ends": ends}
         if np.isin(proof.late, np.arange(self.first_job, self.first_job + len(self.jobs))).any():
             self.now["late"] = True
         if not proof.bid.any():
@@ -222,6 +249,7 @@ class _Reader:
         match command:
             case Grant():
                 self.gpus[command.job] = len(command.gpus)
+                self.started = time if math.isnan(self.started) else self.started
                 now["granted"] = now.get("granted", 0) + len(command.gpus)
             case Renew():
                 now["renewed"] = now.get("renewed", 0) + self.gpus.get(command.job, 0)
@@ -260,129 +288,10 @@ class _Reader:
             form=str(h.params.get("rho", "paper")) if self.auctions else "", arrival=self.arrival,
             jct=end.jct if end else math.nan, rho_paper=end.rho_paper if end else math.nan,
             rho_exact=end.rho_exact if end else math.nan, steps=tuple(self.steps),
+            started=self.started,
         )  # fmt: skip
-
-
-# ---- on the terminal ------------------------------------------------------------------------------------------------
-
-
-def collapse(steps: Sequence[Step]) -> list[list[Step]]:
-    """Neighbouring steps with the same outcome, together."""
-    out: list[list[Step]] = []
-    for step in steps:
-        if out and out[-1][-1].outcome == step.outcome and out[-1][-1].auction == step.auction and not step.note:
-            out[-1].append(step)
-        else:
-            out.append([step])
-    return out
-
-
-def _table(story: Explanation, every: bool) -> Table:
-    auctions = bool(story.form)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=Text(_title(story)), title_justify="left", title_style="bold",
-                  caption=Text(_caption(story)), caption_justify="left", caption_style="dim")  # fmt: skip
-    table.add_column("time", no_wrap=True)
-    table.add_column("round", justify="right", no_wrap=True)
-    if auctions:
-        for name in ("GPUs\noffered", f"ρ\n{story.form}", "rank", "part", "won", "kept\n%", "left-\nover"):
-            table.add_column(name, justify="left" if name == "part" else "right", no_wrap=True)
-    planned = any(not math.isnan(step.ends) for step in story.steps)
-    if planned:
-        table.add_column("next\nstart", no_wrap=True)
-        table.add_column("forecast\nend", no_wrap=True)
-    table.add_column("leases")
-    table.add_column("GPUs\nheld", justify="right")
-    for group in [[s] for s in story.steps] if every else collapse(story.steps):
-        table.add_row(*_cells(group, auctions, planned))
-    return table
-
-
-def _cells(group: Sequence[Step], auctions: bool, planned: bool) -> list[Text | str]:
-    first, last = group[0], group[-1]
-    times = _clock(first.time) if len(group) == 1 else f"{_clock(first.time)} – {_clock(last.time)}"
-    rounds = [s.round for s in group if s.round >= 0]
-    number = "" if not rounds else str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]}–{rounds[-1]}"
-    middle = _auction_cells(group) if auctions else []
-    if planned:
-        middle += ["" if math.isnan(t) else _clock(t) for t in (last.starts, last.ends)]
-    return [times, number, *middle, _leases(group), str(last.held)]
-
-
-def _auction_cells(group: Sequence[Step]) -> list[Text | str]:
-    s = group[0]
-    if not s.auction:
-        why = "" if not s.of else "no bid" if s.cut else "content"
-        return [_span([x.offered for x in group]) if s.of else "", "", "", why, "", "", ""]
-    part = Text("bid", style="bold green") if s.bid else Text("filtered", style="yellow")
-    kept = ""
-    if s.won:
-        kept = f"{100 * s.kept:.1f}"
-        if s.kept_high - s.kept_low > 5e-4:
-            kept += f" [{100 * s.kept_low:.1f}, {100 * s.kept_high:.1f}]"
-    return [
-        _span([x.offered for x in group]), _span([x.rho for x in group], 2), f"{s.rank or '?'}/{s.of}" if len(group) == 1
-        else f"{_span([x.rank for x in group])}/{_span([x.of for x in group])}", part,
-        str(s.won) if s.won else "", kept, str(s.leftover) if s.leftover else "",
-    ]  # fmt: skip
-
-
-def _leases(group: Sequence[Step]) -> Text:
-    """What happened to the app's leases, in a few words."""
-    s, words = group[0], []
-    if s.note:
-        words.append(Text(s.note, style="bold"))
-    if s.late:
-        words.append(Text("deadline given up", style="yellow"))
-    if s.granted:
-        words.append(Text(f"+{s.granted} granted", style="green"))
-    if s.renewed:
-        words.append(Text(f"{s.renewed} renewed"))
-    if s.revoked:
-        words.append(Text(f"−{s.revoked} {', '.join(s.causes)}", style="red" if "failed" in s.causes else ""))
-    if len(group) > 1:
-        words.append(Text(f"× {len(group)}", style="dim"))
-    stopped = [Text(f"stopped {job}", style="yellow") for job in s.stopped]
-    return Text("\n").join([*stopped, Text(", ").join(words)] if words else stopped)
 
 
 def _given_up(job: str, why: CurveStopped) -> str:
     chance = f"{why.chance:.1%}" if why.chance >= 5e-4 else "<0.1%"
     return f"{job}: {why.forecast:.3g} ± {why.deviation:.1g} against {why.standard:.3g} ({chance})"
-
-
-def _span(values: Sequence[float], digits: int = 0) -> str:
-    low, high = (f"{v:.{digits}f}" for v in (min(values), max(values)))
-    return low if low == high else f"{low}–{high}"
-
-
-def _clock(time: Seconds) -> str:
-    """1 d 02:03:04."""
-    whole = int(time)
-    days, clock = whole // 86400, f"{whole // 3600 % 24:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"
-    return f"{days} d {clock}" if days else clock
-
-
-def _title(story: Explanation) -> str:
-    kind = "simulated" if story.simulated else "measured"
-    who = f"{story.app} of {story.user} under {story.policy}, seed {story.seed} ({kind})"
-    if math.isnan(story.jct):
-        return f"{who}: still active."
-    rho = f"ρ {story.rho_paper:.2f} paper, {story.rho_exact:.2f} exact"
-    return f"{who}: JCT {story.jct / 3600:.1f} h, {rho}."
-
-
-def _caption(story: Explanation) -> str:
-    early = ""
-    if any(s.stopped for s in story.steps):
-        early = " stopped: job, its forecast final loss, the one it had to beat, its chance to."
-    if not math.isnan(story.first_forecast_off):
-        early += f" The first forecast of its end was {abs(story.first_forecast_off):.0%} of its completion time too "
-        early += "late." if story.first_forecast_off > 0 else "early."
-    if not story.form:
-        return f"Every grant, renewal and revocation; held: GPUs under lease afterwards.{early}"
-    cut = " no bid: filtered out or content, the log was cut." if any(s.cut for s in story.steps) else ""
-    return (
-        "rank: among apps with unmet demand, the worst ρ first; the first ones bid, others are filtered out and may get "
-        f"leftovers; content: no unmet demand.{cut} kept: share of the GPUs won that is left after the hidden payment."
-        f"{early}"
-    )

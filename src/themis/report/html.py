@@ -49,7 +49,8 @@ APP_COLUMNS: tuple[AsText, ...] = (
     ("restarts", "restarts", 0), ("lost_seconds", "lost GPU h", HOUR), ("outcome", "outcome", 0),
 )  # fmt: skip
 PLAN_COLUMNS: tuple[AsText, ...] = (
-    ("job", "job", 0), ("told", "forecast at h", HOUR), ("starts", "start, forecast h", HOUR), ("started", "start h", HOUR),
+    ("job", "job", 0), ("told", "forecast at h", HOUR), ("starts", "start, forecast h", HOUR),
+    ("start_low", "from h", HOUR), ("start_high", "to h", HOUR), ("started", "start h", HOUR),
     ("ends", "finish, forecast h", HOUR), ("low", "from h", HOUR), ("high", "to h", HOUR), ("ended", "finish h", HOUR),
     ("off", "later by %", PER_CENT),
 )  # fmt: skip
@@ -279,6 +280,8 @@ def _quality(label: str, run: RunMetrics) -> str:
     if math.isnan(run.plans.error):
         return f"{label}: no job has ended yet.{cut}"
     within = "" if math.isnan(run.plans.within) else f"; {run.plans.within:.0%} of those with an interval ended in it"
+    if not math.isnan(run.plans.started_within):
+        within += f", {run.plans.started_within:.0%} of those that were to wait started in theirs"
     return f"{label}: half of the jobs ended within {run.plans.error:.0%} of the time that was forecast at first{within}.{cut}"
 
 

@@ -3,7 +3,8 @@
 A forecast finish comes with an interval that is learnt from the log itself: of the jobs that had ended by then, by what factor the
 time to the finish, as first forecast, turned out longer or shorter. The interval is from the 10th to the 90th percentile of these
 factors, so that four jobs of five would end within it if jobs to come were like those that ended; jobs that end soon are
-over-represented until the log is long. The report says how many did. Nothing of the future is used.
+over-represented until the log is long. The report says how many did. Nothing of the future is used. A forecast start has one
+likewise, learnt from the waits of jobs that had started by then; who is forecast to start at once has none to wait.
 
 Leaves out: policies that plan nothing; forecasts beyond 32 a job, of which every other is then dropped.
 """
@@ -21,7 +22,11 @@ from themis.model.answers import CUT, Proof
 from themis.model.units import Float, Seconds
 
 LOW, HIGH, FEWEST = 0.1, 0.9, 10
-"""Quantiles of an interval, and of how many ended jobs at least."""
+"""Quantiles of an interval, and of how many jobs at least."""
+Interval = tuple[Seconds, Seconds]
+UNKNOWN: Interval = (math.nan, math.nan)
+_SAME = 1e-6
+"""Seconds below which two instants are one."""
 MOST = 32
 """Forecasts kept of a job."""
 
@@ -32,13 +37,16 @@ class PlanRow:
 
     Attributes
     ----------
-    job : its name. ``told`` : when it was forecast. ``starts``, ``ends`` : as forecast. ``low``, ``high`` : interval of ``ends``.
+    job : its name. ``told`` : when it was forecast. ``starts``, ``ends`` : as forecast. ``low``, ``high`` : interval of ``ends``;
+        ``start_low``, ``start_high`` : of ``starts``.
     started, ended : what happened; NaN where it has not, or the job was given up.
     """
 
     job: str
     told: Seconds
     starts: Seconds
+    start_low: Seconds
+    start_high: Seconds
     ends: Seconds
     low: Seconds
     high: Seconds
@@ -79,13 +87,20 @@ class PlanTable:
         kept = [row.low <= row.ended <= row.high for row in self.rows if not math.isnan(row.ended + row.low)]
         return float(np.mean(kept)) if kept else math.nan
 
+    @property
+    def started_within(self) -> float:
+        """Share of the jobs that ended, were to wait at first and had an interval for it, that started within it."""
+        waited = [r for r in self.rows if r.starts > r.told and not math.isnan(r.ended + r.started + r.start_low)]
+        kept = [row.start_low - _SAME <= row.started <= row.start_high + _SAME for row in waited]
+        return float(np.mean(kept)) if kept else math.nan
+
 
 @dataclass(slots=True)
 class _Told:
-    """Forecasts of one job: (time, start, end), the first with its interval."""
+    """Forecasts of one job: (time, start, end), the first with its intervals of start and end."""
 
     kept: list[tuple[Seconds, Seconds, Seconds]]
-    first: tuple[Seconds, Seconds]
+    first: tuple[Interval, Interval]
     every: int = 1
     seen: int = 1
     started: Seconds = math.nan
@@ -98,6 +113,8 @@ class Plans:
     def __init__(self) -> None:
         self.told: dict[int, _Told] = {}
         self.factors: list[float] = []
+        """Of times to finishes, rising. ``waits`` : of times to starts."""
+        self.waits: list[float] = []
         self.cut = 0
 
     def add(self, time: Seconds, proof: Proof) -> None:
@@ -108,7 +125,9 @@ class Plans:
                 continue
             known = self.told.get(job)
             if known is None:
-                self.told[job] = _Told([(time, starts, ends)], self._interval(time, ends))
+                self.told[job] = _Told(
+                    [(time, starts, ends)], (self.start_within(time, starts), self.end_within(time, ends))
+                )
                 continue
             known.seen += 1
             if known.seen % known.every == 0:
@@ -121,6 +140,9 @@ class Plans:
         known = self.told.get(job)
         if known is not None and math.isnan(known.started):
             known.started = time
+            told, starts, _ = known.kept[0]
+            if starts > told:
+                insort(self.waits, (time - told) / (starts - told))
 
     def end(self, job: int, time: Seconds) -> None:
         """A job completed."""
@@ -138,8 +160,9 @@ class Plans:
         for job, known in sorted(self.told.items()):
             over = not math.isnan(known.ended)
             told, starts, ends = known.kept[0 if over else -1]
-            low, high = known.first if over else self._interval(told, ends)
-            forecast = {"told": told, "starts": starts, "ends": ends, "low": low, "high": high}
+            begin, end = known.first if over else (self.start_within(told, starts), self.end_within(told, ends))
+            forecast = {"told": told, "starts": starts, "ends": ends}
+            forecast |= dict(zip(("start_low", "start_high", "low", "high"), (*begin, *end)))
             rows.append(PlanRow(job=names[job], started=known.started, ended=known.ended, **forecast))
             if over and known.ended > told:
                 whole = known.ended - told
@@ -147,9 +170,18 @@ class Plans:
                 off += [(known.ended - forecast) / whole for _, _, forecast in known.kept]
         return PlanTable(rows=tuple(rows), cut=self.cut, life=np.array(life), off=np.array(off))
 
-    def _interval(self, time: Seconds, ends: Seconds) -> tuple[Seconds, Seconds]:
-        if len(self.factors) < FEWEST:
-            return math.nan, math.nan
-        at = (len(self.factors) - 1) * np.array([LOW, HIGH])
-        low, high = np.interp(at, np.arange(len(self.factors)), self.factors)
-        return time + float(low) * (ends - time), time + float(high) * (ends - time)
+    def start_within(self, time: Seconds, starts: Seconds) -> Interval:
+        """Interval of a start as forecast at ``time``; NaN while too few jobs have started."""
+        return _interval(self.waits, time, starts) if starts > time else (starts, starts)
+
+    def end_within(self, time: Seconds, ends: Seconds) -> Interval:
+        """Interval of a finish as forecast at ``time``; NaN while too few jobs have ended."""
+        return _interval(self.factors, time, ends)
+
+
+def _interval(factors: Sequence[float], time: Seconds, then: Seconds) -> Interval:
+    if len(factors) < FEWEST:
+        return UNKNOWN
+    at = (len(factors) - 1) * np.array([LOW, HIGH])
+    low, high = np.interp(at, np.arange(len(factors)), factors)
+    return time + float(low) * (then - time), time + float(high) * (then - time)

@@ -202,7 +202,8 @@ def _records(file: Iterable[str], name: str, dialect: Dialect) -> Iterator[tuple
     except csv.Error as error:
         raise InputError(f"{name}, line {reader.line_num}: not valid CSV ({error}).") from None
     if not seen:
-        raise InputError(f"trace {name!r} is empty, expected a header with column names.")
+        expected = f"rows of {len(dialect.columns)} cells" if dialect.columns else "a header with column names"
+        raise InputError(f"trace {name!r} is empty, expected {expected}.")
 
 
 def _wrong_length(name: str, line: int, cells: Sequence[str], header: Sequence[str]) -> TraceError:
