@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from themis.core.checkpoint import FORMAT, load, pack, save, unpack
+from themis.core.retire import is_retired, retire
 from themis.core.scheduler import Scheduler
 from themis.errors import InputError, InvariantBroken
 from themis.model.events import Allocated, CollectBids, Event, Grant, Solve, SpeedMeasured, Wake
@@ -26,7 +27,7 @@ class Saving(_Run):
         super().__init__(
             simulation, lambda time, record: log.append((time, record)), lambda *_: None, Workbench(), lambda: False
         )
-        self.every, self.count, self.loaded = every, seed, 0
+        self.every, self.count, self.loaded, self.retired = every, seed, 0, 0
 
     def _feed(self, event: Event) -> None:
         self.count += 1
@@ -36,6 +37,8 @@ class Saving(_Run):
             and self.core.solving is None
             and not isinstance(event, Allocated)
         ):
+            # Apps that are over long enough are forgotten but for their names: nothing that is decided depends on them.
+            self.retired += len(retire(self.core.state, self.core.state.now - 500.0))
             text = json.dumps(save(self.core))
             core = load(json.loads(text), fresh(self.sim))
             assert save(core) == json.loads(text)
@@ -86,6 +89,7 @@ def test_a_run_whose_core_is_saved_and_loaded_all_the_time_has_the_log_of_one_th
         run.run()
         logs.append(log)
         assert run.loaded > 10 or not every
+        assert run.retired > 0 or not every
     assert len(logs[0]) == len(logs[1])
     for (t, one), (u, other) in zip(*logs):
         assert (t, type(one)) == (u, type(other))
@@ -97,6 +101,33 @@ SIMULATION = random_simulation(make_policy("themis"), 1)
 
 def fresh(sim: Simulation) -> Scheduler:
     return Scheduler(sim.book, sim.settings, sim.policy.pace, sim.policy.needs, forecaster_of(sim.policy))
+
+
+def test_retired_apps_keep_their_names_and_are_retired_once() -> None:
+    core = some_core()
+    s = core.state
+    before = [(app.name, app.user, [job.name for job in app.jobs]) for app in core.state.app_specs]
+    jobs = retire(core.state, np.inf)
+    over = [
+        a for a in range(s.apps.size) if not s.apps.active[a] and s.occupied.keys().isdisjoint(s.app_jobs(a).tolist())
+    ]
+    assert len(over) > 3
+    assert jobs == [j for a in over for j in s.app_jobs(a).tolist()]
+    assert [(app.name, app.user, [job.name for job in app.jobs]) for app in core.state.app_specs] == before
+    assert [a for a, app in enumerate(s.app_specs) if is_retired(app)] == over
+    assert retire(core.state, np.inf) == []
+    assert s.retired_below == next((a for a in range(s.apps.size) if a not in over), s.apps.size)
+
+
+def test_a_state_of_the_first_format_is_read() -> None:
+    core = some_core()
+    saved = json.loads(json.dumps(save(core))) | {"format": 1}
+    del saved["apps"]["columns"]["ended"]
+    del saved["state"]["retired_below"]
+    loaded = load(saved, fresh(SIMULATION))
+    assert retire(loaded.state, 1.0) == retire(core.state, np.inf) != [], (
+        "apps that an older version ended are over for long"
+    )
 
 
 def some_core() -> Scheduler:
@@ -119,7 +150,7 @@ def test_columns_of_other_versions_are_passed_over_or_begin_with_their_default()
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda d: d.update(format=FORMAT + 1), f"has format {FORMAT + 1}, this Themis reads {FORMAT}"),
+        (lambda d: d.update(format=FORMAT + 1), f"has format {FORMAT + 1}, this Themis reads 1 to {FORMAT}"),
         (lambda d: d.pop("jobs"), "is damaged"),
         (lambda d: d["state"].update(gpu_job=pack(np.zeros((1, 1, 1)))), "is damaged"),
         (lambda d: d["state"].update(gpu_job={"~array": ["<f8", [3], "!"]}), "is damaged"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,9 +41,13 @@ class FakeExecutor:
     lost: list[int] = field(default_factory=list)
     joined: list[Machine] = field(default_factory=list)
     nice: dict[int, int] = field(default_factory=dict)
+    dismissed: list[int] = field(default_factory=list)
 
     def admit(self, first_job: int, app: App) -> None:
         self.admitted.append((first_job, app.name))
+
+    def dismiss(self, jobs: Sequence[int]) -> None:
+        self.dismissed.extend(jobs)
 
     def submit(self, command: Command) -> None:
         self.commands.append(command)

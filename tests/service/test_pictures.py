@@ -145,7 +145,7 @@ def test_old_records_go_once_two_pictures_cover_them_and_the_rest_can_be_read(tm
         assert explain(tmp_path / "log.jsonl", "a").steps[-1].note == "completed"
     with world(tmp_path, 2, clock=clock) as w:
         assert w.held() == held
-        assert w.executor.admitted == [(0, "a"), (1, "b"), (2, "c")]
+        assert w.executor.admitted == [(1, "b"), (2, "c")], "what is over needs no executor"
 
 
 def test_a_damaged_picture_is_said_to_be_one(tmp_path: Path) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fake import World, world
+from fake import World, request, world
 from test_arbiter import enter
 
+from themis.client import themis_pb2 as pb
+from themis.core.retire import is_retired
 from themis.model.events import JobStopped
 from themis.node.logfile import MOST, turned
+from themis.service import pictures, views
 from themis.service.retention import EVERY_S, Due, due, sweep
+from themis.service.submission import submit
 
 KEEP = 10.0
 
@@ -120,3 +124,41 @@ def test_a_log_of_our_own_begins_anew_when_it_is_long(tmp_path: Path) -> None:
     turned(path)
     assert not path.exists()
     assert (tmp_path / "agent.log.1").stat().st_size == MOST + 1
+
+
+def test_apps_that_are_long_over_are_told_of_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pictures.maybe_take, "__kwdefaults__", {"every": 1})
+    clock = [1000.0]
+
+    def seen(w: World) -> list[object]:
+        over = pb.AppsRequest(ended=True, user="u")
+        return list(
+            w.ask(
+                lambda a: (
+                    views.show(a, "0"), views.show(a, "two"), views.apps(a, over), views.usage(a, "u"), views.owners(a),
+                    views.why(a, "two")[2],
+                )
+            )
+        )  # fmt: skip
+
+    with world(tmp_path, 2, clock=clock, journal_keep_s=100.0) as w:
+        for name, user in (("one", "u"), ("two", "u"), ("three", "v")):
+            w.ask(lambda a, name=name, user=user: submit(a, request(name, jobs=2, user=user)))
+        w.finish(0)
+        w.finish(1)
+        w.ask(lambda a: a.cancel(1))
+        w.turn(50.0)
+        before = seen(w)
+        assert w.executor.dismissed == []
+        w.turn(60.0)
+        w.ask(lambda a: a.hold(2))
+        assert [is_retired(app) for app in w.arbiter.state.app_specs] == [True, True, False]
+        assert w.executor.dismissed == [0, 1, 2, 3]
+        assert seen(w) == before
+        w.ask(lambda a: a.resume(2))
+    with world(tmp_path, 2, clock=clock, journal_keep_s=100.0) as w:
+        assert seen(w) == before
+        assert [name for _, name in w.executor.admitted] == ["three"]
+        w.finish(4)
+        w.finish(5)
+        assert [entry.outcome for entry in w.arbiter.journal.apps()] == ["completed", "cancelled", "completed"]

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from themis.core.retire import is_retired, retired
 from themis.core.scheduler import Scheduler
 from themis.core.tables import Table
 from themis.core.validate import validate
@@ -26,7 +27,8 @@ from themis.model.specs import read_app, to_fields
 from themis.profiles.learning import Measured
 from themis.profiles.speed import Curve, Profile, compile_speeds
 
-FORMAT = 1
+FORMAT = 2
+"""2: retired apps as lists. Those of 1 are read too."""
 
 _DERIVED = frozenset(
     {
@@ -62,13 +64,19 @@ def save(core: Scheduler) -> dict[str, Any]:
             "measured": pack(s.measured.rates),
             "profiles": pack([s.book.get(model) for model in sorted({key[0] for key in s.measured.rates})]),
         },
-        "app_specs": [to_fields(app) for app in s.app_specs],
+        "app_specs": [_app_fields(app) for app in s.app_specs],
         "apps": _table(s.apps), "jobs": _table(s.jobs), "regimes": pack(changed),
         "curves": pack(dict(vars(s.curves))),
         "rounds": pack({f.name: getattr(s.rounds, f.name) for f in dataclasses.fields(s.rounds)}),
         "state": {name: pack(value) for name, value in vars(s).items() if name not in _DERIVED and name[0] != "_"},
         "leases": pack({name: getattr(core.leases, name) for name in _LEASES}), "scheduler": pack({"wakes": core.wakes}),
     }  # fmt: skip
+
+
+def _app_fields(app: workload.App) -> Any:
+    if is_retired(app):
+        return [app.name, app.user, app.arrival, [job.name for job in app.jobs]]
+    return to_fields(app)
 
 
 def load(saved: Mapping[str, Any], core: Scheduler) -> Scheduler:
@@ -82,9 +90,9 @@ def load(saved: Mapping[str, Any], core: Scheduler) -> Scheduler:
     ------
     InputError : no saved core, one of a later version, or one that contradicts itself.
     """
-    if saved.get("format") != FORMAT:
+    if saved.get("format") not in range(1, FORMAT + 1):
         raise InputError(
-            f"the saved state has format {saved.get('format')}, this Themis reads {FORMAT}; use the version that wrote it."
+            f"the saved state has format {saved.get('format')}, this Themis reads 1 to {FORMAT}; use the version that wrote it."
         )
     try:
         _fill(core, saved)
@@ -105,7 +113,7 @@ def _fill(core: Scheduler, saved: Mapping[str, Any]) -> None:
     s.book = s.book.with_profiles(speeds["profiles"])
     units = speeds["units"]
     s.speeds = compile_speeds(s.book, units, tuple(s.gpu_types), speeds["largest"], units)
-    s.app_specs = [read_app(app) for app in saved["app_specs"]]
+    s.app_specs = [retired(*app) if isinstance(app, list) else read_app(app) for app in saved["app_specs"]]
     s.job_specs = [job for app in s.app_specs for job in app.jobs]
     changed = unpack(saved["regimes"])
     s.regimes = [changed.get(j, job.regimes) for j, job in enumerate(s.job_specs)]

@@ -98,6 +98,8 @@ class State:
         """Who shares it, and most GPUs at once, by name."""
         self.at_once: dict[int, int] = {}
         """Most jobs at once of the active apps that have such a limit."""
+        self.retired_below = 0
+        """All apps before this one are retired (``core.retire``)."""
         self.failed: set[int] = set()
         """Apps one of whose jobs was given up."""
         self.delayed: set[int] = set()
@@ -298,7 +300,7 @@ class State:
         """Close an app: its figures over its whole life, in both forms of rho."""
         t = self.apps
         self._sync_app(a)
-        t.active[a] = 0
+        t.active[a], t.ended[a] = 0, self.now
         self.finished_service = np.insert(
             self.finished_service, np.searchsorted(self.finished_service, t.attained[a]), t.attained[a]
         )

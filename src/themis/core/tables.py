@@ -95,6 +95,7 @@ class Apps(Table):
     floats = (
         "arrival", "weight", "contention_0", "capacity_0", "attained", "since", "budget", "longest_s",
         "finish", "deadline", "jobs_0", "away", "held_at",
+        "ended",
     )  # fmt: skip
     ints = (
         "user", "kind", "gang_min", "gang_max", "rigid", "demand", "first_job", "jobs", "leased", "active",
@@ -112,6 +113,8 @@ class Apps(Table):
     away: Float
     """Seconds that its user had held it, until it was last resumed; ``held_at`` : since when it is held, if it is."""
     held_at: Float
+    ended: Float
+    """When it was over; 0 before, and where an older version ended it."""
     attained: Float
     since: Float
     """``attained`` is exact at this time; since then ``leased`` GPUs accrue."""

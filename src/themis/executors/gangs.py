@@ -110,6 +110,12 @@ class Gangs:
         for i in range(len(app.jobs)):
             self.jobs[first_job + i] = (app, i)
 
+    def dismiss(self, jobs: Sequence[int]) -> None:
+        """Nothing of these jobs will start again."""
+        for job in jobs:
+            self.jobs.pop(job, None)
+            self.saved.pop(job, None)
+
     # ---- from the core --------------------------------------------------------------------------------------------
 
     def command(self, command: Command, now: Seconds) -> list[Out]:

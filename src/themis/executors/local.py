@@ -111,6 +111,10 @@ class LocalExecutor(Executor):
         """Carry out a command; the answer comes as events."""
         self._do(lambda: self._carry_out(self.gangs.command(command, clock())))
 
+    def dismiss(self, jobs: Sequence[int]) -> None:
+        """Nothing of these jobs will start again."""
+        self._do(lambda: self.gangs.dismiss(jobs))
+
     def restore(self, grant: Grant, steps: float, *, started: bool = True) -> None:
         """Take back a gang that was granted before this arbiter started; call it before ``start``, after ``admit``."""
         self._do(lambda: self._carry_out(self.gangs.restore(grant, steps, clock(), started=started)))

@@ -188,7 +188,12 @@ class Desk:
     def present(self, apps: Iterable[int]) -> list[int]:
         """Those of the apps that have an agent here."""
         with self._lock:
-            return [a for a in apps if a in self._seats]
+            return [a for a in apps if a in self._seats] if self._seats else []
+
+    def attended(self) -> set[int]:
+        """All apps that have an agent here."""
+        with self._lock:
+            return set(self._seats)
 
     def probe(self, snapshot: Snapshot, form: str, now: Seconds) -> bool:
         """Ask everybody who has use for GPUs for their rho; False if nobody is there."""

@@ -19,6 +19,7 @@ from threading import Thread
 from typing import Any, Protocol, TypeVar, cast
 
 from themis.client import themis_pb2 as pb
+from themis.core.retire import retire
 from themis.core.scheduler import Scheduler
 from themis.core.state import EPS, State
 from themis.core.tables import ENDED
@@ -76,6 +77,7 @@ class LiveExecutor(Protocol):
     def submit(self, command: Command) -> None: ...
     def restore(self, grant: Grant, steps: float, *, started: bool = True) -> None: ...
     def recorded(self, job: int, attempt: int) -> None: ...
+    def dismiss(self, jobs: Sequence[int]) -> None: ...
     def restore_lost(self, machine: int) -> None: ...
     def join(self, machine: Machine) -> None: ...
     def check_user(self, user: str) -> None: ...
@@ -296,7 +298,7 @@ class Arbiter:
                 self.engine.attend(now)
                 self.engine.advance(now)
                 if pictures.maybe_take(self.engine, now, self.config.journal_keep_s):
-                    self._forget_programs()
+                    self._forget(now)
         decided, self.engine.decided = self.engine.decided, []
         commands = self.engine.commands()
         for command in commands:
@@ -373,9 +375,10 @@ class Arbiter:
                 self.engine.feed(item, now)
                 self.upkeep.heard(item, now)
 
-    def _forget_programs(self) -> None:
-        """Of apps that are over, with all their gangs: nothing of them will start again."""
+    def _forget(self, now: Seconds) -> None:
+        """Of apps that are over, with all their gangs: nothing of them will start again. Of those that long are, all but names."""
         s = self.state
+        self.executor.dismiss(retire(s, now - self.config.journal_keep_s))
         ending = {int(s.jobs.app[job]) for job in s.occupied}
         kept = {spec.name for a, spec in enumerate(s.app_specs) if s.apps.active[a] or a in ending}
         self.programs = {name: programs for name, programs in self.programs.items() if name in kept}

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 def notify(arbiter: Arbiter, decided: Sequence[Proof], commands: Sequence[Command]) -> None:
     """Tell those who attend."""
-    desk, state = arbiter.desk, arbiter.state
-    here = set(desk.present(range(state.apps.size)))
+    desk = arbiter.desk
+    here = desk.attended()
     if not here:
         return
     for proof in decided:

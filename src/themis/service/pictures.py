@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import orjson
 
 from themis.core.checkpoint import load, pack, save, unpack
@@ -32,7 +33,7 @@ def take(engine: Engine) -> bytes:
     """
     core = engine.core
     jobs = core.state.jobs
-    here = {j for j in range(jobs.size) if jobs.status[j] != Status.ENDED} | core.state.occupied.keys()
+    here = {*np.flatnonzero(jobs.status[: jobs.size] != Status.ENDED).tolist()} | core.state.occupied.keys()
     engine.started &= here
     for name in ("grants", "revokes", "saved"):
         setattr(engine, name, {j: value for j, value in getattr(engine, name).items() if j in here})

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from themis import __version__
 from themis.errors import InputError
 from themis.model.events import SCHEMA, Header, MachineJoined
@@ -80,11 +82,12 @@ def hand_over(arbiter: Arbiter) -> None:
     """Tell the executor of every app, of machines that are away, of gangs that may be there."""
     state, executor, engine = arbiter.state, arbiter.executor, arbiter.engine
     # Of an app that was cancelled a gang may still be ending.
-    ending = ", ".join(map(str, sorted({int(state.jobs.app[job]) for job in state.occupied})))
+    there = {int(state.jobs.app[job]) for job in state.occupied}
+    ending = ", ".join(map(str, sorted(there)))
     entries = arbiter.journal.apps(f"ended IS NULL OR app IN ({ending})")
     arbiter.programs = {entry.name: entry.programs for entry in entries}
-    for a, app in enumerate(state.app_specs):
-        executor.admit(int(state.apps.first_job[a]), app)
+    for a in sorted({*np.flatnonzero(state.apps.active[: state.apps.size]).tolist()} | there):
+        executor.admit(int(state.apps.first_job[a]), state.app_specs[a])
     drained = arbiter.journal.drained()
     if arbiter.config.engine != "local":
         for machine in state.machines:
