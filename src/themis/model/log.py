@@ -26,14 +26,14 @@ import orjson
 
 from themis.errors import InputError, ThemisError
 from themis.model import events
-from themis.model.answers import Answer, Ask, GpuGrant, Proof, RoundPlan, Solved, TimeShare
+from themis.model.answers import Ask
 from themis.model.cluster import Machine
 from themis.model.events import SCHEMA, Allocated, AppSubmitted, Command, Event, Grant, Header, MachineJoined
+from themis.model.log_decisions import Fields, read_allocated, write_allocated
 from themis.model.specs import read_app, to_fields
-from themis.model.units import NONE, Bool, Seconds
+from themis.model.units import Seconds
 
 Record: TypeAlias = Header | Event | Command
-Fields: TypeAlias = dict[str, Any]
 
 PROOF_ROWS = 256
 """Proofs of more rows than this are cut."""
@@ -263,127 +263,12 @@ def _read_app(d: Fields) -> AppSubmitted:
     return AppSubmitted(app=read_app(d["app"]), weight=d.get("weight", 1.0))
 
 
-# ---- answers and proofs: columns ------------------------------------------------------------------------------------
-
-_PROOF_SCALARS: Mapping[str, Any] = MappingProxyType({"objective": 0.0, "bound": 0.0, "method": "", "offered": 0})
-_PROOF_COLUMNS: Mapping[str, type[Any]] = MappingProxyType(
-    {
-        "app": np.int64, "rho": np.float64, "bid": np.bool_, "won": np.int64, "kept": np.float64,
-        "kept_low": np.float64, "kept_high": np.float64, "leftover": np.int64, "job": np.int64, "starts": np.float64,
-        "ends": np.float64, "late": np.int64,
-    }
-)  # fmt: skip
-
-
-def _write_allocated(out: Fields, record: Allocated, rows: int) -> None:
-    out["version"] = record.version
-    out["answer"] = _write_answer(record.solved.answer)
-    proof = _write_proof(record.solved.proof, rows)
-    if proof:
-        out["proof"] = proof
-
-
-def _read_allocated(d: Fields) -> Allocated:
-    answer, proof = _read_answer(d["answer"]), _read_proof(d.get("proof", {}))
-    return Allocated(version=d["version"], solved=Solved(answer=answer, proof=proof))
-
-
-def _write_proof(proof: Proof, rows: int) -> Fields:
-    out: Fields = {n: v for n, default in _PROOF_SCALARS.items() if (v := getattr(proof, n)) != default}
-    count = len(proof.app)
-    keep = _rows_kept(proof) if count > rows else None
-    if keep is not None:
-        out["rows"], out["at"] = count, np.flatnonzero(keep)
-    for name in _PROOF_COLUMNS:
-        column = getattr(proof, name)
-        if keep is not None and len(column) == count:
-            column = column[keep]
-        if len(column):
-            out[name] = column.astype(np.int8) if name == "bid" else np.ascontiguousarray(column)
-    return out
-
-
-def _rows_kept(proof: Proof) -> Bool:
-    keep = np.zeros(len(proof.app), dtype=bool)
-    for column in (proof.bid, proof.leftover):
-        if len(column) == len(keep):
-            keep |= column > 0
-    return keep
-
-
-def _read_proof(d: Fields) -> Proof:
-    values: Fields = {name: d[name] for name in _PROOF_SCALARS if name in d}
-    columns = {name: np.array(d[name], dtype=dtype) for name, dtype in _PROOF_COLUMNS.items() if name in d}
-    return Proof(**(values | columns))
-
-
-def _write_answer(answer: Answer) -> Fields:
-    match answer:
-        case GpuGrant():
-            return {
-                "kind": "gpus", "app": answer.app, "gang": answer.gang, "machine": answer.machine, "gpus": answer.gpus,
-                "until": _once(answer.until), "extend": _once(answer.extend),
-            }  # fmt: skip
-        case TimeShare():
-            pairs = bool((answer.combos[:, 1] >= 0).any())
-            who = {"combos": answer.combos.ravel()} if pairs else {"job": np.ascontiguousarray(answer.combos[:, 0])}
-            x = answer.x.ravel()
-            types = answer.x.shape[1]
-            due = {} if answer.due is None else {"due": answer.due}
-            return {
-                "kind": "share",
-                **who,
-                "gpus": answer.gpus,
-                "x": x,
-                "types": types,
-                "round_s": answer.round_s,
-                **due,
-            }
-        case RoundPlan():
-            digits = ["".join("1" if cell else "0" for cell in row) for row in answer.run.tolist()]
-            return {
-                "kind": "plan", "job": answer.job, "gpus": answer.gpus, "run": digits, "rounds": answer.run.shape[1],
-                "round_s": answer.round_s,
-            }  # fmt: skip
-        case Ask():
-            raise InputError("a log holds no answer that asks for bids; ask is_record first.")
-
-
-def _once(column: Any) -> Any:
-    """A column whose rows are all alike, as one number."""
-    return column[0].item() if len(column) and (column == column[0]).all() else column
-
-
-def _read_answer(d: Fields) -> Answer:
-    def column(name: str, dtype: type[Any] = np.int64) -> Any:
-        value = d[name]
-        return np.array(value, dtype=dtype) if isinstance(value, list) else np.full(len(d["app"]), value, dtype=dtype)
-
-    match d["kind"]:
-        case "gpus":
-            return GpuGrant(
-                app=column("app"), gang=column("gang"), machine=column("machine"), gpus=column("gpus"),
-                until=column("until", np.float64), extend=column("extend"),
-            )  # fmt: skip
-        case "share":
-            x = column("x", np.float64).reshape(-1, d["types"])
-            alone = "job" in d
-            combos = column("job")[:, None] * [1, 0] + [0, NONE] if alone else column("combos").reshape(-1, 2)
-            due = column("due", np.float64) if "due" in d else None
-            return TimeShare(combos=combos, gpus=column("gpus"), x=x, round_s=d["round_s"], due=due)
-        case "plan":
-            cells = [c == "1" for row in d["run"] for c in row]
-            run = np.array(cells, dtype=bool).reshape(len(d["run"]), d["rounds"])
-            return RoundPlan(job=column("job"), gpus=column("gpus"), run=run, round_s=d["round_s"])
-    raise ValueError(f"unknown kind of answer {d['kind']!r}")
-
-
 _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Fields, Any, int], None]]] = MappingProxyType(
     {kind: (kind.__name__, _flat_encoder(kind)) for kind in _FLAT}
     | {
         MachineJoined: ("MachineJoined", lambda out, record, rows: out.update(machine=to_fields(record.machine))),
         AppSubmitted: ("AppSubmitted", _write_app),
-        Allocated: ("Allocated", _write_allocated),
+        Allocated: ("Allocated", write_allocated),
         events.JobStopped: ("JobStopped", _write_stopped),
     }
 )
@@ -396,6 +281,6 @@ _DECODERS: Mapping[str, Callable[[Fields], Record]] = MappingProxyType(
         "QuotaSet": lambda d: events.QuotaSet(**{**d, "users": tuple(d["users"])}),
         "MachineJoined": lambda d: MachineJoined(machine=Machine(**d["machine"])),
         "AppSubmitted": _read_app,
-        "Allocated": _read_allocated,
+        "Allocated": read_allocated,
     }
 )

@@ -17,7 +17,8 @@ from rich.table import Table
 
 from themis.errors import InputError, ThemisError, UnknownName
 from themis.model.events import Allocated, AppFinished, CurveStopped, Grant, Header, Renew, Revoke
-from themis.model.log import Fields, read_lines, to_record
+from themis.model.log import read_lines, to_record
+from themis.model.log_decisions import Fields
 from themis.model.units import Seconds
 from themis.report import explained
 from themis.report.plans import Plans
