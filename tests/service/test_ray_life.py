@@ -20,6 +20,8 @@ from test_faults import check_home
 
 from processes import left_of, ranks_of, wait_until
 from raycluster import NO_RAY, RayCluster
+from themis.errors import InputError
+from themis.executors.bridge import _join
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
@@ -178,6 +180,12 @@ def test_what_was_mistyped_is_told_in_words(tmp_path: Path, words: str, said: st
     assert done.returncode == 2
     assert said in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("address", ["atuo", "ray://127.0.0.1:10001"])
+def test_what_is_no_address_is_refused_before_ray_tries_it(address: str) -> None:
+    with pytest.raises(InputError, match="expected auto, or HOST:PORT"):
+        _join(address)
 
 
 def test_where_no_ray_cluster_answers_up_says_so_and_ends(tmp_path: Path) -> None:

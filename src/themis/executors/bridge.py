@@ -255,14 +255,15 @@ def _join(address: str) -> None:
             address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR", configure_logging=False
         )
     except Exception as error:
-        words = " ".join(str(error).split())[:300]
-        if "://" in address or (":" not in address and address != "auto"):
-            words = "expected auto, or HOST:PORT as `ray start --head` says it."
-        raise InputError(f"no Ray cluster answers at {address!r}: {words}") from None
+        raise InputError(f"no Ray cluster answers at {address!r}: {' '.join(str(error).split())[:300]}") from None
 
 
 def _reach(address: str) -> None:
-    """Ray itself tries for minutes."""
+    """Ray itself tries for minutes, also where the address cannot be one."""
+    if "://" in address or (":" not in address and address != "auto"):
+        raise InputError(
+            f"no Ray cluster answers at {address!r}: expected auto, or HOST:PORT as `ray start --head` says it."
+        )
     host, _, port = address.rpartition(":")
     if host and "/" not in host and port.isdecimal():
         try:
