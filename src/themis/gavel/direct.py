@@ -22,6 +22,10 @@ CELLS = 300
 """Up to so many (job, type) with a rate it is the quicker way: some 100 jobs on three types."""
 
 
+_PROGRAMS = 3
+"""Most programs for needs in straight lines: where many jobs end on the way, a search from above takes fewer."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Straight:
     """The highest level of needs in straight lines.
@@ -78,23 +82,38 @@ class LeastUse:
         program.tighten()
         return program
 
-    def highest(self, base: Float, slope: Float) -> Straight | None:
-        """The largest t at which every job gets the relative rate ``base + slope t``.
+    def highest(self, base: Float, slope: Float, top: Float) -> Straight | None:
+        """The largest t at which every job gets the relative rate ``min(base + slope t, top)``.
 
-        None where none rises with t, or where rounding has left no room for the base.
+        Whoever comes to its end before t needs no more than that, so t only rises from one program to the next. None where
+        nobody rises any more, where one after the other ends, or where rounding has left no room for the base.
         """
+        rises = slope > 0
+        rows, need, step = np.flatnonzero(rises), base.copy(), slope.copy()
+        program = self._program(rows, -slope[rows], 1.0, base, np.ones(len(self.problem.workers)))
+        for _ in range(_PROGRAMS):
+            if not rises.any():
+                return None
+            try:
+                found = self._proven(program, need, step)
+            except NotSolved:
+                return None
+            ends = slope * found.bound >= (top - base) * (1.0 - 1e-9)
+            over = np.flatnonzero(rises & ends)
+            if not len(over):
+                return found if ends[step < slope].all() else None
+            rises[over], step[over], need[over] = False, 0.0, top[over]
+            program.change_column(0, over, np.zeros(len(over)))
+            program.change_low(over, top[over])
+        return None
+
+    def _proven(self, program: ColumnProgram, base: Float, slope: Float) -> Straight:
+        """Solve for the level; its bound follows from the prices by weak duality, whatever the rounding."""
         problem, jobs = self.problem, self.problem.jobs
-        rising = np.flatnonzero(slope > 0)
-        if not len(rising):
-            return None
-        program = self._program(rising, -slope[rising], 1.0, base, np.ones(len(problem.workers)))
-        try:
-            found = program.solve()
-        except NotSolved:
-            return None
+        found = program.solve()
         x = np.zeros((jobs, problem.types))
         x[self.job, self.kind] = np.clip(found.x[1:], 0.0, 1.0)
-        # By weak duality, whatever the rounding: a job's price for rate, the pools' for GPUs, the rest for its time.
+        # A job's price for rate, the pools' for GPUs, the rest for its time.
         worth, rate = np.maximum(found.duals[2 * jobs :], 0.0), np.maximum(-found.duals[:jobs], 0.0)
         earned = rate[self.job] * (problem.rate[self.job, self.kind] / self.scale[self.job])
         pool = problem.pool[self.kind]

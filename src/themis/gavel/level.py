@@ -44,6 +44,9 @@ _NOISE = 1e-12
 _FREE = 1e-9
 """A pool with less than this share of the cluster's worth has price 0."""
 
+_CROWDED = 0.75
+"""GPUs wanted over GPUs there from which few jobs come to their end: below, the search from above takes fewer programs."""
+
 _PRICES, _LEVELS = 400, 60
 
 
@@ -120,7 +123,7 @@ class _Search:
                 marginal=lambda: np.full(self.problem.jobs, np.inf),
                 solves=0,
             )
-        if self.direct is not None and isinstance(need, Line) and (found := self._straight(need)) is not None:
+        if self.direct is not None and isinstance(need, Line) and (found := self._straight(need, ceiling)) is not None:
             return found
         if self.direct is None:
             self._try(start / start.sum())
@@ -153,13 +156,15 @@ class _Search:
         price = self._per_gpu(np.where(share > _FREE, share, 0.0))
         return Level(level=level, x=x, price=price, marginal=marginal, solves=self.solves)
 
-    def _straight(self, need: Line) -> Level | None:
-        """One program for needs in straight lines, as long as none of them has come to its end by the level found."""
+    def _straight(self, need: Line, ceiling: float) -> Level | None:
+        """One program for needs in straight lines, and another whenever some have come to their end by the level found."""
         assert self.direct is not None
+        if self.problem.gpus.sum() < _CROWDED * self.problem.workers.sum():
+            return None
         self.solves += 1
-        found = self.direct.highest(need.base * self.per_scale, need.slope * self.per_scale)
-        # Whoever has come to its end there rises no more while the others may.
-        if found is None or (need.slope * found.bound >= (need.top - need.base) * (1.0 - 1e-9))[need.slope > 0].any():
+        per = self.per_scale
+        found = self.direct.highest(need.base * per, need.slope * per, self._relative(need.top))
+        if found is None or found.bound > ceiling:
             return None
         used = self.problem.usage(found.x)
         over = float(
