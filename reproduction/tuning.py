@@ -58,11 +58,11 @@ end, by what the users believed of a trial ({trial:g} s), which is all that the 
 
 The best trial is the same alone and sharing. **Fair shares are missed**: in every part Ann holds about one GPU and Ben three,
 although her rho is the worse of the two, so this is not finish-time fairness at work. Nor is it the policy alone: simulated from
-a CSV with `--set lease_s=12 --set tick_s=5 --set container_s=4`, the same two apps (Ann's 32 jobs of 14 s, Ben's 4 of 112 s, 2 machines
-of 2 GPUs) hold 52 % and 48 % while both are there, 49 % and 51 % if Ann comes 6 s later, and finish within 6 % of each other. What
-makes the difference live is not known yet; what was not the same are starts, which had to wait for a processor (load averages of
-12 to 17), and leases shorter than a trial. Further runs keep the service's journal in `out/tuning`, which tells why each lease went where
-it did. Leases are 10 minutes unless set otherwise.
+a CSV with `--set lease_s=12 --set tick_s=5 --set container_s=4`, the same two apps (Ann's 32 jobs of 14 s, Ben's 4 of 112 s, 2
+machines of 2 GPUs) hold 52 % and 48 % while both are there, 49 % and 51 % if Ann comes 6 s later, and finish within 6 % of each
+other. What makes the difference live is not known yet; what was not the same are starts, which had to wait for a processor (load
+averages of 12 to 17), and leases shorter than a trial. Further runs keep the service's journal in `out/tuning`, which tells why
+each lease went where it did. Leases are 10 minutes unless set otherwise.
 """
 
 
