@@ -16,6 +16,7 @@ from themis.auction.bids import Bids, Floats, Offer
 from themis.auction.market import Market, build
 from themis.auction.outcome import Limits, Outcome
 from themis.auction.packing import Packer
+from themis.auction.plenty import Served, everyone
 from themis.auction.seating import arrays, seat
 from themis.auction.winners import Found, Solver
 
@@ -50,6 +51,9 @@ def clear(
     NotSolved
         When the gap is not proven within the limits, unless `limits.allow_gap`.
     """
+    served = everyone(offer, bids)
+    if served is not None:
+        return _all_served(bids, served, payments)
     market = build(offer, bids)
     nothing = math.fsum(bids.base.tolist())
     if not market.row.size:
@@ -76,6 +80,21 @@ def clear(
     else:
         kept[1, who] = 0.0
     return _outcome(bids, solver, taken.tolist(), objective, bound, kept, arrays(grants), main.method)
+
+
+def _all_served(bids: Bids, served: Served, payments: bool) -> Outcome:
+    """Nobody's presence costs anybody anything: see `plenty`."""
+    row = np.full(bids.bidders, -1)
+    row[served.who] = served.rows
+    gained = bids.row_value[served.rows] - bids.base[served.who]
+    objective = math.fsum([*bids.base.tolist(), *gained.tolist()])
+    kept = np.ones(bids.bidders)
+    low = kept if payments else (row < 0).astype(np.float64)
+    who, machine, gpus = (np.array(x, np.int64) for x in served.grants)
+    return Outcome(
+        row=row, win_bidder=who, win_machine=machine, win_gpus=gpus, objective=objective, bound=objective,
+        kept=kept, kept_low=low, kept_high=kept, method="all", nodes=0, programs=0,
+    )  # fmt: skip
 
 
 def _let_off(market: Market, main: Found, replaced: dict[int, int], forgiven: float) -> dict[int, float]:

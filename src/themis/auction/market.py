@@ -9,6 +9,7 @@ who asks for exactly the same, gains at least as much and wins nothing, the row 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import reduce
 
@@ -199,13 +200,22 @@ def _seated(offer: Offer, bids: Bids, kind: Ints, place: Ints, rack_room: Ints) 
     return ok
 
 
-def _scores(offer: Offer, bids: Bids, kind: Ints, place: Ints, types: int) -> tuple[Ints, int, float]:
-    gain = bids.row_value - bids.base[bids.row_bidder]
-    bits = int(offer.free.sum()).bit_length()
-    top = float(np.maximum.reduceat(gain, np.unique(bids.row_bidder, return_index=True)[1]).sum()) if gain.size else 0.0
+def gains(bids: Bids, gpus: int) -> tuple[Ints, int, float]:
+    """What each row gains over its base, shape [R], in steps; the bits that count ``gpus``; and a step's nats."""
+    gain, who = bids.row_value - bids.base[bids.row_bidder], bids.row_bidder
+    bits = gpus.bit_length()
+    top = 0.0
+    if gain.size:
+        first = np.append(0, 1 + (who[1:] != who[:-1]).nonzero()[0])
+        top = float(np.maximum.reduceat(gain, first).sum())
     # 61 bits hold every sum and leave room for adding the table's minus infinity.
-    quantum = 2.0 ** -min(40, 60 - bits - int(np.ceil(np.log2(top + 1.0))))
-    score = np.rint(gain / quantum).astype(np.int64) << bits
+    quantum = 2.0 ** -min(40, 60 - bits - math.ceil(math.log2(top + 1.0)))
+    return np.rint(gain / quantum).astype(np.int64), bits, quantum
+
+
+def _scores(offer: Offer, bids: Bids, kind: Ints, place: Ints, types: int) -> tuple[Ints, int, float]:
+    steps, bits, quantum = gains(bids, int(offer.free.sum()))
+    score = steps << bits
     if bids.expiring_gpus.size and bids.rows:
         score += np.where(score > 0, _renewable(offer, bids, kind, place, types), 0)
     return score, 1 << bits, quantum

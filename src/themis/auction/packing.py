@@ -100,7 +100,7 @@ class Packer:
             for size, count in zip(self._sizes, self._wants.get(r, ())):
                 if count:
                     found += [Gang(row=r, size=size, racked=racked)] * count
-        return sorted(found, key=lambda g: (-g.size, g.racked))
+        return largest_first(found)
 
     def fits(self, rows: Sequence[int]) -> bool | None:
         """Whether `rows` can be packed; None when the steps of search did not tell.
@@ -164,6 +164,11 @@ class Packer:
         """Machine gangs and rack gangs of `rows`, counted by falling size."""
         sums = self._gangs[rows].sum(0).tolist()
         return tuple(sums[: len(self._sizes)]), tuple(sums[len(self._sizes) :])
+
+
+def largest_first(gangs: Sequence[Gang]) -> list[Gang]:
+    """The order in which gangs are placed: machine gangs before rack gangs of their size."""
+    return sorted(gangs, key=lambda g: (-g.size, g.racked))
 
 
 def racks_of(floor: Floor, sizes: tuple[int, ...]) -> Racks:

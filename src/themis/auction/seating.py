@@ -6,7 +6,8 @@ so that a winner finds its own GPUs and moves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from themis.auction.market import IN_RACK, ON_MACHINE, Market, holdings
 from themis.auction.packing import Floor, Gang, Packer
@@ -14,6 +15,18 @@ from themis.errors import NotSolved
 
 Grants = dict[tuple[int, int], int]
 """GPUs by (bidder, machine)."""
+
+Claims = Mapping[int, Mapping[int, int]]
+"""GPUs that each winner held, by bidder and machine; empty where nobody held any."""
+
+
+class Winner(NamedTuple):
+    """A winning row, as plain numbers: see ``Market``."""
+
+    who: int
+    kind: int
+    place: int
+    gpus: int
 
 
 def seat(market: Market, packer: Packer, rows: Sequence[int], places: Sequence[int] | None = None) -> Grants:
@@ -40,7 +53,8 @@ def seat(market: Market, packer: Packer, rows: Sequence[int], places: Sequence[i
         floor = packer.floor(mine, kind)
         if floor is None:
             raise NotSolved("winning rows overlap on an anchored machine or rack")
-        table = _Seats(market, mine, floor, claims)
+        winners = {r: Winner(*(int(x[r]) for x in (market.who, market.kind, market.place, market.gpus))) for r in mine}
+        table = Seats(winners, floor, claims)
         gangs = packer.gangs(mine)
         known = table.choose(gangs)
         if known is None and places is not None:
@@ -57,8 +71,7 @@ def seat(market: Market, packer: Packer, rows: Sequence[int], places: Sequence[i
     return grants
 
 
-def _claims(market: Market, rows: Sequence[int]) -> dict[int, dict[int, int]]:
-    """GPUs that each winner held, by bidder and machine."""
+def _claims(market: Market, rows: Sequence[int]) -> Claims:
     if not market.bids.expiring_gpus.size:
         return {}
     held = holdings(market.offer, market.bids)
@@ -66,15 +79,16 @@ def _claims(market: Market, rows: Sequence[int]) -> dict[int, dict[int, int]]:
     return {b: {n: int(held[b, n]) for n in held[b].nonzero()[0].tolist()} for b in who}
 
 
-class _Seats:
-    """GPUs of one type being handed out."""
+class Seats:
+    """GPUs of one type being handed out to ``winners``, by row."""
 
-    def __init__(self, market: Market, rows: Sequence[int], floor: Floor, claims: dict[int, dict[int, int]]) -> None:
-        self.market, self.rows, self.floor, self.claims = market, rows, floor, claims
+    def __init__(self, winners: Mapping[int, Winner], floor: Floor, claims: Claims) -> None:
+        self.winners, self.floor = winners, floor
+        self.claims = {b: dict(held) for b, held in claims.items()}
         self.grants: Grants = {}
         self.claimed = [0] * len(floor.free)
-        for r in rows:
-            for n, gpus in claims.get(int(market.who[r]), {}).items():
+        for winner in winners.values():
+            for n, gpus in self.claims.get(winner.who, {}).items():
                 self.claimed[n] += gpus
 
     def choose(self, gangs: Sequence[Gang]) -> list[int] | None:
@@ -83,7 +97,7 @@ class _Seats:
         own = {b: dict(held) for b, held in self.claims.items()}
         claimed, places = list(self.claimed), []
         for g in gangs:
-            mine = own.get(int(self.market.who[g.row]), {})
+            mine = own.get(self.winners[g.row].who, {})
             spots = range(len(room)) if g.racked else self.floor.machines
             best, spot = None, -1
             for s in spots:
@@ -113,11 +127,11 @@ class _Seats:
 
     def fill(self, gangs: Sequence[Gang], places: Sequence[int]) -> None:
         """Hand out: anchored machines, machine gangs, then what a rack or the whole offer may supply."""
-        market, rack = self.market, self.floor.rack
-        left = {r: int(market.gpus[r]) for r in self.rows}
-        for r in self.rows:
-            if market.kind[r] == ON_MACHINE:
-                self._book(r, int(market.place[r]), left.pop(r))
+        rack, winners = self.floor.rack, self.winners
+        left = {r: w.gpus for r, w in winners.items()}
+        for r, w in winners.items():
+            if w.kind == ON_MACHINE:
+                self._book(r, w.place, left.pop(r))
         loose: list[tuple[int, int, list[int]]] = []
         for g, spot in zip(gangs, places):
             left[g.row] -= g.size
@@ -127,9 +141,9 @@ class _Seats:
                 self.floor.free[spot] -= g.size
                 self._book(g.row, spot, g.size)
         for r, gpus in left.items():
-            if market.kind[r] == IN_RACK:
-                loose.append((r, gpus, [n for n in self.floor.machines if rack[n] == market.place[r]]))
-        wide = [(r, gpus, self.floor.machines) for r, gpus in left.items() if gpus and market.kind[r] != IN_RACK]
+            if winners[r].kind == IN_RACK:
+                loose.append((r, gpus, [n for n in self.floor.machines if rack[n] == winners[r].place]))
+        wide = [(r, gpus, self.floor.machines) for r, gpus in left.items() if gpus and winners[r].kind != IN_RACK]
         self._pour(loose, wide)
 
     def _pour(self, loose: list[tuple[int, int, list[int]]], wide: list[tuple[int, int, list[int]]]) -> None:
@@ -146,7 +160,7 @@ class _Seats:
                 spare[rack[machines[0]]] -= gpus
         needs = []
         for is_wide, (r, gpus, machines) in [(False, x) for x in loose] + [(True, x) for x in wide]:
-            mine = self.claims.get(int(self.market.who[r]), {})
+            mine = self.claims.get(self.winners[r].who, {})
             for n in machines if mine else ():
                 take = min(gpus, free[n], mine.get(n, 0), spare[rack[n]] if is_wide else gpus)
                 if take > 0:
@@ -167,7 +181,7 @@ class _Seats:
         self._book(row, machine, gpus)
 
     def _book(self, row: int, machine: int, gpus: int) -> None:
-        who = int(self.market.who[row])
+        who = self.winners[row].who
         key = (who, machine)
         self.grants[key] = self.grants.get(key, 0) + gpus
         mine = self.claims.get(who)

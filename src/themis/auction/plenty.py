@@ -1,0 +1,156 @@
+"""Auctions with room for everyone: each bidder gets the row that it likes best, proven without tables or a search.
+
+No allocation gives a bidder more than the best of its rows that the offer could hold alone. So:
+
+- Where all these rows can be seated together, their sum is the most that the bidders gain, and the gap is 0.
+- Without any one of them the others sit where they sat, and none of them could have more: what the others gain is the
+  same with a and without a. Nobody's presence costs another anything, and c_a = 1 for everyone.
+
+That they can be seated is shown by seating them (`seating.Seats`), as `clear` would seat the same rows: they fit in sum,
+and each gang within its machine or rack finds a place. Where this fails, where two rows of one bidder are its best (renewals
+decide then), and for bids of other shapes, nothing is said here and the market decides.
+
+Plain numbers throughout: most auctions have a handful of rows, and arrays of a few entries take longer than loops.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from themis.auction.bids import ANYWHERE, MACHINE, RACK, Bids, Offer
+from themis.auction.market import LOCAL, RACKED, WIDE, gains
+from themis.auction.packing import Floor, Gang, largest_first
+from themis.auction.seating import Claims, Grants, Seats, Winner, arrays
+from themis.model.units import NONE
+
+FEW = 400
+"""More rows than this are left to arrays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Rows that win, their bidders (rising), and where they sit: bidders, machines and GPUs, sorted."""
+
+    rows: list[int]
+    who: list[int]
+    grants: tuple[list[int], list[int], list[int]]
+
+
+def everyone(offer: Offer, bids: Bids) -> Served | None:
+    """Every bidder's best row and a seat for it; None where these do not all fit, or it takes more than a look to tell."""
+    if not 0 < bids.rows <= FEW or bids.gang_size.size != bids.rows or bids.row_anchor.max() >= 0:
+        return None
+    hall = _Hall(offer, bids)
+    held = hall.held(bids)
+    best = hall.best(gains(bids, hall.gpus)[0].tolist())
+    if held is None or best is None:
+        return None
+    claims: Claims = {b: held.get(b, {}) for b in best} if held else {}
+    grants: Grants = {}
+    for kind in sorted({hall.type[r] for r in best.values()}):
+        seats = hall.seated(kind, {r: b for b, r in best.items() if hall.type[r] == kind}, claims)
+        if seats is None:
+            return None
+        grants.update(seats.grants)
+    return Served(rows=list(best.values()), who=list(best), grants=arrays(grants))
+
+
+class _Hall:
+    """The offer and the rows as plain numbers."""
+
+    def __init__(self, offer: Offer, bids: Bids) -> None:
+        self.free: list[int] = offer.free.tolist()
+        self.gpus = sum(self.free)
+        self.rack: list[int] = offer.machine_rack.tolist()
+        self.machine_type: list[int] = offer.machine_type.tolist()
+        self.who: list[int] = bids.row_bidder.tolist()
+        self.type: list[int] = bids.row_type.tolist()
+        self.span: list[int] = bids.row_span.tolist()
+        self.size: list[int] = bids.gang_size.tolist()
+        self.count: list[int] = bids.gang_count.tolist()
+        self.machines: dict[int, list[int]] = {}
+        """Machines with free GPUs, by type."""
+        self.room: dict[int, list[int]] = {}
+        """Free GPUs of each rack, by type."""
+        for n, free in enumerate(self.free):
+            if free:
+                k = self.machine_type[n]
+                if k not in self.machines:
+                    self.machines[k], self.room[k] = [], [0] * (1 + max(self.rack))
+                self.machines[k].append(n)
+                self.room[k][self.rack[n]] += free
+        self._slots: dict[tuple[int, int, int], int] = {}
+
+    def held(self, bids: Bids) -> dict[int, dict[int, int]] | None:
+        """Expiring GPUs by bidder and machine, within the offer; None if one names a machine that the offer lacks."""
+        if not bids.expiring_gpus.size:
+            return {}
+        out: dict[int, dict[int, int]] = {}
+        holdings = (bids.expiring_bidder.tolist(), bids.expiring_machine.tolist(), bids.expiring_gpus.tolist())
+        for b, n, gpus in zip(*holdings):
+            if not 0 <= n < len(self.free):
+                return None
+            mine = out.setdefault(b, {})
+            mine[n] = min(mine.get(n, 0) + gpus, self.free[n])
+        return out
+
+    def best(self, steps: list[int]) -> dict[int, int] | None:
+        """Each bidder's row of most steps, of those that the offer could hold alone; None where they are too many GPUs.
+
+        Or where a bidder has two that are its best.
+        """
+        out: dict[int, int] = {}
+        left = {k: sum(room) for k, room in self.room.items()}
+        at, rows = 0, len(self.who)
+        while at < rows:
+            b, most, row, tied = self.who[at], 0, -1, False
+            while at < rows and self.who[at] == b:
+                if steps[at] >= max(most, 1) and self.fits_alone(at):
+                    tied = steps[at] == most
+                    most, row = steps[at], at
+                at += 1
+            if tied:
+                return None
+            if row >= 0:
+                out[b] = row
+                k = self.type[row]
+                left[k] -= self.size[row] * self.count[row]
+                if left[k] < 0:
+                    return None
+        return out
+
+    def kind(self, row: int) -> int:
+        """The simplest kind that means the same in this offer, as `market` says."""
+        k, span = self.type[row], self.span[row]
+        if self.size[row] == 1 or span == ANYWHERE or len(self.machines.get(k, ())) == 1:
+            return WIDE
+        if span == RACK and sum(room > 0 for room in self.room.get(k, ())) == 1:
+            return WIDE
+        return LOCAL if span == MACHINE else RACKED
+
+    def fits_alone(self, row: int) -> bool:
+        """Whether the offer could hold the row if nobody else won: gangs of one size, so slots of it are enough."""
+        kind, size, k = self.kind(row), self.size[row], self.type[row]
+        key = (kind, 1 if kind == WIDE else size, k)
+        if key not in self._slots:
+            parts = [self.free[n] for n in self.machines.get(k, ())] if kind == LOCAL else self.room.get(k, [])
+            self._slots[key] = sum(parts) if kind == WIDE else sum(part // size for part in parts)
+        return self.count[row] * (size if kind == WIDE else 1) <= self._slots[key]
+
+    def seated(self, kind: int, winners: dict[int, int], claims: Claims) -> Seats | None:
+        """Seats of one GPU type for these rows (rising) and their bidders; None where a gang finds no place."""
+        floor = Floor(machines=self.machines[kind], free=list(self.free), rack=self.rack, room=list(self.room[kind]))
+        kinds = {r: self.kind(r) for r in winners}
+        seats = Seats(
+            {r: Winner(b, kinds[r], NONE, self.size[r] * self.count[r]) for r, b in winners.items()}, floor, claims
+        )
+        gangs: list[Gang] = []
+        for r, is_kind in kinds.items():
+            if is_kind != WIDE:
+                gangs += [Gang(row=r, size=self.size[r], racked=is_kind == RACKED)] * self.count[r]
+        gangs = largest_first(gangs)
+        places = seats.choose(gangs)
+        if places is None:
+            return None
+        seats.fill(gangs, places)
+        return seats
