@@ -245,11 +245,15 @@ class FinishTime:
         return s.lease_s + np.maximum(self.left_on(share, s.app_gang_max.astype(np.float64)), self.left_worst)
 
     @cached_property
+    def left(self) -> Float:
+        """Seconds left at the GPUs held beyond this instant, [A]."""
+        held = self.snapshot.app_left_held
+        return np.where(np.isfinite(held), held, self.left_waiting)
+
+    @cached_property
     def rho(self) -> Float:
         """Current finish-time fairness at the GPUs held beyond this instant, [A]: the sort key and rho_old."""
-        s = self.snapshot
-        left = np.where(np.isfinite(s.app_left_held), s.app_left_held, self.left_waiting)
-        return self.rho_of(left)
+        return self.rho_of(self.left)
 
     def rho_of(self, left: Float, rows: Int | slice = slice(None)) -> Float:
         """rho if the rest takes ``left`` seconds."""

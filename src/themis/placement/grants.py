@@ -8,7 +8,7 @@ that it could have left alone.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -230,22 +230,29 @@ class Hand:
         return Locality.RACK if len({int(self.s.machine_rack[n]) for n, _ in counts}) == 1 else Locality.CROSS_RACK
 
 
+def expiring_on(s: Snapshot) -> Mapping[tuple[int, int], list[int]]:
+    """Machine of each GPU on offer that a job holds until this instant, by job id and seat."""
+    return s.once(expiring_on, _expiring_on)
+
+
+def _expiring_on(s: Snapshot) -> Mapping[tuple[int, int], list[int]]:
+    out: dict[tuple[int, int], list[int]] = {}
+    first, second = s.gpu_job[:, 0] >= 0, s.gpu_job[:, 1] >= 0
+    g = (s.gpu_free & (first | second)).nonzero()[0]
+    for n, jobs in zip(s.gpu_machine[g].tolist(), s.gpu_job[g].tolist()):
+        for seat, j in enumerate(jobs):
+            if j >= 0:
+                out.setdefault((j, seat), []).append(n)
+    return out
+
+
 def _standing(s: Snapshot) -> dict[int, list[tuple[int, Counts]]]:
-    """Where each app's expiring gangs stand, by app row."""
+    """Where each app's expiring gangs stand, by app row; left out are those that lost a GPU, which are not on offer whole."""
     out: dict[int, list[tuple[int, Counts]]] = defaultdict(list)
-    rows = (s.job_expiring > 0).nonzero()[0]
-    if not len(rows):
-        return out
-    g, seat = (s.gpu_job >= 0).nonzero()
-    at = np.searchsorted(s.job_id[rows], s.gpu_job[g, seat])
-    at[at == len(rows)] = 0
-    mine = s.job_id[rows[at]] == s.gpu_job[g, seat]
-    stands: list[list[int]] = [[] for _ in rows]
-    lost = [False] * len(rows)
-    for i, n, free in zip(at[mine].tolist(), s.gpu_machine[g[mine]].tolist(), s.gpu_free[g[mine]].tolist()):
-        stands[i].append(n)
-        lost[i] |= not free
-    for i, a in enumerate(s.job_app[rows].tolist()):
-        if not lost[i]:
-            out[a].append((len(stands[i]), tuple(sorted(Counter(stands[i]).items()))))
+    held = {j: machines for (j, _), machines in expiring_on(s).items()}
+    rows = s.job_expiring.nonzero()[0]
+    for j, a, gpus in zip(s.job_id[rows].tolist(), s.job_app[rows].tolist(), s.job_expiring[rows].tolist()):
+        machines = held.get(j, ())
+        if len(machines) == gpus:
+            out[a].append((gpus, tuple(sorted(Counter(machines).items()))))
     return out

@@ -26,11 +26,13 @@ from themis.fairness.finish_time import FinishTime, Form, list_schedule
 from themis.model.answers import Ask
 from themis.model.snapshot import Kind, Snapshot
 from themis.model.units import NONE, Bool, Float, Int, Locality
+from themis.placement.grants import expiring_on
+from themis.tuning import singles
+from themis.tuning.singles import SPANS, spans_told
 
 ROWS = 64
 """Most rows of one bid."""
 
-SPANS = (Locality.MACHINE, Locality.RACK, Locality.CROSS_RACK)
 BETTER = 1 - 1e-9
 """A row must leave less than this share of the seconds left without it."""
 
@@ -88,10 +90,10 @@ class Agents:
         return snapshot.once((cls, form), lambda columns: cls(columns, finish))
 
     def __init__(self, snapshot: Snapshot, finish: FinishTime) -> None:
-        s = self.s = snapshot
+        self.s = snapshot
         self.finish = finish
         #: Seconds left if the app wins nothing.
-        self.without: Float = np.where(np.isfinite(s.app_left_held), s.app_left_held, finish.left_waiting)
+        self.without: Float = finish.left
         self.limit: Float = self.without * BETTER - 1e-9
         """A row must leave less than this."""
 
@@ -145,43 +147,14 @@ class Agents:
         out: list[int] = self.s.job_ptr.tolist()
         return out
 
-    @cached_property
-    def _plain(self) -> Bool:
-        """[A, K], single jobs of one size that wait, and that a gang of this type would serve, placed as it likes best.
-
-        Nothing else about their rows depends on the offer, if it has a gang of that type.
-        """
-        s = self.s
-        job = s.job_ptr[:-1]
-        size, config = s.job_gpus_min[job], s.job_config[job]
-        single = (s.app_kind == SINGLE) & (s.job_held[job] == 0) & (size == s.job_gpus_max[job])
-        spans = s.speeds.slowdown[config][:, list(SPANS)]
-        # One GPU has no span to choose.
-        slowdown = np.where(size == 1, s.speeds.slowdown[config, Locality.MACHINE], spans.min(axis=1))
-        with np.errstate(divide="ignore"):
-            left = s.job_left[job, None] / (s.speeds.scale[config, :, size] / slowdown[:, None])
-        out: Bool = (left < self.limit[:, None]) & s.job_allowed[job] & single[:, None]
-        return out
-
-    @cached_property
-    def _plain_size(self) -> list[int]:
-        """[A], gang of a single job of one size that waits, 0 for other apps."""
-        s = self.s
-        job = s.job_ptr[:-1]
-        size = s.job_gpus_min[job]
-        single = (s.app_kind == SINGLE) & (s.job_held[job] == 0) & (size == s.job_gpus_max[job])
-        out: list[int] = np.where(single, size, 0).tolist()
-        return out
-
     def would_take(self, a: int, offer: Int) -> list[int] | None:
         """Gangs that an app would take of an offer if it could have it all, none if nothing of it lowers its rho.
 
         None for an app without a waiting job: what it takes enlarges a gang, see ``best``.
         """
-        size = self._plain_size[a]
+        size = singles.wanted(self.s, a)
         if size:
-            serves = self._plain[a] & (np.bincount(self.s.machine_type, offer, len(self.s.gpu_types)) >= size)
-            return [size] if serves.any() else []
+            return [size] if singles.serves(self.s, self.limit.item(a), a, self._offered(offer)) else []
         if not any(not self.held[j] for j in range(self.ptr[a], self.ptr[a + 1])):
             return None
         best = self.best(a, offer)
@@ -199,7 +172,7 @@ class Agents:
         for b in np.flatnonzero(~single).tolist():
             for row in self.rows(int(apps[b]), offer, offered):
                 table.add(b, row)
-        return table.pack(self, apps, *self._singles(apps, np.flatnonzero(single), offered))
+        return table.pack(self, apps, *singles.rows(self.s, self.limit, apps, single.nonzero()[0], offered))
 
     def best(self, a: int, offer: Int) -> Row | None:
         """What an app would take of an offer if it could have it all; None if nothing of it lowers its rho."""
@@ -216,60 +189,6 @@ class Agents:
         s = self.s
         out: list[int] = np.bincount(s.machine_type, offer, len(s.gpu_types)).astype(np.int64).tolist()
         return out
-
-    def _singles(self, apps: Int, bidders: Int, offered: list[int]) -> tuple[Int, Int, Int, Int, Float]:
-        """Rows of waiting single jobs: (bidder, size, span, type, seconds left), one per useful size, span and type."""
-        s = self.s
-        parts: list[tuple[Int, Int, Int, Int, Float]] = []
-        rows = apps[bidders]
-        job = s.job_ptr[rows]
-        low, high, config = s.job_gpus_min[job], s.job_gpus_max[job], s.job_config[job]
-        limit = self.limit[rows]
-        slowdown = s.speeds.slowdown[config]
-        if len(rows) and (low == high).all():
-            return self._rigid(bidders, job, low, config, limit, offered)
-        for k, count in enumerate(offered):
-            for size in range(int(low.min(initial=1)), min(int(high.max(initial=0)), count) + 1):
-                fits = (low <= size) & (size <= high) & s.job_allowed[job, k]
-                if not fits.any():
-                    continue
-                for span in SPANS:
-                    # Of spans with equal slowdown only the widest is bid; one GPU has no span to choose.
-                    if size == 1:
-                        told = fits if span == Locality.MACHINE else np.zeros_like(fits)
-                    elif span == Locality.CROSS_RACK:
-                        told = fits
-                    else:
-                        told = fits & (slowdown[:, span + 1] > slowdown[:, span])
-                    at = np.flatnonzero(told)
-                    left = s.job_left[job[at]] / (s.speeds.scale[config[at], k, size] / slowdown[at, span])
-                    good = left < limit[at]
-                    at = at[good]
-                    one = np.ones(len(at), dtype=np.int64)
-                    parts.append((bidders[at], one * size, one * int(span), one * k, left[good]))
-        if not parts:
-            none = np.zeros(0, dtype=np.int64)
-            return none, none, none, none, np.zeros(0)
-        b, size_, span_, type_, left_ = (np.concatenate(column) for column in zip(*parts))
-        return b, size_, span_, type_, left_
-
-    def _rigid(
-        self, bidders: Int, job: Int, size: Int, config: Int, limit: Float, offered: list[int]
-    ) -> tuple[Int, Int, Int, Int, Float]:
-        """``_singles`` of jobs that each want one number of GPUs, all sizes and spans at once."""
-        s = self.s
-        slowdown = s.speeds.slowdown[config][:, SPANS[0] : SPANS[-1] + 1]
-        told = np.ones(slowdown.shape, dtype=bool)
-        np.greater(slowdown[:, 1:], slowdown[:, :-1], out=told[:, :-1])
-        told[size == 1] = [True, False, False]
-        parts: list[tuple[Int, Int, Int, Int, Float]] = []
-        for k, count in enumerate(offered):
-            left = s.job_left[job, None] / (s.speeds.scale[config, k, size][:, None] / slowdown)
-            fits = (size <= count) & s.job_allowed[job, k]
-            at, span = (told & fits[:, None] & (left < limit[:, None])).nonzero()
-            parts.append((bidders[at], size[at], span + int(SPANS[0]), np.full(len(at), k), left[at, span]))
-        b, size_, span_, type_, left_ = (np.concatenate(column) for column in zip(*parts))
-        return b, size_, span_, type_, left_
 
 
 class _Agent:
@@ -327,12 +246,8 @@ class _Agent:
     def _is_rigid_bag(self) -> bool:
         return bool(self.s.app_rigid[self.a]) and self.s.app_kind[self.a] == Kind.BAG
 
-    def _spans(self, gang: int) -> list[Locality]:
-        """Spans worth telling apart: of spans with equal slowdown only the widest is bid."""
-        if gang == 1:
-            return [Locality.MACHINE]
-        wider = (*SPANS[1:], None)
-        return [p for p, q in zip(SPANS, wider) if q is None or self.slowdown[q] > self.slowdown[p]]
+    def _spans(self, gang: int) -> list[int]:
+        return spans_told(gang, self.slowdown)
 
     def _bag(self) -> Iterator[Row]:
         """Rigid bags: list scheduling, longest first, on the gangs held and the new ones."""
@@ -487,27 +402,27 @@ class _Table:
     def _pack_singles(
         self, agents: Agents, apps: Int, single: Int, size: Int, span: Int, kind: Int, left: Float
     ) -> Bids:
-        """Bids of single jobs alone: one gang a row."""
-        order = np.argsort(single, kind="stable")
-        bidder, finish, n = single[order], agents.finish, len(order)
+        """Bids of single jobs alone: one gang a row, bidders rising."""
+        finish, n = agents.finish, len(single)
         held_bidder, held_machine, held_gpus = _expiring(agents.s, apps)
-        return Bids(
+        return Bids.made(
             base=-np.log(finish.rho_of(agents.without[apps], apps)),
             expiring_bidder=held_bidder, expiring_machine=held_machine, expiring_gpus=held_gpus,
-            row_bidder=bidder, row_span=span[order], row_type=kind[order], row_anchor=np.full(n, NONE),
-            row_value=-np.log(finish.rho_of(left[order], apps[bidder])),
-            gang_ptr=np.arange(n + 1), gang_size=size[order], gang_count=np.ones(n, dtype=np.int64),
+            row_bidder=single, row_span=span, row_type=kind, row_anchor=np.full(n, NONE),
+            row_value=-np.log(finish.rho_of(left, apps[single])),
+            gang_ptr=np.arange(n + 1), gang_size=size, gang_count=np.ones(n, dtype=np.int64), gpus=size,
         )  # fmt: skip
 
 
 def _expiring(s: Snapshot, apps: Int) -> tuple[Int, Int, Int]:
-    """(bidder, machine, GPUs) of what the bidders hold until this instant."""
-    g = (s.gpu_free & (s.gpu_job[:, 0] >= 0)).nonzero()[0]
-    if not len(g) or not len(apps):
-        return g[:0], g[:0], g[:0]
-    app = s.job_app[np.searchsorted(s.job_id, s.gpu_job[g, 0])]
-    bidder = np.minimum(np.searchsorted(apps, app), len(apps) - 1)
-    mine = apps[bidder] == app
-    key = bidder[mine] * len(s.free) + s.gpu_machine[g[mine]]
-    pairs, count = np.unique(key, return_counts=True)
-    return pairs // len(s.free), pairs % len(s.free), count
+    """(bidder, machine, GPUs) of what the bidders hold until this instant, of the first seat."""
+    held = expiring_on(s)
+    jobs = [j for j, seat in held if seat == 0]
+    bidder = {a: b for b, a in enumerate(apps.tolist())}
+    cells: Counter[tuple[int, int]] = Counter()
+    for j, a in zip(jobs, s.job_app[np.searchsorted(s.job_id, jobs)].tolist() if jobs else ()):
+        if a in bidder:
+            cells.update((bidder[a], n) for n in held[j, 0])
+    columns = [(b, n, gpus) for (b, n), gpus in sorted(cells.items())]
+    out = np.array(columns, dtype=np.int64).reshape(-1, 3)
+    return out[:, 0], out[:, 1], out[:, 2]
