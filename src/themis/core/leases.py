@@ -9,11 +9,9 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import TypeAlias
 
-import numpy as np
-
 from themis.core.place import Placed
 from themis.core.state import EPS, State
-from themis.core.tables import ENDED, RUNNING, WAITING
+from themis.core.tables import ENDED, WAITING
 from themis.errors import InvariantBroken
 from themis.model.events import Command, Grant, JobStopped, Renew, Revoke
 from themis.model.units import NONE, Seconds, next_tick
@@ -47,8 +45,8 @@ class Leases:
         s, t = self.state, self.state.jobs
         if tick_s or by < s.now:
             placed = [p._replace(until=self._until(p.until, by, tick_s)) for p in placed]
-        running = np.flatnonzero(t.status[: t.size] == RUNNING)
-        expiring = running[t.until[running] <= by + EPS].tolist()
+        until = t.one.until
+        expiring = [j for j in s.job_gpus if until[j] <= by + EPS]
         one, holds = t.one, s.job_gpus
         renewals: list[Placed] = []
         fresh: list[Placed] = []

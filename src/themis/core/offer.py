@@ -26,15 +26,16 @@ class Offer:
     by: Seconds
     free: Bool = field(init=False)
     blocked: Int = field(init=False)
+    present: Int = field(init=False)
+    """Jobs that wait or run."""
 
     def __post_init__(self) -> None:
         s = self.state
-        self.free = free_gpus(s, self.by)
+        self.free, self.present = free_gpus(s, self.by), s.present()
         self.blocked = np.zeros(0, dtype=np.int64)
         if s.quotas or s.at_once or s.delayed:
-            rows = self._present()
-            why, _ = limits.blocked(s, rows)
-            self.blocked = rows[why > 0]
+            why, _ = limits.blocked(s, self.present)
+            self.blocked = self.present[why > 0]
 
     def over(self, rows: Int) -> Bool:
         """[J], whether each job's lease, if it has one, counts as over."""
@@ -58,8 +59,7 @@ class Offer:
 
     def waiting(self) -> Int:
         """Jobs that could get GPUs."""
-        rows = self._present()
-        out: Int = rows[self.idle(rows)]
+        out: Int = self.present[self.idle(self.present)]
         return out
 
     def may_run(self, j: int) -> bool:
@@ -70,16 +70,13 @@ class Offer:
 
     def wanted(self) -> bool:
         """Whether any job could use more GPUs than it holds beyond this offer."""
-        t, rows = self.state.jobs, self._present()
+        t, rows = self.state.jobs, self.present
         held = np.where(t.until[rows] > self.by + EPS, t.gpus[rows], 0)
         more = held < t.gpus_max[rows]
         if self.state.quotas or len(self.blocked):
             why, room = limits.blocked(self.state, rows)
             more = (why == 0) & (held < np.maximum(np.minimum(t.gpus_max[rows] - held, room) + held, t.gpus_min[rows]))
         return bool(more.any())
-
-    def _present(self) -> Int:
-        return np.flatnonzero(self.state.jobs.status[: self.state.jobs.size] <= RUNNING)
 
 
 def free_gpus(s: State, by: Seconds) -> Bool:

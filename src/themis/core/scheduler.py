@@ -78,6 +78,8 @@ class Scheduler:
         self.out: list[Command] = []
         self.leases = Leases(self.state, self._wake)
         self.solving: Snapshot | None = None
+        self.offer: Offer | None = None
+        """What ``solving`` is about, as long as no event but the answers to it came since."""
         self.wakes: set[Seconds] = set()
         """Instants for which a ``Wake`` is already on its way."""
 
@@ -94,6 +96,14 @@ class Scheduler:
         s = self.state
         match event:
             # What happens most comes first.
+            case Allocated():
+                self._allocated(event)
+                return
+            case BidsCollected():
+                self._bids(event)
+                return
+        self.offer = None
+        match event:
             case JobStarted():
                 if s.runs(event.job, event.attempt):
                     s.start(event.job)
@@ -104,12 +114,6 @@ class Scheduler:
                 return
             case Wake():
                 self._settle()
-                return
-            case Allocated():
-                self._allocated(event)
-                return
-            case BidsCollected():
-                self._bids(event)
                 return
             case AgentBid() | Compacted():
                 return
@@ -417,7 +421,8 @@ class Scheduler:
                 if planned is not None:
                     self._carry_out(planned, offer)
                 else:
-                    self._solve(snapshots.take(s, needs=self.needs, free=offer.free))
+                    self._solve(snapshots.take(s, needs=self.needs, free=offer.free, present=offer.present))
+                    self.offer = offer
         self._wake_for_expiry()
 
     def _solve(self, view: Snapshot) -> None:
@@ -425,8 +430,7 @@ class Scheduler:
         self.out.append(Solve(version=view.version, snapshot=view))
 
     def _wake_for_expiry(self) -> None:
-        t = self.state.jobs
-        until = t.until[: t.size]
+        until = self.state.lease_ends()
         ahead = until[until > self.state.now + EPS]
         if len(ahead) and np.isfinite(first := float(ahead.min())):
             self._wake(first)
@@ -478,13 +482,16 @@ class Scheduler:
             # offer; they, and whatever else happened, are for the next decision.
             self._wake(s.now)
         self._remember(event.solved, asked)
-        self._carry_out(event.solved.answer, Offer(state=s, by=by))
+        offer, self.offer = self.offer, None
+        # Nothing happened since, where the answer came at once: it is the same offer.
+        still = offer is not None and solving is not None and offer.by == by == s.now and asked == s.version
+        self._carry_out(event.solved.answer, offer if offer is not None and still else Offer(state=s, by=by))
         s.round += 1
         self._wake_for_expiry()
 
     def _ran_out(self, since: Seconds) -> bool:
         """Whether leases ran out after ``since`` that nobody has decided on yet."""
-        until = self.state.jobs.until[: self.state.jobs.size]
+        until = self.state.lease_ends()
         return bool(((until > since + EPS) & (until <= self.state.now + EPS)).any())
 
     def _remember(self, solved: Solved, asked: int) -> None:

@@ -17,13 +17,16 @@ BAG = int(Kind.BAG)
 """As a plain number: numpy takes ten times as long to compare with a member of an enumeration."""
 
 
-def take(state: State, *, needs: frozenset[str] = frozenset(), free: Bool | None = None) -> Snapshot:
+def take(
+    state: State, *, needs: frozenset[str] = frozenset(), free: Bool | None = None, present: Int | None = None
+) -> Snapshot:
     """The picture of the state at its ``now``; leases that end at this instant count as free.
 
-    ``needs`` : optional columns that the policy asks for. ``free`` : ``free_gpus`` of this instant, where it is known.
+    ``needs`` : optional columns that the policy asks for. ``free``, ``present`` : ``free_gpus`` of this instant and the jobs
+    that wait or run, where they are known.
     """
     table = state.jobs
-    job_id = (table.status[: table.size] <= RUNNING).nonzero()[0]
+    job_id = state.present() if present is None else present
     later, room = np.zeros(0, dtype=np.int64), None
     if state.quotas or state.at_once or state.delayed:
         why, room = limits.blocked(state, job_id)
@@ -47,8 +50,9 @@ def take(state: State, *, needs: frozenset[str] = frozenset(), free: Bool | None
     contention, capacity = state.averages(app_id)
     gpu_free = free_gpus(state, state.now) if free is None else free
     done = _done(state, f)
+    phase, future = state.phase[:, app_id], state.future[:, app_id]
 
-    snapshot = Snapshot(
+    snapshot = Snapshot.of(
         version=state.version, round=state.round, seed=state.settings.seed, now=state.now,
         origin=state.origin, lease_s=state.settings.lease_s, tick_s=state.settings.tick_s, restart_s=state.settings.container_s,
         gpu_types=tuple(state.gpu_types), users=tuple(state.users), speeds=state.speeds,
@@ -64,10 +68,9 @@ def take(state: State, *, needs: frozenset[str] = frozenset(), free: Bool | None
         app_budget=af["budget"], app_demand=ai["demand"], app_longest=af["longest_s"],
         app_left_held=np.full(len(app_id), np.inf), app_deadline=af["deadline"],
         app_away=af["away"],
-        phase_work=state.phase[0, app_id], phase_longest=state.phase[1, app_id],
-        phase_jobs=state.phase[2, app_id].astype(np.int64), phase_bracket=state.phase_bracket[app_id],
-        future_work=state.future[0, app_id], future_longest=state.future[1, app_id],
-        future_jobs=state.future[2, app_id].astype(np.int64),
+        phase_work=phase[0], phase_longest=phase[1], phase_jobs=phase[2].astype(np.int64),
+        phase_bracket=state.phase_bracket[app_id],
+        future_work=future[0], future_longest=future[1], future_jobs=future[2].astype(np.int64),
         job_ptr=ptr, job_id=job_id, job_app=job_app,
         job_bracket=i["bracket"], job_config=i["config"],
         job_gpus_min=i["gpus_min"], job_gpus_max=i["gpus_max"], job_allowed=state.allowed(job_id),
@@ -82,7 +85,7 @@ def take(state: State, *, needs: frozenset[str] = frozenset(), free: Bool | None
     if len(later):
         snapshot = _with_later(state, snapshot, later)
     expected = ahead(state, job_id, done) if "ahead" in needs else None
-    return snapshot.having(app_left_held=_left_held(state, snapshot, i), ahead=expected)
+    return snapshot.filled(app_left_held=_left_held(state, snapshot, i), ahead=expected)
 
 
 def _with_later(state: State, s: Snapshot, later: Int) -> Snapshot:

@@ -333,7 +333,7 @@ class State:
         """The app contends no more."""
         t = self.apps
         self.weight_in_system -= float(t.weight[a])
-        if not ((t.active[: t.size] == 1) & (t.held[: t.size] == 0)).any():
+        if not (t.active[: t.size] > t.held[: t.size]).any():
             self.weight_in_system = 0.0
 
     def set_aside(self, a: int) -> None:
@@ -521,6 +521,17 @@ class State:
         """Somebody joined or left the job's GPUs: if it trains, it does so at another speed from now on."""
         if j != NONE and self.jobs.one.rate[j] > 0:
             self.start(j)
+
+    def present(self) -> Int:
+        """Jobs that wait or run, rising."""
+        out: Int = (self.jobs.status[: self.jobs.size] <= RUNNING).nonzero()[0]
+        return out
+
+    def lease_ends(self) -> Float:
+        """When each lease ends that is held, in no order: far fewer than there ever were jobs."""
+        held = np.fromiter(self.job_gpus, dtype=np.int64, count=len(self.job_gpus))
+        out: Float = self.jobs.until[held]
+        return out
 
     def allowed(self, rows: Int) -> Bool:
         """[J, K]: the model runs on the type, and the job did not rule it out."""

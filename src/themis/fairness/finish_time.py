@@ -148,7 +148,17 @@ class FinishTime:
     @classmethod
     def of(cls, snapshot: Snapshot, form: Form = Form.PAPER) -> FinishTime:
         """The same one for all who ask of this snapshot."""
-        return snapshot.once((cls, form), lambda columns: cls(columns, form))
+        return snapshot.once((cls, form), lambda columns: cls.with_current(columns, snapshot, form))
+
+    @classmethod
+    def with_current(cls, columns: Snapshot, kept: Snapshot, form: Form) -> FinishTime:
+        """Of these columns, with the work of the current phase as ``kept`` of the same columns may know it already.
+
+        It depends on no GPUs held, so that the seconds left on these (``left_held``) share it with all that comes after.
+        """
+        out = cls(columns, form)
+        out.__dict__.update(kept.once("work of the current phase", _current))
+        return out
 
     @cached_property
     def current_work(self) -> Float:
@@ -271,11 +281,16 @@ def left_held(snapshot: Snapshot, effective: Float, gang: Float) -> Float:
     ----------
     effective : Float[A], reference GPUs held. ``gang`` : Float[A], what the app's widest gang would be worth there.
     """
-    finish = FinishTime(snapshot)
+    finish = FinishTime.with_current(snapshot, snapshot, Form.PAPER)
     out = np.full(snapshot.apps, np.inf)
     rows = ((effective > 0) & ((snapshot.app_kind != BAG) | ~snapshot.app_rigid)).nonzero()[0]
     out[rows] = finish.left_on(effective[rows], gang[rows], rows)
     return out
+
+
+def _current(snapshot: Snapshot) -> dict[str, Float]:
+    finish = FinishTime(snapshot)
+    return {"current_work": finish.current_work, "_lasts": finish._lasts, "current_longest": finish.current_longest}
 
 
 def _per_app(reduce: np.ufunc, snapshot: Snapshot, of_jobs: Float) -> Float:

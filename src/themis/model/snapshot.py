@@ -211,6 +211,21 @@ class Snapshot:
         out.__dict__["bids"] = bids
         return out
 
+    @classmethod
+    def of(cls, **columns: object) -> Snapshot:
+        """A picture of these columns, all but the optional ones: ``Snapshot(...)`` in a tenth of its time."""
+        out = object.__new__(cls)
+        out.__dict__.update(columns)
+        return out
+
+    def filled(self, **columns: object) -> Snapshot:
+        """This picture itself with the columns that its maker computes from the others, before anybody else sees it.
+
+        What was computed ``once`` so far is kept: none of it may depend on these columns.
+        """
+        self.__dict__.update(columns)
+        return self
+
     def having(self, **columns: object) -> Snapshot:
         """The same picture but for these columns: ``dataclasses.replace`` in a tenth of its time."""
         assert columns.keys() <= self.__dict__.keys()
