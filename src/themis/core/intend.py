@@ -63,17 +63,19 @@ def _granted(grant: GpuGrant) -> list[Gang]:
     gangs: dict[int, list[int]] = {}
     for w, gang in enumerate(grant.gang.tolist()):
         gangs.setdefault(gang, []).append(w)
+    app, until, of_job = grant.app.tolist(), grant.until.tolist(), grant.extend.tolist()
+    seats = list(zip(grant.machine.tolist(), grant.gpus.tolist()))
     out = []
     for rows in gangs.values():
         first = rows[0]
-        counts = tuple((int(grant.machine[w]), int(grant.gpus[w])) for w in rows)
-        extend = int(grant.extend[first])
+        counts = tuple(seats[w] for w in rows)
+        extend = of_job[first]
         out.append(
             Gang(
-                app=int(grant.app[first]),
+                app=app[first],
                 job=extend,
                 gpus=sum(c for _, c in counts),
-                until=float(grant.until[first]),
+                until=until[first],
                 counts=counts,
                 extend=extend != NONE,
             )

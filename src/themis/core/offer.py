@@ -52,7 +52,7 @@ class Offer:
 
     def idle_one(self, j: int) -> bool:
         """``idle`` of one job."""
-        t = self.state.jobs
+        t = self.state.jobs.one
         status = t.status[j]
         ends = status == RUNNING and t.until[j] <= self.by + EPS
         return bool(status == WAITING or ends) and not (len(self.blocked) and j in self.blocked)

@@ -124,10 +124,10 @@ class _Placer:
         """Jobs of an app whose leases end at this instant."""
         if not 0 <= a < self.s.apps.size:
             return []
-        apps, t = self.s.apps, self.s.jobs
+        apps, t = self.s.apps.one, self.s.jobs.one
         if apps.jobs[a] == 1:
             # Single jobs are many: no arrays of one.
-            j = int(apps.first_job[a])
+            j = apps.first_job[a]
             return [j] if t.status[j] == RUNNING and t.until[j] <= self.offer.by + EPS else []
         jobs = self.s.app_jobs(a)
         out: list[int] = jobs[(self.s.jobs.status[jobs] == RUNNING) & self.offer.over(jobs)].tolist()
@@ -141,7 +141,13 @@ class _Placer:
         for g in gpus:
             if not self.open[g]:
                 return False
-        return gang.counts is None or Counter(machine_of[g] for g in gpus) == dict(gang.counts)
+        if gang.counts is None:
+            return True
+        if len(gang.counts) == 1:
+            # As many GPUs as the gang has, so it is enough that all are there.
+            n = gang.counts[0][0]
+            return all(machine_of[g] == n for g in gpus)
+        return Counter(machine_of[g] for g in gpus) == dict(gang.counts)
 
     def _fresh(self, gang: Gang) -> None:
         counts = gang.counts if gang.counts is not None else self._choose(gang)
@@ -198,10 +204,12 @@ class _Placer:
         s, t = self.s, self.s.jobs
         if not 0 <= gang.app < s.apps.size:
             return NONE
-        if s.apps.jobs[gang.app] == 1:
+        if s.apps.one.jobs[gang.app] == 1:
             # No arrays of one, as in ``_expiring``.
-            j = int(s.apps.first_job[gang.app])
-            fits_one = self.offer.idle_one(j) and t.gpus_min[j] <= gang.gpus <= t.gpus_max[j] and s.may_use(j, gpu_type)
+            j, one = s.apps.one.first_job[gang.app], t.one
+            fits_one = (
+                self.offer.idle_one(j) and one.gpus_min[j] <= gang.gpus <= one.gpus_max[j] and s.may_use(j, gpu_type)
+            )
             return j if fits_one and j not in self.taken else NONE
         jobs = s.app_jobs(gang.app)
         jobs = jobs[t.status[jobs] <= RUNNING]

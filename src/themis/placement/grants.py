@@ -80,8 +80,10 @@ def lease_end(s: Snapshot, starving: bool) -> Seconds:
     of them are on offer together; nothing idles and no lease is cut short (decision 0004).
     """
     full = s.now + s.lease_s
+    if not starving:
+        return full
     running = s.job_until[s.job_held > 0]
-    return min(full, max(float(running.max()), s.now + s.tick_s)) if starving and len(running) else full
+    return min(full, max(float(running.max()), s.now + s.tick_s)) if len(running) else full
 
 
 class Hand:

@@ -133,34 +133,44 @@ class _Round:
             bids = bids.lowered(np.where(s.app_held[self.bidders] == 0, UNSERVED, 0.0))
         unbounded = self.policy.waiting is Waiting.UNBOUNDED
         outcome = clear(offer, bids, limits, forgiven=FREE if unbounded else 0.0)
-        kept = self._kept(outcome)
-        for b in (outcome.row >= 0).nonzero()[0].tolist():
-            self._pay_out(b, bids, outcome, float(kept[b]))
+        kept = self._kept(outcome).tolist()
+        won: dict[int, list[tuple[int, int]]] = {}
+        for b, n, gpus in zip(outcome.win_bidder.tolist(), outcome.win_machine.tolist(), outcome.win_gpus.tolist()):
+            won.setdefault(b, []).append((n, gpus))
+        for b, seats in won.items():
+            self._pay_out(b, seats, bids.gangs(int(outcome.row[b])), kept[b])
         self._leftovers()
         return Solved(answer=self.hand.grant(), proof=self._proof(outcome))
 
-    def _pay_out(self, b: int, bids: Bids, outcome: Outcome, kept_share: float) -> None:
-        """What the winner keeps of its gangs, and for how long."""
-        a, row = int(self.bidders[b]), int(outcome.row[b])
-        won = np.zeros_like(self.s.free)
-        mine = outcome.win_bidder == b
-        won[outcome.win_machine[mine]] = outcome.win_gpus[mine]
-        wanted = bids.gangs(row)
+    def _pay_out(self, b: int, seats: list[tuple[int, int]], wanted: dict[int, int], kept_share: float) -> None:
+        """What the winner keeps of its gangs, {size: count}, and for how long; ``seats`` : (machine, GPUs) that it won."""
+        a = int(self.bidders[b])
         counts = np.array(list(wanted.values()), dtype=np.int64)
         rng = self.rng if self.policy.payment in DRAWN else None
         paid = pay(self.policy.payment, kept_share, counts, self.until - self.s.now, rng)
         extend = NONE if self._has_waiting(a) else growing_job(self.s, a)
-        for size, count, kept in zip(wanted, counts.tolist(), paid.gangs.tolist()):
-            for i in range(count):
-                # The seats are the app's own now: its gangs are cut from them as narrowly as they allow.
-                found = narrowest(won, self.s.machine_rack, size, won > 0)
-                assert found is not None
-                for n, c in found[0]:
-                    won[n] -= c
+        cut = self._cut(seats, [size for size, count in wanted.items() for _ in range(count)])
+        for count, kept in zip(counts.tolist(), paid.gangs.tolist()):
+            for i, gang in enumerate(cut[:count]):
                 if i < kept:
-                    self.hand.give(a, found[0], self.s.now + paid.lease, extend)
+                    self.hand.give(a, gang, self.s.now + paid.lease, extend)
                 else:
-                    self.returned.append((a, found[0], extend))
+                    self.returned.append((a, gang, extend))
+            del cut[:count]
+
+    def _cut(self, seats: list[tuple[int, int]], sizes: list[int]) -> list[Counts]:
+        """The seats are the app's own now: its gangs are cut from them as narrowly as they allow."""
+        if len(seats) == len(sizes) == 1:
+            return [tuple(seats)]
+        won, out = np.zeros_like(self.s.free), []
+        won[[n for n, _ in seats]] = [gpus for _, gpus in seats]
+        for size in sizes:
+            found = narrowest(won, self.s.machine_rack, size, won > 0)
+            assert found is not None
+            for n, c in found[0]:
+                won[n] -= c
+            out.append(found[0])
+        return out
 
     def _kept(self, outcome: Outcome) -> Float:
         """c_a of every bidder. With ``Waiting.UNBOUNDED`` products over different sets of served apps do not compare.
@@ -176,7 +186,8 @@ class _Round:
         return free
 
     def _has_waiting(self, a: int) -> bool:
-        return bool((self.s.job_held[self.s.job_ptr[a] : self.s.job_ptr[a + 1]] == 0).any())
+        held = self.s.job_held[self.s.job_ptr.item(a) : self.s.job_ptr.item(a + 1)]
+        return 0 in held.tolist()
 
     def _leftovers(self) -> None:
         """To apps outside the auction; then payments go back, which refunds them; then to bidders that have nothing; then to
@@ -199,6 +210,8 @@ class _Round:
         Bids price all gangs of a row at one span, and what an app would have taken at first may have found no room.
         """
         s = self.s
+        if s.jobs == s.apps:
+            return  # no app has another job
         waiting = np.add.reduceat(s.job_held == 0, s.job_ptr[:-1], dtype=np.int64)
         if waiting.max() < 2:
             return
@@ -224,7 +237,8 @@ class _Round:
         agents = Agents.of(self.s, self.policy.rho)
         takes: dict[int, list[int]] = {}
         least = self._least
-        order = [a for a in self.rng.permutation(apps).tolist() if least[a] <= self.hand.left]
+        shuffled = self.rng.permutation(apps) if len(apps) > 1 else apps  # of one there is nothing to draw
+        order = [a for a in shuffled.tolist() if least[a] <= self.hand.left]
         while self.hand.left and order:
             again = []
             for a in order:
@@ -273,15 +287,17 @@ class _Round:
             self.leftover[a] += row.gpus
 
     def _proof(self, outcome: Outcome) -> Proof:
-        s, rows = self.s, self.queue
-        at = np.searchsorted(self.bidders, rows)
-        bid = np.arange(len(rows)) < len(self.bidders)
-        at = np.where(bid, np.minimum(at, len(self.bidders) - 1), 0)
-        pays = bid & ~self._free_of_charge(outcome)[at]
-        won = np.bincount(outcome.win_bidder, weights=outcome.win_gpus, minlength=len(self.bidders)).astype(np.int64)
+        s, rows, bidders = self.s, self.queue, len(self.bidders)
+        at = np.searchsorted(self.bidders, rows[:bidders])
+        pays = ~self._free_of_charge(outcome)[at]
+        gpus = np.bincount(outcome.win_bidder, weights=outcome.win_gpus, minlength=bidders).astype(np.int64)
+        bid, won = np.zeros(len(rows), dtype=bool), np.zeros(len(rows), dtype=np.int64)
+        bid[:bidders], won[:bidders] = True, gpus[at]
+        kept, low, high = np.ones((3, len(rows)))
+        for column, share in ((kept, outcome.kept), (low, outcome.kept_low), (high, outcome.kept_high)):
+            column[:bidders] = np.where(pays, share[at], 1.0)
         return Proof(
             objective=outcome.objective, bound=outcome.bound, method=outcome.method, offered=int(s.free.sum()),
-            app=s.app_id[rows], rho=self.rho[rows], bid=bid, won=np.where(bid, won[at], 0),
-            kept=np.where(pays, outcome.kept[at], 1.0), kept_low=np.where(pays, outcome.kept_low[at], 1.0),
-            kept_high=np.where(pays, outcome.kept_high[at], 1.0), leftover=self.leftover[rows],
+            app=s.app_id[rows], rho=self.rho[rows], bid=bid, won=won, kept=kept, kept_low=low, kept_high=high,
+            leftover=self.leftover[rows],
         )  # fmt: skip
