@@ -372,10 +372,11 @@ class State:
         """(N_avg, R_C) of these apps from their arrival to now; at elapsed 0 the values of this instant."""
         t = self.apps
         elapsed = self.now - t.arrival[rows] - t.away[rows]
+        weight, capacity = self.weight_integral - t.contention_0[rows], self.capacity_integral - t.capacity_0[rows]
         fresh = elapsed <= 0
-        over = np.where(fresh, 1.0, elapsed)
-        weight = np.where(fresh, self.weight_in_system, (self.weight_integral - t.contention_0[rows]) / over)
-        capacity = np.where(fresh, self.capacity, (self.capacity_integral - t.capacity_0[rows]) / over)
+        if fresh.any():
+            elapsed[fresh], weight[fresh], capacity[fresh] = 1.0, self.weight_in_system, self.capacity
+        weight, capacity = weight / elapsed, capacity / elapsed
         return np.maximum(weight / t.weight[rows], 1e-9), np.maximum(capacity, 1e-9)
 
     def job_contention(self, rows: Int) -> Float:
@@ -555,9 +556,9 @@ class State:
     def received_now(self, rows: Int) -> Float:
         """[J, K] seconds on each type up to now, running leases included."""
         t, out = self.jobs, self.received[rows]
-        running = t.status[rows] == RUNNING
-        at = np.flatnonzero(running)
-        out[at, t.gpu_type[rows[at]]] += self.now - t.since[rows[at]]
+        at = (t.status[rows] == RUNNING).nonzero()[0]
+        held = rows[at]
+        out[at, t.gpu_type[held]] += self.now - t.since[held]
         return out
 
     def _sync_app(self, a: int) -> None:

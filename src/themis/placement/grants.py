@@ -237,6 +237,16 @@ def expiring_on(s: Snapshot) -> Mapping[tuple[int, int], list[int]]:
     return s.once(expiring_on, _expiring_on)
 
 
+def expiring_jobs(s: Snapshot) -> Mapping[int, tuple[int, int]]:
+    """App row and GPUs of each job that holds some until this instant, by job id, rising."""
+    return s.once(expiring_jobs, _expiring_jobs)
+
+
+def _expiring_jobs(s: Snapshot) -> Mapping[int, tuple[int, int]]:
+    rows = s.job_expiring.nonzero()[0]
+    return dict(zip(s.job_id[rows].tolist(), zip(s.job_app[rows].tolist(), s.job_expiring[rows].tolist())))
+
+
 def _expiring_on(s: Snapshot) -> Mapping[tuple[int, int], list[int]]:
     out: dict[tuple[int, int], list[int]] = {}
     first, second = s.gpu_job[:, 0] >= 0, s.gpu_job[:, 1] >= 0
@@ -252,8 +262,7 @@ def _standing(s: Snapshot) -> dict[int, list[tuple[int, Counts]]]:
     """Where each app's expiring gangs stand, by app row; left out are those that lost a GPU, which are not on offer whole."""
     out: dict[int, list[tuple[int, Counts]]] = defaultdict(list)
     held = {j: machines for (j, _), machines in expiring_on(s).items()}
-    rows = s.job_expiring.nonzero()[0]
-    for j, a, gpus in zip(s.job_id[rows].tolist(), s.job_app[rows].tolist(), s.job_expiring[rows].tolist()):
+    for j, (a, gpus) in expiring_jobs(s).items():
         machines = held.get(j, ())
         if len(machines) == gpus:
             out[a].append((gpus, tuple(sorted(Counter(machines).items()))))

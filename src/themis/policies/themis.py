@@ -115,7 +115,8 @@ class _Round:
         self.rho = rho
         """That apps were sorted by: what their own agents said, or what follows from the snapshot."""
         self.hand = Hand(s)
-        self.until = lease_end(s, starving=bool((s.app_gang_min[bidders] > s.free.sum()).any()))
+        self.offered = self.hand.left
+        self.until = lease_end(s, starving=bool((s.app_gang_min[bidders] > self.offered).any()))
         self.returned: list[tuple[int, Counts, int]] = []
         """Gangs that payments took away: (app row, counts, job to extend)."""
         self.leftover = np.zeros(s.apps, dtype=np.int64)
@@ -289,15 +290,16 @@ class _Round:
     def _proof(self, outcome: Outcome) -> Proof:
         s, rows, bidders = self.s, self.queue, len(self.bidders)
         at = np.searchsorted(self.bidders, rows[:bidders])
-        pays = ~self._free_of_charge(outcome)[at]
         gpus = np.bincount(outcome.win_bidder, weights=outcome.win_gpus, minlength=bidders).astype(np.int64)
         bid, won = np.zeros(len(rows), dtype=bool), np.zeros(len(rows), dtype=np.int64)
         bid[:bidders], won[:bidders] = True, gpus[at]
         kept, low, high = np.ones((3, len(rows)))
-        for column, share in ((kept, outcome.kept), (low, outcome.kept_low), (high, outcome.kept_high)):
-            column[:bidders] = np.where(pays, share[at], 1.0)
+        if outcome.method != "all":  # there nobody pays
+            pays = ~self._free_of_charge(outcome)[at]
+            for column, share in ((kept, outcome.kept), (low, outcome.kept_low), (high, outcome.kept_high)):
+                column[:bidders] = np.where(pays, share[at], 1.0)
         return Proof(
-            objective=outcome.objective, bound=outcome.bound, method=outcome.method, offered=int(s.free.sum()),
+            objective=outcome.objective, bound=outcome.bound, method=outcome.method, offered=self.offered,
             app=s.app_id[rows], rho=self.rho[rows], bid=bid, won=won, kept=kept, kept_low=low, kept_high=high,
             leftover=self.leftover[rows],
         )  # fmt: skip

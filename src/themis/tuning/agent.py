@@ -26,7 +26,7 @@ from themis.fairness.finish_time import FinishTime, Form, list_schedule
 from themis.model.answers import Ask
 from themis.model.snapshot import Kind, Snapshot
 from themis.model.units import NONE, Bool, Float, Int, Locality
-from themis.placement.grants import expiring_on
+from themis.placement.grants import expiring_jobs, expiring_on
 from themis.tuning import singles
 from themis.tuning.singles import SPANS, spans_told
 
@@ -416,13 +416,12 @@ class _Table:
 
 def _expiring(s: Snapshot, apps: Int) -> tuple[Int, Int, Int]:
     """(bidder, machine, GPUs) of what the bidders hold until this instant, of the first seat."""
-    held = expiring_on(s)
-    jobs = [j for j, seat in held if seat == 0]
-    bidder = {a: b for b, a in enumerate(apps.tolist())}
+    jobs, bidder = expiring_jobs(s), {a: b for b, a in enumerate(apps.tolist())}
     cells: Counter[tuple[int, int]] = Counter()
-    for j, a in zip(jobs, s.job_app[np.searchsorted(s.job_id, jobs)].tolist() if jobs else ()):
-        if a in bidder:
-            cells.update((bidder[a], n) for n in held[j, 0])
+    for (j, seat), machines in expiring_on(s).items():
+        b = bidder.get(jobs[j][0]) if seat == 0 and j in jobs else None
+        if b is not None:
+            cells.update((b, n) for n in machines)
     columns = [(b, n, gpus) for (b, n), gpus in sorted(cells.items())]
     out = np.array(columns, dtype=np.int64).reshape(-1, 3)
     return out[:, 0], out[:, 1], out[:, 2]
