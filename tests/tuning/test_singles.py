@@ -1,0 +1,70 @@
+"""Bids of single jobs: answered one by one or as arrays, they are the same to the last bit."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from themis.auction.bids import Bids
+from themis.fairness.finish_time import FinishTime
+from themis.model.snapshot import Snapshot
+from themis.testing.builders import app, job, machines, snapshot_of
+from themis.tuning import singles
+from themis.tuning.agent import Agents
+
+
+def of_single_jobs(seed: int, jobs: int = 14) -> Snapshot:
+    """Some hold GPUs beyond this instant, some until it, some wait; models that suffer from distance and others."""
+    rng = np.random.default_rng(seed)
+    sizes = [int(rng.choice([1, 1, 2, 4])) for _ in range(jobs)]
+    apps = [
+        app(
+            f"a{i}",
+            [job(float(rng.integers(50, 5000)), n, model=str(rng.choice(["flat", "chatty"])))],
+            arrival=float(i),
+        )
+        for i, n in enumerate(sizes)
+    ]
+    first = np.cumsum([0, *sizes])
+    held = [(i, tuple(range(first[i], first[i + 1])), (60.0, 600.0)[i % 2]) for i in range(4)]
+    return snapshot_of(machines(4, 4, 4, 8, 2), apps, held=held, now=60.0)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_one_by_one_and_as_arrays_are_the_same(seed: int) -> None:
+    s = of_single_jobs(seed)
+    agents = Agents(s, FinishTime(s))
+    waits = np.flatnonzero(s.job_held == 0)
+    offered = [int(s.free.sum())]
+    for offer in (offered, [1], [0]):
+        few = singles._one_by_one(s, agents.limit[waits], waits, s.job_ptr[waits], offer)
+        many = singles._rigid(s, agents.limit[waits], waits, s.job_ptr[waits], offer)
+        elastic = singles._elastic(s, agents.limit[waits], waits, s.job_ptr[waits], offer)
+        for a, b, c in zip(few, many, elastic):
+            assert np.array_equal(a, b)
+            assert np.array_equal(np.sort(a), np.sort(c))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_job_takes_a_gang_exactly_where_it_would_bid_for_one(seed: int) -> None:
+    s = of_single_jobs(seed)
+    agents = Agents(s, FinishTime(s))
+    for a in range(s.apps):
+        assert (singles.wanted(s, a) == 0) == bool(s.job_held[a] > 0)
+        for gpus in (0, 1, 2, 4, 10):
+            if singles.wanted(s, a):
+                bid = len(singles.rows(s, agents.limit, np.array([a]), np.array([0]), [gpus])[0]) > 0
+                assert singles.serves(s, float(agents.limit[a]), a, [gpus]) == bid
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_columns_of_our_own_agents_would_pass_every_check_of_bids(seed: int) -> None:
+    s = of_single_jobs(seed)
+    made = Agents(s, FinishTime(s)).bid(np.flatnonzero(s.job_held == 0), s.free)
+    checked = Bids(**{f.name: getattr(made, f.name) for f in fields(Bids) if f.init})
+    assert made.expiring_gpus.sum() > 0
+    for f in fields(Bids):
+        assert np.array_equal(getattr(made, f.name), getattr(checked, f.name)), f.name
+        assert getattr(made, f.name).dtype == getattr(checked, f.name).dtype
