@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import grpc
 
@@ -27,6 +27,8 @@ OVER = ("completed", "cancelled", "failed")
 STUCK = "cannot be written"
 """In the words of an arbiter that waits for room on its disk."""
 RETRY_S = 0.2
+
+_M = TypeVar("_M")
 
 
 class Unavailable(ThemisError):
@@ -125,20 +127,14 @@ class Client:
             raise InputError(f"hours is {hours}, expected more than 0: the time that the job needs on one GPU.")
         low, high = (gpus, gpus) if isinstance(gpus, int) else gpus
         names = set(pb.Program.DESCRIPTOR.fields_by_name)
-        program = pb.Program(
-            argv=command, cwd=str(cwd or Path.cwd()), env=dict(env or {}), work_is_time=True,
+        program = _made(
+            pb.Program, argv=command, cwd=str(cwd or Path.cwd()), env=dict(env or {}), work_is_time=True,
             **{key: value for key, value in more.items() if key in names},
         )  # fmt: skip
-        job = pb.Job(
-            name="job",
-            model=model,
-            regimes=[pb.Regime(steps=hours * 3600)],
-            gpus_min=low,
-            gpus_max=high,
-            program=program,
-        )
+        regimes = [pb.Regime(steps=hours * 3600)]
+        job = _made(pb.Job, name="job", model=model, regimes=regimes, gpus_min=low, gpus_max=high, program=program)
         rest = {key: value for key, value in more.items() if key not in names}
-        return self.submit(pb.SubmitRequest(name=name or name_of(command), jobs=[job], **rest))
+        return self.submit(_made(pb.SubmitRequest, name=name or name_of(command), jobs=[job], **rest))
 
     def cancel(self, app: int | str) -> pb.App:
         """Withdraw an app."""
@@ -154,11 +150,13 @@ class Client:
 
     def queue(self, user: str = "") -> list[pb.App]:
         """Apps that are not over."""
-        return list(cast(pb.AppsReply, self._call("Apps", pb.AppsRequest(user=user))).apps)
+        return list(cast(pb.AppsReply, self._call("Apps", _made(pb.AppsRequest, user=user))).apps)
 
     def history(self, user: str = "", limit: int = 0) -> list[pb.App]:
         """Apps that are over, the newest last."""
-        return list(cast(pb.AppsReply, self._call("Apps", pb.AppsRequest(user=user, ended=True, limit=limit))).apps)
+        return list(
+            cast(pb.AppsReply, self._call("Apps", _made(pb.AppsRequest, user=user, ended=True, limit=limit))).apps
+        )
 
     def show(self, app: int | str) -> pb.ShowReply:
         """An app with its jobs and their attempts."""
@@ -187,7 +185,7 @@ class Client:
         self, app: int | str, job: int = 0, rank: int = 0, *, follow: bool = False, attempt: int = 0
     ) -> Iterator[bytes]:
         """What a rank wrote, in pieces."""
-        request = pb.LogsRequest(app=str(app), job=job, rank=rank, follow=follow, attempt=attempt)
+        request = _made(pb.LogsRequest, app=str(app), job=job, rank=rank, follow=follow, attempt=attempt)
         for chunk in self._stream("Logs", request):
             yield chunk.data
 
@@ -207,41 +205,41 @@ class Client:
 
     def nodes(self, user: str = "") -> list[pb.Node]:
         """All machines, or those that run this user's apps."""
-        return list(cast(pb.NodesReply, self._call("Nodes", pb.NodesRequest(user=user))).nodes)
+        return list(cast(pb.NodesReply, self._call("Nodes", _made(pb.NodesRequest, user=user))).nodes)
 
     def drain(self, node: str, deadline_s: float = 0.0) -> pb.Node:
         """Take a machine out of service: at once, or as soon as its jobs ended, at the latest in ``deadline_s``."""
-        return cast(pb.NodeReply, self._call("Drain", pb.NodeRef(node=node, deadline_s=deadline_s))).node
+        return cast(pb.NodeReply, self._call("Drain", _made(pb.NodeRef, node=node, deadline_s=deadline_s))).node
 
     def undrain(self, node: str) -> pb.Node:
         """Put it back."""
-        return cast(pb.NodeReply, self._call("Undrain", pb.NodeRef(node=node))).node
+        return cast(pb.NodeReply, self._call("Undrain", _made(pb.NodeRef, node=node))).node
 
     def share(self, user: str = "") -> list[pb.UserShare]:
         """Who holds how much now."""
-        return list(cast(pb.ShareReply, self._call("Share", pb.UsersRequest(user=user))).users)
+        return list(cast(pb.ShareReply, self._call("Share", _made(pb.UsersRequest, user=user))).users)
 
     def usage(self, user: str = "") -> list[pb.UserUsage]:
         """Who had how much so far."""
-        return list(cast(pb.UsageReply, self._call("Usage", pb.UsersRequest(user=user))).users)
+        return list(cast(pb.UsageReply, self._call("Usage", _made(pb.UsersRequest, user=user))).users)
 
     def events(self, after: int = 0, *, follow: bool = False, limit: int = 0, user: str = "") -> Iterator[pb.Record]:
         """The journal's records after a number; of a user, those that concern the user's apps."""
-        yield from self._stream("Events", pb.EventsRequest(after=after, follow=follow, limit=limit, user=user))
+        yield from self._stream("Events", _made(pb.EventsRequest, after=after, follow=follow, limit=limit, user=user))
 
     # ---- who may call ------------------------------------------------------------------------------------------------
 
     def add_user(self, user: str, *, admin: bool = False) -> str:
         """A token for a user, in place of any before; for administrators."""
-        return cast(pb.UserToken, self._call("AddUser", pb.UserRef(user=user, admin=admin))).token
+        return cast(pb.UserToken, self._call("AddUser", _made(pb.UserRef, user=user, admin=admin))).token
 
     def remove_user(self, user: str) -> pb.User:
         """Take a user's token away; the user's apps go on."""
-        return cast(pb.UserReply, self._call("RemoveUser", pb.UserRef(user=user))).user
+        return cast(pb.UserReply, self._call("RemoveUser", _made(pb.UserRef, user=user))).user
 
     def users(self, user: str = "") -> list[pb.User]:
         """Everybody with a token, but for the home's owner."""
-        return list(cast(pb.UsersReply, self._call("Users", pb.UsersRequest(user=user))).users)
+        return list(cast(pb.UsersReply, self._call("Users", _made(pb.UsersRequest, user=user))).users)
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
@@ -308,8 +306,21 @@ def _stuck(error: grpc.RpcError) -> str:
     return details if STUCK in details else ""
 
 
+def _made(message: Callable[..., _M], **fields: Any) -> _M:
+    """A message of these fields; InputError names one that does not go in: too large a number, no text in UTF-8."""
+    try:
+        return message(**fields)
+    except ValueError:
+        for name, value in fields.items():
+            try:
+                message(**{name: value})
+            except ValueError as error:
+                raise InputError(f"{name} is {value!r}, which no message can carry: {error}.") from None
+        raise
+
+
 def _ref(app: int | str) -> pb.AppRef:
-    return pb.AppRef(app=str(app))
+    return _made(pb.AppRef, app=str(app))
 
 
 def user_name() -> str:
