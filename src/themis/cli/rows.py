@@ -87,7 +87,7 @@ def again(watch: bool, output: str) -> Iterator[None]:
 
 def show_list(get: Callable[[], Sequence[Any]], columns: Columns, output: str, watch: bool = False) -> None:
     """Print messages as a list, once or again and again."""
-    from themis.service.http import as_dict
+    from themis.service.pages import as_dict
 
     for _ in again(watch, output):
         show_rows([as_dict(row) for row in get()], output, columns)

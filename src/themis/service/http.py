@@ -1,53 +1,24 @@
-"""Status as JSON over HTTP: read only, with the same token, for scripts and dashboards.
-
-GET /healthz                      without a token: {"status": "ok"}
-GET /v1/info  /v1/apps  /v1/history  /v1/nodes  /v1/share  /v1/usage        ?user=NAME
-GET /v1/apps/APP                  an app with its jobs and attempts
-GET /v1/events?after=N&limit=M    records of the journal, at most 1000
-"""
+"""Status as JSON over HTTP: read only, with the same token, for scripts and dashboards (``service.pages``)."""
 
 from __future__ import annotations
 
 import json
 import logging
 import threading
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import urlsplit
 
-from google.protobuf.json_format import MessageToDict
-
-from themis.client import themis_pb2 as pb
 from themis.errors import InputError, ThemisError, UnknownName
 from themis.service.access import Forbidden
 from themis.service.api import Api
 from themis.service.arbiter import Closed
+from themis.service.pages import PAGES, find
+from themis.service.submission import Limit
 
-MOST_EVENTS = 1000
 MOST_CALLERS = 32
 log = logging.getLogger("themis.service")
-Get = Callable[[Api, Mapping[str, str]], Any]
-
-
-def as_dict(message: Any) -> dict[str, Any]:
-    """A message as JSON has it: every field, under its own name."""
-    out: dict[str, Any] = MessageToDict(
-        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )  # fmt: skip
-    return out
-
-
-PAGES: Mapping[str, Get] = {
-    "info": lambda api, q: as_dict(api.Info(pb.InfoRequest())),
-    "apps": lambda api, q: as_dict(api.Apps(pb.AppsRequest(user=q.get("user", ""))))["apps"],
-    "history": lambda api, q: as_dict(api.Apps(pb.AppsRequest(user=q.get("user", ""), ended=True)))["apps"],
-    "nodes": lambda api, q: as_dict(api.Nodes(pb.NodesRequest()))["nodes"],
-    "share": lambda api, q: as_dict(api.Share(pb.UsersRequest(user=q.get("user", ""))))["users"],
-    "usage": lambda api, q: as_dict(api.Usage(pb.UsersRequest(user=q.get("user", ""))))["users"],
-    "events": lambda api, q: _events(api, q),
-}
 
 
 def serve_http(api: Api, host: str, port: int) -> ThreadingHTTPServer:
@@ -103,34 +74,31 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a page."""
-        url = urlsplit(self.path)
-        if url.path == "/healthz":
-            ok = self.api.arbiter.broken is None
-            self._say(200 if ok else 500, {"status": "ok" if ok else "broken"})
-            return
-        caller = self.api.access.caller(self.headers.get("Authorization", ""))
-        if caller is None:
-            self._say(
-                401, {"error": "this request lacks a valid token of the arbiter; see the file token in its home."}
-            )
-            return
-        query = {name: values[-1] for name, values in parse_qs(url.query).items()}
         try:
-            self._say(200, _page(self.api.by(caller), url.path, query))
-        except UnknownName as error:
-            self._say(404, {"error": str(error)})
-        except Forbidden as error:
-            self._say(403, {"error": str(error)})
-        except InputError as error:
-            self._say(400, {"error": str(error)})
-        except Closed as error:
-            self._say(503, {"error": str(error)})
-        except ThemisError as error:
-            log.error("GET %s failed", url.path, exc_info=error)
-            self._say(500, {"error": str(error)})
+            self._say(200, self._answer())
         except Exception as error:
-            log.error("GET %s failed", url.path, exc_info=error)
-            self._say(500, {"error": f"a bug in Themis: {type(error).__name__}; see the arbiter's log."})
+            code = _status(error)
+            if code == 500:
+                log.error("GET %s failed", self.path, exc_info=error)
+            ours = isinstance(error, ThemisError)
+            said = str(error) if ours else f"a bug in Themis: {type(error).__name__}; see the arbiter's log."
+            self._say(code, {"error": said}, **({"WWW-Authenticate": "Bearer"} if code == 401 else {}))
+
+    def _answer(self) -> Any:
+        try:
+            url = urlsplit(self.path)
+        except ValueError as error:
+            raise InputError(f"the address cannot be read: {error}.") from None
+        page, inside = find(url.path) or (None, {})
+        api = self.api
+        if page is None or not page.public:
+            caller = api.access.caller(self.headers.get("Authorization", ""))
+            if caller is None:
+                raise _NoToken("this request lacks a valid token of the arbiter; see the file token in its home.")
+            api = api.by(caller)
+        if page is None:
+            raise UnknownName("page", url.path[:100], [page.path for page in PAGES])
+        return page.answer(api, page.read(inside, url.query))
 
     def _say(self, code: int, value: object, **headers: str) -> None:
         data = json.dumps(value).encode() + b"\n"
@@ -156,20 +124,22 @@ class _Handler(BaseHTTPRequestHandler):
         """Requests are no news."""
 
 
-def _page(api: Api, path: str, query: Mapping[str, str]) -> Any:
-    parts = [unquote(part) for part in path.strip("/").split("/")]
-    if len(parts) == 3 and parts[:2] == ["v1", "apps"]:
-        return as_dict(api.Show(pb.AppRef(app=parts[2])))
-    if len(parts) == 2 and parts[0] == "v1" and parts[1] in PAGES:
-        return PAGES[parts[1]](api, query)
-    raise UnknownName("page", path[:100], [f"/v1/{name}" for name in PAGES])
+class _NoToken(ThemisError):
+    """Nobody known calls."""
 
 
-def _events(api: Api, query: Mapping[str, str]) -> Any:
-    numbers = {"after": query.get("after", "0"), "limit": query.get("limit", str(MOST_EVENTS))}
-    for name, text in numbers.items():
-        if not (text.isdecimal() and len(text) < 20):
-            raise InputError(f"{name} is {text[:100]!r}, expected a whole number below 1e19.")
-    limit = min(int(numbers["limit"]) or MOST_EVENTS, MOST_EVENTS)
-    records = api.Events(pb.EventsRequest(after=min(int(numbers["after"]), 2**62), limit=limit))
-    return [{"number": r.number, "time": r.time, "kind": r.kind, "record": json.loads(r.json)} for r in records]
+def _status(error: Exception) -> int:
+    match error:
+        case _NoToken():
+            return 401
+        case Closed():
+            return 503
+        case Limit():
+            return 429
+        case Forbidden():
+            return 403
+        case UnknownName():
+            return 404
+        case InputError():
+            return 400
+    return 500

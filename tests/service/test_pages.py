@@ -1,0 +1,158 @@
+"""The status pages keep to their own description: schemathesis calls every one of them, rightly and wrongly.
+
+Its command runs as a process of its own, and its plugin of pytest is off: both change hypothesis for all that runs beside them.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from email.message import Message
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake import World, request, world
+
+from processes import PATIENCE_S
+from themis.executors.program import AttemptEnded, Ending
+from themis.service.access import Access
+from themis.service.api import Api
+from themis.service.http import serve_http
+from themis.service.pages import PAGES, Page, document, find
+from themis.service.submission import submit
+
+TOKEN = "t"
+CHECKS = (
+    "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,"
+    "response_schema_conformance,negative_data_rejection,positive_data_acceptance,unsupported_method,ignored_auth"
+)
+
+
+def enter(w: World, name: str, **more: Any) -> int:
+    return int(w.ask(lambda a: submit(a, request(name, **more))).app)
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, str]]:
+    """A world with apps of every state, whose time stands still, and the address of its pages."""
+    home = tmp_path_factory.mktemp("pages")
+    with world(home, 2, 2, retries=0) as w:
+        for name in ("done", "failing", "cancelled", "running", "held", "waiting"):
+            enter(w, name, gpus=(4, 4) if name == "waiting" else (1, 1), jobs=2 if name == "running" else 1)
+            w.turn(1.1)
+        w.finish(0)
+        w.say(
+            AttemptEnded(
+                app=1, job=1, attempt=int(w.arbiter.state.jobs.attempt[1]), ending=Ending.FAILED, cause="", code=3,
+                seconds=1.0, steps=0.0, saved=False, killed=False, message="no such file",
+            )
+        )  # fmt: skip
+        w.ask(lambda a: a.cancel(2))
+        w.ask(lambda a: a.hold(4))
+        w.turn(1.1)
+        server = serve_http(Api(w.arbiter, home, Access(home, TOKEN, "u")), "127.0.0.1", 0)
+        w.arbiter.start()
+        try:
+            yield w, f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            server.server_close()
+            w.arbiter.close()
+
+
+def kept(w: World) -> list[str]:
+    """All that is in the journal, and what the core holds."""
+    with closing(sqlite3.connect(f"{w.arbiter.journal.path.as_uri()}?mode=ro", uri=True)) as db:
+        written = list(db.iterdump())
+    jobs = w.arbiter.state.jobs
+    return [*written, str(w.held()), str(jobs.status[: jobs.size].tolist()), str(jobs.attempt[: jobs.size].tolist())]
+
+
+def ask(address: str, target: str, token: str = TOKEN) -> tuple[int, Message, Any]:
+    """Status, headers and value of a page."""
+    page = http.client.HTTPConnection(address.removeprefix("http://"), timeout=PATIENCE_S)
+    with closing(page):
+        page.request("GET", target, headers={"Authorization": f"Bearer {token}"})
+        answer = page.getresponse()
+        return answer.status, answer.headers, json.loads(answer.read())
+
+
+@pytest.mark.slow
+def test_every_page_answers_as_its_description_says_and_changes_nothing(
+    there: tuple[World, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w, address = there
+    called: set[str] = set()
+
+    def spy(path: str) -> tuple[Page, dict[str, str]] | None:
+        found = find(path)
+        called.update([found[0].path] if found else [])
+        return found
+
+    monkeypatch.setattr("themis.service.http.find", spy)
+    before = kept(w)
+    command = [
+        sys.executable, "-m", "schemathesis.cli", "run", f"{address}/openapi.json", "-H", f"Authorization: Bearer {TOKEN}",
+        "--checks", CHECKS, "--mode", "all", "--phases", "examples,coverage,fuzzing", "--max-examples", "10",
+        "--generation-deterministic", "--continue-on-failure", "--no-color",
+    ]  # fmt: skip
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=5 * PATIENCE_S, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert called == {page.path for page in PAGES}
+    assert w.arbiter.broken is None
+    assert kept(w) == before
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "said"),
+    [
+        ("/v1/events?limit=1001", 400, "limit is '1001', expected a whole number from 1 to 1000."),
+        ("/v1/apps?usr=u", 400, "unknown parameter 'usr'. Did you mean 'user'?"),
+        ("/v1/apps/0?app=1", 400, "unknown parameter 'app'. This page has none."),
+        ("/v1/apps?user=u&user=v", 400, "user is given twice."),
+        ("/v1/apps/no%2Fsuch", 404, "unknown app 'no/such'"),
+        ("/v1/info/0", 404, "unknown page '/v1/info/0'"),
+    ],
+)
+def test_what_a_page_cannot_answer_it_refuses_in_a_sentence(
+    there: tuple[World, str], target: str, code: int, said: str
+) -> None:
+    found, _, value = ask(there[1], target)
+    assert found == code
+    assert said in value["error"]
+
+
+def test_an_address_that_is_none_is_refused_too(there: tuple[World, str]) -> None:
+    host, _, port = there[1].removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
+        connection.sendall(b"GET http://[x HTTP/1.0\r\n\r\n")
+        with connection.makefile("rb") as answer:
+            assert answer.readline().split()[1] == b"400"
+
+
+def test_the_description_needs_no_token_and_all_that_is_said_does(there: tuple[World, str]) -> None:
+    assert ask(there[1], "/openapi.json", token="")[2] == document()
+    found, headers, _ = ask(there[1], "/v1/info", token="")
+    assert (found, headers["WWW-Authenticate"]) == (401, "Bearer")
+    public = {path for path, page in document()["paths"].items() if not page["get"]["security"]}
+    assert public == {"/healthz", "/openapi.json"}
+
+
+def test_machines_and_records_of_a_user(there: tuple[World, str]) -> None:
+    everybody, nobody = (ask(there[1], f"/v1/nodes?user={user}")[2] for user in ("u", "v"))
+    assert (len(everybody), nobody) == (2, [])
+    assert {row["kind"] for row in ask(there[1], "/v1/events?user=u")[2]} >= {"AppSubmitted", "AppCancelled"}
+    assert ask(there[1], "/v1/events?user=v")[2] == []
+
+
+def test_an_arbiter_that_broke_is_not_well(there: tuple[World, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ask(there[1], "/healthz")[2] == {"status": "ok"}
+    monkeypatch.setattr(there[0].arbiter, "broken", ValueError())
+    assert ask(there[1], "/healthz")[0] == 503
