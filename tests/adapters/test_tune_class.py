@@ -24,7 +24,8 @@ from processes import wait_until
 from themis.adapters.tune import Desk, leased
 from themis.adapters.tune_class import Part
 from themis.adapters.tune_resources import LeasedGpus
-from themis.adapters.tune_worker import apart, serve
+from themis.adapters.tune_worker import Trial, apart, serve
+from themis.node.keeper import newest
 from themis.train.run import PREEMPTED
 
 
@@ -156,6 +157,24 @@ def test_a_trials_process_ends_as_it_did_and_hears_what_the_job_is_told(tmp_path
     assert apart(work, ours) == {"term": PREEMPTED, "kill": -signal.SIGKILL, "exit": 3}[how]
     assert ours.closed
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize(
+    ("said", "with_folder", "kept"),
+    [("report", False, False), ("report", True, True), ("done", False, True), ("failed", False, True)],
+)
+def test_the_scheduler_sees_work_as_kept_once_tune_has_its_outcome_or_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, with_folder: bool, kept: bool
+) -> None:
+    monkeypatch.setenv("THEMIS_CHECKPOINT_DIR", str(tmp_path))
+    before = newest(str(tmp_path))
+    folder = tmp_path.parent / "checkpoint"
+    folder.mkdir(exist_ok=True)
+    ours, theirs = multiprocessing.Pipe()
+    with ours, theirs:
+        Trial(theirs, "t", None).say(said, {}, folder if with_folder else None)
+        assert ours.recv() == (said, {}, with_folder)
+    assert (newest(str(tmp_path)) != before) == kept
 
 
 def test_tune_is_told_of_gpus_only_when_the_lease_has_another_number_of_them(monkeypatch: pytest.MonkeyPatch) -> None:

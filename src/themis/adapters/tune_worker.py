@@ -83,6 +83,8 @@ class Trial:
             self.actor.send((kind, value, file is not None))
             if file is not None:
                 send_packed(self.actor, file)
+        if file is not None or kind in ("done", "failed"):
+            keep()
 
     @contextmanager
     def there(self) -> Iterator[None]:
@@ -90,6 +92,8 @@ class Trial:
         try:
             yield
         except (EOFError, OSError):
+            if not self.told:
+                keep()
             leave(PREEMPTED if self.told else 0)
 
 
@@ -150,6 +154,17 @@ def apart(work: Callable[[], int], actor: Connection) -> int:
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     signal.signal(signal.SIGTERM, before)
     return code or (PREEMPTED if told else 0)
+
+
+def keep() -> None:
+    """Say that the work so far is not lost with this process, as Tune has its outcome or a checkpoint to go on from.
+
+    Tune's files are elsewhere; of a job that leaves nothing in its own folder the scheduler believes that a preemption costs it
+    everything, and that it falls ever further behind.
+    """
+    with contextlib.suppress(KeyError, OSError):
+        mark = Path(os.environ["THEMIS_CHECKPOINT_DIR"]) / "kept-by-tune"
+        mark.touch()
 
 
 def leave(code: int) -> NoReturn:
