@@ -15,6 +15,7 @@ import pytest
 
 from processes import left_of, wait_until
 from themis.errors import InputError
+from themis.executors import ray_actor
 from themis.executors.ray_nodes import as_node
 from themis.node.channel import Closed
 from themis.node.gpus import Claim, claim_all, release
@@ -243,3 +244,18 @@ def test_two_homes_of_one_machine_never_have_the_same_gpu_but_one_home_finds_its
         start("one")
     release(other)
     assert (tmp_path / "claims").stat().st_mode & 0o7777 == 0o1777
+
+
+def test_a_thread_that_ends_meanwhile_keeps_no_other_nice(monkeypatch: pytest.MonkeyPatch) -> None:
+    nice = {0: 15, 7: 0, 12: 15}
+
+    def of(which: int, who: int) -> int:
+        if who not in nice:
+            raise ProcessLookupError
+        return nice[who]
+
+    monkeypatch.setattr(os, "listdir", lambda path: ["11", "12"])
+    monkeypatch.setattr(os, "getpriority", of)
+    monkeypatch.setattr(os, "setpriority", lambda which, who, to: nice.update({who: to}))
+    ray_actor.no_nicer_than(7)
+    assert nice[12] == 0

@@ -30,6 +30,7 @@ def no_nicer_than(pid: int) -> int:
         theirs = os.getpriority(os.PRIO_PROCESS, pid)
         # On Linux each thread has its own.
         for thread in map(int, os.listdir("/proc/self/task")):
-            if os.getpriority(os.PRIO_PROCESS, thread) > theirs:
-                os.setpriority(os.PRIO_PROCESS, thread, theirs)
+            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                if os.getpriority(os.PRIO_PROCESS, thread) > theirs:
+                    os.setpriority(os.PRIO_PROCESS, thread, theirs)
     return os.getpriority(os.PRIO_PROCESS, 0)
