@@ -62,3 +62,9 @@ def test_every_policy_of_a_plan_sees_the_same_apps_and_failures() -> None:
 def test_a_plan_complains_before_anything_runs() -> None:
     with pytest.raises(InputError, match="mtbf"):
         Plan(mtbf=float("nan")).runs()
+
+
+def test_a_parameter_of_a_workload_given_twice_is_refused() -> None:
+    with pytest.raises(InputError, match="hours is there twice"):
+        split_parameters("demo:hours=1,hours=2")
+    assert split_parameters("themis1:arrivals=0,60,apps=3") == ("themis1", {"arrivals": "0,60", "apps": "3"})

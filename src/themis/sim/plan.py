@@ -156,7 +156,12 @@ def split_parameters(text: str) -> tuple[str, dict[str, str]]:
     match = _NAME_AND_PARAMETERS.fullmatch(text)
     if match is None:
         return text, {}
-    return match["name"], dict(key_value(part) for part in re.split(r",(?=\s*\w+\s*=)", match["rest"]))
+    given: dict[str, str] = {}
+    for key, value in map(key_value, re.split(r",(?=\s*\w+\s*=)", match["rest"])):
+        if key in given:
+            raise InputError(f"{text!r}: {key} is there twice, expected each parameter once.")
+        given[key] = value
+    return match["name"], given
 
 
 def key_value(text: str) -> tuple[str, str]:
