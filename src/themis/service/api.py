@@ -314,7 +314,9 @@ class Api:
     def _job(self, a: Arbiter, request: pb.LogsRequest) -> int:
         jobs = a.state.app_jobs(self._mine(a, request.app, "read its logs"))
         if not 0 <= request.job < len(jobs):
-            raise InputError(f"app {request.app!r} has {len(jobs)} jobs, got job {request.job}, counted from 0.")
+            raise InputError(
+                f"app {request.app!r} has {len(jobs)} job{'s' * (len(jobs) != 1)}, got job {request.job}, counted from 0."
+            )
         return int(jobs[request.job])
 
     def _check_written(self, job: int, request: pb.LogsRequest) -> None:
