@@ -161,9 +161,9 @@ def test_a_job_saves_at_the_deadline_and_goes_on_elsewhere(tmp_path: Path) -> No
     """Two machines of one GPU; the deadline passes while the arbiter is dead."""
     settings = (*QUICK, "node_lease=30")
     with daemon(tmp_path / "home", options=("--machines", "2x1"), settings=settings) as service:
-        command = [sys.executable, "-I", "-S", str(PROGRAMS / "beats.py"), str(tmp_path / "witness"), "300", "0.05"]
+        command = [sys.executable, "-I", "-S", str(PROGRAMS / "beats.py"), str(tmp_path / "witness"), "9999", "0.05"]
         with service.client() as client:
-            app = client.run(command, gpus=1, hours=300 / 72000).app
+            app = client.run(command, gpus=1, hours=9999 / 72000).app
             wait_until(lambda: client.show(app).jobs[0].nodes, "it runs")
             (here,) = client.show(app).jobs[0].nodes
             began = time.monotonic()
@@ -177,6 +177,6 @@ def test_a_job_saves_at_the_deadline_and_goes_on_elsewhere(tmp_path: Path) -> No
         with service.client() as client:
             wait_until(lambda: client.show(app).jobs[0].nodes not in ([here], []), "it goes on elsewhere")
             assert next(n.state for n in client.nodes() if n.name == here) == "drained"
-            assert client.wait(app, timeout_s=60).state == "completed"
-            endings = [a.ending for a in client.show(app).jobs[0].attempts]
-    assert endings == ["stopped", "finished"]
+            wait_until(lambda: bool(client.show(app).jobs[0].attempts), "its first attempt ended")
+            attempt = client.show(app).jobs[0].attempts[0]
+    assert attempt.ending == "stopped" and attempt.steps > 0

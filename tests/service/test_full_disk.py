@@ -139,8 +139,8 @@ def test_a_service_on_a_full_disk_keeps_its_jobs_and_goes_on(small: Path, tmp_pa
     daemon.up()
     try:
         with Client(small / "home", patience_s=0.5) as client:
-            counts = tmp_path / "counts"
-            count = f"touch {counts}; while [ $(wc -l < {counts}) -lt 300 ]; do echo $THEMIS_ATTEMPT >> {counts}; sleep 0.05; done"
+            counts, enough = tmp_path / "counts", tmp_path / "enough"
+            count = f"touch {counts}; while [ ! -e {enough} ]; do echo $THEMIS_ATTEMPT >> {counts}; sleep 0.05; done"
             app = client.run(["sh", "-c", count], gpus=2).app
             wait_until(lambda: counts.exists() and counts.stat().st_size > 0, "the job runs")
             with open(small / "filler", "wb", buffering=0) as filler:
@@ -162,6 +162,7 @@ def test_a_service_on_a_full_disk_keeps_its_jobs_and_goes_on(small: Path, tmp_pa
             )
             (small / "filler").unlink()
             asker.join()
+            enough.touch()
             assert client.wait(app, timeout_s=60).state == "completed"
             attempts = [int(n) for n in counts.read_text().split()]
             assert attempts == sorted(attempts), "no two of its attempts ran at once"

@@ -210,9 +210,10 @@ class Desk:
             with contextlib.suppress(OSError):
                 # A trial that Tune has stopped hung up: that can be read, nothing else ever can.
                 if not trial.poll():
+                    # Before the trial can ask for them.
+                    self.gpus[id] = worker[1]
                     trial.send(worker[0])
                     self.workers.remove(worker)
-                    self.gpus[id] = worker[1]
             trial.close()
 
 
