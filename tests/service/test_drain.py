@@ -179,4 +179,5 @@ def test_a_job_saves_at_the_deadline_and_goes_on_elsewhere(tmp_path: Path) -> No
             assert next(n.state for n in client.nodes() if n.name == here) == "drained"
             wait_until(lambda: bool(client.show(app).jobs[0].attempts), "its first attempt ended")
             attempt = client.show(app).jobs[0].attempts[0]
-    assert attempt.ending == "stopped" and attempt.steps > 0
+    assert attempt.ending == "stopped"
+    assert attempt.steps > 0
