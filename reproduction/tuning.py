@@ -56,12 +56,12 @@ end, by what the users believed of a trial ({trial:g} s), which is all that the 
 *Share*: GPU time held, of {contended:.0f} GPU s held by both, while each could have used all four; equal users' fair share is 50 %.
 *rho then*: the service's estimate of what it will be in the end, averaged over the part.
 
-The best trial is the same alone and sharing. Policy `themis` makes rho equal, not GPUs: the two estimates stay close, and the shares
+The best trial is the same alone and sharing. Policy `themis` makes rho equal, not GPUs: both estimates stay close, and the shares
 swing about a half, for a lease of all four GPUs goes to whoever is worse off. Towards the end they part: a forecast then hangs on
 the little that is left, of which the scheduler knows only what the users believed. Rho is above 1 for both, as leases are shorter
 than a trial and each change of hands costs starts; leases are 10 minutes unless set otherwise.
 
-Before a worker of Ray Tune's told the scheduler that Tune has a checkpoint or an outcome of its work, each preemption seemed to cost
+Before a worker of Ray Tune told the scheduler that Tune has a checkpoint or an outcome of its work, each preemption seemed to cost
 Ben everything. His rho seemed to grow without end, and he was given 72 % and 76 % of the GPU time in two runs of this script.
 `out/tuning` keeps the service's journal, which tells why each lease went where it did.
 """
