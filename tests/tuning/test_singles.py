@@ -9,8 +9,10 @@ import pytest
 
 from themis.auction.bids import Bids
 from themis.fairness.finish_time import FinishTime
+from themis.model.cluster import Cluster, Machine
 from themis.model.snapshot import Snapshot
-from themis.testing.builders import app, job, machines, snapshot_of
+from themis.profiles.speed import Curve, Profile
+from themis.testing.builders import BOOK, app, job, machines, snapshot_of
 from themis.tuning import singles
 from themis.tuning.agent import Agents
 
@@ -45,6 +47,24 @@ def test_one_by_one_and_as_arrays_are_the_same(seed: int) -> None:
         for a, b, c in zip(few, many, elastic):
             assert np.array_equal(a, b)
             assert np.array_equal(np.sort(a), np.sort(c))
+
+
+def test_models_that_do_not_run_on_a_type_are_not_bid_for_there() -> None:
+    curve = Curve(gpus=(1, 2, 4), rate=(1.0, 2.0, 4.0))
+    book = BOOK.with_profiles([Profile(name="only_fast", curves={("fast", 0): curve})])
+    cluster = Cluster(name="test", machines=tuple(Machine(name=t, gpus=4, gpu_type=t) for t in ("slow", "fast")))
+    models = ("only_fast", "flat", "flat")
+    apps = [app(f"a{i}", [job(100.0 + i, 1 + i % 2, model=models[i % 3])]) for i in range(singles.FEW + 2)]
+    s = snapshot_of(cluster, apps, book=book)
+    limit, everyone = FinishTime(s).left, np.arange(s.apps)
+    found = [
+        f(s, limit, everyone, s.job_ptr[:-1], [4, 4]) for f in (singles._one_by_one, singles._rigid, singles._elastic)
+    ]
+    bidder, _, _, kind, _ = singles.rows(s, limit, everyone, everyone, [4, 4])
+    assert not np.isin(bidder[kind == 0], np.arange(0, s.apps, 3)).any()
+    assert set(bidder.tolist()) == set(everyone.tolist())
+    rows = [sorted(zip(*(column.tolist() for column in columns))) for columns in found]
+    assert rows[0] == rows[1] == rows[2]
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -86,12 +86,14 @@ def _rigid(s: Snapshot, limit: Float, bidders: Int, job: Int, offered: Sequence[
     told[size == 1] = [True, False, False]
     parts: list[Columns] = []
     for k, count in enumerate(offered):
-        fits = (size <= count) & s.job_allowed[job, k]
-        if not fits.any():
+        # Models have no speed on types that they do not run on.
+        fits = ((size <= count) & s.job_allowed[job, k]).nonzero()[0]
+        if not len(fits):
             continue
-        left = s.job_left[job, None] / (s.speeds.scale[config, k, np.where(fits, size, 1)][:, None] / slowdown)
-        at, span = (told & fits[:, None] & (left < limit[:, None])).nonzero()
-        parts.append((bidders[at], size[at], span + _SPANS[0], np.full(len(at), k), left[at, span]))
+        left = s.job_left[job[fits], None] / (s.speeds.scale[config[fits], k, size[fits]][:, None] / slowdown[fits])
+        row, span = (told[fits] & (left < limit[fits, None])).nonzero()
+        at = fits[row]
+        parts.append((bidders[at], size[at], span + _SPANS[0], np.full(len(at), k), left[row, span]))
     return _joined(parts)
 
 
