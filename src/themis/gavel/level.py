@@ -166,10 +166,7 @@ class _Search:
         found = self.direct.highest(need.base * per, need.slope * per, self._relative(need.top))
         if found is None or found.bound > ceiling:
             return None
-        used = self.problem.usage(found.x)
-        over = float(
-            np.divide(used, self.problem.workers, out=np.zeros(len(used)), where=self.problem.workers > 0).max()
-        )
+        over = float(self._per_gpu(self.problem.usage(found.x)).max())
         if found.bound - found.level > FITS * found.bound or over > 1.0 + FITS:
             return None
         return self._priced(found.bound, found.x / max(over, 1.0), self._relative(need(found.bound)), found.worth)
