@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from fake import World, request, world
 
+from processes import wait_until
 from themis.cli import main
 from themis.client import themis_pb2 as pb
 from themis.client.client import Client
@@ -116,12 +117,8 @@ def test_why_and_dump_of_a_running_service(tmp_path: Path, capsys: pytest.Captur
     with running(home, config), Client(home) as client:
         first = client.run(["sleep", "600"], hours=0.1, name="first").app
         second = client.run(["sleep", "600"], hours=0.1, name="second").app
-        found = client.why(second)
-        while found.code in (Code.DECIDING, Code.WAITING):
-            found = client.why(second)
+        found = decided(client, second)
         assert found.code == Code.ALL_LEASED
-        assert found.simulations > 0
-        assert found.start_earliest <= found.start_median <= found.start_latest
         main_ok(["why", str(second), "--home", str(home)])
         said = capsys.readouterr().out
         assert "all_leased" in said
@@ -145,11 +142,7 @@ def test_why_tells_of_a_planned_job_when_it_starts_and_ends(tmp_path: Path, caps
     with running(home, config), Client(home) as client:
         first = client.run(["sleep", "600"], hours=0.1, name="first").app
         second = client.run(["sleep", "600"], hours=0.2, name="second").app
-        found = client.why(second)
-        while found.code in (Code.DECIDING, Code.WAITING):
-            found = client.why(second)
-        assert found.simulations > 0
-        assert found.start_earliest <= found.start_median <= found.start_latest
+        found = decided(client, second)
         steps = [step for step in json.loads(found.json)["steps"] if step["starts"] is not None]
         assert steps[-1]["time"] < steps[-1]["starts"] < steps[-1]["ends"]
         main_ok(["why", str(second), "--home", str(home)])
@@ -158,6 +151,15 @@ def test_why_tells_of_a_planned_job_when_it_starts_and_ends(tmp_path: Path, caps
         assert "it runs next at" in said
         client.cancel(first)
         client.cancel(second)
+
+
+def decided(client: Client, app: int) -> pb.WhyReply:
+    """Why it waits, once that is known; with an interval of its start by simulations."""
+    wait_until(lambda: client.why(app).code not in (Code.DECIDING, Code.WAITING), "it was decided on")
+    found = client.why(app)
+    assert found.simulations > 0
+    assert found.start_earliest <= found.start_median <= found.start_latest
+    return found
 
 
 def main_ok(argv: list[str]) -> None:
