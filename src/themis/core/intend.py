@@ -15,7 +15,7 @@ from themis.core.rounds import pick
 from themis.core.state import State
 from themis.errors import InvariantBroken
 from themis.model.answers import Answer, GpuGrant, RoundPlan, TimeShare
-from themis.model.units import NONE, Int, Seconds, round_end
+from themis.model.units import NONE, Int, Seconds
 from themis.placement.packing import Counts
 
 _gpus = itemgetter(1)
@@ -86,7 +86,7 @@ def _granted(grant: GpuGrant) -> list[Gang]:
 def _time_shared(s: State, answer: TimeShare, offer: Offer, spare: bool) -> list[Gang]:
     """Whoever is owed most on some type, round by round: see ``core.rounds``."""
     free = np.bincount(s.machine_type[s.gpu_machine[offer.free]], minlength=len(s.gpu_types)).tolist()
-    until, combos = round_end(s.now, answer.round_s, s.origin), answer.combos
+    until, combos = s.round_end(answer.round_s), answer.combos
     idle = offer.idle(combos)
     priority = s.rounds.priority(s.now, until, idle[:, 0] & idle[:, 1])
     picked = pick(priority, combos, answer.gpus, free, lambda c, k: _may_share(s, combos[c], k, int(answer.gpus[c])))
@@ -125,7 +125,7 @@ def _may_share(s: State, jobs: Int, gpu_type: int, gpus: int) -> bool:
 
 
 def _planned(s: State, plan: RoundPlan, offer: Offer) -> list[Gang]:
-    until = round_end(s.now, plan.round_s, s.origin)
+    until = s.round_end(plan.round_s)
     rows = np.flatnonzero(plan.run[:, 0])
     rows = rows[offer.idle(plan.job[rows])]
     gangs = zip(plan.job[rows].tolist(), plan.gpus[rows].tolist())

@@ -59,7 +59,7 @@ from themis.model.events import (
 )  # fmt: skip
 from themis.model.settings import Settings
 from themis.model.snapshot import Snapshot
-from themis.model.units import NONE, Seconds, round_end
+from themis.model.units import NONE, Seconds
 from themis.policies.api import Pace
 from themis.profiles.speed import ProfileBook
 from themis.tuning.curves import Verdict
@@ -95,7 +95,7 @@ class Scheduler:
     def _handle(self, event: Event) -> None:
         s = self.state
         match event:
-            # What happens most comes first.
+            # Answers to what was asked: the offer that they are about stands.
             case Allocated():
                 self._allocated(event)
                 return
@@ -104,6 +104,7 @@ class Scheduler:
                 return
         self.offer = None
         match event:
+            # What happens most comes first.
             case JobStarted():
                 if s.runs(event.job, event.attempt):
                     s.start(event.job)
@@ -439,7 +440,7 @@ class Scheduler:
         s = self.state
         if s.plan is None:
             return None
-        column = round((round_end(s.now, s.plan.round_s, s.origin) - s.plan_start) / s.plan.round_s) - 1
+        column = round((s.round_end(s.plan.round_s) - s.plan_start) / s.plan.round_s) - 1
         return plan_from(s.plan, column) if column < s.plan.run.shape[1] else None
 
     def _idles(self) -> bool:
@@ -447,7 +448,7 @@ class Scheduler:
         s, pace = self.state, self.pace
         if pace.backfill or pace.round_s is None:
             return False
-        end = round_end(s.now, pace.round_s, s.origin)
+        end = s.round_end(pace.round_s)
         if end - s.now > pace.round_s - EPS:
             return False
         self._wake(end)
@@ -461,7 +462,7 @@ class Scheduler:
         if now >= rounds.solved + pace.resolve_interval - EPS:
             return None
         # Whoever came since waits, maybe with nobody else in the system: the rounds go on.
-        self._wake(round_end(now, rounds.answer.round_s, self.state.origin))
+        self._wake(self.state.round_end(rounds.answer.round_s))
         return rounds.answer
 
     def _bids(self, event: BidsCollected) -> None:
@@ -499,7 +500,7 @@ class Scheduler:
         if isinstance(answer, TimeShare):
             s.rounds.adopt(answer, s.now, asked)
         elif isinstance(answer, RoundPlan):
-            s.plan, s.plan_start = answer, round_end(s.now, answer.round_s, s.origin) - answer.round_s
+            s.plan, s.plan_start = answer, s.round_end(answer.round_s) - answer.round_s
 
     def _carry_out(self, answer: Answer, offer: Offer) -> None:
         gangs = intend(self.state, answer, offer, self.pace.spare)
@@ -509,12 +510,11 @@ class Scheduler:
             self._deal(gangs, placed)
             if not placed and (answer.x[offer.idle(answer.combos).all(axis=1)] > 0).any():
                 # Nobody is owed anything yet; by the next round somebody may be.
-                self._wake(round_end(self.state.now, answer.round_s, self.state.origin))
+                self._wake(self.state.round_end(answer.round_s))
         self.leases.change(placed, offer.by, self.settings.tick_s if isinstance(answer, GpuGrant) else 0.0)
         if isinstance(answer, RoundPlan) and answer.run[:, 1:].any():
-            self._wake(
-                round_end(self.state.now, answer.round_s, self.state.origin)
-            )  # a plan may leave GPUs idle until its next round
+            # A plan may leave GPUs idle until its next round.
+            self._wake(self.state.round_end(answer.round_s))
         if placed and len(placed) < len(found):
             # What a quota forbids is offered again at once; who has reached it takes no part any more.
             self.state.version += 1

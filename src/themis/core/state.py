@@ -24,7 +24,7 @@ from themis.model.cluster import Machine
 from themis.model.events import AppFinished, SpeedMeasured
 from themis.model.settings import Settings
 from themis.model.snapshot import Kind
-from themis.model.units import NONE, Bool, Float, Int, Locality, Seconds
+from themis.model.units import NONE, Bool, Float, Int, Locality, Seconds, round_end
 from themis.model.workload import App, Job, Regime, brackets_of
 from themis.profiles.learning import Measured
 from themis.profiles.speed import ProfileBook, Speeds, compile_speeds, relearned
@@ -470,9 +470,9 @@ class State:
         """Give a waiting job the GPUs; they must be free on that seat."""
         t, apps, size, now = self.jobs.one, self.apps.one, len(gpus), self.now
         a, leased_to = t.app[j], self.leased_to
-        held = apps.leased[a]
-        apps.attained[a] += held * (now - apps.since[a])
-        apps.since[a], apps.leased[a], apps.stale[a] = now, held + size, 1
+        self._sync_app(a)
+        apps.leased[a] += size
+        apps.stale[a] = 1
         for g in gpus:
             leased_to[g, seat] = j
         self.job_gpus[j], self.job_seat[j] = gpus, seat
@@ -486,9 +486,9 @@ class State:
         t, apps, now = self.jobs.one, self.apps.one, self.now
         a, leased_to = t.app[j], self.leased_to
         gpus, seat = self.job_gpus.pop(j), self.job_seat.pop(j)
-        leased = apps.leased[a]
-        apps.attained[a] += leased * (now - apps.since[a])
-        apps.since[a], apps.leased[a], apps.stale[a] = now, leased - len(gpus), 1
+        self._sync_app(a)
+        apps.leased[a] -= len(gpus)
+        apps.stale[a] = 1
         self.stop(j)
         held = now - t.since[j]
         t.attained[j] += held * len(gpus)
@@ -560,6 +560,10 @@ class State:
         held = rows[at]
         out[at, t.gpu_type[held]] += self.now - t.since[held]
         return out
+
+    def round_end(self, round_s: Seconds) -> Seconds:
+        """When the round of this instant ends: see ``units.round_end``."""
+        return round_end(self.now, round_s, self.origin)
 
     def _sync_app(self, a: int) -> None:
         t = self.apps.one
