@@ -166,11 +166,15 @@ def test_what_follows_the_program_is_the_programs(themis: Command, monkeypatch: 
     monkeypatch.setattr(Client, "run", submitted)
     themis("run", "-g", "2", "python", "train.py", "--gpus", "8", "-g", "9")
     themis("run", "--", "--strange")
-    assert seen == [(["python", "train.py", "--gpus", "8", "-g", "9"], (2, 2)), (["--strange"], (1, 1))]
+    for both in ("1..4", "1-4"):
+        themis("run", "-g", both, "true")
+    assert seen == [
+        (["python", "train.py", "--gpus", "8", "-g", "9"], (2, 2)), (["--strange"], (1, 1)), (["true"], (1, 4)), (["true"], (1, 4)),
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize("gpus", ["0", "two", "3-1", "0-2", "2-x", "-1", ""])
+@pytest.mark.parametrize("gpus", ["0", "two", "3-1", "0-2", "2-x", "-1", "", "2..", "4..2", "²", "9" * 5000])
 def test_gpus_of_a_command_that_make_no_sense_are_refused_before_it_is_submitted(themis: Command, gpus: str) -> None:
     ended = themis("run", "--gpus", gpus, "--", "true")
     assert ended.code == 2
-    assert "expected a number such as 2, or a range such as 1-4" in ended.err
+    assert "expected a number such as 2, or a range such as 1..4" in ended.err

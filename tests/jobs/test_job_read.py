@@ -38,12 +38,19 @@ def test_all_faults_of_all_documents_are_told_with_their_lines() -> None:
         env: {THEMIS_X: 1}
         """
     )
-    assert [fault.partition(":")[0] for fault in told] == ["line 1", "line 2", "line 3", "line 7", "line 8"]
-    assert "the key 'command' is missing" in told[0]
-    assert "unknown key 'comand'. Did you mean 'command'?" in told[1]
-    assert "key 'gpus': got '8..2', expected a number of GPUs such as 4, or 2..8" in told[2]
-    assert "key 'walltime': got '2x', expected a time such as" in told[3]
-    assert "THEMIS_" in told[4]
+    assert [fault.partition(":")[0] for fault in told] == ["line 2", "line 3", "line 7", "line 8"]
+    assert "unknown key 'comand'. Did you mean 'command'?" in told[0]
+    assert "key 'gpus': got '8..2', expected a number of GPUs such as 4, or 2..8" in told[1]
+    assert "key 'walltime': got '2x', expected a time such as" in told[2]
+    assert "THEMIS_" in told[3]
+
+
+def test_a_key_that_is_missing_is_told_unless_it_was_mistyped() -> None:
+    assert faults("name: a\ngpus: 2\n") == ["line 1: the key 'command' is missing; add it."]
+    (told,) = faults("name: a\ncommand: x\nsweep:\n  parameter: {lr: [1, 2]}\n  budget: 10\n")
+    assert told.startswith("line 4: unknown key 'parameter' in sweep. Did you mean 'parameters'?")
+    told, other = faults("nam: a\nwork: 3\ngpu: 1\ncommand: x\n")
+    assert ("'name'" in told, "'gpus'" in other) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -182,10 +189,10 @@ def test_reading_files_raises_the_first_fault_and_says_how_many_there_are(tmp_pa
     path = tmp_path / "f.yaml"
     path.write_text("name: a\ncomand: x\ngpus: 0\n")
     with pytest.raises(
-        InputError, match=r"f.yaml, line 1: the key 'command' is missing; add it. \(2 more; `themis check`"
+        InputError, match=r"f.yaml, line 2: unknown key 'comand'. Did you mean 'command'\? .* \(1 more; `themis check`"
     ):
         read_jobs([path])
-    assert len(check([path])) == 3
+    assert len(check([path])) == 2
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe\x00name"])

@@ -6,6 +6,7 @@ import http.client
 import importlib.util
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -360,6 +361,35 @@ def test_yaml_is_submitted_with_its_speeds_and_its_sweep(
     app = capfd.readouterr().out.split()[0]
     assert client.wait(app, timeout_s=60).state == "completed"
     assert b"".join(client.logs(app)) == b"from a file\n"
+
+
+@slow
+def test_the_pages_example_of_the_sdk_runs(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "service.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("THEMIS_HOME", str(home))
+    exec(compile(block.replace('"python"', repr(sys.executable)), "service.md", "exec"), {})
+    sentence, state = capfd.readouterr().out.splitlines()
+    assert (sentence[-1], state) == (".", "completed")
+
+
+@slow
+def test_the_sdk_submits_files_as_the_command_does(client: Client, tmp_path: Path) -> None:
+    file = tmp_path / "two.yaml"
+    file.write_text(
+        "name: sdk-second\ncommand: [sh, -c, pwd]\nafter: sdk-first\n---\nname: sdk-first\ncommand: [sh, -c, pwd]\n"
+    )
+    first, second = client.submit_file(file, folder=tmp_path)
+    assert (first.name, second.name) == ("sdk-first", "sdk-second")
+    assert client.wait(second.app, timeout_s=60).state == "completed"
+    assert b"".join(client.logs(second.app)) == f"{tmp_path}\n".encode()
+    file.write_text("name: a\ncomand: x\n")
+    with pytest.raises(InputError, match=r"two.yaml, line 2: unknown key 'comand'. Did you mean 'command'"):
+        client.submit_file(str(file))
 
 
 @slow

@@ -187,6 +187,42 @@ def test_parts_by_weight_add_up_to_one_whoever_is_on_hold(tmp_path: Path) -> Non
         assert sum(user.fair for user in w.ask(views.share).users) == pytest.approx(1.0)
 
 
+def test_shares_tell_what_apps_had_beside_what_their_own_part_would_have_given(tmp_path: Path) -> None:
+    def rows(w: World) -> dict[str, tuple[float, float]]:
+        """GPU-seconds of each user: had, and on 1/N."""
+        return {u.user: (u.gpu_hours * 3600, u.private_gpu_hours * 3600) for u in w.ask(views.share).users}
+
+    with world(tmp_path, 4, policy="fifo", lease_s=1000.0) as w:
+        enter(w, "a", gpus=(4, 4), steps=1e6, user="ada")
+        assert rows(w)["ada"] == pytest.approx((0.0, 0.0), abs=0.01)
+        w.turn(10.0)
+        assert rows(w)["ada"] == pytest.approx((40.0, 40.0)), "alone, its part is the whole"
+        enter(w, "b", gpus=(1, 1), steps=1e6, user="ben")
+        w.turn(10.0)
+        both = rows(w)
+        # N_avg of the first: 1 for 10 s and 2 for 10 s. A part of two GPUs gives one to a job that can use one.
+        assert both["ada"] == pytest.approx((80.0, 4 / 1.5 * 20.0))
+        assert both["ben"] == pytest.approx((0.0, 10.0), abs=0.01)
+        w.ask(lambda a: a.hold(0))
+        w.turn(10.0)
+        later = rows(w)
+        assert later["ada"] == pytest.approx(both["ada"]), "time on hold is the user's own"
+        assert later["ben"] == pytest.approx((10.0, 20.0))
+        w.ask(lambda a: a.resume(0))
+        w.turn(10.0)
+        assert rows(w)["ada"][1] == pytest.approx(4 / (50.0 / 30.0) * 30.0)
+
+
+def test_jobs_that_ended_early_are_done_as_far_as_progress_goes(tmp_path: Path) -> None:
+    rungs = pb.Brackets(brackets=[pb.Bracket(rungs=[pb.Rung(jobs=2, steps=10.0), pb.Rung(jobs=1, steps=90.0)])])
+    with world(tmp_path, 2) as w:
+        enter(w, jobs=2, brackets=rungs)
+        for job in (0, 1):
+            w.finish(job, steps=10.0)
+        row = w.ask(lambda a: views.apps(a, views.pb.AppsRequest())).apps[0]
+        assert (row.jobs_ended, row.progress) == (1, pytest.approx(0.5, abs=0.01)), "the other one begins its next rung"
+
+
 def test_without_a_machine_in_service_there_is_no_rho(tmp_path: Path) -> None:
     with world(tmp_path, 1) as w:
         enter(w, gpus=(1, 1))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 def run(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="Program and arguments, no shell.")],
-    gpus: Annotated[str, typer.Option("--gpus", "-g", help="GPUs, as 2, or from 1 to 4 as 1-4.")] = "1",
+    gpus: Annotated[str, typer.Option("--gpus", "-g", help="GPUs, as 2, or from 1 to 4 as 1..4.")] = "1",
     name: Annotated[str, typer.Option("--name", "-n", help="Of the app.")] = "",
     hours: Annotated[float, typer.Option(help="How long you believe it needs on one GPU.")] = 1.0,
     model: Annotated[str, typer.Option(help="A profile's name, so that its speed is known.")] = "",
@@ -55,10 +55,7 @@ def run(
 
     Example: [cyan]themis run --gpus 2 -- python train.py --epochs 9[/cyan]
     """
-    low, _, high = gpus.partition("-")
-    most = high or low
-    if not (low.isdecimal() and most.isdecimal() and 1 <= int(low) <= int(most)):
-        raise InputError(f"--gpus is {gpus!r}, expected a number such as 2, or a range such as 1-4.")
+    wanted = _gpus(gpus)
     values = dict(_variable(text) for text in env)
     more: dict[str, Any] = {"launch": launch, "weight": weight, "user": user}
     more |= {"retries": retries} if retries is not None else {}
@@ -67,7 +64,7 @@ def run(
     with connect(home) as client:
         client.info()
         client.patience_s = None  # it is there: should it start anew while it is followed, it is waited for longer
-        made = client.run(command, gpus=(int(low), int(most)), name=name, hours=hours, model=model, env=values, **more)
+        made = client.run(command, gpus=wanted, name=name, hours=hours, model=model, env=values, **more)
         if detach:
             print(made.app)
             return
@@ -126,8 +123,7 @@ def submit(
 
     read_requests(file, user)  # a wrong file is told even where no service runs
     with connect(home) as client:
-        requests = read_requests(file, user, unknown_work_s=client.info().unknown_work_s)
-        for made in client.submit_all(requests):
+        for made in client.submit_file(file, user):
             print(f"{made.app} {made.name}")
 
 
@@ -209,6 +205,16 @@ def _each(names: Sequence[str], change: Callable[[str], Any], columns: Columns, 
         say_red(sentence)
     if wrong:
         raise typer.Exit(2)
+
+
+def _gpus(text: str) -> tuple[int, int]:
+    """As job files say it; ``1-4`` too, as Slurm writes ranges."""
+    from themis.jobs.sizes import Unreadable, gpus
+
+    try:
+        return gpus(int(text) if text.isdecimal() and text.isascii() else text.replace("-", "..", 1))
+    except (Unreadable, ValueError):  # an integer of thousands of digits
+        raise InputError(f"--gpus is {text[:60]!r}, expected a number such as 2, or a range such as 1..4.") from None
 
 
 def _variable(text: str) -> tuple[str, str]:

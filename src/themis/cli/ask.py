@@ -145,6 +145,8 @@ def nodes(user: User = "", output: Output = "table", watch: Watch = False, home:
 def share(user: User = "", output: Output = "table", watch: Watch = False, home: Home = None) -> None:
     """Show who holds how much of the cluster now, what would be their part by weight, and their fairness.
 
+    GPU hours are those that their apps of now have had, beside what these would have had on their own 1/N of the cluster.
+
     Example: [cyan]themis share --watch[/cyan]
     """
     with connect(home) as client:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from themis.console import out, print_json
+from themis.cli.rows import Output, check_output, dump
+from themis.console import out
 
-AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="As -o json.")]
 
 
-def policies(as_json: AsJson = False) -> None:
+def policies(output: Output = "table", as_json: AsJson = False) -> None:
     """List the policies, with their parameters and what is proven of them.
 
-    Example: [cyan]themis policies --json[/cyan]
+    Example: [cyan]themis policies -o json[/cyan]
     """
     from themis.policies.api import params, policy_class, policy_names
 
@@ -32,10 +34,10 @@ def policies(as_json: AsJson = False) -> None:
                 "parameters": params(made), "claims": sorted(kind.claims),
             }
         )  # fmt: skip
-    _list(rows, as_json)
+    _list(rows, "json" if as_json else output)
 
 
-def workloads(as_json: AsJson = False) -> None:
+def workloads(output: Output = "table", as_json: AsJson = False) -> None:
     """List the generators of workloads and the formats of trace files, with their options.
 
     Example: [cyan]themis workloads[/cyan], then [cyan]themis simulate -w themis1:apps=100,load=1.4[/cyan]
@@ -52,14 +54,16 @@ def workloads(as_json: AsJson = False) -> None:
             }
             for name, kind in registered().items()
         ],
-        as_json,
+        "json" if as_json else output,
     )  # fmt: skip
 
 
-def clusters(as_json: AsJson = False) -> None:
+def clusters(output: Output = "table", as_json: AsJson = False) -> None:
     """List the clusters that have a name.
 
     Others are written as machines x GPUs ([cyan]8x4[/cyan], [cyan]2x8/2@V100+4x1@K80[/cyan]) or as a YAML file.
+
+    Example: [cyan]themis clusters -o yaml[/cyan], then [cyan]themis simulate -c sim-64[/cyan]
     """
     from collections import Counter
 
@@ -76,7 +80,7 @@ def clusters(as_json: AsJson = False) -> None:
                 "gpu_types": list(cluster.gpu_types),
             }
         )  # fmt: skip
-    _list(rows, as_json)
+    _list(rows, "json" if as_json else output)
 
 
 def _about(kind: type) -> str:
@@ -93,10 +97,11 @@ def _about(kind: type) -> str:
     return sentence.rstrip(".").replace("``", "")
 
 
-def _list(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
-    """Rows as JSON, or a paragraph each: name, what it is, and the rest in small print."""
-    if as_json:
-        print_json(rows)
+def _list(rows: Sequence[dict[str, Any]], output: str) -> None:
+    """Rows as JSON or YAML, or a paragraph each: name, what it is, and the rest in small print."""
+    check_output(output)
+    if output != "table":
+        dump(json.loads(json.dumps(rows)), output)  # members of enumerations become plain text
         return
     from rich.table import Table
 

@@ -25,9 +25,12 @@ app = typer.Typer(
     name="themis", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
-app.command(help=demo.DEMO)(demo.demo)
-app.command(help=simulate.SIMULATE)(simulate.simulate)
-app.command(help=report.COMPARE)(report.compare)
+SIMULATION = "Simulations and logs"
+"""A heading of ``themis --help``."""
+app.command(help=demo.DEMO, rich_help_panel=service.SERVICE)(demo.demo)
+service.register(app)
+app.command(help=simulate.SIMULATE, rich_help_panel=SIMULATION)(simulate.simulate)
+app.command(help=report.COMPARE, rich_help_panel=SIMULATION)(report.compare)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -68,6 +71,9 @@ def themis(
 ) -> None:
     """Fair scheduling for shared GPU clusters.
 
+    See it: [bold]themis demo[/bold]. Run it with eight virtual GPUs: [bold]themis up --gpus 8[/bold], and in another terminal
+    [bold]themis run --gpus 2 -- python train.py[/bold].
+
     Compare policies on a workload: [bold]themis simulate --workload demo --policy themis,drf --out out/demo[/bold]
     """
     if version:
@@ -78,7 +84,7 @@ def themis(
 # ---- logs ----------------------------------------------------------------------------------------------------------
 
 
-@app.command()
+@app.command(rich_help_panel=SIMULATION)
 def replay(
     log: Annotated[
         Path,
@@ -133,7 +139,7 @@ def replay(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(rich_help_panel=SIMULATION)
 def explain(
     name: Annotated[str, typer.Argument(metavar="APP", help="The app's name in the workload.")],
     log: Annotated[Path, typer.Option("--log", "-l", help="A log written by [cyan]themis simulate --out[/cyan].")],
@@ -153,10 +159,7 @@ def explain(
         print_whole(story.table(every=every))
 
 
-app.command()(lists.policies)
-app.command()(lists.workloads)
-app.command()(lists.clusters)
-app.add_typer(trace.app, name="trace")
-app.add_typer(forecast.app, name="forecast")
-app.add_typer(profiles.app, name="profiles")
-service.register(app)
+for listing in (lists.policies, lists.workloads, lists.clusters):
+    app.command(rich_help_panel=SIMULATION)(listing)
+for name, group in (("trace", trace.app), ("forecast", forecast.app), ("profiles", profiles.app)):
+    app.add_typer(group, name=name, rich_help_panel=SIMULATION)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,21 +13,27 @@ from themis.cli.rows import Home, Output, show_rows
 from themis.console import out, say_red
 from themis.errors import InputError, counted
 
+SERVICE, JOBS, CLUSTER = "The service", "Jobs and sweeps", "Who has what"
+"""Headings of ``themis --help``."""
+
 
 def register(app: typer.Typer) -> None:
     """Add the verbs."""
-    for verb in (
-        up, check, doctor, act.submit, ask.queue, ask.show, ask.why, ask.share, ask.logs, act.wait, act.cancel,
-        act.hold, act.resume, ask.nodes, act.drain, act.undrain, ask.usage, ask.history,
-        ask.events,
-    ):  # fmt: skip
-        app.command()(verb)
-    app.command("dump")(ask.save_state)
-    app.command(context_settings={"allow_interspersed_args": False})(
-        act.run
-    )  # what follows the program is the program's
-    app.add_typer(user.app, name="user")
-    app.command()(user.login)
+    panels: Mapping[str, Sequence[Callable[..., None]]] = {
+        SERVICE: (up, doctor, check),
+        JOBS: (
+            act.submit, ask.queue, ask.show, ask.why, ask.logs, act.wait, act.cancel, act.hold, act.resume, ask.history,
+        ),
+        CLUSTER: (ask.share, ask.usage, ask.nodes, act.drain, act.undrain, ask.events),
+    }  # fmt: skip
+    # What follows the program is the program's.
+    app.command(context_settings={"allow_interspersed_args": False}, rich_help_panel=JOBS)(act.run)
+    for panel, verbs in panels.items():
+        for verb in verbs:
+            app.command(rich_help_panel=panel)(verb)
+    app.command("dump", rich_help_panel=SERVICE)(ask.save_state)
+    app.command(rich_help_panel=SERVICE)(user.login)
+    app.add_typer(user.app, name="user", rich_help_panel=SERVICE)
 
 
 def up(

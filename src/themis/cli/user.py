@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from themis.cli.rows import Columns, Home, Output, User, clock, connect, dump, show_list
+from themis.cli.rows import Columns, Home, Output, User, Watch, clock, connect, dump, show_list
 from themis.console import err
 from themis.errors import InputError
 
@@ -49,13 +49,13 @@ def add(
 
 
 @app.command("list")
-def list_(user: User = "", output: Output = "table", home: Home = None) -> None:
+def list_(user: User = "", output: Output = "table", watch: Watch = False, home: Home = None) -> None:
     """List the users that have a token, beside the service's owner.
 
     Example: [cyan]themis user list[/cyan]
     """
     with connect(home) as client:
-        show_list(lambda: client.users(user), ACCOUNTS, output)
+        show_list(lambda: client.users(user), ACCOUNTS, output, watch)
 
 
 @app.command()

@@ -101,6 +101,23 @@ class Client:
             made[request.name] = self.submit(whole)
         return list(made.values())
 
+    def submit_file(self, file: Path | str, user: str = "", *, folder: Path | None = None) -> list[pb.SubmitReply]:
+        """Enter the apps of a YAML file (docs/jobs.md), those that wait for others of it after these.
+
+        Parameters
+        ----------
+        user : under whose name; empty for whoever submits.
+        folder : that ``workdir`` is relative to; by default the present one.
+
+        Raises
+        ------
+        InputError : the file is wrong; names the line.
+        """
+        from themis.client.spec import read_requests
+
+        believed = self.info().unknown_work_s
+        return self.submit_all(read_requests(Path(file), user, folder=folder, unknown_work_s=believed))
+
     def run(
         self,
         command: Sequence[str],
@@ -216,7 +233,7 @@ class Client:
         return cast(pb.NodeReply, self._call("Undrain", _made(pb.NodeRef, node=node))).node
 
     def share(self, user: str = "") -> list[pb.UserShare]:
-        """Who holds how much now."""
+        """Who holds how much now, with which rho, and had so far beside what each one's own 1/N would have given."""
         return list(cast(pb.ShareReply, self._call("Share", _made(pb.UsersRequest, user=user))).users)
 
     def usage(self, user: str = "") -> list[pb.UserUsage]:

@@ -396,7 +396,7 @@ class UsersRequest(_message.Message):
     def __init__(self, user: _Optional[str] = ...) -> None: ...
 
 class UserShare(_message.Message):
-    __slots__ = ("user", "apps", "gpus", "share", "fair", "rho_worst", "rho_median")
+    __slots__ = ("user", "apps", "gpus", "share", "fair", "rho_worst", "rho_median", "gpu_hours", "private_gpu_hours")
     USER_FIELD_NUMBER: _ClassVar[int]
     APPS_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
@@ -404,6 +404,8 @@ class UserShare(_message.Message):
     FAIR_FIELD_NUMBER: _ClassVar[int]
     RHO_WORST_FIELD_NUMBER: _ClassVar[int]
     RHO_MEDIAN_FIELD_NUMBER: _ClassVar[int]
+    GPU_HOURS_FIELD_NUMBER: _ClassVar[int]
+    PRIVATE_GPU_HOURS_FIELD_NUMBER: _ClassVar[int]
     user: str
     apps: int
     gpus: int
@@ -411,7 +413,9 @@ class UserShare(_message.Message):
     fair: float
     rho_worst: float
     rho_median: float
-    def __init__(self, user: _Optional[str] = ..., apps: _Optional[int] = ..., gpus: _Optional[int] = ..., share: _Optional[float] = ..., fair: _Optional[float] = ..., rho_worst: _Optional[float] = ..., rho_median: _Optional[float] = ...) -> None: ...
+    gpu_hours: float
+    private_gpu_hours: float
+    def __init__(self, user: _Optional[str] = ..., apps: _Optional[int] = ..., gpus: _Optional[int] = ..., share: _Optional[float] = ..., fair: _Optional[float] = ..., rho_worst: _Optional[float] = ..., rho_median: _Optional[float] = ..., gpu_hours: _Optional[float] = ..., private_gpu_hours: _Optional[float] = ...) -> None: ...
 
 class ShareReply(_message.Message):
     __slots__ = ("users",)

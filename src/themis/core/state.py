@@ -379,6 +379,24 @@ class State:
         weight, capacity = weight / elapsed, capacity / elapsed
         return np.maximum(weight / t.weight[rows], 1e-9), np.maximum(capacity, 1e-9)
 
+    def apps_attained(self) -> Float:
+        """GPU-seconds that each app has had until now, [all apps ever]."""
+        t, all_ = self.apps, slice(self.apps.size)
+        return t.attained[all_] + t.leased[all_] * np.maximum(self.now - t.since[all_], 0.0)
+
+    def private_service(self) -> Float:
+        """GPU-seconds that each app would have had until now on its own R_C / N_avg GPUs, at most what it can use, [all apps ever].
+
+        Of the time in which it takes part; of apps that are over it means nothing.
+        """
+        t, all_ = self.apps, slice(self.apps.size)
+        held = t.held[all_] == 1
+        elapsed = np.where(held, t.held_at[all_], self.now) - t.arrival[all_] - t.away[all_]
+        weight = np.where(held, 0.0, self.weight_integral) + np.where(held, 1, -1) * t.contention_0[all_]
+        capacity = np.where(held, 0.0, self.capacity_integral) + np.where(held, 1, -1) * t.capacity_0[all_]
+        part = np.minimum(capacity * t.weight[all_] / np.maximum(weight, 1e-9), t.demand[all_])
+        return np.where(weight > 0, part * np.maximum(elapsed, 0.0), 0.0)
+
     def job_contention(self, rows: Int) -> Float:
         """Mean over each job's life of (jobs in the system / GPUs in service), at least 1; at elapsed 0 of this instant."""
         a = self.jobs.app[rows]

@@ -97,14 +97,18 @@ class Findings:
         try:
             return model.model_validate(data)
         except ValidationError as error:
-            for entry in error.errors(include_url=False):
-                self._complain(model, entry, path)
+            entries = error.errors(include_url=False)
+            # Who wrote ``comand`` is told that once: the command is not missing.
+            meant = {(*entry["loc"][:-1], _meant(model, entry["loc"])) for entry in entries if _unknown(entry)}
+            for entry in entries:
+                if entry["type"] != "missing" or entry["loc"] not in meant:
+                    self._complain(model, entry, path)
             return None
 
     def _complain(self, model: type[BaseModel], entry: Any, path: Path) -> None:
         inner = tuple(part for part in entry["loc"] if part != "[key]")
         where: Path = (*path, *inner)
-        if entry["type"] in ("extra_forbidden", "invalid_key"):
+        if _unknown(entry):
             known = keys_of(_model_at(model, inner[:-1]))
             hint = did_you_mean(str(inner[-1]), known)
             self.add(where, f"unknown key {short(inner[-1])}{_inside(where)}.{hint} Known: {', '.join(sorted(known))}.")
@@ -112,6 +116,15 @@ class Findings:
             self.add(where[:-1], f"the key {inner[-1]!r}{_inside(where)} is missing; add it.")
         else:
             self.expected(where, entry["input"], _expected(entry))
+
+
+def _unknown(entry: Any) -> bool:
+    return entry["type"] in ("extra_forbidden", "invalid_key")
+
+
+def _meant(model: type[BaseModel], path: Path) -> str:
+    hint = did_you_mean(str(path[-1]), keys_of(_model_at(model, path[:-1])))
+    return hint.partition("'")[2].partition("'")[0]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ from themis.core.state import State
 from themis.core.tables import OUTCOMES, Status
 from themis.errors import InputError, UnknownName
 from themis.fairness.finish_time import FinishTime, Form
-from themis.model.units import NONE
+from themis.model.units import NONE, Bool, Float
 from themis.service import reasons, waits
 from themis.service.arbiter import Arbiter
 from themis.service.journal import Entry
@@ -86,7 +86,7 @@ def app_row(
     row = pb.App(
         id=a, name=entry.name, user=entry.user, state=_app_state(s, entry), gpus=int(t.leased[a]), demand=int(t.demand[a]),
         jobs=len(jobs), jobs_ended=int(ended.sum()), submitted=arbiter.epoch + entry.submitted, weight=float(t.weight[a]),
-        progress=float(np.clip(done / np.maximum(s.jobs.total[jobs], 1e-9), 0, 1).mean()), gpu_hours=attained / 3600,
+        progress=_progress(done / np.maximum(s.jobs.total[jobs], 1e-9), ended), gpu_hours=attained / 3600,
         reason=entry.reason,
     )  # fmt: skip
     if entry.ended is None and row.state in ("waiting", "held"):
@@ -98,6 +98,11 @@ def app_row(
     if known is not None:
         row.rho = known
     return row
+
+
+def _progress(done: Float, ended: Bool) -> float:
+    """Mean over an app's jobs; whoever ended, early or not, has nothing left to do."""
+    return float(np.where(ended, 1.0, np.clip(done, 0, 1)).mean())
 
 
 def _app_state(s: State, entry: Entry) -> str:
@@ -184,7 +189,7 @@ def owners(arbiter: Arbiter) -> tuple[list[str], list[int]]:
 
 
 def share(arbiter: Arbiter, user: str = "") -> pb.ShareReply:
-    """Who holds how much now; ``fair`` is a user's part of the weight in the system."""
+    """Who holds how much now, and had so far; ``fair`` is a user's part of the weight in the system."""
     s = picture(arbiter)
     rho = rho_now(s)
     total = max(s.weight_in_system, 1e-9)
@@ -193,12 +198,14 @@ def share(arbiter: Arbiter, user: str = "") -> pb.ShareReply:
         by_user.setdefault(s.app_specs[a].user, []).append(a)
     # Who is on hold, or waits for other apps, does not contend.
     weight = np.where(s.apps.held[: s.apps.size] == 0, s.apps.weight[: s.apps.size], 0.0)
+    had, private = s.apps_attained() / 3600, s.private_service() / 3600
     out = pb.ShareReply()
     for name, members in sorted(by_user.items()):
         gpus = int(s.apps.leased[members].sum())
         row = out.users.add(
             user=name, apps=len(members), gpus=gpus, share=gpus / max(s.capacity, 1.0),
-            fair=float(weight[members].sum()) / total,
+            fair=float(weight[members].sum()) / total, gpu_hours=float(had[members].sum()),
+            private_gpu_hours=float(private[members].sum()),
         )  # fmt: skip
         known = [rho[a] for a in members if a in rho]
         if known:
@@ -209,8 +216,7 @@ def share(arbiter: Arbiter, user: str = "") -> pb.ShareReply:
 def usage(arbiter: Arbiter, user: str = "") -> pb.UsageReply:
     """What everybody had since the journal began."""
     s, rows = picture(arbiter), dict[str, pb.UserUsage]()
-    t = s.apps
-    attained = t.attained[: t.size] + t.leased[: t.size] * np.maximum(s.now - t.since[: t.size], 0.0)
+    attained = s.apps_attained()
     for app, name, outcome in arbiter.journal.outcomes(user):
         row = rows.setdefault(name, pb.UserUsage(user=name))
         row.apps += 1
