@@ -54,3 +54,24 @@ def test_columns_that_hardly_differ_do_not_spoil_the_basis() -> None:
     assert (game.use @ worth).min() >= value - 1e-11
     assert value == pytest.approx(1.0, abs=1e-9)
     assert weight.sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_basis_of_another_game_is_a_place_to_begin_and_no_more(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    use = rng.random((20, 4))
+    before = Mixture(use)
+    before.solve()
+    for other in (use, use + 0.01 * rng.random(use.shape), rng.random(use.shape), np.ones_like(use)):
+        value, weight, worth = Mixture(other, before.basis).solve()
+        assert value == pytest.approx(least(other), abs=1e-9)
+        assert (other @ worth).min() >= value - 1e-11
+        assert weight.min() >= 0
+
+
+def test_several_columns_come_at_once() -> None:
+    use = np.random.default_rng(4).random((30, 3))
+    game = Mixture(use[:2])
+    game.solve()
+    game.add(use[2:])
+    assert game.solve()[0] == pytest.approx(least(use), abs=1e-9)

@@ -27,9 +27,9 @@ from scipy.optimize import brentq
 
 from themis.errors import NotSolved
 from themis.gavel.direct import CELLS, LeastUse
-from themis.gavel.envelope import Envelope, Kinds, Needs, uses
+from themis.gavel.envelope import Envelope, Envelopes, Kinds, Needs
 from themis.gavel.problem import Line, Need, Problem
-from themis.model.units import NONE, Float
+from themis.model.units import Float
 from themis.solvers.mixture import Mixture
 
 FITS = 1e-10
@@ -46,6 +46,12 @@ _FREE = 1e-9
 
 _CROWDED = 0.75
 """GPUs wanted over GPUs there from which few jobs come to their end: below, the search from above takes fewer programs."""
+
+_BETWEEN = np.array([0.1, 0.3, 0.6])
+"""Beside the price that the game asks for, prices so far on the way to it from the dearest: the game alone overshoots."""
+
+_KEPT = 8
+"""Prices that go on from one level to the next, beside those that the shares are mixed of."""
 
 _PRICES, _LEVELS = 400, 60
 
@@ -98,7 +104,11 @@ class _Search:
     kinds: Kinds = field(init=False)
     per_scale: Float = field(init=False)
     """[J], 1 / steps/s of the fastest type; 0 for jobs that cannot run."""
-    tried: list[_Price] = field(default_factory=list)
+    share: Float = field(init=False)
+    """[P, M], prices that were tried and are kept; ``at`` : the jobs' envelopes at them."""
+    at: Envelopes = field(init=False)
+    basis: list[int] = field(default_factory=list)
+    """Of the last game, among the prices that are kept."""
     direct: LeastUse | None = None
     solves: int = 0
 
@@ -126,32 +136,32 @@ class _Search:
         if self.direct is not None and isinstance(need, Line) and (found := self._straight(need, ceiling)) is not None:
             return found
         if self.direct is None:
-            self._try(start / start.sum())
-            for m in np.flatnonzero(usable):
-                self._try(np.eye(pools)[m])
-        level, binding, stands = ceiling, NONE, False
+            self.share = np.vstack([start / start.sum(), np.eye(pools)[usable]])
+            self.at = self._priced_at(self.share)
+        level, binding, stands = ceiling, None, False
         for _ in range(_LEVELS):
             relative = self._relative(need(level))
             over, x, dearest = self._least_use(relative) if self.direct else self._dearest(relative)
             if over <= 1.0 + (_SETTLED if stands else FITS):
                 return self._found(level, x / max(over, 1.0), relative, binding)
+            assert dearest is not None
             lower = self._lower(need, dearest, level, floor)
             level, binding, stands = lower, dearest, lower >= level
         raise NotSolved(f"the level of {self.problem.jobs} jobs did not settle within {_LEVELS} steps.")
 
-    def _found(self, level: float, x: Float, relative: Float, binding: int) -> Level:
+    def _found(self, level: float, x: Float, relative: Float, binding: _Price | None) -> Level:
         """The binding price is the one that lowered the level last: it rises with the level, as the dearest may not."""
         top = np.where(relative >= 1 - 1e-9, np.inf, 0.0)
-        if binding == NONE:
+        if binding is None:
             price = np.zeros(len(self.problem.workers))
             return Level(level=level, x=x, price=price, marginal=lambda: top, solves=self.solves)
-        return self._priced(level, x, relative, self.tried[binding].share)
+        return self._priced(level, x, relative, binding.share)
 
     def _priced(self, level: float, x: Float, relative: Float, share: Float) -> Level:
         kinds, pool = self.kinds, self.problem.pool
 
         def marginal() -> Float:
-            return Envelope.at(kinds, self._per_gpu(share)[pool]).marginal(relative)
+            return Envelopes.at(kinds, self._per_gpu(share)[None, pool]).one(0).marginal(relative)
 
         price = self._per_gpu(np.where(share > _FREE, share, 0.0))
         return Level(level=level, x=x, price=price, marginal=marginal, solves=self.solves)
@@ -180,72 +190,72 @@ class _Search:
         out: Float = share / np.where(workers > 0, workers, 1.0)
         return out
 
-    def _try(self, share: Float) -> int:
-        """Note a price, given as the share of the cluster's worth in each pool."""
-        self.tried.append(
-            _Price(share=share, envelope=Envelope.at(self.kinds, self._per_gpu(share)[self.problem.pool]))
-        )
-        return len(self.tried) - 1
+    def _priced_at(self, share: Float) -> Envelopes:
+        """The jobs' envelopes at prices [P, M], each given as the share of the cluster's worth in each pool."""
+        return Envelopes.at(self.kinds, self._per_gpu(share)[:, self.problem.pool])
 
-    def _cost(self, i: int, relative: Float) -> float:
-        return float(self.tried[i].envelope.cost(relative) @ self.problem.gpus)
-
-    def _uses(self, prices: list[_Price], needs: Needs) -> Float:
+    def _uses(self, at: Envelopes, needs: Needs) -> Float:
         """[P, M], utilisation of each pool if all jobs answer to a price; what that costs is its product with the price."""
-        by_type = uses([price.envelope for price in prices], needs)
         in_pool = self.problem.pool[:, None] == np.arange(len(self.problem.workers))
-        out: Float = (by_type @ in_pool) / np.where(self.problem.workers > 0, self.problem.workers, 1.0)
-        return out
+        return self._per_gpu(at.uses(needs) @ in_pool)
 
-    def _least_use(self, relative: Float) -> tuple[float, Float, int]:
+    def _least_use(self, relative: Float) -> tuple[float, Float, _Price | None]:
         """The same as ``_dearest``, in one program."""
         assert self.direct is not None
         self.solves += 1
         over, x, share = self.direct.solve(relative)
-        return over, x, self._try(share) if over > 1.0 + FITS else NONE
+        return over, x, _Price(share=share, envelope=self._priced_at(share[None]).one(0)) if over > 1.0 + FITS else None
 
-    def _dearest(self, relative: Float) -> tuple[float, Float, int]:
-        """The price at which these rates cost most, or one that is dear enough: (least utilisation so far, its shares, i)."""
-        pools = len(self.problem.workers)
+    def _dearest(self, relative: Float) -> tuple[float, Float, _Price | None]:
+        """The price at which these rates cost most, or one that is dear enough: (least utilisation so far, its shares, it)."""
         needs = Needs.of(self.kinds, relative, self.problem.gpus)
-        used, shares = self._uses(self.tried, needs), np.array([price.share for price in self.tried])
-        values = (shares * used).sum(axis=1).tolist()
-        master = Mixture(used)
-        best, repeated = int(np.argmax(values)), False
+        share, at = self.share, self.at
+        used = self._uses(at, needs)
+        value = (share * used).sum(axis=1)
+        master = Mixture(used, self.basis)
+        repeated = False
         for _ in range(_PRICES):
             self.solves += 1
             over, weight, worth = master.solve()
-            dear = values[best]
+            best = int(np.argmax(value))
+            dear = float(value[best])
             close = over - dear <= FITS or (repeated and over - dear <= _SETTLED)
             if over <= 1.0 + FITS or close or (dear > 1.0 + FITS and over - dear <= 0.3 * (dear - 1.0)):
-                x = self._mixed(weight, relative) if over <= 1.0 + _SETTLED else np.zeros(0)
-                return over, x, best
-            i = self._try(worth)
-            repeated = bool((np.abs(shares - worth) <= 1e-13).all(axis=1).any())
-            shares = np.vstack([shares, worth])
-            use = self._uses(self.tried[i:], needs)[0]
-            values.append(float(worth @ use))
-            if values[i] > values[best]:
-                best = i
-            master.add(use)
-        raise NotSolved(f"prices of {pools} pools did not settle within {_PRICES} tries.")
+                x = self._mixed(at, weight, relative) if over <= 1.0 + _SETTLED else np.zeros(0)
+                dearest = _Price(share=share[best], envelope=at.one(best))
+                mixed = [i for i in master.basis if i >= 0]
+                kept = sorted({*mixed, *np.argsort(-value, kind="stable")[:_KEPT].tolist()})
+                self.share, self.at = share[kept], at.pick(np.array(kept))
+                self.basis = [kept.index(i) if i >= 0 else i for i in master.basis]
+                return over, x, dearest
+            repeated = bool((np.abs(share - worth) <= 1e-13).all(axis=1).any())
+            more = np.vstack([worth, share[best] + _BETWEEN[:, None] * (worth - share[best])])
+            there = self._priced_at(more)
+            used = self._uses(there, needs)
+            share, at = np.vstack([share, more]), at.with_more(there)
+            value = np.append(value, (more * used).sum(axis=1))
+            master.add(used)
+        raise NotSolved(f"prices of {len(self.problem.workers)} pools did not settle within {_PRICES} tries.")
 
-    def _mixed(self, weight: Float, relative: Float) -> Float:
+    def _mixed(self, at: Envelopes, weight: Float, relative: Float) -> Float:
         x = np.zeros((self.problem.jobs, self.problem.types))
-        for i in np.flatnonzero(weight > 0):
-            x += weight[i] * self.tried[i].envelope.mix(relative)
+        for i in np.flatnonzero(weight > 0).tolist():
+            x += weight[i] * at.one(i).mix(relative)
         return x / float(weight.sum())
 
-    def _lower(self, need: Need, i: int, level: float, floor: float) -> float:
-        """Where the rates cost exactly 1 at price i, or the floor."""
-        if self._cost(i, self._relative(need(floor))) >= 1.0 + _NOISE:
+    def _lower(self, need: Need, price: _Price, level: float, floor: float) -> float:
+        """Where the rates cost exactly 1 at a price, the floor if that is dearer, the level if it is not."""
+        gpus = self.problem.gpus.astype(np.float64)
+
+        def beyond(t: float) -> float:
+            return float(price.envelope.cost(self._relative(need(t))) @ gpus) - 1.0 - _NOISE
+
+        ends = {floor: beyond(floor), level: beyond(level)}
+        if ends[floor] >= 0.0:
             return floor
+        if ends[level] <= 0.0:
+            return level
         root = brentq(
-            lambda t: self._cost(i, self._relative(need(t))) - 1.0 - _NOISE,
-            floor,
-            level,
-            xtol=1e-18 * level,
-            maxiter=1000,
-            rtol=1e-14,
+            lambda t: ends[t] if t in ends else beyond(t), floor, level, xtol=1e-18 * level, maxiter=1000, rtol=1e-14
         )
         return float(root)

@@ -9,6 +9,8 @@ anew at each pivot.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from themis.errors import NotSolved
@@ -17,6 +19,9 @@ from themis.solvers.highs import Floats
 _BETTER, _PIVOT = 1e-13, 1e-12
 """What a column must gain to enter, relative to the largest entry; the least pivot that is taken."""
 
+_FRESH = 20
+"""Pivots after which the basis is inverted anew; the answer always comes from an inverse of its own."""
+
 _MOST = 500
 """Pivots of one solve; after half of them the first column that gains enters, which cannot cycle."""
 
@@ -24,24 +29,40 @@ _MOST = 500
 class Mixture:
     """A game that grows by columns, solved again from where it stood."""
 
-    def __init__(self, use: Floats) -> None:
-        """``use`` : [P, M], P >= 1 columns of M >= 1 rows."""
+    def __init__(self, use: Floats, basis: Sequence[int] = ()) -> None:
+        """``use`` : [P, M], P >= 1 columns of M >= 1 rows; ``basis`` : where to begin, that of a game much like this one."""
         self.rows = use.shape[1]
         self.use = use
-        self._begin()
+        self._begin(list(basis))
+        # Weights that are not valid here would spoil every pivot.
+        if basis and not self._valid():
+            self._begin([])
 
-    def _begin(self) -> None:
-        """The basis of the first column alone."""
-        top = int(np.argmax(self.use[0]))
-        # Row m's slack is -1 - m, column i is i; the value itself is always in the basis, first.
-        self._basis = [0, *(-1 - m for m in range(self.rows) if m != top)]
+    @property
+    def basis(self) -> list[int]:
+        """Columns of the last mixture, and below 0 the rows that it does not fill, counted from the end."""
+        return list(self._basis)
+
+    def _valid(self) -> bool:
+        try:
+            return bool(np.linalg.inv(self._matrix)[1:, -1].min() >= 0.0)
+        except np.linalg.LinAlgError:
+            return False
+
+    def _begin(self, basis: list[int]) -> None:
+        """By default the basis of the first column alone."""
+        if not basis:
+            top = int(np.argmax(self.use[0]))
+            basis = [0, *(m - self.rows for m in range(self.rows) if m != top)]
+        # Row m's slack is m - rows, column i is i; the value itself is always in the basis, first.
+        self._basis = basis
         self._matrix = np.zeros((self.rows + 1, self.rows + 1))
         self._matrix[:-1, 0] = -1.0
         for place, i in enumerate(self._basis, start=1):
             self._matrix[:, place] = self._column(i)
 
     def add(self, use: Floats) -> None:
-        """Append a column [M]."""
+        """Append a column [M], or several [P, M]."""
         self.use = np.vstack([self.use, use])
 
     def solve(self) -> tuple[float, Floats, Floats]:
@@ -54,7 +75,7 @@ class Mixture:
         try:
             return self._improve()
         except (NotSolved, np.linalg.LinAlgError):
-            self._begin()  # once more, without what rounding has left
+            self._begin([])  # once more, without what rounding has left
         try:
             return self._improve()
         except np.linalg.LinAlgError:
@@ -62,26 +83,40 @@ class Mixture:
 
     def _improve(self) -> tuple[float, Floats, Floats]:
         scale, columns = max(float(self.use.max()), 1e-300), len(self.use)
-        enough = -_BETTER * scale
+        enough, age = -_BETTER * scale, _FRESH
+        gain = np.empty(columns + self.rows)
+        inverse = self._matrix
         for pivot in range(_MOST):
-            inverse = np.linalg.inv(self._matrix)
-            point, worth = inverse[:, -1], -inverse[0, :-1]
+            if age == _FRESH:
+                inverse, age = np.linalg.inv(self._matrix), 0
+            worth = -inverse[0, :-1]
             # What a column costs at these prices beyond what the mixture does; a slack costs its row's worth.
-            gain = np.concatenate([self.use @ worth - inverse[0, -1], worth * scale])
-            gain[[i if i >= 0 else columns - 1 - i for i in self._basis]] = 0.0
+            np.dot(self.use, worth, out=gain[:columns])
+            gain[:columns] -= inverse[0, -1]
+            gain[columns:] = worth * scale
+            gain[self._basis] = 0.0  # slacks, below 0, are last
             enters = int(gain.argmin()) if pivot < _MOST // 2 else int((gain < enough).argmax())
             if gain[enters] >= enough:
-                return self._read(point, worth)
-            column = self._column(enters if enters < columns else columns - 1 - enters)
-            leaves = self._leaves(point.tolist(), (inverse @ column).tolist())
-            self._basis[leaves - 1] = enters if enters < columns else columns - 1 - enters
+                if age == 0:
+                    return self._read(inverse[:, -1], worth)
+                age = _FRESH  # what pivots have added up to is not the answer
+                continue
+            enters = enters if enters < columns else enters - columns - self.rows
+            column = self._column(enters)
+            change = inverse @ column
+            leaves = self._leaves(inverse[:, -1].tolist(), change.tolist())
+            self._basis[leaves - 1] = enters
             self._matrix[:, leaves] = column
+            row = inverse[leaves] / change[leaves]
+            inverse -= change[:, None] * row
+            inverse[leaves] = row
+            age += 1
         raise NotSolved(f"a game of {self.rows} rows and {columns} columns did not end within {_MOST} pivots.")
 
     def _column(self, i: int) -> Floats:
         out = np.zeros(self.rows + 1)
         if i < 0:
-            out[-1 - i] = 1.0
+            out[self.rows + i] = 1.0
         else:
             out[:-1], out[-1] = self.use[i], 1.0
         return out
