@@ -65,10 +65,10 @@ class Over(Exception):
     """The test has seen enough."""
 
 
-def run(policy: Policy, apps: Sequence[App], on: Cluster, until: float = np.inf) -> Log:
+def run(policy: Policy, apps: Sequence[App], on: Cluster, until: float = np.inf, container_s: float = 0.0) -> Log:
     simulation = Simulation(
         workload=Workload(name="w", apps=tuple(apps)), cluster=on, book=BOOK, policy_name="given", policy=policy,
-        settings=Settings(container_s=0.0, validate=True),
+        settings=Settings(container_s=container_s, validate=True),
     )  # fmt: skip
     log: Log = []
 
@@ -182,6 +182,45 @@ def test_gpus_that_no_share_claims_idle_or_go_to_who_waits_on_top_of_its_share()
         assert [t for t, r in log if isinstance(r, AppFinished) and r.app == 1] == [end]
 
 
+def test_a_spare_round_goes_to_who_has_no_share_then_to_who_stands_there() -> None:
+    """One GPU, a quarter and half of it promised. Nobody is owed the fourth round: job 1 had the third, job 0 came first."""
+    log = run(
+        Given(x=((0.25,), (0.5,)), spare=True), [app("a", [job(FOREVER)]), app("b", [job(FOREVER)])], cluster(1), 399
+    )
+    assert [(t, r.job) for t, r in log if isinstance(r, Grant)] == [(0.0, 1), (ROUND, 0), (2 * ROUND, 1)]
+    assert [(t, r.job) for t, r in log if isinstance(r, Renew)] == [(3 * ROUND, 1)]
+    apps = [app(name, [job(FOREVER)]) for name in "abc"]
+    log = run(Given(x=((0.25,), (0.5,), (0.0,)), spare=True), apps, cluster(1), 399)
+    assert [(t, r.job) for t, r in log if isinstance(r, Grant)] == [(i * ROUND, j) for i, j in enumerate((1, 0, 1, 2))]
+
+
+def test_a_spare_rest_of_a_round_is_not_given_to_who_could_only_start_in_it() -> None:
+    for work, start in ((40.0, 60.0), (75.0, ROUND)):
+        apps = [app("a", [job(work)]), app("b", [job(FOREVER)])]
+        log = run(Given(x=((1.0,), (0.0,)), spare=True), apps, cluster(1), until=150.0, container_s=20.0)
+        assert [t for t, r in log if isinstance(r, Grant) and r.job == 1] == [start]
+
+
+def test_spare_gpus_are_for_those_who_are_owed_first() -> None:
+    """Two machines of two GPUs: the large gang that is owed nothing must not take the place of a small one that is."""
+    on = Cluster(name="c", machines=tuple(Machine(name=f"m{n}", gpus=2, gpu_type="t") for n in range(2)))
+    apps = [app(name, [job(FOREVER, gpus)]) for name, gpus in (("a", 2), ("b", 1), ("c", 1))]
+    log = run(Given(x=((0.0,), (1.0,), (1.0,)), gpus=(2, 1, 1), spare=True), apps, on, until=50.0)
+    assert sorted(r.job for _, r in log if isinstance(r, Grant)) == [0, 1, 2]
+    assert {r.gpus for _, r in log if isinstance(r, Grant) and r.job == 0} == {(2, 3)}
+
+
+def test_gpus_do_not_idle_while_jobs_wait_unless_they_are_paid_for() -> None:
+    for name, spare in (
+        ("max_min_fairness", True),
+        ("finish_time_fairness", True),
+        ("gandiva_packing", True),
+        ("min_cost", False),
+    ):
+        assert make_policy(name).pace.spare is spare
+    assert make_policy("min_cost_slo:spare=true").pace.spare
+
+
 def test_shares_are_solved_when_jobs_come_or_go_and_not_at_every_round() -> None:
     policy = Given(x=((1.0,), (1.0,)))
     run(policy, [app("a", [job(950.0)]), app("b", [job(50.0)], arrival=410.0)], cluster(2))
@@ -237,7 +276,7 @@ def test_settings_of_rounds_are_checked() -> None:
         with pytest.raises(InputError, match=next(iter(wrong))):
             Pace(**{"round_s": 360.0, **wrong})
     policy = make_policy("max_min_fairness:resolve_interval=1920,backfill=false")
-    assert policy.pace == Pace(360.0, 1920.0, False)
+    assert policy.pace == Pace(360.0, 1920.0, False, spare=True)
 
 
 def test_a_log_keeps_what_the_objective_needs() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from themis.core.offer import Offer
 from themis.core.rounds import pick
 from themis.core.state import State
+from themis.core.tables import RUNNING
 from themis.errors import InvariantBroken
 from themis.model.answers import Answer, GpuGrant, RoundPlan, TimeShare
 from themis.model.units import NONE, Int, Seconds
@@ -95,25 +96,37 @@ def _time_shared(s: State, answer: TimeShare, offer: Offer, spare: bool) -> list
     for (c, k), (job, partner), gpus in zip(picked, combos[rows].tolist(), answer.gpus[rows].tolist()):
         out.append(Gang(apps[job], gpus, until, job, partner, None, k, False, c))
         free[k] -= gpus
+    out = _large_first(out)
     if spare and any(free):
-        out += _on_spare(s, offer, free, {j for c, _ in picked for j in combos[c].tolist()}, until)
-    return _large_first(out)
+        busy = {j for c, _ in picked for j in combos[c].tolist()}
+        out += _on_spare(s, answer, offer, free, busy, until)
+    return out
 
 
-def _on_spare(s: State, offer: Offer, free: list[int], busy: set[int], until: Seconds) -> list[Gang]:
-    """GPUs left, [K], go to jobs that wait, the first to come first, each on its fastest type; no share is charged."""
-    rows = offer.waiting()
-    out = []
-    for j, may in zip(rows.tolist(), s.allowed(rows)):
-        if j in busy:
-            continue
-        gpus = np.minimum(free, s.jobs.gpus_max[j])
-        speed = s.speeds.scale[s.jobs.config[j], np.arange(len(free)), gpus] * (may & (gpus >= s.jobs.gpus_min[j]))
+def _on_spare(s: State, answer: TimeShare, offer: Offer, free: list[int], busy: set[int], until: Seconds) -> list[Gang]:
+    """GPUs left, [K], go to jobs that wait, each on its fastest type; no share is charged.
+
+    First to those who have no share yet, then to those whose lease ends now, who need not start again, then by arrival.
+    """
+    t, rows = s.jobs, offer.waiting()
+    rows = rows[~np.isin(rows, list(busy))]
+    standing, shares = t.status[rows] == RUNNING, np.isin(rows, answer.combos[(answer.x > 0).any(axis=1)])
+    order = np.lexsort((~standing, shares))
+    if until - s.now <= s.settings.container_s:
+        # Nobody else would get to train before the round's end.
+        order = order[standing[order]]
+    rows = rows[order]
+    may, least, room, out = s.allowed(rows), t.gpus_min[rows], np.array(free), []
+    while len(rows := rows[(fits := (may & (least[:, None] <= room)).any(axis=1))]):
+        may, least = may[fits], least[fits]
+        j, gpus = int(rows[0]), np.minimum(room, t.gpus_max[rows[0]])
+        speed = s.speeds.scale[t.config[j], np.arange(len(room)), gpus] * (may[0] & (gpus >= least[0]))
         k = int(speed.argmax())
         if speed[k] > 0:
-            out.append(Gang(app=int(s.jobs.app[j]), job=j, gpus=int(gpus[k]), until=until, gpu_type=k))
-            free[k] -= int(gpus[k])
-    return out
+            out.append(Gang(app=int(t.app[j]), job=j, gpus=int(gpus[k]), until=until, gpu_type=k))
+            room[k] -= gpus[k]
+        rows, may, least = rows[1:], may[1:], least[1:]
+    return _large_first(out)
 
 
 def _may_share(s: State, jobs: Int, gpu_type: int, gpus: int) -> bool:

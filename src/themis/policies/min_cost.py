@@ -22,10 +22,12 @@ class MinCost(SharePolicy):
     ----------
     cost : of a GPU of each type for an hour, as ``V100=2.48/K80=0.45``; 1 for types that are not listed.
     printed : the ratio of sums as the paper prints it, which is best with the one cheapest job alone.
+    spare : here off by default: a GPU that no share claims costs nothing as long as it idles.
     """
 
     cost: str = ""
     printed: bool = False
+    spare: bool = False
     prices: dict[str, float] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -40,7 +40,7 @@ class SharePolicy(ABC):
     aware: bool = True
     resolve_interval: Seconds = 0.0
     backfill: bool = True
-    spare: bool = False
+    spare: bool = True
 
     claims: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
