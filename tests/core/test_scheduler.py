@@ -199,10 +199,37 @@ def test_gangs_may_take_longer_to_start_than_is_believed_and_some_time_to_stop()
     apps = [app("a", [job(700.0)]), app("b", [job(100.0)], arrival=10.0)]
     simulation = Simulation(
         workload=Workload(name="w", apps=tuple(apps)), cluster=machines(1), book=BOOK, policy_name="tiresias",
-        policy=make_policy("tiresias"), settings=Settings(validate=True, container_s=0.0), start_s=35.0, stop_s=5.0,
+        policy=make_policy("tiresias"), settings=Settings(validate=True, container_s=0.0), start_s=(35.0,), stop_s=(5.0,),
     )  # fmt: skip
     log: Log = []
     simulation.run(lambda time, record: log.append((time, record)))
     # a trains 35-600 and has let go at 605; b trains 640-740, whose end takes no time; a again, checkpoint 7.5 s.
     assert times(log, Grant) == [0.0, 605.0, 740.0]
     assert times(log, AppFinished) == [740.0, pytest.approx(740 + 42.5 + 135)]
+
+
+def test_starts_and_ends_have_each_their_own_cost_in_turn_and_begin_anew() -> None:
+    apps = [app("bag", [job(100.0), job(100.0), job(100.0)]), app("late", [job(50.0)], arrival=300.0)]
+    simulation = Simulation(
+        workload=Workload(name="w", apps=tuple(apps)), cluster=machines(3), book=BOOK, policy_name="fifo",
+        policy=make_policy("fifo"), settings=Settings(validate=True), start_s=(1.0, 2.0), finish_s=(0.25, 0.5, 4.0),
+    )  # fmt: skip
+    log: Log = []
+    simulation.run(lambda time, record: log.append((time, record)))
+    assert times(log, JobStarted) == [1.0, 1.0, 2.0, 302.0]
+    assert times(log, JobEnded) == [101.25, 102.5, 105.0, 352.25]
+
+
+def test_a_gang_that_is_told_to_stop_before_it_has_said_that_it_is_done_is_not_run_again() -> None:
+    """Its lease ends at 60 for the other one; it trains till 58.5, would say so at 63.5 and has let go at 61."""
+    apps = [app("a", [job(58.5)]), app("b", [job(100.0)], arrival=1.0)]
+    simulation = Simulation(
+        workload=Workload(name="w", apps=tuple(apps)), cluster=machines(1), book=BOOK, policy_name="tiresias",
+        policy=make_policy("tiresias"), settings=Settings(validate=True, container_s=0.0, lease_s=60.0), finish_s=(5.0,),
+        stop_s=(1.0,),
+    )  # fmt: skip
+    log: Log = []
+    simulation.run(lambda time, record: log.append((time, record)))
+    assert next((t, r.cause) for t, r in log if isinstance(r, Revoke)) == (60.0, "expired")
+    assert times(log, JobEnded)[0] == 61.0
+    assert [r.job for _, r in log if isinstance(r, Grant)].count(0) == 1

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -71,22 +72,64 @@ def test_the_simulator_and_the_live_service_agree_on_a_short_workload(tmp_path: 
 
 
 def test_what_changes_cost_is_read_off_a_live_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """10 steps/s on each GPU. Job 0 trains 1.75-6.25 and says so at 6.5, job 1 trains till 4.0, and again from 7.5 on."""
     monkeypatch.syspath_prepend(str(ROOT / "reproduction"))
-    fidelity = importlib.import_module("fidelity")
+    logs = importlib.import_module("fidelity_logs")
     records = [
-        {"t": 1.0, "kind": "Grant", "job": 0, "gpus": [0, 1], "locality": 0},
-        {"t": 1.5, "kind": "Grant", "job": 1, "gpus": [2, 4], "locality": 2},
-        {"t": 4.0, "kind": "Revoke", "job": 1, "cause": "expired"},
+        {"t": 1.0, "kind": "Grant", "job": 0, "attempt": 1, "gpus": [0, 1], "locality": 0},
+        {"t": 1.5, "kind": "Grant", "job": 1, "attempt": 1, "gpus": [2, 4], "locality": 2},
+        {"t": 3.0, "kind": "JobProgress", "job": 0, "attempt": 1, "steps": 25.0},
+        {"t": 4.0, "kind": "Revoke", "job": 1, "attempt": 1, "cause": "expired"},
         {"t": 4.25, "kind": "JobStopped", "job": 1, "attempt": 1, "steps": 30.0},
-        {"t": 6.5, "kind": "JobReached", "job": 0, "attempt": 1, "steps": 100.0},
-        {"t": 6.5, "kind": "Revoke", "job": 0, "cause": "finished"},
-        {"t": 6.5, "kind": "JobStopped", "job": 0, "attempt": 1, "steps": 100.0},
-        {"t": 7.0, "kind": "Grant", "job": 1, "gpus": [0], "locality": 0},
+        {"t": 6.0, "kind": "JobProgress", "job": 0, "attempt": 1, "steps": 84.0},
+        {"t": 6.5, "kind": "JobReached", "job": 0, "attempt": 1, "steps": 90.0},
+        {"t": 6.5, "kind": "Revoke", "job": 0, "attempt": 1, "cause": "finished"},
+        {"t": 6.5, "kind": "JobStopped", "job": 0, "attempt": 1, "steps": 90.0},
+        {"t": 7.0, "kind": "Grant", "job": 1, "attempt": 2, "gpus": [0], "locality": 0},
         {"t": 9.0, "kind": "JobReached", "job": 1, "attempt": 2, "steps": 40.0},
+        {"t": 9.0, "kind": "Grant", "job": 2, "attempt": 1, "gpus": [0], "locality": 0},
+        {"t": 9.5, "kind": "Revoke", "job": 2, "attempt": 1, "cause": "expired"},
+        {"t": 9.75, "kind": "JobStopped", "job": 2, "attempt": 1, "steps": 0.0},
     ]
     log = tmp_path / "live.jsonl"
     log.write_text("".join(json.dumps(record) + "\n" for record in records))
-    assert fidelity.costs(log) == fidelity.Costs(starts=(0.5,), stops=(0.25,))
+    found = logs.costs(log, 10.0, 1.3)
+    assert found.starts == pytest.approx((0.75, 2.5 - 1.95, 2.0 - 1.0 - 0.25)), "who did no step says nothing"
+    assert found.finishes == pytest.approx((0.25, 0.25, 0.25)), "the mean where nobody knows"
+    assert found.stops == (0.25, 0.25)
+    later = found.later(0.5)
+    assert later.starts == (*found.starts[1:], found.starts[0])
+    assert logs.Costs((), (), ()).later(0.5) == logs.Costs((), (), ())
+    shaken = found.shaken(0.3, np.random.default_rng(1))
+    assert all(0 <= new != old and abs(new - old) <= 0.3 for new, old in zip(shaken.finishes, found.finishes))
+
+
+def test_the_first_decision_that_differs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "reproduction"))
+    logs = importlib.import_module("fidelity_logs")
+
+    def log(name: str, *answers: tuple[float, list[int], list[int], list[int], list[int]]) -> Path:
+        """(time, app, gang, machine, GPUs) of each decision."""
+        keys = ("app", "gang", "machine", "gpus")
+        lines = ({"t": t, "kind": "Allocated", "answer": dict(zip(keys, columns))} for t, *columns in answers)
+        path = tmp_path / name
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return path
+
+    both = (1.0, [0, 0, 1], [0, 0, 1], [0, 1, 1], [4, 2, 1])
+    live = log("live", both, (2.5, [1, 0], [0, 1], [1, 0], [1, 1]))
+    assert logs.compared_decisions(live, live) == "all 2 decisions alike"
+    order = log("order", both, (2.75, [0, 1], [0, 1], [0, 1], [1, 1]))
+    assert logs.compared_decisions(live, order) == "all 2 decisions alike", (
+        "neither gangs' numbers nor their order count"
+    )
+    other = log("other", both, (2.75, [1, 1, 2], [0, 1, 2], [1, 1, 0], [1, 1, 2]))
+    assert logs.compared_decisions(live, other) == (
+        "1 of 2 decisions alike; then, in GPUs of each gang, live at 2.50 s 1 to app 0, 1 to app 1, "
+        "simulated at 2.75 s 1 and 1 to app 1, 2 to app 2"
+    )
+    assert logs.compared_decisions(live, log("short", both)).endswith("simulated none any more")
+    assert str(logs.decisions(live)[0]) == "at 1.00 s 4+2 to app 0, 1 to app 1"
 
 
 def test_the_quick_form_of_shockwave_runs_without_data(tmp_path: Path) -> None:

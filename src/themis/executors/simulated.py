@@ -5,8 +5,9 @@ This is the simulation's ground truth. The core has its own estimate and learns 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import Protocol
 
 from themis.executors.api import Executor
@@ -87,14 +88,17 @@ class _Checks:
 
 
 class SimulatedExecutor(Executor):
-    """Gangs without processes; ``start_s``, ``stop_s`` as in ``sim.runner.Simulation``."""
+    """Gangs without processes; ``start_s``, ``finish_s``, ``stop_s`` as in ``sim.runner.Simulation``."""
 
     def __init__(
         self, book: ProfileBook, settings: Settings, timer: Timer, gpu_types: list[str], *, measures: bool = False,
-        start_s: Seconds | None = None, stop_s: Seconds = 0.0,
+        start_s: Sequence[Seconds] = (), finish_s: Sequence[Seconds] = (), stop_s: Sequence[Seconds] = (),
     ) -> None:  # fmt: skip
         self.book, self.settings, self.timer = book, settings, timer
-        self.start_s, self.stop_s = settings.container_s if start_s is None else start_s, stop_s
+        self.start_s = cycle(start_s or (settings.container_s,))
+        self.finish_s, self.stop_s = cycle(finish_s or (0.0,)), cycle(stop_s or (0.0,))
+        self.late = any(finish_s)
+        """Whether a gang may be told to stop between its last step and the report of it."""
         self.measures = measures
         """Whether gangs tell how fast they are: of each model, batch, type, gang, place and partner once."""
         self._told: set[tuple[object, ...]] = set()
@@ -135,7 +139,7 @@ class SimulatedExecutor(Executor):
         again = self.book.profiles[gang.spec.model].checkpoint_s if attempt > 1 else 0.0
         gang.attempt, gang.target = attempt, grant.target
         gang.where = (self.gpu_types[gpus[0]], len(gpus), grant.locality)
-        gang.gpus, gang.began = gpus, now + self.start_s + again
+        gang.gpus, gang.began = gpus, now + next(self.start_s) + again
         here = self.on.setdefault(gpus[0], [])
         gang.partner = self._looks(here[0]) if here else None
         for other in here:
@@ -155,7 +159,7 @@ class SimulatedExecutor(Executor):
             if gang.loss[0] != target:
                 gang.loss = target, gang.spec.loss.at(target)
             reached = JobReached(job=job, attempt=number, steps=target, loss=gang.loss[1])
-            gang.pending.append(self.timer.schedule(at, reached))
+            gang.pending.append(self.timer.schedule(at + next(self.finish_s), reached))
             return
         # Of a dynamic job whose program decides, batch sizes are news. An attempt after the first says where it begins:
         # the one before may have been stopped at the moment of a change.
@@ -185,7 +189,7 @@ class SimulatedExecutor(Executor):
         if gang.loss[0] != target:
             gang.loss = target, gang.spec.loss.at(target)
         reached = JobReached(job=job, attempt=gang.attempt, steps=target, loss=gang.loss[1])
-        gang.pending.append(self.timer.schedule(at, reached))
+        gang.pending.append(self.timer.schedule(at + next(self.finish_s), reached))
 
     def _stretches(self, gang: _Gang) -> Iterator[tuple[float, int, int]]:
         """(end, batch size, number of the check there or 0) of what is left up to the target, in order."""
@@ -277,7 +281,10 @@ class SimulatedExecutor(Executor):
             for other in here:
                 self._neighbour(other, None)
         # A gang that reached its target is gone by then, and so is one whose machine failed.
-        gone = now if cause in ("finished", "rung", "failed") else now + self.stop_s
+        gone = now if cause in ("finished", "rung", "failed") else now + next(self.stop_s)
+        if self.late and gone > now and done >= gang.target - 1e-9:
+            # It was about to say so.
+            self.timer.schedule(gone, JobReached(job=job, attempt=revoke.attempt, steps=gang.target, loss=gang.loss[1]))
         self.timer.schedule(gone, JobStopped(job=job, attempt=revoke.attempt, steps=done))
 
     def _steps_after(self, gang: _Gang, seconds: Seconds) -> float:

@@ -88,10 +88,16 @@ class Simulation:
     outages: Sequence[Outage] = ()
     believed: ProfileBook | None = None
     """What the scheduler believes of speeds at first, where it is not the truth in ``book``; jobs then tell theirs."""
-    start_s: Seconds | None = None
-    """What a change of GPUs does cost, where it is not what ``settings.container_s`` says; seconds, 0 or more."""
-    stop_s: Seconds = 0.0
-    """After so long a gang that was preempted or withdrawn has let go of its GPUs; seconds, 0 or more."""
+    start_s: Sequence[Seconds] = ()
+    """What changes of GPUs do cost, where it is not what ``settings.container_s`` says; seconds, 0 or more.
+
+    Each start has the next of them, and after the last the first again. Where all starts cost the same, alike jobs of an app
+    stay in step for ever, which real ones never do, and bids see a tie where there is none.
+    """
+    finish_s: Sequence[Seconds] = ()
+    """So long after its last step a gang's report of it comes, in turn as above; 0 where empty."""
+    stop_s: Sequence[Seconds] = ()
+    """After so long a gang that was preempted or withdrawn has let go of its GPUs, in turn as above; 0 where empty."""
 
     def header(self) -> Header:
         """First record of the log."""
@@ -148,7 +154,7 @@ class _Run:
         gpu_types = [m.gpu_type for m in simulation.cluster.machines for _ in range(m.gpus)]
         self.executor = SimulatedExecutor(
             simulation.book, simulation.settings, self.kernel, gpu_types, measures=simulation.believed is not None,
-            start_s=simulation.start_s, stop_s=simulation.stop_s,
+            start_s=simulation.start_s, finish_s=simulation.finish_s, stop_s=simulation.stop_s,
         )  # fmt: skip
         self.finished = 0
 
