@@ -43,6 +43,7 @@ from themis.service import views
 from themis.service.arbiter import Arbiter, Closed, _Call
 from themis.service.engine import Engine
 from themis.service.journal import Journal, export, read_records
+from themis.service.speeds import LEAST
 from themis.service.submission import Limit, _free_name, submit
 from themis.sim.replay import replay, replay_records
 from themis.sim.runner import Simulation
@@ -611,7 +612,8 @@ def test_speeds_that_jobs_measured_reach_the_core_and_outlive_a_restart(tmp_path
         seen = Measurement(
             job=0, attempt=1, model="u/fast", gpu_type="gpu", gpus=1, locality=Locality.SLOT, steps_per_s=4.0, batch=0
         )
-        w.say(seen)
+        for _ in range(LEAST):
+            w.say(seen)
         w.turn(2.0)
         speeds = w.arbiter.state.speeds
         rate = speeds.rate(*(np.array([x]) for x in (speeds.index["u/fast", 0], 0, 1, 0)))

@@ -15,7 +15,11 @@ from themis.profiles.models import GENERIC, IDEAL
 from themis.profiles.speed import DEFAULT_SLOWDOWN, Curve, Profile, ProfileBook
 
 NEWS = 0.05
-"""A measurement is news when it is off what is believed by more than this share; others leave the journal alone."""
+"""What was measured is news when it is off what is believed by more than this share; the rest leaves the journal alone."""
+
+LEAST, SURE = 5, 2.0
+"""So many reports are heard first, and the mean of them has to be off by so many of its standard errors as well: a report is of
+a second or two, and some of a job's many are far off, as after a process had to wait. The first one that is would be news."""
 
 APART_S: Seconds = 60.0
 """Between two pieces of news of one kind."""
@@ -28,21 +32,45 @@ Kind = tuple[str, int, str, int, Locality, tuple[str, int] | None]
 
 
 @dataclass(slots=True)
+class Heard:
+    """Mean and spread of the reports since an instant (Welford's sums)."""
+
+    since: Seconds
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+
+    def add(self, rate: float) -> None:
+        """One more report."""
+        self.count += 1
+        off = rate - self.mean
+        self.mean += off / self.count
+        self.squares += off * (rate - self.mean)
+
+    @property
+    def error(self) -> float:
+        """Standard error of the mean; of two reports or more."""
+        return math.sqrt(self.squares / (self.count - 1) / self.count)
+
+
+@dataclass(slots=True)
 class Lessons:
     """Which measurements are news, and how far each is believed.
 
     Attributes
     ----------
     shipped : the book that the service was started with; other profiles came with submissions, one app each.
+    heard : of each kind and user, the reports since the last news; without any for a minute, it begins anew.
     last : when there last was news of each kind. ``said`` : what each user's jobs measured last, by kind.
     """
 
     shipped: ProfileBook
+    heard: dict[tuple[Kind, str], Heard] = field(default_factory=dict)
     last: dict[Kind, Seconds] = field(default_factory=dict)
     said: dict[Kind, dict[str, float]] = field(default_factory=dict)
 
     def hear(self, new: Measurement, book: ProfileBook, app: App, job: Job, now: Seconds) -> SpeedMeasured | None:
-        """The event that a measurement by a job of an app is worth, or None.
+        """The event that what jobs of a user measured is worth with this measurement, or None.
 
         ``generic`` and ``ideal`` stand for models that nobody knows: what one job measures says nothing of the others.
         """
@@ -53,18 +81,33 @@ class Lessons:
             return None
         partner = (new.partner, new.partner_batch) if new.partner else None
         kind = (new.model, new.batch, new.gpu_type, new.gpus, Locality(new.locality), partner)
+        if new.model not in self.shipped.profiles and new.model != own_profile(app):
+            return None
+        heard = self._heard(kind, app.user, rate, now)
+        if heard.count < LEAST:
+            return None
+        rate = heard.mean
         if new.model in self.shipped.profiles:
             rate = self._bounded(kind, rate, app.user)
-        elif new.model != own_profile(app):
-            return None
         believed = book.rate(*kind)
-        if rate == 0.0 or abs(rate - believed) <= NEWS * rate or now < self.last.get(kind, -APART_S) + APART_S:
+        if rate == 0.0 or abs(rate - believed) <= max(NEWS * rate, SURE * heard.error):
+            return None
+        if now < self.last.get(kind, -APART_S) + APART_S:
             return None
         self.last[kind] = now
+        del self.heard[kind, app.user]
         return SpeedMeasured(
             model=new.model, batch=new.batch, gpu_type=new.gpu_type, gpus=new.gpus, locality=int(new.locality),
             steps_per_s=rate, partner=new.partner, partner_batch=new.partner_batch,
         )  # fmt: skip
+
+    def _heard(self, kind: Kind, user: str, rate: float, now: Seconds) -> Heard:
+        """What was heard of a kind, this report included."""
+        heard = self.heard.get((kind, user))
+        if heard is None or (heard.count >= LEAST and now > heard.since + APART_S):
+            heard = self.heard[kind, user] = Heard(since=now)
+        heard.add(rate)
+        return heard
 
     def _bounded(self, kind: Kind, rate: float, user: str) -> float:
         """Within ``FACTOR`` of what the service was started with, or of what another user's jobs measured; 0 without either."""
