@@ -39,9 +39,10 @@ bench: $(VENV)/.bench ## Measurements, as ratios against references in the same 
 	  OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 RAYON_NUM_THREADS=1 $(BIN)/python "$$file"; done
 
 KILLS ?= 200
-soak: $(VENV)/.torch ## Kill arbiter and agents at KILLS=200 random moments, fail 10,000 simulated machines (an hour)
+RAY_KILLS ?= $(KILLS)
+soak: $(VENV)/.torch ## Kill arbiter, agents and jobs at KILLS=200 random moments, fail 10,000 simulated machines (an hour)
 	THEMIS_SIMULATED_FAULTS=10000 $(PYTEST) tests/sim/test_simulated_faults.py
-	THEMIS_FAULT_TRIALS=$(KILLS) $(PYTEST) tests/service/test_faults.py
+	THEMIS_FAULT_TRIALS=$(KILLS) THEMIS_RAY_FAULT_TRIALS=$(RAY_KILLS) $(PYTEST) tests/service/test_faults.py
 
 proto: $(VENV)/.dev ## Compile the API's description anew
 	cd src && ../$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. themis/client/themis.proto

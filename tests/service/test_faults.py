@@ -29,7 +29,7 @@ from witness import check_leases
 
 pytestmark = pytest.mark.slow
 TRIALS = int(os.environ.get("THEMIS_FAULT_TRIALS", "20"))
-RAY_TRIALS = int(os.environ.get("THEMIS_FAULT_TRIALS", "3"))
+RAY_TRIALS = int(os.environ.get("THEMIS_RAY_FAULT_TRIALS", "3"))
 BATCH = 5
 """Kills in one home; each batch has a seed of its own."""
 WHAT = ("arbiter", "agent", "both", "arbiter for long", "job")
