@@ -68,6 +68,9 @@ class Nothing:
     def niceness(self, machine: int) -> int:
         return 0
 
+    def trust(self, machine: int) -> str:
+        return "single"
+
     def start(self) -> None: ...
     def close(self, *, stop_jobs: bool = True) -> None: ...
 
@@ -311,7 +314,7 @@ def agents(count: int) -> None:
         with arbiter(4, apart=True, policy="themis:f=0", agent_s=30.0, max_agents=count + 1) as a:
             home = Path(tempfile.mkdtemp())
             api = Api(a, home, Access(home, "token", "me"))
-            server, port = serve(api, "127.0.0.1:0", 4 << 20)
+            server, port = serve(api, "127.0.0.1", 0, 4 << 20)
             apps = [enter(a, n, rng) for n in range(count)]
             client = Client(home, address=f"127.0.0.1:{port}", token="token")
             threads = [threading.Thread(target=_attend, args=(client, app), daemon=True) for app in apps[:attending]]

@@ -15,7 +15,7 @@ import pytest
 from live import SHORT, grant, live, revoke, script, shell
 
 from processes import left_of, ranks_of, wait_until
-from themis.executors.program import AttemptEnded, Ending, Measurement
+from themis.executors.program import ABSENT, AttemptEnded, Ending, Measurement, Program
 from themis.model.dynamic import Dynamic, Mode
 from themis.model.events import BatchChanged, JobProgress, JobReached, JobStarted, JobStopped
 from themis.model.workload import Job, Regime
@@ -173,6 +173,40 @@ def test_a_program_that_cannot_start_starts_nowhere(root: Path) -> None:
         assert "/nowhere" in ended.message
         world.until(JobStopped)
         assert not [e for e in world.heard if isinstance(e, JobStarted)]
+
+
+def test_what_is_not_there_is_told_from_other_failures_and_why(root: Path) -> None:
+    for name, text, mode in (
+        ("plain", "#!/bin/sh", 0o644), ("bare", "echo", 0o755), ("gone", "#!/no/such/shell\n", 0o755)
+    ):  # fmt: skip
+        (root / name).write_text(text)
+        (root / name).chmod(mode)
+    here = {"cwd": str(root), "grace_s": 1.0}
+    asked = {
+        "folder '/nowhere' to run in: No such file": Program(argv=("true",), cwd="/nowhere"),
+        "folder '/etc/passwd' to run in: Not a dir": Program(argv=("true",), cwd="/etc/passwd"),
+        "program 'nosuch' is not on PATH '/bin'": Program(argv=("nosuch",), env={"PATH": "/bin"}),
+        "program './nosuch': No such file": Program(argv=("./nosuch",), **here),
+        "program '/etc': Is a directory": Program(argv=("/etc",)),
+        "program './plain': it may not be executed": Program(argv=("./plain",), **here),
+        "program './bare' cannot be executed: Exec format error": Program(argv=("./bare",), **here),
+        "program './gone' cannot be executed: No such file": Program(argv=("./gone",), **here),
+    }
+    with live(root, dict(enumerate(asked.values())), len(asked) + 1) as world:
+        for j in range(len(asked)):
+            # The last one is a gang, of which no rank may be left.
+            world.executor.submit(grant(1, (j,) if j < len(asked) - 1 else (j, j + 1), job=j))
+        heard = [world.until(AttemptEnded) for _ in asked]
+    assert {(end.ending, end.cause, end.code) for end in heard} == {(Ending.NOT_STARTED, ABSENT, None)}, heard
+    for end, words in zip(sorted(heard, key=lambda e: e.job), asked):
+        assert end.message.startswith(words)
+
+
+def test_a_program_that_ends_with_the_code_of_those_that_are_not_there_has_run(root: Path) -> None:
+    with live(root, shell("exit 127")) as world:
+        world.executor.submit(grant(1, (0,)))
+        ended = world.until(AttemptEnded)
+        assert (ended.ending, ended.cause, ended.code) == (Ending.FAILED, "", 127)
 
 
 def test_the_signal_and_the_grace_are_the_jobs_own(root: Path) -> None:

@@ -76,6 +76,9 @@ class FakeExecutor:
     def niceness(self, machine: int) -> int:
         return self.nice.get(machine, 0)
 
+    def trust(self, machine: int) -> str:
+        return "single"
+
     def start(self) -> None:
         pass
 

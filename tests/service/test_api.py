@@ -485,6 +485,26 @@ def test_the_doctor_tells_of_machines_whose_jobs_come_last(
     monkeypatch.setattr(service.arbiter.executor, "niceness", lambda machine: 15)
     state, finding = nodes()
     assert (state, "a niceness of 15" in finding) == ("note", True)
+    assert finding.endswith("start the service without nice to change that"), "no word of Ray, where there is none"
+
+
+@slow
+def test_the_doctor_tells_whose_rights_jobs_have_by_what_runs_and_not_by_who_asks(
+    service: Service, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found() -> dict[str, tuple[str, str]]:
+        return {check["check"]: (check["state"], check["finding"]) for check in examine(home)}
+
+    (name,) = (host.machine.name for host in service.arbiter.hosts)
+    wait_until(lambda: service.arbiter.executor.trust(0) != "", "the agent said so")
+    own = ("root", "jobs may run as root") if ROOT else ("single", "all jobs run as one system user")
+    assert service.arbiter.executor.trust(0) == own[0]
+    assert found()["rights"][0] == "note"
+    assert found()["rights"][1].startswith(f"on {name} {own[1]}")
+    assert found()["GPUs"] == ("ok", "the service has 2, of type gpu")
+    monkeypatch.setattr(service.arbiter.executor, "trust", lambda machine: "per_user")
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert found()["rights"] == ("ok", "each job runs as its submitter's system user")
 
 
 @pytest.mark.skipif(not ROOT, reason="only root could run jobs as others")

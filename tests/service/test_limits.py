@@ -12,8 +12,9 @@ from test_arbiter import ended, enter
 
 from themis.client import themis_pb2 as pb
 from themis.errors import InputError, UnknownName
-from themis.executors.program import Ending
-from themis.model.events import Grant, JobStarted, JobStopped, Revoke
+from themis.executors.program import ABSENT, Ending
+from themis.model.cluster import Machine
+from themis.model.events import Grant, JobStarted, JobStopped, MachineJoined, Revoke
 from themis.model.workload import User
 from themis.service import views
 from themis.service.journal import Entry
@@ -175,6 +176,27 @@ def test_a_machine_that_cannot_start_a_job_costs_no_retry_but_a_wait(tmp_path: P
             w.say(end, JobStopped(job=0, attempt=attempt, steps=0.0))
             waits_for(w, wait)
         assert entry(w, 0).outcome == ""
+
+
+ABSENT_END = {"cause": ABSENT, "message": "program 'x' is not on PATH '/bin'"}
+
+
+def test_a_program_that_is_not_there_is_not_looked_for_again_on_the_same_machine(tmp_path: Path) -> None:
+    with world(tmp_path, retries=2, backoff_s=10.0) as w:
+        enter(w, jobs=2)
+        w.say(replace(ended(0, 1, Ending.NOT_STARTED), **ABSENT_END), JobStopped(job=0, attempt=1, steps=0.0))
+        assert set(w.held()) == {1}
+        w.finish(1)
+        assert entry(w, 0).outcome == "failed"
+        assert entry(w, 0).reason == "job j0 cannot be started: program 'x' is not on PATH '/bin'"
+
+
+def test_a_program_that_one_node_lacks_is_looked_for_on_others(tmp_path: Path) -> None:
+    with world(tmp_path, retries=2, backoff_s=10.0, engine="ray") as w:
+        w.say(MachineJoined(machine=Machine(name="m0", gpus=4)))
+        enter(w)
+        w.say(replace(ended(0, 1, Ending.NOT_STARTED), **ABSENT_END), JobStopped(job=0, attempt=1, steps=0.0))
+        waits_for(w, 10.0)
 
 
 def test_a_job_without_retries_ends_and_its_app_goes_on_and_fails_at_last(tmp_path: Path) -> None:

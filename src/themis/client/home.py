@@ -28,6 +28,11 @@ class Endpoint:
     pid: int
 
 
+def joined(host: str, port: int) -> str:
+    """``HOST:PORT``, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def read_endpoint(home: Path) -> Endpoint:
     """The arbiter of a home; InputError where none was started."""
     path = home / "endpoint.json"
@@ -82,7 +87,7 @@ def read_token(home: Path) -> str:
 
     Raises
     ------
-    InputError : there is none, or others could read it.
+    InputError : there is none, others could read it, or it is empty.
     """
     path = home / "token"
     try:
@@ -91,6 +96,9 @@ def read_token(home: Path) -> str:
         raise InputError(f"{path}: {error.strerror}; only who may read it may use the arbiter.") from None
     if mode & 0o077:
         raise InputError(f"{path} has mode {mode & 0o777:o}, so others can use it; make a new one, with mode 600.")
+    if not token:
+        # With an empty token of its own an arbiter would take calls of anybody who sends none.
+        raise InputError(f"{path} is empty; remove it, and `themis up` or `themis login` makes a new one.")
     return token
 
 

@@ -11,7 +11,7 @@ class InfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class InfoReply(_message.Message):
-    __slots__ = ("version", "api", "policy", "gpus", "machines", "started", "lease_s", "active_apps", "records", "problem", "pid", "unknown_work_s", "user", "admin")
+    __slots__ = ("version", "api", "policy", "gpus", "machines", "started", "lease_s", "active_apps", "records", "problem", "pid", "unknown_work_s", "user", "admin", "engine")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     API_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
@@ -26,6 +26,7 @@ class InfoReply(_message.Message):
     UNKNOWN_WORK_S_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
     ADMIN_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
     version: str
     api: int
     policy: str
@@ -40,7 +41,8 @@ class InfoReply(_message.Message):
     unknown_work_s: float
     user: str
     admin: bool
-    def __init__(self, version: _Optional[str] = ..., api: _Optional[int] = ..., policy: _Optional[str] = ..., gpus: _Optional[int] = ..., machines: _Optional[int] = ..., started: _Optional[float] = ..., lease_s: _Optional[float] = ..., active_apps: _Optional[int] = ..., records: _Optional[int] = ..., problem: _Optional[str] = ..., pid: _Optional[int] = ..., unknown_work_s: _Optional[float] = ..., user: _Optional[str] = ..., admin: _Optional[bool] = ...) -> None: ...
+    engine: str
+    def __init__(self, version: _Optional[str] = ..., api: _Optional[int] = ..., policy: _Optional[str] = ..., gpus: _Optional[int] = ..., machines: _Optional[int] = ..., started: _Optional[float] = ..., lease_s: _Optional[float] = ..., active_apps: _Optional[int] = ..., records: _Optional[int] = ..., problem: _Optional[str] = ..., pid: _Optional[int] = ..., unknown_work_s: _Optional[float] = ..., user: _Optional[str] = ..., admin: _Optional[bool] = ..., engine: _Optional[str] = ...) -> None: ...
 
 class AppRef(_message.Message):
     __slots__ = ("app",)
@@ -358,7 +360,7 @@ class NodeRef(_message.Message):
     def __init__(self, node: _Optional[str] = ..., deadline_s: _Optional[float] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ("name", "state", "gpu_type", "gpus", "leased", "apps", "until", "niceness")
+    __slots__ = ("name", "state", "gpu_type", "gpus", "leased", "apps", "until", "niceness", "trust")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     GPU_TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -367,6 +369,7 @@ class Node(_message.Message):
     APPS_FIELD_NUMBER: _ClassVar[int]
     UNTIL_FIELD_NUMBER: _ClassVar[int]
     NICENESS_FIELD_NUMBER: _ClassVar[int]
+    TRUST_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: str
     gpu_type: str
@@ -375,7 +378,8 @@ class Node(_message.Message):
     apps: _containers.RepeatedScalarFieldContainer[str]
     until: float
     niceness: int
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., gpu_type: _Optional[str] = ..., gpus: _Optional[int] = ..., leased: _Optional[int] = ..., apps: _Optional[_Iterable[str]] = ..., until: _Optional[float] = ..., niceness: _Optional[int] = ...) -> None: ...
+    trust: str
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., gpu_type: _Optional[str] = ..., gpus: _Optional[int] = ..., leased: _Optional[int] = ..., apps: _Optional[_Iterable[str]] = ..., until: _Optional[float] = ..., niceness: _Optional[int] = ..., trust: _Optional[str] = ...) -> None: ...
 
 class NodesReply(_message.Message):
     __slots__ = ("nodes",)

@@ -29,6 +29,8 @@ class Node:
     """When it is taken away; graces end there."""
     niceness: int = 0
     """Of its agent, and so of jobs."""
+    trust: str = ""
+    """As its agent said (``node.messages.Hello``)."""
     strangers: set[str] = field(default_factory=set)
     """Tasks that live there and should not: given up as lost with their machine, or of another journal. They may be on any GPU,
     so nothing starts beside them."""
@@ -104,4 +106,12 @@ class Gang:
 
 def went_wrong(state: TaskState) -> bool:
     """Whether the ranks ended by themselves, or were lost: then the whole gang has to end."""
-    return state.first is not None or state.cause in ("lease", "lost", "keeper", "machine", "not_started", "peer")
+    return state.first is not None or state.cause in (
+        "lease",
+        "lost",
+        "keeper",
+        "machine",
+        "not_started",
+        "absent",
+        "peer",
+    )

@@ -206,8 +206,9 @@ class Gangs:
                 gang.parts[machine].said = ""
 
     def _hello(self, machine: int, hello: Hello, now: Seconds) -> None:
-        self.nodes[machine].connected, self.nodes[machine].niceness = True, hello.niceness
-        self.nodes[machine].strangers.clear()
+        node = self.nodes[machine]
+        node.connected, node.niceness, node.trust = True, hello.niceness, hello.trust
+        node.strangers.clear()
         kept = {state.task for state in hello.tasks}
         # Before how they ended: what a rank said counts then.
         for report in hello.reports:

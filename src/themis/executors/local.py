@@ -140,6 +140,10 @@ class LocalExecutor(Executor):
         # A machine of an engine is known to the core a moment before it is here.
         return self.gangs.nodes[machine].niceness if machine < len(self.gangs.nodes) else 0
 
+    def trust(self, machine: int) -> str:
+        """Whose rights jobs on this machine have, as its agent said last; empty while it said nothing."""
+        return self.gangs.nodes[machine].trust if machine < len(self.gangs.nodes) else ""
+
     def close(self, *, stop_jobs: bool = True, timeout_s: float = 120.0) -> None:
         """Stop all gangs, or leave them to an arbiter that comes back within the lease; then end the agents."""
         if stop_jobs and self._thread.is_alive():
@@ -331,13 +335,3 @@ class LocalExecutor(Executor):
                         self._spawn(n)
                     except OSError as error:
                         log.warning("the node agent of %s cannot be started: %s", self.hosts[n].machine.name, error)
-
-
-def trust_warning(allow_root: bool = False) -> str:
-    """What ``doctor`` says about whose rights jobs run with; empty where each runs as its submitter."""
-    if os.geteuid() != 0:
-        return (
-            "all jobs run as one system user, so whoever may submit can read and stop everybody's jobs; "
-            "run the node agents as root to separate them."
-        )
-    return "jobs may run as root, so whoever may submit owns the machine; leave out --allow-root." if allow_root else ""

@@ -13,6 +13,8 @@ from themis.model.workload import App
 
 UNABLE = "machine"
 """Cause of an end where a machine had no room, processes or files left to start a gang."""
+ABSENT = "absent"
+"""Cause of an end where the program or its folder is not on the machine, or not for the job's user."""
 LAUNCHES = ("gpu", "machine")
 
 
@@ -140,7 +142,7 @@ def ending_of(*, asked: bool, cause: str, code: int | None) -> Ending:
         return Ending.STOPPED
     if cause in ("lease", "lost", "keeper", UNABLE):
         return Ending.NODE_LOST
-    if cause == "not_started":
+    if cause in ("not_started", ABSENT):
         return Ending.NOT_STARTED
     if code is None:
         return Ending.FINISHED

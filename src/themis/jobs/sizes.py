@@ -65,7 +65,7 @@ def memory(value: object) -> int:
     return int(size)
 
 
-GPUS = "a number of GPUs such as 4, or 2..8 for any number from 2 to 8, at least 1"
+GPUS = f"a number of GPUs such as 4, or 2..8 for any number from 2 to 8, at least 1, at most {MOST_GPUS:,}"
 _RANGE = re.compile(r"(\d{1,7})\s*\.\.\s*(\d{1,7})", re.ASCII)
 
 

@@ -265,5 +265,7 @@ def of_machine(error: BaseException) -> bool:
 
 
 def trust(allow_root: bool = False) -> str:
-    """``per_user`` where jobs run as their submitters' system users, ``single`` where all run as one."""
-    return "per_user" if os.geteuid() == 0 and not allow_root else "single"
+    """Whose rights jobs have, see ``Hello``."""
+    if os.geteuid() != 0:
+        return "single"
+    return "root" if allow_root else "per_user"

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import json
 import os
@@ -22,6 +23,7 @@ import pwd
 import select
 import shutil
 import signal
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -34,6 +36,9 @@ PR_SET_CHILD_SUBREAPER = 36
 LEFTOVERS_S = 5.0
 """What outlives ranks that ended by themselves (a daemon that a script left behind) is asked to end and has this long."""
 TICK_S = 0.2
+NOT_RUN = 127
+"""Exit code of a rank that did not get to its program, as shells have it."""
+DIED = "a rank died before it was started"
 LOOK_S = 3.0
 """For looking whether anything was saved."""
 
@@ -51,9 +56,10 @@ class Status:
     codes: list[int | None]
     pids: list[int]
     cause: str = ""
-    """Why they stop: what the agent said, or lease | peer (a rank failed) | keeper (it was told to end itself)."""
+    """Why they stop: what the agent said, or lease | peer (a rank failed) | keeper (it was told to end itself) |
+    absent (what the job names is not on this machine) | not_started (it could not be started otherwise)."""
     first: int | None = None
-    """Exit code of the first rank that did not end with 0."""
+    """Exit code of the first rank that ran and did not end with 0."""
     message: str = ""
     killed: bool = False
     """Whether SIGKILL was needed."""
@@ -141,7 +147,8 @@ class Keeper:
         said = os.read(rank.ready, 4096)
         rank.is_ready = said == b"ok"
         if not rank.is_ready:
-            self.stop("not_started", 0.0, said.decode(errors="replace") or "a rank died before it was started")
+            cause, _, why = said.decode(errors="replace").partition(":")
+            self.stop(cause or "not_started", 0.0, why or DIED)
         elif self.status.phase == "preparing" and all(r.is_ready for r in self.ranks):
             self.status.phase = "prepared"
             self.publish()
@@ -289,13 +296,16 @@ class Keeper:
         if self.status.phase in ("preparing", "prepared"):
             if not rank.is_ready:
                 self._hear_ready(rank)
-            self.stop("not_started", 0.0, "a rank died before it was started")
+            self.stop("not_started", 0.0, DIED)
+        elif self.status.phase == "running" and code == NOT_RUN and (why := os.read(rank.ready, 4096)):
+            # Its program is there, and yet could not be executed.
+            self.status.cause, _, self.status.message = why.decode(errors="replace").partition(":")
         self.status.codes = [r.code for r in self.ranks]
-        if code != 0:
-            if self.status.first is None:
+        if code != 0 and self.status.began:
+            if self.status.first is None and self.status.cause != "absent":
                 self.status.first = code
             if self.status.phase == "running" and any(r.code is None for r in self.ranks):
-                self.stop("peer", self.task["grace_s"])
+                self.stop(self.status.cause or "peer", self.task["grace_s"], self.status.message)
         self.publish()
 
     def _finish(self) -> None:
@@ -330,6 +340,10 @@ class Keeper:
 # ---- in the rank's process ----------------------------------------------------------------------------------------------
 
 
+class Absent(Exception):
+    """What the job names is not on this machine, or not for its user: another attempt would find it no more than this one."""
+
+
 def run_rank(task: dict[str, Any], env: dict[str, str], parent: int, barrier: int, said: int, out: int) -> NoReturn:
     """Become the rank: a session of its own, its user, its folder; then wait for the word and ``exec``."""
     try:
@@ -344,28 +358,56 @@ def run_rank(task: dict[str, Any], env: dict[str, str], parent: int, barrier: in
         if os.getppid() != parent:
             os._exit(1)
         os.makedirs(task["checkpoint_dir"], exist_ok=True)
-        os.chdir(task["cwd"])
-        program = shutil.which(task["argv"][0], path=env.get("PATH", os.defpath))
-        if program is None:
-            raise FileNotFoundError(f"program {task['argv'][0]!r} is not there, or not on PATH {env.get('PATH')!r}")
+        try:
+            os.chdir(task["cwd"])
+        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+            raise Absent(f"folder {task['cwd']!r} to run in: {error.strerror}") from None
+        program = find_program(task["argv"][0], env.get("PATH", os.defpath))
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(out, 1)
         os.dup2(out, 2)
         os.write(said, b"ok")
-        os.close(said)
         word = b""
         while not word.endswith(b"\n"):
             more = os.read(barrier, 65536)
             if not more:
                 os._exit(1)
             word += more
-        os.execve(program, task["argv"], env | json.loads(word))
+        execute(program, task["argv"], env | json.loads(word))
     except BaseException as error:
         with contextlib.suppress(OSError):
-            os.write(said, str(error).encode()[:4000])
+            cause = "absent" if isinstance(error, Absent) else "not_started"
+            os.write(said, f"{cause}:{error}".encode()[:4000])
         with contextlib.suppress(OSError):
             os.write(2, f"themis: cannot start: {error}\n".encode())
-        os._exit(127)
+        os._exit(NOT_RUN)
+
+
+def find_program(name: str, path: str) -> str:
+    """Where the program is; raises Absent with the reason why it cannot be run."""
+    if (found := shutil.which(name, path=path)) is not None:
+        return found
+    if not os.path.dirname(name):
+        raise Absent(f"program {name!r} is not on PATH {path!r}")
+    try:
+        kind = os.stat(name).st_mode
+    except OSError as error:
+        raise Absent(f"program {name!r}: {error.strerror}") from None
+    why = "Is a directory" if stat.S_ISDIR(kind) else "it may not be executed; chmod +x allows that"
+    raise Absent(f"program {name!r}: {why}")
+
+
+def execute(program: str, argv: list[str], env: dict[str, str]) -> NoReturn:
+    """Become the program; what was found may still lack its interpreter, or be no program of this machine."""
+    try:
+        os.execve(program, argv, env)
+    except OSError as error:
+        if error.errno not in (errno.ENOEXEC, errno.ENOENT, errno.ENOTDIR, errno.EACCES):
+            raise
+        raise Absent(
+            f"program {argv[0]!r} cannot be executed: {error.strerror}; does its first line name an interpreter that is there, "
+            "as #!/bin/sh does?"
+        ) from None
 
 
 def become(name: str) -> None:
@@ -433,7 +475,7 @@ def notes(status: Status, task: dict[str, Any]) -> Iterator[str]:
         yield status.message
     if status.killed:
         yield f"what had not ended {task['grace_s']:g} s after {task['stop_signal']} was killed; see grace_s"
-    asked = status.cause not in ("", "peer", "not_started", "machine")
+    asked = status.cause not in ("", "peer", "absent", "not_started", "machine")
     if asked and status.began and not status.saved:
         lost = status.ended - status.began
         yield (

@@ -81,7 +81,7 @@ class TaskState:
     port : a free port of this machine, for MASTER_PORT if rank 0 runs here.
     codes : exit codes by rank, a signal as minus its number; ``first`` the first that was not 0, None if all were.
     cause : why its ranks stop: what ``Stop`` said, or lease | peer | keeper | lost | not_started |
-        machine (it lacked room or processes to start them).
+        absent (what the job names is not there) | machine (it lacked room or processes to start them).
     saved : whether anything was written to the checkpoint folder.
     """
 
@@ -127,7 +127,7 @@ class Hello:
 
     node: str
     trust: str
-    """per_user | single: whether jobs run as their submitters' system users."""
+    """per_user: jobs run as their submitters' system users | single: all as the agent's own | root: some may run as root."""
     tasks: tuple[TaskState, ...] = ()
     reports: tuple[TaskReport, ...] = ()
     """What ranks said so far, to be heard before how they ended; without a pace."""

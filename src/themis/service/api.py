@@ -102,6 +102,7 @@ class Api:
                 started=a.started, lease_s=a.settings.lease_s, active_apps=int(s.apps.active[: s.apps.size].sum()),
                 records=a.journal.last()[0], problem=a.engine.problem, pid=os.getpid(),
                 unknown_work_s=a.config.unknown_work_s, user=self.caller.user, admin=self.caller.admin,
+                engine=a.config.engine,
             )  # fmt: skip
 
         return self._look(info)  # type: ignore[no-any-return]

@@ -9,13 +9,15 @@ import sqlite3
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from themis.client import themis_pb2 as pb
 from themis.client.client import Client
 from themis.client.home import read_endpoint, read_token
 from themis.errors import ThemisError, counted
-from themis.executors.local import trust_warning
+from themis.node.agent import trust
 from themis.node.gpus import nvml_gpus
 from themis.service.config import Config
 from themis.service.migrations import SCHEMA
@@ -25,13 +27,30 @@ LEAST_FREE = 1 << 30
 CLUSTER = Path("/tmp/ray/ray_current_cluster")
 """Where Ray keeps the address of the cluster that it started on this machine."""
 Check = dict[str, str]
+WARNINGS = {
+    "single": "all jobs run as one system user, so whoever may submit can read and stop everybody's jobs; start the service "
+    "as root to separate them",
+    "root": "jobs may run as root, so whoever may submit owns the machine; leave out --allow-root",
+}
+"""Of whose rights jobs may have (``node.messages.Hello``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The service that answers: it may be another user's, and started with other options than the settings say."""
+
+    info: pb.InfoReply
+    nodes: list[pb.Node]
 
 
 def examine(home: Path) -> list[Check]:
     """Every check with its state (``ok``, ``note`` or ``wrong``) and what was found."""
+    there = _running(home)
     checks: dict[str, Callable[[Path], tuple[str, str]]] = {
         "system": _system, "home": _home, "disk": _disk, "token": _token, "settings": _settings, "journal": _journal,
-        "GPUs": _gpus, "Ray": _ray, "rights": _rights, "arbiter": _arbiter, "nodes": _nodes,
+        "GPUs": lambda home: _gpus(home, there), "Ray": lambda home: _ray(home, there),
+        "rights": lambda home: _rights(home, there), "arbiter": lambda home: _arbiter(home, there),
+        "nodes": lambda home: _nodes(there),
     }  # fmt: skip
     out = []
     for name, check in checks.items():
@@ -41,6 +60,15 @@ def examine(home: Path) -> list[Check]:
             state, finding = "wrong", str(error)
         out.append({"check": name, "state": state, "finding": finding})
     return out
+
+
+def _running(home: Path) -> Running | ThemisError:
+    """The service of this home, or why there is none."""
+    try:
+        with Client(home, timeout_s=3.0) as client:
+            return Running(client.info(), client.nodes())
+    except ThemisError as error:
+        return error
 
 
 def _system(home: Path) -> tuple[str, str]:
@@ -104,7 +132,10 @@ def _journal(home: Path) -> tuple[str, str]:
     )
 
 
-def _gpus(home: Path) -> tuple[str, str]:
+def _gpus(home: Path, there: Running | ThemisError) -> tuple[str, str]:
+    if isinstance(there, Running) and there.nodes:
+        types = ", ".join(sorted({node.gpu_type for node in there.nodes}))
+        return "ok", f"the service has {there.info.gpus}, of type {types}"
     config = _load(home)
     if config.engine == "ray":
         return "ok", "those of Ray's nodes, by the settings"
@@ -117,7 +148,9 @@ def _gpus(home: Path) -> tuple[str, str]:
     return "ok", ", ".join(f"{kind} {uuid}" for uuid, kind in found)
 
 
-def _ray(home: Path) -> tuple[str, str]:
+def _ray(home: Path, there: Running | ThemisError) -> tuple[str, str]:
+    if isinstance(there, Running) and there.info.engine == "ray":
+        return "ok", "the service is connected to a cluster" if there.nodes else "the service waits for a first node"
     config = _load(home)
     try:
         version = metadata.version("ray")
@@ -140,7 +173,12 @@ def _ray(home: Path) -> tuple[str, str]:
     return "ok", f"version {version}, a cluster answers at {address}"
 
 
-def _rights(home: Path) -> tuple[str, str]:
+def _rights(home: Path, there: Running | ThemisError) -> tuple[str, str]:
+    if isinstance(there, Running) and there.nodes:
+        for word, warning in WARNINGS.items():
+            if names := [node.name for node in there.nodes if node.trust == word]:
+                return "note", f"on {_names(names)} {warning}"
+        return "ok", "each job runs as its submitter's system user"
     config = _load(home)
     if config.single_trust and os.geteuid() == 0:
         if not config.allow_root:
@@ -149,19 +187,20 @@ def _rights(home: Path) -> tuple[str, str]:
                 "single_trust runs jobs as the service's own user, root, which no job may be without allow_root",
             )
         return "note", "single_trust: all jobs run as root, so whoever may submit owns the machine"
-    warning = trust_warning(config.allow_root)
+    warning = WARNINGS.get(trust(config.allow_root), "")
     if warning:
         return "note", warning
     return "ok", "each job runs as its submitter's system user; root's own need --allow-root"
 
 
-def _arbiter(home: Path) -> tuple[str, str]:
+def _arbiter(home: Path, there: Running | ThemisError) -> tuple[str, str]:
     try:
         at = read_endpoint(home)
     except ThemisError:
         return "note", "none was started; run `themis up`"
-    with Client(home, timeout_s=3.0) as client:
-        info = client.info()
+    if isinstance(there, ThemisError):
+        raise there
+    info = there.info
     if info.problem:
         return "wrong", f"its policy {info.policy} could not decide {info.problem}"
     return (
@@ -170,18 +209,19 @@ def _arbiter(home: Path) -> tuple[str, str]:
     )
 
 
-def _nodes(home: Path) -> tuple[str, str]:
-    try:
-        read_endpoint(home)
-        with Client(home, timeout_s=3.0) as client:
-            nodes = client.nodes()
-    except ThemisError:
+def _nodes(there: Running | ThemisError) -> tuple[str, str]:
+    if isinstance(there, ThemisError):
         return "note", "known while `themis up` runs"
+    nodes = there.nodes
     found = [f"{_names(lost)} lost"] if (lost := [node.name for node in nodes if node.state == "lost"]) else []
     if nice := {node.name: node.niceness for node in nodes if node.niceness > 0}:
+        advice = (
+            "where Ray starts them, say `RAY_worker_niceness=0 ray start ...` there" if there.info.engine == "ray"
+            else "start the service without nice to change that"
+        )  # fmt: skip
         found.append(
             f"jobs on {_names([*nice])} have a niceness of {max(nice.values())}, so whatever else runs there comes first; "
-            "where Ray starts them, say `RAY_worker_niceness=0 ray start ...` there"
+            f"{advice}"
         )
     return ("note", "; ".join(found)) if found else ("ok", f"{counted(len(nodes), 'machine')}, none of them lost")
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import threading
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
+from themis.client.home import joined
 from themis.errors import InputError, ThemisError, UnknownName
 from themis.service.access import Forbidden
 from themis.service.api import Api
 from themis.service.arbiter import Closed
 from themis.service.pages import PAGES, find
+from themis.service.server import try_address
 from themis.service.submission import Limit
 
 MOST_CALLERS = 32
@@ -26,8 +29,9 @@ def serve_http(api: Api, host: str, port: int) -> ThreadingHTTPServer:
 
     Raises
     ------
-    InputError : the port is taken.
+    InputError : the address is taken, or none of this machine's.
     """
+    try_address(host, port, "http_port")
 
     class Handler(_Handler):
         pass
@@ -36,9 +40,7 @@ def serve_http(api: Api, host: str, port: int) -> ThreadingHTTPServer:
     try:
         server = _Server((host, port), Handler)
     except OSError as error:
-        raise InputError(
-            f"cannot listen on {host}:{port} for HTTP ({error.strerror}); choose another http_port."
-        ) from None
+        raise InputError(f"cannot listen on {joined(host, port)} for HTTP: {error.strerror}. Try again.") from None
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, name="themis-http", daemon=True).start()
     return server
@@ -49,6 +51,7 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self.places = threading.BoundedSemaphore(MOST_CALLERS)
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:

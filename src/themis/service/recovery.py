@@ -66,7 +66,9 @@ def recall(arbiter: Arbiter) -> int:
     }  # fmt: skip
     for name, value in now.items():
         if then.get(name) != value:
-            raise _begun_with(arbiter, name, then.get(name), value)
+            key = name.removesuffix("_s")  # as people write it
+            unit = " s" if key != name else ""
+            raise _begun_with(arbiter, key, f"{then.get(name)}{unit}", f"{value}{unit}")
     if header.profiles != arbiter.fingerprint:
         raise _begun_with(arbiter, "the models' profiles", header.profiles, arbiter.fingerprint)
     records.close()  # type: ignore[attr-defined]

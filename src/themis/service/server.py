@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import logging
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +14,7 @@ from typing import Any
 import grpc
 
 from themis.client.channel import METHODS, SERVICE, to_bytes
+from themis.client.home import joined
 from themis.errors import InputError, ThemisError, UnknownName
 from themis.service.access import Access, Caller, Forbidden
 from themis.service.agents import TooLate
@@ -24,13 +27,14 @@ NO_TOKEN = "this call lacks a valid token of the arbiter; see the file token in 
 log = logging.getLogger("themis.service")
 
 
-def serve(api: Api, address: str, most_bytes: int) -> tuple[grpc.Server, int]:
+def serve(api: Api, host: str, port: int, most_bytes: int) -> tuple[grpc.Server, int]:
     """Listen; returns the server, already started, and its port.
 
     Raises
     ------
-    InputError : the address is taken.
+    InputError : the address is taken, or none of this machine's.
     """
+    try_address(host, port, "port")
     options = [("grpc.max_receive_message_length", most_bytes), ("grpc.so_reuseport", 0)]
     server = grpc.server(
         ThreadPoolExecutor(WORKERS + api.arbiter.config.max_agents, thread_name_prefix="themis-api"),
@@ -39,14 +43,51 @@ def serve(api: Api, address: str, most_bytes: int) -> tuple[grpc.Server, int]:
     )
     handlers = {name: _handler(api, name) for name in METHODS}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    address = joined(host, port)
     try:
         port = server.add_insecure_port(address)
     except RuntimeError:
-        port = 0
-    if not port:
-        raise InputError(f"cannot listen on {address}; something else does already. Choose another port.")
+        raise InputError(f"cannot listen on {address}; something else does since a moment ago. Try again.") from None
     server.start()
     return server, port
+
+
+def try_address(host: str, port: int, key: str) -> None:
+    """Listen there for a moment: the servers themselves say less of why they cannot, or say it to standard error.
+
+    ``key`` : the setting that the port is from.
+
+    Raises
+    ------
+    InputError : it cannot be listened on; names the setting to change.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"host is {host!r}, which cannot be listened on: {why}. 127.0.0.1 is usual.") from None
+    try:
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen()
+    except OSError as error:
+        match error.errno:
+            case errno.EADDRINUSE:
+                say = f"something else does already. Choose another {key}"
+            case errno.EACCES:
+                say = f"it needs the rights of root. Choose another {key}, above 1023"
+            case errno.EADDRNOTAVAIL:
+                say = "no interface of this machine has that address. Choose another host; 127.0.0.1 is usual"
+            case _:
+                say = f"{error.strerror}. Choose another host or {key}"
+        raise InputError(f"cannot listen on {joined(host, port)}: {say}.") from None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this machine alone can reach what listens there."""
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)
 
 
 class _Token(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic for the type checker only

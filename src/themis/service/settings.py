@@ -55,6 +55,21 @@ class OthersText(Written):
     gpus: Quota = Field(default=None, description="most GPUs of each of them at once (no limit)")
 
 
+LEAST_MESSAGE, MOST_MESSAGE = 64 << 10, (2 << 30) - 1
+"""Bytes: room for every call that carries no job, and the most that gRPC takes."""
+
+
+def _message(value: object) -> int:
+    """The size of a message."""
+    try:
+        size = sizes.memory(value)
+    except sizes.Unreadable:
+        size = 0
+    if not LEAST_MESSAGE <= size <= MOST_MESSAGE:
+        raise sizes.Unreadable("memory with its unit, from 64 KiB to just below 2 GiB, such as 4 MiB")
+    return size
+
+
 Wait = Annotated[float, reads(readers.zero_or_more)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Port = Annotated[int, Field(ge=0, lt=65536)]
@@ -140,7 +155,7 @@ class ServiceText(Written):
         default=3, description="answers in a row that an agent may miss before the service bids for its app (3)"
     )
     max_agents: Annotated[int, Field(ge=1, le=4096)] = Field(default=256, description="most agents at once (256)")
-    max_message: Annotated[int, reads(sizes.memory)] = Field(
+    max_message: Annotated[int, reads(_message)] = Field(
         default=4 << 20, description="largest message of a caller (4 MiB)"
     )
     max_jobs: Count = Field(default=1000, description="most jobs of an app (1000)")

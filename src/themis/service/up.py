@@ -17,7 +17,7 @@ from pathlib import Path
 import grpc
 
 from themis.client.client import user_name
-from themis.client.home import Endpoint, make_token, owner_of, write_endpoint
+from themis.client.home import Endpoint, joined, make_token, owner_of, write_endpoint
 from themis.errors import InputError
 from themis.executors.hosts import NodeSettings
 from themis.executors.local import LocalExecutor
@@ -33,7 +33,7 @@ from themis.service.config import Config
 from themis.service.http import serve_http
 from themis.service.journal import Journal
 from themis.service.machines import find_hosts
-from themis.service.server import serve
+from themis.service.server import is_loopback, serve
 
 log = logging.getLogger("themis.service")
 
@@ -111,18 +111,23 @@ def start(home: Path, config: Config) -> Service:
     book = load_book(config.profiles, home / "profiles")
     arbiter = Arbiter(config, hosts, Journal(home / "journal.db"), executor, book=book, apart=True)
     api = Api(arbiter, home / "run", access)
-    server, port = serve(api, f"{config.host}:{config.port}", config.max_message_bytes)
+    server, port = serve(api, config.host, config.port, config.max_message_bytes)
     try:
         http = serve_http(api, config.host, config.http_port) if config.http_port >= 0 else None
     except InputError:
         server.stop(grace=None)
         raise
+    if not is_loopback(config.host):
+        log.warning(
+            "%s can be reached from other machines, and calls are not encrypted: whoever is on the way can read tokens. Listen "
+            "on 127.0.0.1, or tunnel them.", config.host,
+        )  # fmt: skip
     arbiter.start()
     if isinstance(arbiter.executor, RayExecutor):
         _await_nodes(arbiter, arbiter.executor)
     endpoint = Endpoint(
-        grpc=f"{config.host}:{port}",
-        http=f"http://{config.host}:{http.server_address[1]}" if http else "",
+        grpc=joined(config.host, port),
+        http=f"http://{joined(config.host, int(http.server_address[1]))}" if http else "",
         pid=os.getpid(),
     )
     write_endpoint(home, endpoint)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from themis.executors.program import AttemptEnded
+from themis.executors.program import ABSENT, AttemptEnded
 from themis.jobs import After, When, decide
 from themis.model.events import (
     AppCancelled,
@@ -91,6 +91,10 @@ class Upkeep:
         arbiter = self.arbiter
         entry = arbiter.journal.apps("app = ?", end.app)[0]
         failures = arbiter.journal.failures(end.job)
+        if end.cause == ABSENT and arbiter.config.engine == "local":
+            # All machines are this one, so there is none where another attempt would find it. Nodes of an engine differ.
+            self._give_up(end.job, "failed", f"cannot be started: {end.message}", now)
+            return
         if failures > entry.retries:
             how = end.message or (f"exit code {end.code}" if end.code is not None else str(end.ending))
             often = "once" if failures == 1 else f"{failures} times, at last"

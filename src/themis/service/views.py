@@ -172,6 +172,7 @@ def node_row(arbiter: Arbiter, n: int) -> pb.Node:
         name=machine.name, state=state, gpu_type=machine.gpu_type,
         gpus=machine.gpus, leased=int((holders != NONE).any(axis=1).sum()), apps=names,
         until=arbiter.epoch + s.draining[n] if n in s.draining else None, niceness=arbiter.executor.niceness(n),
+        trust=arbiter.executor.trust(n),
     )  # fmt: skip
 
 
