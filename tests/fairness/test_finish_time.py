@@ -24,6 +24,7 @@ from themis.fairness.finish_time import (
 )  # fmt: skip
 from themis.model.answers import Ask
 from themis.model.cluster import Cluster, Machine
+from themis.model.events import SpeedMeasured
 from themis.model.snapshot import Snapshot
 from themis.model.workload import App, Halving, Hyperband, Rung
 from themis.testing.builders import app, job, machines, snapshot_of, state_at
@@ -147,6 +148,17 @@ def test_waiting_app_is_finite_and_worse_than_its_worst_useful_grant() -> None:
     finish = FinishTime(snapshot)
     assert np.isfinite(finish.rho).all()
     assert (finish.left_waiting >= finish.left_worst + snapshot.lease_s).all()
+
+
+def test_rho_of_a_waiting_app_is_the_same_however_fast_the_reference_was_believed_to_be() -> None:
+    """Measured ten times as fast as believed, it needs a tenth of the time, alone as beside others."""
+    apps = [app("a", [job(6000.0, (1, 4))]), app("b", [job(6000.0)])]
+    state = state_at(machines(4), apps)
+    before = FinishTime(snapshots.take(state))
+    state.learn_speed(SpeedMeasured(model="flat", gpu_type="gpu", gpus=1, locality=0, steps_per_s=10.0))
+    after, lease = FinishTime(snapshots.take(state)), state.settings.lease_s
+    assert after.t_id == pytest.approx(before.t_id / 10)
+    assert after.left_waiting - lease == pytest.approx((before.left_waiting - lease) / 10)
 
 
 def test_worst_useful_grant_is_the_smallest_gang_spread_over_racks_on_the_slowest_type() -> None:

@@ -252,7 +252,7 @@ class FinishTime:
         """
         s = self.snapshot
         share = s.app_capacity / s.app_contention * s.app_speed
-        return s.lease_s + np.maximum(self.left_on(share, s.app_gang_max.astype(np.float64)), self.left_worst)
+        return s.lease_s + np.maximum(self.left_on(share, s.app_gang_max * s.app_speed), self.left_worst)
 
     @cached_property
     def left(self) -> Float:

@@ -1,0 +1,170 @@
+"""Training under the whole service: another user's job takes the GPUs, the arbiter decides, processes are real."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemon import PROGRAMS, QUICK, Daemon, daemon
+
+from processes import wait_until
+from themis.client import themis_pb2 as pb
+from themis.client.client import Client
+
+pytestmark = pytest.mark.slow
+SCRIPTS = Path(__file__).parents[1] / "executors" / "programs"
+SETTINGS = (*QUICK, "single_trust=true", "node_lease=30", "lease=4")
+"""Users who are none of this system; leases that a busy machine can bear."""
+STEPS = 60
+
+
+def submit(client: Client, folder: Path, text: str, user: str) -> int:
+    """The one app of a job file."""
+    file = folder / f"{user}.yaml"
+    file.write_text(text)
+    (made,) = client.submit_file(file, user, folder=folder)
+    return made.app
+
+
+def until_told(flag: Path, name: str, gpus: int) -> str:
+    """A job that ends once a file is there, and handles nothing."""
+    return f"""
+        name: {name}
+        command: [sh, -c, 'while [ ! -e {flag} ]; do sleep 0.05; done']
+        gpus: {gpus}
+        launch: machine
+        grace: 1s
+        work: 4 gpu-seconds
+    """
+
+
+def checkpoints(service: Daemon, client: Client, app: int) -> Path:
+    return service.home / "run" / "checkpoints" / f"app{app}" / f"job{client.show(app).jobs[0].id}"
+
+
+def told(client: Client, kind: str) -> list[dict[str, Any]]:
+    """The journal's records of a kind."""
+    return [json.loads(record.json) for record in client.events() if record.kind == kind]
+
+
+def preempted(job: pb.JobInfo) -> list[str]:
+    """Endings of all attempts but the last."""
+    return [attempt.ending for attempt in job.attempts[:-1]]
+
+
+def test_a_torchrun_job_shrinks_from_four_ranks_to_two_for_another_user_and_learns_the_same(tmp_path: Path) -> None:
+    """No retry is left (``retries=0``): a preemption that counted as a failure would end the app.
+
+    It promises a hundred times the steps that it does, so that the other job is worse off however long PyTorch takes to load.
+    """
+    pytest.importorskip("torch", reason="PyTorch is not installed; pip install 'themis-scheduler[torch]'")
+    torchrun = [sys.executable, "-m", "torch.distributed.run"]
+    fit = [str(SCRIPTS / "torch_fit.py"), str(STEPS)]
+    flag = tmp_path / "enough"
+    with (
+        daemon(tmp_path / "home", options=("--machines", "1x4"), settings=SETTINGS) as service,
+        service.client() as client,
+    ):
+        ada = submit(client, tmp_path, f"""
+            name: fit
+            command: {json.dumps([*torchrun, *fit, "0.2"])}
+            launch: machine
+            gpus: 2..4
+            grace: 20s
+            work: 6000 steps
+            speed: 0.05
+        """, "ada")  # fmt: skip
+        wait_until(lambda: any(r["steps"] >= 3 for r in told(client, "JobProgress")), "it trains")
+        assert client.show(ada).app.gpus == 4
+        ben = submit(client, tmp_path, until_told(flag, "other", 2), "ben")
+
+        def beside_each_other() -> bool:
+            held = [client.show(app).app.gpus for app in (ada, ben)]
+            return held == [2, 2]
+
+        wait_until(beside_each_other, "the arbiter takes two GPUs for the other job")
+        assert client.wait(ada, timeout_s=180).state == "completed", b"".join(client.logs(ada))
+        job = client.show(ada).jobs[0]
+        assert len(job.attempts) >= 2
+        assert set(preempted(job)) == {"stopped"}
+        assert not any(attempt.killed for attempt in job.attempts), "it saved within its grace"
+        assert 3 <= job.attempts[0].steps < STEPS
+        _, weights, _ = (checkpoints(service, client, ada) / "result").read_text().split()
+        # What it measured is believed, for each number of GPUs; it had promised a twentieth of a step a second.
+        assert {(r["model"], r["gpus"]) for r in told(client, "SpeedMeasured")} >= {("ada/fit", 4), ("ada/fit", 2)}
+        flag.touch()
+        assert client.wait(ben, timeout_s=60).state == "completed"
+    (tmp_path / "straight").mkdir()
+    subprocess.run(
+        [*torchrun, "--nproc-per-node", "4", *fit, "0"], check=True, capture_output=True, timeout=120,
+        env={**os.environ, "THEMIS_CHECKPOINT_DIR": str(tmp_path / "straight")},
+    )  # fmt: skip
+    _, whole, ranks = (tmp_path / "straight" / "result").read_text().split()
+    assert ranks == "4"
+    assert float(weights) == pytest.approx(float(whole), rel=1e-4), (
+        "sums over four ranks and over two round differently"
+    )
+
+
+def test_an_unmodified_script_is_preempted_for_another_user_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    flag = tmp_path / "enough"
+    with (
+        daemon(tmp_path / "home", options=("--machines", "1x1"), settings=SETTINGS) as service,
+        service.client() as client,
+    ):
+        ada = submit(client, tmp_path, f"""
+            name: plain
+            command: {json.dumps([sys.executable, str(SCRIPTS / "sigterm_only.py"), "200", "0.05"])}
+            grace: 5s
+            walltime: 10m
+        """, "ada")  # fmt: skip
+        wait_until(lambda: b"begins at 0" in b"".join(client.logs(ada)), "the script runs")
+        ben = submit(client, tmp_path, until_told(flag, "other", 1), "ben")
+        wait_until(lambda: client.show(ben).app.gpus == 1, "the arbiter takes the GPU for the other job")
+        step = int((checkpoints(service, client, ada) / "my-own-checkpoint").read_text())
+        flag.touch()
+        assert client.wait(ben, timeout_s=60).state == "completed"
+        assert client.wait(ada, timeout_s=120).state == "completed"
+        said = b"".join(client.logs(ada)).decode()
+        assert f"begins at {step}\n" in said
+        assert said.endswith("done\n")
+        assert set(preempted(client.show(ada).jobs[0])) == {"stopped"}
+
+
+def test_gpus_of_trials_that_halving_stops_serve_another_user_at_once(tmp_path: Path) -> None:
+    """Leases are an hour: whatever the other job gets, the sweep gave back by itself."""
+    flag = tmp_path / "enough"
+    settings = (*(s for s in SETTINGS if not s.startswith("lease=")), "lease=1h")
+    with (
+        daemon(tmp_path / "home", options=("--machines", "1x4"), settings=settings) as service,
+        service.client() as client,
+    ):
+        ada = submit(client, tmp_path, f"""
+            name: search
+            command: [{sys.executable}, {PROGRAMS / "curve.py"}, "{{floor}}", "100000"]
+            speed: 100
+            grace: 5s
+            sweep:
+              parameters: {{floor: [2.0, 0.1, 1.0, 0.5]}}
+              sampler: grid
+              budget: 100000 steps
+              tuner: {{kind: halving, rungs: [{{trials: 4, work: 300}}, {{trials: 2, work: 300}}, {{trials: 1, work: 99400}}]}}
+        """, "ada")  # fmt: skip
+        wait_until(lambda: client.show(ada).app.gpus == 4, "all trials run")
+        ben = submit(client, tmp_path, until_told(flag, "other", 2), "ben")
+        assert client.show(ben).app.gpus == 0
+        wait_until(lambda: client.show(ben).app.gpus == 2, "two trials have given their GPUs back")
+        trials = client.show(ada).jobs
+        assert [job.outcome for job in trials] == ["stopped", "", "stopped", ""], "the two best by their losses go on"
+        assert trials[1].until - trials[1].attempts[0].ended > 3000.0, "no lease has ended"
+        flag.touch()
+        assert client.wait(ben, timeout_s=60).state == "completed"
+        wait_until(lambda: client.show(ada).jobs[3].outcome == "stopped", "the second rung is over")
+        (left,) = (job for job in client.show(ada).jobs if not job.outcome)
+        assert left.id == trials[1].id
+        client.cancel(ada)
