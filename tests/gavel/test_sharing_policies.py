@@ -69,6 +69,20 @@ def test_sharing_shortens_the_makespan_and_lowers_the_worst_rho(policy: str) -> 
         assert paired == pytest.approx(-work / (4 * 0.8)), "four run at a time, or the longest all of the time"
 
 
+@pytest.mark.parametrize("policy", ["fifo_hetero", "sjf_hetero", "max_throughput", "min_cost", "min_cost:printed=true"])
+def test_sharing_raises_sums_of_throughputs_and_lowers_the_mean_jct(policy: str) -> None:
+    """Four of six jobs run at a time, each at 0.8 of its speed; alone two do."""
+    _, alone, slow = run(policy)
+    log, paired, fast = run(policy + ("," if ":" in policy else ":") + "sharing=true")
+    assert paired > alone * 1.2
+    if policy == "max_throughput":
+        assert (alone, paired) == (pytest.approx(2.0), pytest.approx(3.2))
+    if policy == "fifo_hetero":
+        assert (alone, paired) == (pytest.approx(6 + 5), pytest.approx(0.8 * (6 + 5 + 4 + 3)))
+    assert fast < slow
+    assert {r.seat for _, r in log if isinstance(r, Grant)} == {0, 1}
+
+
 def textbook(s: Snapshot, problem: Problem, need: Float) -> float:
     """The program with a column for every job and every pair: the largest multiple of ``need``."""
     pairs, jobs, columns = pair_rates(s, problem), problem.jobs, []
@@ -107,7 +121,7 @@ def test_policies_with_pairs_reach_the_optimum_over_all_pairs(gpus: int) -> None
     assert reached(rho * (1 + 1e-6)) >= 1.0 >= reached(rho * (1 - 1e-6))
 
 
-@pytest.mark.parametrize("policy", ["max_min_fairness", "makespan", "finish_time_fairness"])
+@pytest.mark.parametrize("policy", ["max_min_fairness", "makespan", "finish_time_fairness", "fifo_hetero", "min_cost"])
 def test_sharing_needs_to_know_types(policy: str) -> None:
     with pytest.raises(InputError, match="aware=true"):
         make_policy(f"{policy}:sharing=true,aware=false")

@@ -22,7 +22,7 @@ from scipy.sparse import coo_array
 from themis.errors import InputError, NotSolved
 from themis.gavel.dealing import deal
 from themis.gavel.problem import Need, Problem
-from themis.model.units import NONE, Float, Int
+from themis.model.units import NONE, Bool, Float, Int
 from themis.solvers.columns import ColumnProgram, Optimum
 
 GAP = 1e-9
@@ -94,10 +94,10 @@ def highest_level_paired(problem: Problem, pairs: PairRates, need: Need, ceiling
     ------
     NotSolved : columns or levels do not settle.
     """
-    coarse = _Classes.of(problem, pairs, np.zeros((problem.jobs, 0)))
+    coarse = Classes.of(problem, pairs, np.zeros((problem.jobs, 0)))
     program = _Program(problem, pairs, coarse)
     level = _settle(program, need, ceiling)
-    classes = _Classes.of(problem, pairs, alike)
+    classes = Classes.of(problem, pairs, alike)
     if len(classes.first) > len(coarse.first):
         combos, x = deal(coarse.members, program.masses(), problem.types, need(level))
         program = _Program(problem, pairs, classes, seeds=classes.columns(combos, x))
@@ -119,6 +119,41 @@ def paired_throughput(problem: Problem, pairs: PairRates, combos: Int, x: Float)
     return out
 
 
+def best_partners(
+    problem: Problem, pairs: PairRates, jobs: Int, worth: Float, price: Float, time: Float, lonely: Bool | None = None
+) -> tuple[set[tuple[int, int, int]], Float]:
+    """For each of some jobs its best partner on each type, where the two are worth more than their price.
+
+    Parameters
+    ----------
+    jobs : [R], rows of single-GPU jobs that may share. ``worth`` : [R, K], of a unit of rate. ``price`` : [K], of a GPU.
+    time : [R], price of each job's time. ``lonely`` : [R], who has no partner in itself; all by default.
+
+    Returns
+    -------
+    (place, place, type) of pairs, and [R] the largest surplus of each over its price, 0 where there is none.
+    """
+    model, found, most = pairs.model[jobs], set[tuple[int, int, int]](), np.zeros(len(jobs))
+    for k in range(problem.types):
+        may = np.flatnonzero(problem.rate[jobs, k] > 0)
+        table = pairs.rate[:, :, k]
+        for at in range(0, len(may), _BLOCK):
+            mine = may[at : at + _BLOCK]
+            forth, back = table[np.ix_(model[mine], model[may])], table[np.ix_(model[may], model[mine])].T
+            surplus = worth[mine, k][:, None] * forth + worth[may, k][None, :] * back
+            surplus -= time[mine][:, None] + time[may][None, :] + price[k]
+            surplus[(forth <= 0) | (back <= 0)] = -np.inf
+            alone = np.flatnonzero(np.ones(len(mine), dtype=bool) if lonely is None else lonely[mine])
+            surplus[alone, at + alone] = -np.inf
+            best = np.argmax(surplus, axis=1)
+            value = surplus[np.arange(len(mine)), best]
+            most[mine] = np.maximum(most[mine], value)
+            for i in np.flatnonzero(value > _WORTH_IT).tolist():
+                a, b = sorted((int(mine[i]), int(may[best[i]])))
+                found.add((a, b, k))
+    return found, most
+
+
 def _settle(program: _Program, need: Need, level: float) -> float:
     """Lower the level until it is reached: each time to where needs are worth what the prices say that there is."""
     mean = program.classes.mean
@@ -134,7 +169,7 @@ def _settle(program: _Program, need: Need, level: float) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Classes:
+class Classes:
     """Jobs that can run, grouped: ``members[c]`` are rows of jobs, ``first[c]`` one of them, ``count[c]`` how many."""
 
     members: tuple[Int, ...]
@@ -142,7 +177,7 @@ class _Classes:
     count: Float
 
     @classmethod
-    def of(cls, problem: Problem, pairs: PairRates, alike: Float) -> _Classes:
+    def of(cls, problem: Problem, pairs: PairRates, alike: Float) -> Classes:
         able = np.flatnonzero(problem.active)
         key = np.column_stack([problem.rate, problem.gpus, pairs.model, alike])[able]
         _, kind = np.unique(key, axis=0, return_inverse=True)
@@ -171,7 +206,7 @@ class _Program:
 
     problem: Problem
     pairs: PairRates
-    classes: _Classes
+    classes: Classes
     seeds: list[tuple[int, int, int]] = field(default_factory=list)
     worth: Float = field(init=False)
     program: ColumnProgram = field(init=False)
@@ -232,28 +267,14 @@ class _Program:
         Half of it on the price of the class's time, and of its partner's, would make every pair worth its price: a bound.
         """
         first = self.classes.first
-        model = np.where(self.problem.gpus[first] == 1, self.pairs.model[first], NONE)
-        some = np.flatnonzero(model >= 0)
-        found: set[tuple[int, int, int]] = set()
-        most = np.zeros(len(first))
-        for k in range(self.problem.types):
-            may = some[self.problem.rate[first[some], k] > 0]
-            table = self.pairs.rate[:, :, k]
-            for at in range(0, len(may), _BLOCK):
-                mine = may[at : at + _BLOCK]
-                forth, back = table[np.ix_(model[mine], model[may])], table[np.ix_(model[may], model[mine])].T
-                surplus = worth[mine][:, None] * forth + worth[may][None, :] * back
-                surplus -= time[mine][:, None] + time[may][None, :] + pool[self.problem.pool[k]]
-                surplus[(forth <= 0) | (back <= 0)] = -np.inf
-                lonely = self.classes.count[mine] < 2
-                surplus[np.flatnonzero(lonely), at + np.flatnonzero(lonely)] = -np.inf
-                best = np.argmax(surplus, axis=1)
-                value = surplus[np.arange(len(mine)), best]
-                most[mine] = np.maximum(most[mine], value)
-                for i in np.flatnonzero(value > _WORTH_IT).tolist():
-                    a, b = sorted((int(mine[i]), int(may[best[i]])))
-                    found.add((a, b, k))
-        return sorted(found - self.known), most
+        some = np.flatnonzero((self.problem.gpus[first] == 1) & (self.pairs.model[first] >= 0))
+        found, most = best_partners(
+            self.problem, self.pairs, first[some], np.broadcast_to(worth[some, None], (len(some), self.problem.types)),
+            pool[self.problem.pool], time[some], self.classes.count[some] < 2,
+        )  # fmt: skip
+        surplus = np.zeros(len(first))
+        surplus[some] = most
+        return sorted({(int(some[a]), int(some[b]), k) for a, b, k in found} - self.known), surplus
 
     def _add(self, columns: list[tuple[int, int, int]]) -> None:
         c = len(self.classes.first)

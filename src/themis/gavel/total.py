@@ -53,9 +53,19 @@ def in_order(problem: Problem, order: Int) -> Shares:
     ----------
     order : [J], jobs from the first to the last.
     """
-    place = np.empty(problem.jobs)
-    place[order] = np.arange(problem.jobs)
-    return best_total(problem, (problem.jobs - place)[:, None] * relative(problem))
+    return best_total(problem, precedence(order)[:, None] * relative(problem))
+
+
+def precedence(order: Int) -> Float:
+    """[J], FIFO's weights ``M - m``.
+
+    Parameters
+    ----------
+    order : [J], jobs from the first to the last.
+    """
+    weight = np.empty(len(order))
+    weight[order] = len(order) - np.arange(len(order), dtype=np.float64)
+    return weight
 
 
 def shortest_first(problem: Problem, left: Float) -> Int:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from themis.gavel.pairs import PairShares
 from themis.gavel.problem import Problem, Shares
 from themis.gavel.total import best_total, relative
 from themis.model.snapshot import Snapshot
-from themis.policies.shares import SharePolicy
+from themis.policies.sharing import PairPolicy, shared_total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaxThroughput(SharePolicy):
+class MaxThroughput(PairPolicy):
     """Maximise the sum of throughputs.
 
     Attributes
@@ -24,3 +27,7 @@ class MaxThroughput(SharePolicy):
     def allocate(self, snapshot: Snapshot, problem: Problem) -> Shares:
         """One linear program."""
         return best_total(problem, problem.rate if self.printed else relative(problem))
+
+    def paired(self, snapshot: Snapshot, problem: Problem) -> tuple[PairShares, float, float]:
+        """The same sum over jobs and pairs."""
+        return shared_total(snapshot, problem, np.ones(problem.jobs), relative=not self.printed)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from themis.errors import InputError, UnknownName
+from themis.gavel.pair_totals import cost_ratio_paired
+from themis.gavel.pairs import PairShares
 from themis.gavel.problem import Problem, Shares
 from themis.gavel.total import cost_adjusted, cost_ratio
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float
-from themis.policies.shares import SharePolicy
+from themis.policies.sharing import PairPolicy, pair_rates, shared_total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MinCost(SharePolicy):
+class MinCost(PairPolicy):
     """Maximise throughput relative to the fastest type, divided by the type's cost.
 
     Attributes
@@ -31,19 +34,39 @@ class MinCost(SharePolicy):
     prices: dict[str, float] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "prices", dict(map(_price, filter(None, self.cost.split("/")))))
+        PairPolicy.__post_init__(self)
+        object.__setattr__(self, "prices", read_prices(self.cost))
 
     def allocate(self, snapshot: Snapshot, problem: Problem) -> Shares:
         """One linear program, or a few for the ratio."""
-        return self.cheapest(snapshot, problem, None)
+        cost = costs(self.prices, snapshot)
+        return cost_ratio(problem, cost) if self.printed else cost_adjusted(problem, cost)
 
-    def cheapest(self, snapshot: Snapshot, problem: Problem, least: Float | None) -> Shares:
-        """The policy's objective with throughputs that must be met."""
-        for name in self.prices:
-            if name not in snapshot.gpu_types:
-                raise UnknownName("GPU type in cost", name, snapshot.gpu_types)
-        cost = np.array([self.prices.get(name, 1.0) for name in snapshot.gpu_types])
-        return cost_ratio(problem, cost, least) if self.printed else cost_adjusted(problem, cost, least)
+    def paired(self, snapshot: Snapshot, problem: Problem) -> tuple[PairShares, float, float]:
+        """The same over jobs and pairs."""
+        cost = costs(self.prices, snapshot)
+        if not self.printed:
+            return shared_total(snapshot, problem, np.ones(problem.jobs), cost)
+        found, ratio = cost_ratio_paired(problem, pair_rates(snapshot, problem), cost)
+        return found, ratio, ratio
+
+
+def costs(prices: Mapping[str, float], snapshot: Snapshot) -> Float:
+    """[K], of a GPU of each type; 1 where none is given.
+
+    Raises
+    ------
+    UnknownName : a price of a type that the cluster lacks.
+    """
+    for name in prices:
+        if name not in snapshot.gpu_types:
+            raise UnknownName("GPU type in cost", name, snapshot.gpu_types)
+    return np.array([prices.get(name, 1.0) for name in snapshot.gpu_types])
+
+
+def read_prices(text: str) -> dict[str, float]:
+    """Prices by GPU type, as in ``V100=2.48/K80=0.45``."""
+    return dict(map(_price, filter(None, text.split("/"))))
 
 
 def _price(text: str) -> tuple[str, float]:

@@ -7,20 +7,34 @@ round before their deadline.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from themis.gavel.problem import Problem, Shares
-from themis.gavel.total import keep_deadlines
+from themis.gavel.total import cost_adjusted, cost_ratio, keep_deadlines
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float, Seconds
-from themis.policies.min_cost import MinCost
+from themis.policies.min_cost import costs, read_prices
+from themis.policies.shares import SharePolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MinCostSlo(MinCost):
-    """Maximise throughput per cost while jobs keep their deadlines."""
+class MinCostSlo(SharePolicy):
+    """Maximise throughput per cost while jobs keep their deadlines.
+
+    Attributes
+    ----------
+    cost, printed, spare : as of ``min_cost``.
+    """
+
+    cost: str = ""
+    printed: bool = False
+    spare: bool = False
+    prices: dict[str, float] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prices", read_prices(self.cost))
 
     def allocate(self, snapshot: Snapshot, problem: Problem) -> Shares:
         """Which deadlines first, then the objective."""
@@ -30,7 +44,8 @@ class MinCostSlo(MinCost):
         required = np.where(required <= problem.fastest, np.maximum(required, early), required)
         kept = keep_deadlines(problem, required).kept
         # Deadlines that only just fit are met but for a billionth, lest rounding make the program infeasible.
-        found = self.cheapest(snapshot, problem, np.where(kept, required * (1 - 1e-9), 0.0))
+        cheapest, least = cost_ratio if self.printed else cost_adjusted, np.where(kept, required * (1 - 1e-9), 0.0)
+        found = cheapest(problem, costs(self.prices, snapshot), least)
         return replace(found, late=(required > 0) & ~kept)
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from themis.errors import InputError
-from themis.gavel.pairs import PairRates, PairShares, highest_level_paired
+from themis.gavel.pair_totals import best_total_paired
+from themis.gavel.pairs import PairRates, PairShares, highest_level_paired, paired_throughput
 from themis.gavel.problem import Need, Problem
 from themis.model.answers import Proof, Solved, TimeShare
 from themis.model.snapshot import Snapshot
@@ -64,6 +65,22 @@ def pair_rates(s: Snapshot, problem: Problem) -> PairRates:
             rate[row[one], row[other], k] = share * s.speeds.scale[one, k, 1]
     rate = np.where((rate > 0) & (rate.transpose(1, 0, 2) > 0), rate, 0.0)
     return PairRates(model=np.where(problem.gpus == 1, model.reshape(-1), NONE), rate=rate)
+
+
+def shared_total(
+    s: Snapshot, problem: Problem, weight: Float, cost: Float | None = None, *, relative: bool = True
+) -> tuple[PairShares, float, float]:
+    """The largest sum of weighted throughputs over jobs and pairs: shares, objective, its bound.
+
+    Parameters
+    ----------
+    weight : [J]. ``cost`` : [K], divides throughputs on a type. ``relative`` : throughputs are counted by the fastest type's.
+    """
+    pairs = pair_rates(s, problem)
+    worth = weight / np.where(problem.active, problem.fastest, 1.0) if relative else weight
+    found = best_total_paired(problem, pairs, worth, cost)
+    per_cost = found.x if cost is None else found.x / cost
+    return found, float(worth @ paired_throughput(problem, pairs, found.combos, per_cost)), found.bound
 
 
 def shared_level(s: Snapshot, problem: Problem, unit: Float) -> PairShares:
