@@ -16,7 +16,7 @@ from themis.core.state import State
 from themis.core.tables import RUNNING
 from themis.errors import InvariantBroken
 from themis.model.answers import Answer, GpuGrant, RoundPlan, TimeShare
-from themis.model.units import NONE, Int, Seconds
+from themis.model.units import NONE, Bool, Int, Seconds
 from themis.placement.packing import Counts
 
 _gpus = itemgetter(1)
@@ -98,19 +98,21 @@ def _time_shared(s: State, answer: TimeShare, offer: Offer, spare: bool) -> list
         free[k] -= gpus
     out = _large_first(out)
     if spare and any(free):
-        busy = {j for c, _ in picked for j in combos[c].tolist()}
-        out += _on_spare(s, answer, offer, free, busy, until)
+        out += _on_spare(s, answer, offer, free, combos[rows], until)
     return out
 
 
-def _on_spare(s: State, answer: TimeShare, offer: Offer, free: list[int], busy: set[int], until: Seconds) -> list[Gang]:
+def _on_spare(s: State, answer: TimeShare, offer: Offer, free: list[int], busy: Int, until: Seconds) -> list[Gang]:
     """GPUs left, [K], go to jobs that wait, each on its fastest type; no share is charged.
 
     First to those who have no share yet, then to those whose lease ends now, who need not start again, then by arrival.
     """
     t, rows = s.jobs, offer.waiting()
-    rows = rows[~np.isin(rows, list(busy))]
-    standing, shares = t.status[rows] == RUNNING, np.isin(rows, answer.combos[(answer.x > 0).any(axis=1)])
+    rows = rows[~_among(rows, t.size, busy)]
+    if not len(rows):
+        return []
+    standing = t.status[rows] == RUNNING
+    shares = _among(rows, t.size, answer.combos[(answer.x > 0).any(axis=1)])
     order = np.lexsort((~standing, shares))
     if until - s.now <= s.settings.container_s:
         # Nobody else would get to train before the round's end.
@@ -127,6 +129,14 @@ def _on_spare(s: State, answer: TimeShare, offer: Offer, free: list[int], busy: 
             room[k] -= gpus[k]
         rows, may, least = rows[1:], may[1:], least[1:]
     return _large_first(out)
+
+
+def _among(rows: Int, jobs: int, others: Int) -> Bool:
+    """Which of these jobs are among the others, who may be nobody (-1); a table of all is faster than sorting both."""
+    there = np.zeros(jobs + 1, dtype=bool)
+    there[others] = True
+    out: Bool = there[rows]
+    return out
 
 
 def _may_share(s: State, jobs: Int, gpu_type: int, gpus: int) -> bool:
