@@ -346,7 +346,8 @@ def agents(count: int) -> None:
 
 
 def _attend(client: Client, app: int) -> None:
-    with suppress(Unavailable):
+    # On a busy machine it may hear only after its connection was closed that the service has ended.
+    with suppress(Unavailable, ValueError):
         Agent(client, app).run()
 
 

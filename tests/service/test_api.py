@@ -15,6 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import grpc
@@ -72,6 +73,9 @@ def test_every_method_is_served_and_every_message_is_documented_by_its_package()
 
     assert all(callable(getattr(Api, name, None)) for name in METHODS)
     assert pb.DESCRIPTOR.package == "themis.v1"
+    lines = [line.strip() for line in (SOURCE / "themis/client/themis.proto").read_text().splitlines()]
+    bare = [line for before, line in pairwise(lines) if line.startswith("rpc ") and not before.startswith("//")]
+    assert bare == [], "whoever writes a client in another language reads this file"
 
 
 # ---- a service ---------------------------------------------------------------------------------------------------------

@@ -378,8 +378,6 @@ def run_rank(task: dict[str, Any], env: dict[str, str], parent: int, barrier: in
         with contextlib.suppress(OSError):
             cause = "absent" if isinstance(error, Absent) else "not_started"
             os.write(said, f"{cause}:{error}".encode()[:4000])
-        with contextlib.suppress(OSError):
-            os.write(2, f"themis: cannot start: {error}\n".encode())
         os._exit(NOT_RUN)
 
 
