@@ -33,9 +33,10 @@ from themis.gavel.finish_time import Progress, finish_time_fairness, needed
 from themis.gavel.hierarchy import Entity, Rule, hierarchical
 from themis.gavel.makespan import min_makespan
 from themis.gavel.max_min import max_min, max_min_water_filling, normalised_unit
+from themis.gavel.pair_totals import best_total_paired
 from themis.gavel.pairs import PairRates, PairShares, highest_level_paired
 from themis.gavel.problem import Need, Problem
-from themis.gavel.total import best_total, cost_adjusted, in_order, relative
+from themis.gavel.total import best_total, cost_adjusted, in_order, precedence, relative
 from themis.model.units import Float, Int
 
 TABLE = Path(os.environ.get("THEMIS_DATA", Path(__file__).parents[2] / "shared" / "data")) / "gavel" / "tables"
@@ -256,6 +257,13 @@ def space_sharing(sizes: list[int]) -> None:
         rho = float(p.rho(found.throughput).max())
         without = finish_time_fairness(i.problem, p, np.ones(jobs), fill=False).objective
         _print_pairs(jobs, "finish_time", seconds, rho * found.bound - 1, found.columns, 1 - rho / without)
+        for goal, weight in (("fifo", precedence(np.arange(jobs))), ("total", np.ones(jobs))):
+            worth = weight / i.problem.fastest
+            total = partial(best_total_paired, i.problem, i.pairs, worth)
+            found, seconds = total(), timed(total, 3)
+            value = float(worth @ found.throughput)
+            alone = best_total(i.problem, weight[:, None] * relative(i.problem)).objective
+            _print_pairs(jobs, goal, seconds, found.bound / value - 1, found.columns, value / alone - 1)
 
 
 def _paired(i: Instance, need: Need, ceiling: float, alike: Float) -> tuple[PairShares, float]:
@@ -267,7 +275,7 @@ def _paired(i: Instance, need: Need, ceiling: float, alike: Float) -> tuple[Pair
 def _print_pairs(jobs: int, goal: str, seconds: float, gap: float, columns: int, gain: float) -> None:
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(
-        f"| {jobs:,} | {jobs * (jobs - 1) // 2:,} | {goal} | {seconds:.2f} | {gap:.0e} | {columns:,} | {gain:.1%} | {memory:.0f} |",
+        f"| {jobs:,} | {jobs * (jobs - 1) // 2:,} | {goal} | {seconds:.2f} | {abs(gap):.0e} | {columns:,} | {gain:.1%} | {memory:.0f} |",
         flush=True,
     )
 

@@ -15,7 +15,7 @@ from themis.model.workload import App
 from themis.policies.api import Workbench, make_policy
 from themis.profiles.speed import ProfileBook, linear
 from themis.testing.builders import app, job, machines, snapshot_of
-from themis.testing.policies import check_policy
+from themis.testing.policies import check_policy, check_run
 
 PAPER_BOOK = ProfileBook.of(
     [
@@ -122,6 +122,17 @@ def test_costs_of_types_that_the_cluster_lacks_are_refused() -> None:
 @pytest.mark.parametrize("name", ["max_min_water_filling", "finish_time_fairness", "fifo_hetero", "min_cost"])
 def test_agnostic_forms_conform(name: str) -> None:
     check_policy(lambda: make_policy(f"{name}:aware=false"), seeds=(2,))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    ["max_min_fairness", "finish_time_fairness", "makespan", "fifo_hetero", "sjf_hetero", "max_throughput", "min_cost"],
+)
+def test_forms_with_space_sharing_conform(name: str) -> None:
+    make = lambda: make_policy(f"{name}:sharing=true")  # noqa: E731
+    check_policy(make, seeds=(2,), beside=0.7)
+    assert any("seat=1" in record for _, record in check_run(make, 2, beside=0.7)), "no two jobs shared a GPU"
 
 
 def test_random_packing_pairs_jobs_only_where_more_is_wanted_than_there_is() -> None:

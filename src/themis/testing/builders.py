@@ -26,7 +26,7 @@ from themis.model.workload import (
     Workload,
 )  # fmt: skip
 from themis.policies.api import Policy
-from themis.profiles.speed import ProfileBook, linear
+from themis.profiles.speed import ANY_TYPE, ProfileBook, linear
 from themis.sim.runner import Outage, Simulation
 
 BOOK = ProfileBook.of(
@@ -37,6 +37,15 @@ BOOK = ProfileBook.of(
     ]
 )
 """One second per step on one GPU; ``flat`` never slows down, ``chatty`` does across machines."""
+
+
+def shared_book(share: float) -> ProfileBook:
+    """The same models, each of which keeps this share of its speed beside any other on one GPU."""
+    names = tuple(BOOK.profiles)
+    return ProfileBook.of(
+        replace(BOOK.get(name), beside={(ANY_TYPE, 0, other, 0): share for other in names}) for name in names
+    )
+
 
 NO_OVERHEAD = Settings(container_s=0.0, validate=True)
 
@@ -135,18 +144,20 @@ def _random_app(rng: np.random.Generator, i: int, arrival: Seconds, largest: int
 
 
 def random_simulation(
-    policy: Policy, seed: int, *, name: str = "policy", failures: bool = True, mixed: bool = False
+    policy: Policy, seed: int, *, name: str = "policy", failures: bool = True, mixed: bool = False, beside: float = 0.0
 ) -> Simulation:
     """A simulation of a random workload on a small, uneven cluster, with failures, every invariant checked.
 
     ``mixed``: machines of two types, with jobs that may use one of them only or could use more GPUs than either has.
+    ``beside``: share of its speed that any job keeps beside another on one GPU; 0: none can share.
     """
+    book = shared_book(beside) if beside else BOOK
     cluster, workload = machines(4, 4, 2, 2, 1, 1, per_rack=3), random_workload(seed)
     if mixed:
         cluster, workload = _two_types(cluster), _choosy(workload)
     broken = (Outage(time=1500.0, machine=0, lasts=900.0), Outage(time=2222.0, machine=4, lasts=5000.0))
     return Simulation(
-        workload=workload, cluster=cluster, book=BOOK, policy_name=name, policy=policy,
+        workload=workload, cluster=cluster, book=book, policy_name=name, policy=policy,
         settings=Settings(lease_s=300.0, tick_s=30.0, seed=seed, validate=True), outages=broken if failures else (),
     )  # fmt: skip
 

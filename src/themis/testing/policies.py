@@ -33,18 +33,23 @@ from themis.tuning.agent import Agents, Row, answer_ask
 MakePolicy = Callable[[], Policy]
 
 
-def check_policy(make: MakePolicy, seeds: Sequence[int] = (0, 1, 2)) -> None:
+def check_policy(make: MakePolicy, seeds: Sequence[int] = (0, 1, 2), *, beside: float = 0.0) -> None:
     """All checks, on the states that random runs go through.
+
+    Parameters
+    ----------
+    beside : share of its speed that a job keeps beside another on one GPU, for policies that place two on one; 0: none can.
 
     Raises
     ------
     AssertionError : with what was expected and what the policy did.
     """
     for seed in seeds:
-        log = check_run(make, seed)
-        assert log == check_run(make, seed, drop=True), "dropping the workbench changed the log; keep no state in it"
-        check_run(make, seed, mixed=True)
-    for snapshot in sample_snapshots(make, seeds[0]):
+        log = check_run(make, seed, beside=beside)
+        dropped = check_run(make, seed, drop=True, beside=beside)
+        assert log == dropped, "dropping the workbench changed the log; keep no state in it"
+        check_run(make, seed, mixed=True, beside=beside)
+    for snapshot in sample_snapshots(make, seeds[0], beside=beside):
         check_pure(make(), snapshot)
         check_relabelling(make(), snapshot)
         if make().pace.round_s is None:
@@ -53,13 +58,15 @@ def check_policy(make: MakePolicy, seeds: Sequence[int] = (0, 1, 2)) -> None:
             check_work_conserving(make(), snapshot)
 
 
-def check_run(make: MakePolicy, seed: int, *, drop: bool = False, mixed: bool = False) -> list[tuple[Seconds, str]]:
+def check_run(
+    make: MakePolicy, seed: int, *, drop: bool = False, mixed: bool = False, beside: float = 0.0
+) -> list[tuple[Seconds, str]]:
     """A run with failures ends, every answer is valid, no app is lost, no GPU leased twice; returns its log as text.
 
     ``mixed`` : on GPUs of two types.
     """
     rng = np.random.default_rng(seed)
-    simulation = random_simulation(_Checked(make()), seed, mixed=mixed)
+    simulation = random_simulation(_Checked(make()), seed, mixed=mixed, beside=beside)
     log: list[tuple[Seconds, Record]] = []
     simulation.run(
         lambda time, record: log.append((time, record)), drop_bench=lambda: drop and bool(rng.random() < 0.3)
@@ -72,10 +79,10 @@ def check_run(make: MakePolicy, seed: int, *, drop: bool = False, mixed: bool = 
     return [(time, repr(record)) for time, record in log if type(record).__name__ not in ("Header", "Allocated")]
 
 
-def sample_snapshots(make: MakePolicy, seed: int, every: int = 7) -> Iterator[Snapshot]:
+def sample_snapshots(make: MakePolicy, seed: int, every: int = 7, *, beside: float = 0.0) -> Iterator[Snapshot]:
     """Snapshots on which the policy decided in a random run."""
     checked = _Checked(make())
-    random_simulation(checked, seed).run()
+    random_simulation(checked, seed, beside=beside).run()
     yield from checked.seen[::every]
 
 
