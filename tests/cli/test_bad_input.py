@@ -178,3 +178,9 @@ def test_gpus_of_a_command_that_make_no_sense_are_refused_before_it_is_submitted
     ended = themis("run", "--gpus", gpus, "--", "true")
     assert ended.code == 2
     assert "expected a number such as 2, or a range such as 1..4" in ended.err
+
+
+@pytest.mark.parametrize("weight", ["0", "-1", "nan"])
+def test_a_weight_that_is_none_is_not_taken_for_the_default(themis: Command, weight: str) -> None:
+    ended = themis("run", "--weight", weight, "--", "true")
+    assert (ended.code, f"--weight is {weight}, expected a number above 0" in ended.err) == (2, True)

@@ -9,6 +9,7 @@ from job_texts import job
 
 from themis.jobs import build, programs_of
 from themis.jobs.build import PRIOR_S
+from themis.jobs.readers import NAMED
 from themis.model.units import Locality
 from themis.profiles.models import DEFAULT_BOOK
 
@@ -85,6 +86,12 @@ def test_jobs_of_an_array_are_told_apart() -> None:
     assert [p.checkpoint_dir for p in built.programs] == ["/work/saved/2", "/work/saved/5"]
     assert built.spec.at_once == 1
     assert programs_of({"a": built})(built.app, 1) is built.programs[1]
+
+
+def test_jobs_of_an_app_with_the_longest_name_have_names_that_the_service_takes() -> None:
+    names = [j.name for j in build(job("array: 98-101", f"name: {'a' * 64}\ncommand: x\n"), user="u").app.jobs]
+    assert all(NAMED.fullmatch(name) for name in names)
+    assert [name[-4:] for name in names] == ["a-98", "a-99", "-100", "-101"]
 
 
 def test_trials_never_share_a_checkpoint_folder() -> None:

@@ -76,6 +76,7 @@ def test_an_unknown_key_is_told_with_what_was_meant(wrong: str, right: str) -> N
         ("name: !!python/object:os.system a", "it has the tag"),
         ("name: a\ncommand: x\n---\nname: a\ncommand: y", "which the document of line 1 has already"),
         ("name: a b\ncommand: x", "expected a name of letters"),
+        (f"name: {'a' * 65}\ncommand: x", "at most 64 characters"),
         ("name: a\ncommand: 'x", "not valid YAML"),
         ("name: a\ncommand: x 'y", "with its quotes closed"),
         ("name: a\ncommand: []", "expected a program and its arguments"),

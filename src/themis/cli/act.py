@@ -56,6 +56,8 @@ def run(
     Example: [cyan]themis run --gpus 2 -- python train.py --epochs 9[/cyan]
     """
     wanted = _gpus(gpus)
+    if not weight > 0:
+        raise InputError(f"--weight is {weight:g}, expected a number above 0.")
     values = dict(_variable(text) for text in env)
     more: dict[str, Any] = {"launch": launch, "weight": weight, "user": user}
     more |= {"retries": retries} if retries is not None else {}

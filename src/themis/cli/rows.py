@@ -187,7 +187,8 @@ def why_now(found: Any) -> list[str]:
     lines = [f"{found.code}: {found.sentence}"]
     if found.position:
         rho = f", rho {found.rho:.2f}" if found.HasField("rho") else ""
-        lines.append(f"It is number {found.position} of {found.of} apps that want GPUs, worst off first{rho}.")
+        order = "those without any first, then the worst off"
+        lines.append(f"It is number {found.position} of {found.of} apps that want GPUs ({order}){rho}.")
         lines += [f"  ahead: app {a.app}, {a.name} of {a.user}, rho {a.rho:.2f}" for a in found.ahead[:5]]
         lines += [f"  ahead: {found.position - 6} more"] if found.position > 6 else []
     if found.HasField("start_median"):

@@ -21,6 +21,7 @@ import numpy as np
 
 from themis.executors.program import Program, Programs
 from themis.jobs.place import parameter_env, place
+from themis.jobs.readers import LONGEST_NAME
 from themis.jobs.spec import Submission, Trial
 from themis.model.units import Float, Seconds
 from themis.model.workload import App, Job, Regime
@@ -69,7 +70,7 @@ def build(
     several = spec.kind != "job"
     jobs = tuple(
         Job(
-            name=f"{name}-{trial.index}" if several else name, model=estimate.model, gpu_types=spec.gpu_types,
+            name=_job_name(name, trial) if several else name, model=estimate.model, gpu_types=spec.gpu_types,
             regimes=spec.regimes or (Regime(steps=estimate.steps, batch=spec.hints.batch),), dynamic=spec.dynamic,
             gpus_min=spec.gpus_min, gpus_max=spec.gpus_max,
         )
@@ -81,6 +82,12 @@ def build(
         app=App(name=name, user=user, arrival=arrival, jobs=jobs, tuner=spec.tuner, deadline=deadline),
         programs=tuple(_program(spec, trial, system_user, estimate.own) for trial in spec.trials),
     )  # fmt: skip
+
+
+def _job_name(name: str, trial: Trial) -> str:
+    """The app's name, cut where it is long, and the job's number."""
+    number = f"-{trial.index}"
+    return name[: LONGEST_NAME - len(number)] + number
 
 
 def programs_of(built: dict[str, Built]) -> Programs:

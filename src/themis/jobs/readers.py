@@ -14,8 +14,12 @@ from themis.jobs.faults import did_you_mean, short
 from themis.jobs.sizes import Unreadable
 from themis.jobs.spec import After, When
 
-NAME = "a name of letters, digits, '.', '_' and '-' that begins with a letter or digit, at most 100 characters"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+LONGEST_NAME = 64
+NAME = (
+    f"a name of letters, digits, '.', '_' and '-' that begins with a letter or digit, at most {LONGEST_NAME} characters"
+)
+NAMED = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
+"""Of apps, users and groups, in files and over the API alike."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 RESERVED = ("index", "name")
@@ -24,7 +28,7 @@ RESERVED = ("index", "name")
 
 def name(value: object) -> str:
     """A name of an app, user or group."""
-    if not isinstance(value, str) or not _NAME.fullmatch(value):
+    if not isinstance(value, str) or not NAMED.fullmatch(value):
         raise Unreadable(NAME)
     return value
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import re
 import secrets
 import threading
 import time
@@ -17,8 +16,9 @@ from pathlib import Path
 
 from themis.client.home import write_private
 from themis.errors import InputError, UnknownName
+from themis.jobs.readers import NAMED
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+NAME = NAMED
 """Of users, apps and jobs: what a file name, a table and a shell bear."""
 WORDS = "1 to 64 letters, digits, dots, dashes or underscores, the first a letter or digit"
 

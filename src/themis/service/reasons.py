@@ -75,10 +75,11 @@ class Reason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Where an app stands: ``position`` among ``of`` apps that want GPUs (0: it wants none), worst off first.
+    """Where an app stands.
 
     Attributes
     ----------
+    position : among ``of`` apps that want GPUs, those without any first, then the worst off; 0: it wants none.
     rho : its finish-time fairness if things went on as they are. ``ahead`` : (app, rho) of those before it.
     """
 
