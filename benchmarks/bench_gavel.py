@@ -273,9 +273,9 @@ def _paired(i: Instance, need: Need, ceiling: float, alike: Float) -> tuple[Pair
 
 
 def _print_pairs(jobs: int, goal: str, seconds: float, gap: float, columns: int, gain: float) -> None:
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    gap, memory = abs(gap), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(
-        f"| {jobs:,} | {jobs * (jobs - 1) // 2:,} | {goal} | {seconds:.2f} | {abs(gap):.0e} | {columns:,} | {gain:.1%} | {memory:.0f} |",
+        f"| {jobs:,} | {jobs * (jobs - 1) // 2:,} | {goal} | {seconds:.2f} | {gap:.0e} | {columns:,} | {gain:.1%} | {memory:.0f} |",
         flush=True,
     )
 
