@@ -133,6 +133,8 @@ def jct_claims(size: Size, run: Measure) -> list[Claim]:
         "finish_time_fairness:aware=false", "finish_time_fairness")  # fmt: skip
     add("7.3", "FIFO, single GPUs: mean JCT, agnostic over aware", "2.7x", single, size.single,
         "fifo_hetero:aware=false", "fifo_hetero")  # fmt: skip
+    add("7.3", "FIFO, single GPUs: mean JCT, agnostic over aware with space sharing", "3.8x", single, size.single,
+        "fifo_hetero:aware=false", "fifo_hetero:sharing=true")  # fmt: skip
     return out
 
 

@@ -121,6 +121,17 @@ def test_policies_with_pairs_reach_the_optimum_over_all_pairs(gpus: int) -> None
     assert reached(rho * (1 + 1e-6)) >= 1.0 >= reached(rho * (1 - 1e-6))
 
 
+def test_models_that_nobody_measured_beside_another_take_no_room() -> None:
+    """Forty models of forty jobs, two of which may share: the table of pairs is of two."""
+    book = BOOK.with_profiles(linear(f"m{i}", 1.0) for i in range(38))
+    names = ["one", "two", *(f"m{i}" for i in range(38))]
+    s = snapshots.take(state_at(machines(4), [app(n, [job(900.0, model=n)]) for n in names], now=0.0, book=book))
+    pairs = pair_rates(s, problem_of(s))
+    assert pairs.rate.shape == (2, 2, 1)
+    assert sorted(pairs.model.tolist()) == [-1] * 38 + [0, 1]
+    assert pairs.rate == pytest.approx(0.8)
+
+
 @pytest.mark.parametrize("policy", ["max_min_fairness", "makespan", "finish_time_fairness", "fifo_hetero", "min_cost"])
 def test_sharing_needs_to_know_types(policy: str) -> None:
     with pytest.raises(InputError, match="aware=true"):

@@ -56,15 +56,21 @@ class PairPolicy(SharePolicy):
 
 
 def pair_rates(s: Snapshot, problem: Problem) -> PairRates:
-    """Rates of configurations beside each other, in the problem's reference GPUs; gangs never share."""
-    configs, model = np.unique(s.job_config, return_inverse=True)
-    row = {int(c): m for m, c in enumerate(configs)}
+    """Rates of configurations beside each other, in the problem's reference GPUs; gangs, and those without a pair, never share."""
+    here = set(s.job_config.tolist())
+    known = [
+        (one, other, k, share) for (one, other, k), share in s.speeds.beside.items() if one in here and other in here
+    ]
+    # A row for each configuration that is in some pair: models that nobody measured beside another take no room.
+    configs = sorted({one for one, *_ in known} & {other for _, other, *_ in known})
+    row = {c: m for m, c in enumerate(configs)}
     rate = np.zeros((len(configs), len(configs), problem.types))
-    for (one, other, k), share in s.speeds.beside.items():
+    for one, other, k, share in known:
         if one in row and other in row:
             rate[row[one], row[other], k] = share * s.speeds.scale[one, k, 1]
     rate = np.where((rate > 0) & (rate.transpose(1, 0, 2) > 0), rate, 0.0)
-    return PairRates(model=np.where(problem.gpus == 1, model.reshape(-1), NONE), rate=rate)
+    model = np.array([row.get(c, NONE) for c in s.job_config.tolist()], dtype=np.int64)
+    return PairRates(model=np.where(problem.gpus == 1, model, NONE), rate=rate)
 
 
 def shared_total(
