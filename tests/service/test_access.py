@@ -210,8 +210,14 @@ def test_a_removed_user_is_refused_at_once_on_both_ports(service: Service, owner
 
     assert status() == 200
     assert [user.user for user in owner.users()] == ["bob"]
+    follows = bob.events(follow=True)
+    next(follows)
     owner.remove_user("bob")
     assert status() == 401
+    owner.cancel(owner.run(["true"]).app)
+    # What was on its way is still heard, and nothing after that.
+    with pytest.raises(InputError, match="lacks a valid token"):
+        list(follows)
     with pytest.raises(InputError, match="lacks a valid token"):
         bob.info()
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from themis.client.home import write_private
-from themis.errors import InputError, UnknownName
+from themis.errors import InputError, ThemisError, UnknownName
 from themis.jobs.readers import NAMED
 
 NAME = NAMED
@@ -25,6 +25,10 @@ WORDS = "1 to 64 letters, digits, dots, dashes or underscores, the first a lette
 
 class Forbidden(InputError):
     """The caller may not do this."""
+
+
+class NoToken(ThemisError):
+    """Nobody known calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

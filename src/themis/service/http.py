@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from themis.client.home import joined
 from themis.errors import InputError, ThemisError, UnknownName
-from themis.service.access import Forbidden
+from themis.service.access import Forbidden, NoToken
 from themis.service.api import Api
 from themis.service.arbiter import Closed
 from themis.service.pages import PAGES, find
@@ -97,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
         if page is None or not page.public:
             caller = api.access.caller(self.headers.get("Authorization", ""))
             if caller is None:
-                raise _NoToken("this request lacks a valid token of the arbiter; see the file token in its home.")
+                raise NoToken("this request lacks a valid token of the arbiter; see the file token in its home.")
             api = api.by(caller)
         if page is None:
             raise UnknownName("page", url.path[:100], [page.path for page in PAGES])
@@ -127,13 +127,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Requests are no news."""
 
 
-class _NoToken(ThemisError):
-    """Nobody known calls."""
-
-
 def _status(error: Exception) -> int:
     match error:
-        case _NoToken():
+        case NoToken():
             return 401
         case Closed():
             return 503

@@ -16,7 +16,7 @@ import grpc
 from themis.client.channel import METHODS, SERVICE, to_bytes
 from themis.client.home import joined
 from themis.errors import InputError, ThemisError, UnknownName
-from themis.service.access import Access, Caller, Forbidden
+from themis.service.access import Access, Caller, Forbidden, NoToken
 from themis.service.agents import TooLate
 from themis.service.api import WORKERS, Api
 from themis.service.arbiter import Closed
@@ -118,7 +118,7 @@ def _handler(api: Api, name: str) -> Any:
     def by(context: grpc.ServicerContext) -> Callable[..., Any]:
         caller = _caller(api.access, context.invocation_metadata())
         if caller is None:  # removed since the call came in
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, NO_TOKEN)
+            raise NoToken(NO_TOKEN)
         do: Callable[..., Any] = getattr(api.by(caller), name)
         return do
 
@@ -130,7 +130,10 @@ def _handler(api: Api, name: str) -> Any:
         gone = threading.Event()
         context.add_callback(gone.set)  # a stream that has nothing to say would not notice otherwise
         with _Status(context, name):
-            yield from by(context)(request, gone)
+            for message in by(context)(request, gone):
+                if _caller(api.access, context.invocation_metadata()) is None:  # removed while it followed
+                    raise NoToken(NO_TOKEN)
+                yield message
 
     if method.stream:
         return grpc.unary_stream_rpc_method_handler(many, method.read, to_bytes)
@@ -162,6 +165,8 @@ def code_of(error: ThemisError) -> grpc.StatusCode:
     """The status code of an error."""
     code = grpc.StatusCode
     match error:
+        case NoToken():
+            return code.UNAUTHENTICATED
         case Closed():
             return code.UNAVAILABLE
         case Limit():

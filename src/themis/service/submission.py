@@ -103,7 +103,10 @@ def read_app(request: pb.SubmitRequest, now: Seconds, config: Config, gpus: int)
         if not NAME.fullmatch(name):
             raise InputError(f"the name of the {what} is {name[:100]!r}, expected {WORDS}.")
     if len(request.jobs) > config.max_jobs:
-        raise Limit(f"app {request.name!r} has {len(request.jobs)} jobs, this arbiter takes {config.max_jobs}.")
+        raise Limit(
+            f"app {request.name!r} has {len(request.jobs)} jobs, this arbiter takes {config.max_jobs} (max_jobs); make several "
+            "apps of them."
+        )
     weight = _within("weight", request.weight or 1.0, 1e-9, 1e9)
     deadline = (
         now + _within("deadline_s", request.deadline_s, 0.0, LONGEST_S) if request.HasField("deadline_s") else None
@@ -173,13 +176,19 @@ def _check_room(arbiter: Arbiter, user: str) -> None:
     config, t = arbiter.config, arbiter.state.apps
     active = t.active[: t.size] == 1
     if (there := int(active.sum())) >= config.max_apps:
-        raise Limit(f"{there} apps are queued or running, this arbiter takes {config.max_apps}; try again later.")
+        raise Limit(
+            f"{there} apps are queued or running, this arbiter takes {config.max_apps} (max_apps); try again later."
+        )
     mine = int((active & (t.user[: t.size] == arbiter.state.users.get(user, -1))).sum())
     if mine >= config.max_apps_per_user:
-        raise Limit(f"user {user!r} has {mine} apps queued or running, the limit is {config.max_apps_per_user}.")
+        raise Limit(
+            f"user {user!r} has {mine} apps queued or running, the limit is {config.max_apps_per_user} (max_apps_per_user); try "
+            "again when one is over."
+        )
     if arbiter.journal.submissions(user, arbiter.instant - 3600.0) >= config.max_submissions:
         raise Limit(
-            f"user {user!r} submitted {config.max_submissions} apps in the last hour, the limit; try again later."
+            f"user {user!r} submitted {config.max_submissions} apps in the last hour, the limit (max_submissions); try again "
+            "later."
         )
 
 
