@@ -53,6 +53,13 @@ def test_pytorch_goes_on_exactly_with_shuffled_data_and_dropout(tmp_path: Path, 
     assert torch.equal(fit(tmp_path / "cut"), whole)
 
 
+def test_a_loss_of_several_values_is_told_where_it_is_reported() -> None:
+    run = Run(world=World())
+    run.report(loss=torch.ones(1, requires_grad=True))
+    with pytest.raises(ValueError, match=r"loss is a tensor of 3 values, expected one; report its mean\(\)"):
+        run.report(loss=torch.ones(3))
+
+
 def test_pytorch_refuses_parts_that_cannot_be_saved_and_checkpoints_of_others(tmp_path: Path) -> None:
     from themis.train import pytorch
 

@@ -187,6 +187,12 @@ def test_a_loop_of_ones_own_counts_asks_and_reports(tmp_path: Path) -> None:
     assert any(row.get("step_s", 0) > 0 for row in rows)
 
 
+@pytest.mark.parametrize("loss", ["low", [0.5, 0.6], {}])
+def test_a_loss_that_is_no_number_is_told_where_it_is_reported(loss: object) -> None:
+    with pytest.raises(ValueError, match=r"^loss is .*, expected a number or a tensor of one\.$"):
+        Run(world=World()).report(loss=loss)
+
+
 def test_a_child_that_inherited_the_handler_dies_of_the_signal_as_ever(tmp_path: Path) -> None:
     run(Sum(), tmp_path)
     child = os.fork()

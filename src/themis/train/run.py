@@ -163,8 +163,19 @@ class Run:
     # ---- for loops of one's own ----------------------------------------------------------------------------------
 
     def report(self, loss: Any = None) -> None:
-        """The loss of this step: a number or a tensor of one; it is read only when a report is due."""
-        self._loss = loss.detach() if hasattr(loss, "detach") else loss
+        """The loss of this step: a number or a tensor of one; it is read only when a report is due.
+
+        Raises
+        ------
+        ValueError : it is something else; told here, not steps later when it is read.
+        """
+        if hasattr(loss, "detach"):
+            if loss.numel() != 1:
+                raise ValueError(f"loss is a tensor of {loss.numel()} values, expected one; report its mean().")
+            loss = loss.detach()
+        elif loss is not None and not hasattr(loss, "__float__"):  # reading an array would wait for its device
+            raise ValueError(f"loss is {loss!r:.100}, expected a number or a tensor of one.")
+        self._loss = loss
 
     def observe(self, step: int, loss: Any = None, *, epochs: float = 0.0, batch_size: int = 0) -> None:
         """For a loop that counts by itself: ``step`` steps are done over all attempts; call it once after each.
