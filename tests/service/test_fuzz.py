@@ -9,6 +9,7 @@ import http.client
 import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -17,6 +18,7 @@ import yaml
 from fake import World, request, world
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from test_agents import Scene
 
 from themis.client import themis_pb2 as pb
 from themis.client.channel import METHODS
@@ -173,6 +175,51 @@ def test_any_job_file_becomes_a_submission_or_one_sentence(
     except InputError as error:
         refused = str(error)
     assert "\n" not in refused
+
+
+@st.composite
+def bids(draw: st.DrawFn) -> pb.BidRequest:
+    """Near to right: rows that a machine of two GPUs could serve, a field of one of them, or of the bid, replaced by anything."""
+    asked = pb.BidRequest(rho=4.0, jobs=draw(st.sampled_from([[], [0], [1, 0], [1]])))
+    shapes = draw(st.lists(st.sampled_from([((1,), 3.0), ((1, 1), 2.0), ((2,), 1.0)]), unique=True, max_size=3))
+    asked.rows.extend(pb.BidRow(gangs=gangs, span="machine", rho=rho) for gangs, rho in shapes)
+    changed: Any = draw(st.sampled_from([asked, None, *asked.rows]))
+    if changed is None:
+        return asked
+    wild = draw(messages(type(changed)))
+    field = draw(st.sampled_from([f.name for f in wild.DESCRIPTOR.fields]))
+    for other in wild.DESCRIPTOR.fields:
+        if other.name != field:
+            wild.ClearField(other.name)
+    changed.ClearField(field)
+    changed.MergeFrom(wild)
+    return asked
+
+
+@pytest.mark.slow
+def test_any_bid_is_taken_or_refused_and_the_round_goes_on(tmp_path: Path) -> None:
+    taken = []
+    with world(tmp_path, 2, agent_s=1e6) as w:
+        scene = Scene(w)
+        number = scene.offered().round
+
+        @settings(BOUNDED, max_examples=150)
+        @given(bids())
+        def check(asked: pb.BidRequest) -> None:
+            asked.app, asked.round = str(scene.app), number
+            refused = ""
+            try:
+                scene.desk.bid(scene.app, asked)
+            except InputError as error:
+                refused = str(error)
+            assert "\n" not in refused
+            taken.append(not refused)
+
+        check()
+        assert 20 < sum(taken) < len(taken) - 20, "some are right, and some are wrong"
+        scene.bid(pb.Offer(round=number), ([2], 1.0))
+        assert list(w.held().values()) == [(0, 1)], "the last bid is the one that counts"
+        assert w.arbiter.engine.problem == ""
 
 
 # ---- over the wire --------------------------------------------------------------------------------------------------------
