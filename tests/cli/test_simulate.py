@@ -221,6 +221,16 @@ def test_every_listing_is_text_json_and_yaml(verb: str, themis: Command) -> None
     assert not {"=True", "=None"} & set(re.findall(r"=\w+", text))  # as one writes them
 
 
+def test_the_cluster_of_seven_types_is_listed_with_and_without_its_data(
+    themis: Command, shared_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("THEMIS_DATA", raising=False)
+    assert "set THEMIS_DATA to it" in json.loads(themis("clusters", "--json").out)[-1]["about"]
+    monkeypatch.setenv("THEMIS_DATA", str(shared_data))
+    openb = json.loads(themis("clusters", "--json").out)[-1]
+    assert (openb["name"], openb["machines"], openb["gpus"], len(openb["gpu_types"])) == ("openb", 1213, 6212, 7)
+
+
 @pytest.mark.parametrize("verb", ["simulate", "compare", "replay", "explain", "policies", "workloads", "clusters"])
 def test_every_verb_has_help_with_an_example(verb: str, themis: Command) -> None:
     ended = themis(verb, "--help")
