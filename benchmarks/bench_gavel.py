@@ -33,6 +33,7 @@ from themis.gavel.finish_time import Progress, finish_time_fairness, needed
 from themis.gavel.hierarchy import Entity, Rule, hierarchical
 from themis.gavel.makespan import min_makespan
 from themis.gavel.max_min import max_min, max_min_water_filling, normalised_unit
+from themis.gavel.pair_filling import water_fill_paired
 from themis.gavel.pair_totals import best_total_paired
 from themis.gavel.pairs import PairRates, PairShares, highest_level_paired
 from themis.gavel.problem import Need, Problem
@@ -257,6 +258,10 @@ def space_sharing(sizes: list[int]) -> None:
         rho = float(p.rho(found.throughput).max())
         without = finish_time_fairness(i.problem, p, np.ones(jobs), fill=False).objective
         _print_pairs(jobs, "finish_time", seconds, rho * found.bound - 1, found.columns, 1 - rho / without)
+        fill = partial(water_fill_paired, i.problem, i.pairs, unit)
+        found, seconds = fill(), timed(fill, 3)
+        value = float((found.throughput / unit).min())
+        _print_pairs(jobs, "water filling", seconds, found.bound / value - 1, found.columns, value / alone - 1)
         for goal, weight in (("fifo", precedence(np.arange(jobs))), ("total", np.ones(jobs))):
             worth = weight / i.problem.fastest
             total = partial(best_total_paired, i.problem, i.pairs, worth)

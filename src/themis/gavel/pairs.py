@@ -95,13 +95,13 @@ def highest_level_paired(problem: Problem, pairs: PairRates, need: Need, ceiling
     NotSolved : columns or levels do not settle.
     """
     coarse = Classes.of(problem, pairs, np.zeros((problem.jobs, 0)))
-    program = _Program(problem, pairs, coarse)
-    level = _settle(program, need, ceiling)
+    program = PairProgram(problem, pairs, coarse)
+    level, _ = settle(program, lambda t: coarse.mean(need(t)), ceiling)
     classes = Classes.of(problem, pairs, alike)
     if len(classes.first) > len(coarse.first):
         combos, x = deal(coarse.members, program.masses(), problem.types, need(level))
-        program = _Program(problem, pairs, classes, seeds=classes.columns(combos, x))
-        level = _settle(program, need, level)
+        program = PairProgram(problem, pairs, classes, seeds=classes.columns(combos, x))
+        level, _ = settle(program, lambda t: classes.mean(need(t)), level)
     combos, x = deal(classes.members, program.masses(), problem.types)
     return PairShares(
         combos=combos, x=x, throughput=paired_throughput(problem, pairs, combos, x), bound=level, columns=program.size
@@ -154,15 +154,24 @@ def best_partners(
     return found, most
 
 
-def _settle(program: _Program, need: Need, level: float) -> float:
-    """Lower the level until it is reached: each time to where needs are worth what the prices say that there is."""
-    mean = program.classes.mean
+def settle(program: PairProgram, need: Need, level: float) -> tuple[float, Float | None]:
+    """Lower the level until it is reached: each time to where needs are worth what the prices say that there is.
+
+    Parameters
+    ----------
+    need : [C], mean rate of each class's jobs at a level; what it is at level 0 can be reached.
+
+    Returns
+    -------
+    The level, and the worth [C] of the classes' rates that proves that it cannot be exceeded; None where it did not fall.
+    """
+    binding = None
     for _ in range(_STEPS):
-        theta, upper = program.solve(mean(need(level)))
+        theta, upper = program.solve(need(level))
         if theta >= 1.0 - 2 * GAP:
-            return level
-        worth = program.worth
-        level = float(brentq(lambda t: float(worth @ mean(need(t))) - upper, 0.0, level, xtol=1e-300, rtol=1e-14))  # noqa: B023
+            return level, binding
+        binding = worth = program.worth
+        level = float(brentq(lambda t: float(worth @ need(t)) - upper, 0.0, level, xtol=1e-300, rtol=1e-14))  # noqa: B023
     raise NotSolved(
         f"the level of {len(program.worth)} classes of jobs with pairs did not settle within {_STEPS} steps."
     )
@@ -201,7 +210,7 @@ class Classes:
 
 
 @dataclass(slots=True)
-class _Program:
+class PairProgram:
     """Masses of time of classes and pairs of classes; rows: time and rate of every class, GPUs of every pool."""
 
     problem: Problem
