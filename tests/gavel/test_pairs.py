@@ -119,6 +119,15 @@ def test_two_jobs_that_do_not_hurt_each_other_share_one_gpu() -> None:
     assert found.throughput == pytest.approx([3.0, 3.0])
 
 
+def test_models_of_which_none_may_share_need_no_table() -> None:
+    problem, _ = shared(3, jobs=5)
+    nobody = PairRates(model=np.full(5, -1), rate=np.zeros((0, 0, problem.types)))
+    unit = normalised_unit(problem)
+    found, alone = solve_linear(problem, nobody, unit), max_min(problem, np.ones(5), fill=False)
+    assert found.bound == pytest.approx(alone.objective, rel=1e-8)
+    assert (found.combos[:, 1] == -1).all()
+
+
 def test_pair_rates_that_make_no_sense_are_refused() -> None:
     with pytest.raises(InputError, match="expected a square"):
         PairRates(model=np.array([2]), rate=np.ones((2, 2, 1)))

@@ -126,7 +126,10 @@ def test_an_unmodified_script_is_preempted_for_another_user_and_goes_on_where_it
         wait_until(lambda: b"begins at 0" in b"".join(client.logs(ada)), "the script runs")
         ben = submit(client, tmp_path, until_told(flag, "other", 1), "ben")
         wait_until(lambda: client.show(ben).app.gpus == 1, "the arbiter takes the GPU for the other job")
-        step = int((checkpoints(service, client, ada) / "my-own-checkpoint").read_text())
+        own = checkpoints(service, client, ada) / "my-own-checkpoint"
+        # The other job holds the GPU from the decision on; the script has its grace to save and let go.
+        wait_until(lambda: own.exists() and own.read_text() != "", "it saved")
+        step = int(own.read_text())
         flag.touch()
         assert client.wait(ben, timeout_s=60).state == "completed"
         assert client.wait(ada, timeout_s=120).state == "completed"

@@ -292,7 +292,8 @@ class PairProgram:
         a, b, k = np.array(columns, dtype=np.int64).T
         at, two = np.arange(len(a)), b != NONE
         model = self.pairs.model[first]
-        mine = np.where(two, self.pairs.rate[model[a], model[b], k], self.problem.rate[first[a], k])
+        mine = self.problem.rate[first[a], k]
+        mine[two] = self.pairs.rate[model[a[two]], model[b[two]], k[two]]
         partner, theirs = b[two], self.pairs.rate[model[b[two]], model[a[two]], k[two]]
         gpus = self.problem.gpus[first[a]].astype(np.float64)
         rows = np.concatenate([a, partner, c + a, c + partner, 2 * c + self.problem.pool[k]])
