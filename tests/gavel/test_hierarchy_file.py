@@ -72,13 +72,37 @@ def test_the_policy_conforms_with_nested_entities(tmp_path: Path) -> None:
         ("{users: [a], weight: -1}", "weight -1, expected a number above 0"),
         ("{members: [{users: [a]}, {users: [a]}]}", "user 'a' is there twice"),
         ("{members: [{users: [a]}], policy: finish_time_fairness}", "for users' jobs only"),
-        ("{users: [", "line 1: not valid YAML"),
+        ("{users: [", "line 1: it is not valid YAML"),
+        (
+            "members:\n  - {name: a, users: [b]}\n  - {name: c, weight: 0, users: [d]}",
+            "line 3: entity 'c' has weight 0",
+        ),
+        ("{users: [a], weight: .nan}", "weight nan, expected a number above 0"),
+        ("{users: [a], weight: .inf}", "weight inf, expected a number above 0"),
+        ("{users: [a], weight: true}", "weight True, expected a number above 0"),
+        ("{users: [a], weight: 2, weight: 5}", "has the key 'weight' twice"),
+        ("members: &m\n  - {name: a, members: *m}", "within itself"),
+        ("{members: [" * 200 + "{users: [a]}" + "]}" * 200, "nested deeper than 40 levels"),
+        ("{users: [a]}\n---\n{users: [b]}", "line [23]: a second document begins here"),
+        ("{users: [~]}", "a user of entity 'root' is None, expected a name"),
+        ("{users: [{name: ann}]}", "a user of entity 'root' is {'name': 'ann'}"),
+        ("{users: [a], name: }", "name of entity 'root' is None"),
+        ("{users: [a, a]}", "user 'a' is there twice"),
+        ("members: [{name: x, users: [a]}, {members: [{name: x, users: [b]}]}]", "entity 'x' is there twice"),
+        ("", "entity 'root' is None"),
     ],
 )
 def test_faulty_files_are_refused_in_one_sentence(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         read_plan(write(tmp_path, text))
     assert "\n" not in str(caught.value)
+
+
+def test_names_are_as_they_were_written(tmp_path: Path) -> None:
+    """YAML takes some names for numbers, older YAML ``no`` and ``yes`` for truth."""
+    plan = read_plan(write(tmp_path, "members: [{name: 1, users: [007, no, true, 1e3, 2026-01-01]}]"))
+    leaf = next(plan.leaves())
+    assert (leaf.name, leaf.users) == ("1", ("007", "no", "true", "1e3", "2026-01-01"))
 
 
 def test_a_missing_file_is_named() -> None:

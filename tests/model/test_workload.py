@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from themis.errors import InputError
-from themis.model.workload import Bag, CurveStopping, Halving, Hyperband, Rung, Tuner, brackets_of
+from themis.model.workload import Bag, CurveStopping, Group, Halving, Hyperband, Rung, Tuner, User, brackets_of
 from themis.testing.builders import app, job
 
 ONE = Halving(rungs=(Rung(jobs=1, steps=5.0),))
@@ -55,3 +55,14 @@ def test_brackets_are_those_of_sweeps_in_rungs() -> None:
     assert brackets_of(Hyperband(brackets=(TWO, ONE))) == (TWO, ONE)
     assert brackets_of(Bag()) == brackets_of(CurveStopping(check_steps=1.0)) == ()
     assert TWO.steps == 12.0
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
+def test_weights_are_finite_numbers_above_0(weight: float) -> None:
+    for build in (
+        lambda: app("a", [job(1.0)], weight=weight),
+        lambda: User(name="a", weight=weight),
+        lambda: Group(name="a", weight=weight),
+    ):
+        with pytest.raises(InputError, match=f"'a' has weight {weight}, expected more than 0"):
+            build()

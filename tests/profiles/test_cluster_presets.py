@@ -101,7 +101,9 @@ FAULTS = {
     "name: x": "key 'machines' is missing",
     "- 8": "expected a mapping with the key 'machines'",
     "": "expected a mapping",
-    "machines: [": "line 2: not valid YAML|line 1: not valid YAML",
+    "machines: &m [*m]": "nested deeper than 40 levels, or within itself",
+    "machines: [{gpus: 2}]\n---\nmachines: [{gpus: 4}]": "line [23]: a second document begins here, expected one",
+    "machines: [": "line 2: it is not valid YAML",
 }
 
 

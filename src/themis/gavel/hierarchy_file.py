@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from themis.errors import InputError, UnknownName
 from themis.gavel.hierarchy import Entity, Rule
 from themis.model.units import Int
+from themis.yaml_text import BadYaml, Document, one_document
+from themis.yaml_text import Path as Keys
 
 EVERYBODY = "*"
 
@@ -63,17 +64,15 @@ def read_plan(path: Path) -> Plan:
     InputError : the file cannot be read, or says something that makes no sense; with the entity and what was expected.
     """
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = one_document(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"cannot read hierarchy {str(path)!r}: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise InputError(f"cannot read hierarchy {str(path)!r}: it is not text in UTF-8.") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or "no parser accepts it"
-        raise InputError(f"{path}{where}: not valid YAML ({problem}).") from None
-    plan = _plan(raw, "root", str(path))
+    except BadYaml as error:
+        where = f", line {error.line}" if error.line else ""
+        raise InputError(f"{path}{where}: {error.problem}.") from None
+    plan = _plan(document, document.data, (), "root", path)
     if plan.users:
         plan = Plan(name="root", members=(plan,))
     names, seen = [leaf.name for leaf in plan.leaves()], [user for leaf in plan.leaves() for user in leaf.users]
@@ -102,12 +101,14 @@ def jobs_of(plan: Plan, user_of_job: Sequence[str], order: Int) -> dict[str, Int
     return {name: np.array(at, dtype=np.int64) for name, at in rows.items()}
 
 
-def _plan(raw: Any, default: str, where: str) -> Plan:
+def _plan(document: Document, raw: Any, keys: Keys, default: str, path: Path) -> Plan:
+    line = document.line(keys)
+    where = f"{path}, line {line}" if line else str(path)
     if not isinstance(raw, dict):
         raise InputError(
             f"{where}: entity {default!r} is {raw!r}, expected name, weight, policy, and members or users."
         )
-    name = str(raw.get("name", default))
+    name = _name(document, raw.get("name", default), (*keys, "name"), f"{where}: name of entity {default!r}")
     known = ("name", "weight", "policy", "members", "users")
     for key in raw:
         if key not in known:
@@ -124,6 +125,19 @@ def _plan(raw: Any, default: str, where: str) -> Plan:
         raise InputError(f"{where}: entity {name!r} shares between entities by {rule}, which is for users' jobs only.")
     return Plan(
         name=name, rule=Rule(rule), weight=float(weight),
-        members=tuple(_plan(m, f"{name}.{i + 1}", where) for i, m in enumerate(members)),
-        users=tuple(str(u) for u in users),
+        members=tuple(
+            _plan(document, member, (*keys, "members", i), f"{name}.{i + 1}", path) for i, member in enumerate(members)
+        ),
+        users=tuple(
+            _name(document, user, (*keys, "users", i), f"{where}: a user of entity {name!r}")
+            for i, user in enumerate(users)
+        ),
     )  # fmt: skip
+
+
+def _name(document: Document, value: Any, keys: Keys, what: str) -> str:
+    """A name as it was written: ``007`` and ``true`` are people too."""
+    text = document.texts.get(keys, value) if value is not None else value
+    if not isinstance(text, str) or not text:
+        raise InputError(f"{what} is {value!r}, expected a name.")
+    return text

@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from themis.errors import InputError, closest
 from themis.jobs.sizes import Unreadable
-from themis.jobs.yaml_text import Document, Path
+from themis.yaml_text import Document, Path
 
 M = TypeVar("M", bound=BaseModel)
 

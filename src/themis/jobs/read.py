@@ -19,10 +19,10 @@ from themis.jobs.place import check_places, place
 from themis.jobs.spec import Hints, Submission, Trial
 from themis.jobs.tuners import sweep, tuner_text
 from themis.jobs.written import JobText, SweepText
-from themis.jobs.yaml_text import BadYaml, Document, documents
 from themis.model.workload import Bag, Tuner
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.speed import ProfileBook
+from themis.yaml_text import BadYaml, Document, documents
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

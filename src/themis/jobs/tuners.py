@@ -12,9 +12,9 @@ from themis.jobs.search import points, sample
 from themis.jobs.sizes import MOST_JOBS, Unreadable, Work
 from themis.jobs.spec import Trial
 from themis.jobs.written import TUNERS, CurveText, HalvingText, HyperbandText, SweepText
-from themis.jobs.yaml_text import Path
 from themis.model.workload import Bag, CurveStopping, Halving, Hyperband, Rung, Tuner, brackets_of
 from themis.tuning.halving import hyperband
+from themis.yaml_text import Path
 
 AT: Path = ("sweep",)
 

@@ -6,6 +6,7 @@ decides which of its jobs run is the business of ``themis.tuning``; here is only
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -222,9 +223,9 @@ class App:
             raise InputError(f"app {self.name!r} has at_once {self.at_once}, expected 0 (no limit) or more.")
         if not self.jobs:
             raise InputError(f"app {self.name!r} has no jobs, expected at least one.")
-        if self.arrival < 0:
+        if not 0 <= self.arrival < math.inf:
             raise InputError(f"app {self.name!r} arrives at {self.arrival} s, expected 0 or later.")
-        if self.weight <= 0:
+        if not 0 < self.weight < math.inf:
             raise InputError(f"app {self.name!r} has weight {self.weight}, expected more than 0.")
         first = [bracket.rungs[0].jobs for bracket in brackets_of(self.tuner)]
         if first and sum(first) != len(self.jobs):
@@ -248,7 +249,7 @@ class User:
     group: str = ""
 
     def __post_init__(self) -> None:
-        if self.weight <= 0:
+        if not 0 < self.weight < math.inf:
             raise InputError(f"user {self.name!r} has weight {self.weight}, expected more than 0.")
 
 
@@ -258,6 +259,10 @@ class Group:
 
     name: str
     weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.weight < math.inf:
+            raise InputError(f"group {self.name!r} has weight {self.weight}, expected more than 0.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

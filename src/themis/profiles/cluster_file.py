@@ -13,13 +13,13 @@ without a name they are ``m000``, ``m001``, ... by position. ``gpus_per_slot`` 0
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from themis.errors import ClusterError, InputError, closest
 from themis.model.cluster import Cluster, Machine
+from themis.yaml_text import BadYaml, one_document
 
 _STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -57,15 +57,13 @@ def read_cluster(path: Path) -> Cluster:
         was expected.
     """
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_EachKeyOnce)
+        data = one_document(path.read_text(encoding="utf-8")).data
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise InputError(f"cannot read cluster file {str(path)!r}: {why}.") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or "no parser accepts it"
-        raise ClusterError(f"{path}{where}: not valid YAML ({problem}).") from None
+    except BadYaml as error:
+        where = f", line {error.line}" if error.line else ""
+        raise ClusterError(f"{path}{where}: {error.problem}.") from None
     if not isinstance(data, dict):
         raise ClusterError(f"{path}: got {_short(data)}, expected a mapping with the key 'machines'.")
     try:
@@ -73,21 +71,6 @@ def read_cluster(path: Path) -> Cluster:
     except ValidationError as error:
         raise ClusterError(f"{path}: {_sentence(error)}") from None
     return build_cluster(spec, path)
-
-
-class _EachKeyOnce(yaml.SafeLoader):
-    """YAML as ever, but of two equal keys the last would win in silence."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                if key.value in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"key {key.value!r} appears twice", key.start_mark
-                    )
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
 
 
 def build_cluster(spec: ClusterFile, path: Path) -> Cluster:

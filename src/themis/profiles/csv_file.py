@@ -51,6 +51,8 @@ def read_csv(path: Path) -> Throughputs:
             )
         seen[key] = row.line
         if partner:
+            if placement != PLACEMENTS[0]:
+                row.fail("placement", f"{PLACEMENTS[0]} beside a partner, or nothing: it is one GPU")
             if gpus != 1:
                 row.fail("gpus", "1 beside a partner: only single-GPU jobs share a GPU")
             beside.setdefault(kind, {})[model, batch, partner, row.whole("partner_batch", 0)] = rate
@@ -135,19 +137,25 @@ def _rows(path: Path) -> Iterator[_Row]:
         why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise InputError(f"cannot read throughputs {str(path)!r}: {why}.") from None
     kept = [(n, line) for n, line in enumerate(lines, start=1) if line.strip() and not line.startswith("#")]
-    parsed = csv.reader(line for _, line in kept)
-    header = [cell.strip() for cell in next(parsed, [])]
+    try:
+        header, *table = [[cell.strip() for cell in cells] for cells in csv.reader(line for _, line in kept)] or [[]]
+    except csv.Error as error:
+        raise InputError(f"cannot read throughputs {str(path)!r}: {error}.") from None
+    if len(header) == 1 and (mark := next((c for c in (";", "\t") if c in header[0]), None)):
+        raise InputError(f"{path}: cells are parted by {mark!r}, expected commas.")
     for column in header:
+        if header.count(column) > 1:
+            raise InputError(f"{path}: column {column!r} appears twice, expected each once.")
         if column not in COLUMNS:
             known = f"Known: {', '.join(COLUMNS)}."
             raise InputError(f"{path}: unknown column {column!r}{_hint(column, COLUMNS)}. {known}")
     for column in REQUIRED:
         if column not in header:
             raise InputError(f"{path}: column {column!r} is missing, expected {', '.join(REQUIRED)} at least.")
-    for (line, _), cells in zip(kept[1:], parsed):
+    for (line, _), cells in zip(kept[1:], table):
         if len(cells) != len(header):
             raise InputError(f"{path}, line {line}: {len(cells)} cells, expected {len(header)} as in the header.")
-        found = dict(zip(header, (cell.strip() for cell in cells)))
+        found = dict(zip(header, cells))
         yield _Row(path, line, {column: found.get(column, "") for column in COLUMNS})
 
 

@@ -18,13 +18,13 @@ from themis.jobs.build import PRIOR_S
 from themis.jobs.faults import Fault, Findings, Written, did_you_mean, keys_of, raise_first, reads
 from themis.jobs.read import read_text
 from themis.jobs.written import Duration, Name
-from themis.jobs.yaml_text import BadYaml, Document, documents
 from themis.model.cluster import Cluster
 from themis.model.workload import Group, User
 from themis.profiles.cluster_file import ClusterFile, MachineGroup, build_cluster
 from themis.profiles.library import every_model
 from themis.profiles.presets import load_cluster
 from themis.service.config import Config
+from themis.yaml_text import BadYaml, Document, documents
 
 NESTED = ("groups", "users", "others")
 """Keys that only a file can set."""

@@ -71,7 +71,15 @@ def documents(text: str) -> Iterator[Document]:
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "no parser accepts it"
         raise BadYaml(f"it is not valid YAML ({problem})", mark.line + 1 if mark else 0) from None
     except RecursionError:
-        raise BadYaml(f"it is nested deeper than {DEEPEST} levels") from None
+        raise BadYaml(f"it is nested deeper than {DEEPEST} levels, or within itself") from None
+
+
+def one_document(text: str) -> Document:
+    """The one document of a text, None where it holds nothing; raises BadYaml, also where there are more."""
+    found = list(documents(text))
+    if len(found) > 1:
+        raise BadYaml("a second document begins here, expected one", found[1].line(()))
+    return found[0] if found else Document()
 
 
 class _Loader(yaml.SafeLoader):
@@ -101,7 +109,7 @@ class _Builder:
         if self.values > MOST_VALUES:
             raise BadYaml(f"it stands for more than {MOST_VALUES} values", line)
         if depth > DEEPEST:
-            raise BadYaml(f"it is nested deeper than {DEEPEST} levels", line)
+            raise BadYaml(f"it is nested deeper than {DEEPEST} levels, or within itself", line)
         self.document.lines.setdefault(path, line)
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path, depth)
