@@ -63,6 +63,7 @@ CASES = {
     "an unknown parameter": (["-p", "themis:pament=floor"], "Did you mean 'payment'?"),
     "a wrong parameter": (["-p", "themis:payment=flor"], "Did you mean 'floor'?"),
     "a parameter that is no number": (["-p", "themis:f=most"], "f is 'most', expected a number such as"),
+    "a price of no type of the cluster": (["-c", "gavel-36", "-p", "min_cost:cost=V10=2"], "cost=V10=2: unknown GPU type"),
     "a parameter given twice": (["-p", "shockwave:window=3,window=4"], "window is there twice"),
     "an unknown parameter of a planner": (["-p", "shockwave:windw=3"], "Did you mean 'window'?"),
     "a window that is negative": (["-p", "shockwave:window=-1"], "window is -1, expected 0 to 1000"),

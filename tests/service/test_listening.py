@@ -82,3 +82,12 @@ def test_an_empty_token_stands_for_nobody_and_starts_no_service(tmp_path: Path) 
         make_token(tmp_path)
     with pytest.raises(InputError, match="is empty"), running(tmp_path, Config(gpus=1, port=0, http_port=-1)):
         pass
+
+
+def test_a_policy_that_names_gpu_types_which_no_machine_has_starts_no_service(tmp_path: Path) -> None:
+    """It could decide nothing, and ``fifo`` would in its place."""
+    config = Config(
+        gpus=1, port=0, http_port=-1, allow_root=os.geteuid() == 0, policy="min_cost:cost=V100=2", node_renew_s=1
+    )
+    with pytest.raises(InputError, match="unknown GPU type in cost 'V100'"), running(tmp_path, config):
+        pass

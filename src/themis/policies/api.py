@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -153,6 +153,18 @@ def forecaster_of(policy: Policy) -> Forecaster:
     """The forecasts that a policy wants to be shown; a policy may have a property ``forecaster``."""
     wanted: Forecaster = getattr(policy, "forecaster", FORECASTER)
     return wanted
+
+
+def check_types(policy: Policy, gpu_types: Sequence[str]) -> None:
+    """Ask a policy whose parameters name GPU types whether the cluster has them; it may have a method of this name.
+
+    Raises
+    ------
+    UnknownName : a parameter names a type that is not among ``gpu_types``.
+    """
+    check: Callable[[Sequence[str]], None] | None = getattr(policy, "check_types", None)
+    if check is not None:
+        check(gpu_types)
 
 
 def params(policy: Policy) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -37,6 +37,10 @@ class MinCost(PairPolicy):
         PairPolicy.__post_init__(self)
         object.__setattr__(self, "prices", read_prices(self.cost))
 
+    def check_types(self, gpu_types: Sequence[str]) -> None:
+        """Every price must be of a type that is there."""
+        check_prices(self.prices, gpu_types)
+
     def allocate(self, snapshot: Snapshot, problem: Problem) -> Shares:
         """One linear program, or a few for the ratio."""
         cost = costs(self.prices, snapshot)
@@ -52,21 +56,25 @@ class MinCost(PairPolicy):
 
 
 def costs(prices: Mapping[str, float], snapshot: Snapshot) -> Float:
-    """[K], of a GPU of each type; 1 where none is given.
-
-    Raises
-    ------
-    UnknownName : a price of a type that the cluster lacks.
-    """
-    for name in prices:
-        if name not in snapshot.gpu_types:
-            raise UnknownName("GPU type in cost", name, snapshot.gpu_types)
+    """[K], of a GPU of each type; 1 where none is given. Prices of types that are not there, or not yet, count for nothing."""
     return np.array([prices.get(name, 1.0) for name in snapshot.gpu_types])
 
 
+def check_prices(prices: Mapping[str, float], gpu_types: Sequence[str]) -> None:
+    """UnknownName where a price is of a type that a cluster lacks."""
+    for name in prices:
+        if name not in gpu_types:
+            raise UnknownName("GPU type in cost", name, gpu_types)
+
+
 def read_prices(text: str) -> dict[str, float]:
-    """Prices by GPU type, as in ``V100=2.48/K80=0.45``."""
-    return dict(map(_price, filter(None, text.split("/"))))
+    """Prices by GPU type, as in ``V100=2.48/K80=0.45``; InputError where one is no price, or a type has two."""
+    out: dict[str, float] = {}
+    for name, price in map(_price, filter(None, text.split("/"))):
+        if name in out:
+            raise InputError(f"cost of GPU type {name!r} is there twice, expected once.")
+        out[name] = price
+    return out
 
 
 def _price(text: str) -> tuple[str, float]:

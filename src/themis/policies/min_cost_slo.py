@@ -7,6 +7,7 @@ round before their deadline.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,7 +16,7 @@ from themis.gavel.problem import Problem, Shares
 from themis.gavel.total import cost_adjusted, cost_ratio, keep_deadlines
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float, Seconds
-from themis.policies.min_cost import costs, read_prices
+from themis.policies.min_cost import check_prices, costs, read_prices
 from themis.policies.shares import SharePolicy
 
 
@@ -35,6 +36,10 @@ class MinCostSlo(SharePolicy):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prices", read_prices(self.cost))
+
+    def check_types(self, gpu_types: Sequence[str]) -> None:
+        """Every price must be of a type that is there."""
+        check_prices(self.prices, gpu_types)
 
     def allocate(self, snapshot: Snapshot, problem: Problem) -> Shares:
         """Which deadlines first, then the objective."""

@@ -24,6 +24,7 @@ from themis.executors.local import LocalExecutor
 from themis.executors.program import Programs
 from themis.executors.ray import NODE_ROOT, RayExecutor, RaySettings
 from themis.node.gpus import claim_all
+from themis.policies.api import check_types, make_policy
 from themis.profiles.library import load_book
 from themis.profiles.speed import ProfileBook
 from themis.service.access import Access
@@ -84,6 +85,8 @@ def start(home: Path, config: Config) -> Service:
     _let_pass(home, config)
     access = Access(home, make_token(home), user_name())
     hosts = find_hosts(config) if config.engine == "local" else ()
+    if hosts:  # an engine's machines may be of types that nobody knows yet
+        check_types(make_policy(config.policy), sorted({host.machine.gpu_type for host in hosts}))
     # Whoever has another home here must not lease the same GPUs.
     claims = claim_all(
         [device for host in hosts for device in host.devices], home / "run",

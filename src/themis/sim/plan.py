@@ -24,7 +24,7 @@ from themis.model.cluster import Cluster
 from themis.model.settings import Settings
 from themis.model.units import Seconds
 from themis.model.workload import Workload
-from themis.policies.api import make_policy
+from themis.policies.api import check_types, make_policy
 from themis.profiles.library import load_book
 from themis.profiles.presets import load_cluster
 from themis.profiles.speed import ProfileBook
@@ -77,6 +77,11 @@ class Plan:
             )
         cluster = load_cluster(self.cluster)
         policies = [(spec, make_policy(spec)) for spec in self.policies]
+        for spec, policy in policies:
+            try:
+                check_types(policy, cluster.gpu_types)
+            except InputError as error:
+                raise InputError(f"policy {spec}: {error}") from None
         make_settings(self.settings, seed=0)
         book = self.book()
         inputs = {seed: self._input(cluster, book, seed) for seed in self.seeds}
