@@ -9,7 +9,8 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := @echo 'Installing into $(VENV) (once)'; $(BIN)/python -m pip install -qq --disable-pip-version-check
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
+# A worker that dies ends the run, which names the test; xdist's replacement for it would wait for ever.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --max-worker-restart 0
 SOURCES := src tests benchmarks reproduction examples
 
 help: ## Print this help

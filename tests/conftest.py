@@ -45,3 +45,23 @@ def ray_nodes(ray_session: RayCluster) -> RayCluster:
     """The same, as it was in the beginning, also where the test before failed."""
     ray_session.settle()
     return ray_session
+
+
+class Telling:
+    """What failed is told when it fails: of a run that is cut off nobody sees the summary."""
+
+    def __init__(self, reporter: pytest.TerminalReporter) -> None:
+        self.reporter = reporter
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.reporter.ensure_newline()
+            self.reporter.write_line(f"FAILED {report.nodeid} ({report.when})\n{report.longreprtext}")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Tell of failures where the run is shown, which is not in xdist's workers."""
+    reporter = config.pluginmanager.getplugin("terminalreporter")
+    if reporter is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Telling(reporter))

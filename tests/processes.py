@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from themis.node.keeper import processes
 
-PATIENCE_S = 90.0
+PATIENCE_S = 150.0
 """How long something that surely comes may take on a busy machine."""
 
 
@@ -39,3 +42,17 @@ def wait_until(holds: Callable[[], bool], what: str | Callable[[], str]) -> None
     while not holds():
         assert time.monotonic() < end, f"it never held that {what if isinstance(what, str) else what()}"
         time.sleep(0.05)
+
+
+@contextmanager
+def running(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
+    """A process that is over after the block, however the block ends: Popen's own waits for ever for one that hangs."""
+    with subprocess.Popen(command, **options) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from processes import running
+
 STORE = 80 << 20
 SETTLE_S = 20.0
 """What Ray may take to notice that nodes and actors are gone."""
@@ -131,12 +133,11 @@ class RayCluster:
         ]  # fmt: skip
         command = ["ip", "netns", "exec", cable.name, *ray]
         try:
-            with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as raylet:
+            with running(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
                 try:
                     yield cable
                 finally:
                     cable.plug()
-                    raylet.terminate()
         finally:
             cable.remove()
 

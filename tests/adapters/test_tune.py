@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from daemon import daemon
 
-from processes import wait_until
+from processes import running, wait_until
 from raycluster import RayCluster
 from themis.adapters.folders import pack, receive_folder, send_packed
 from themis.adapters.tune import Conversation, Desk, on_themis, worker_of
@@ -118,9 +118,7 @@ def test_a_sweep_under_asha_is_preempted_and_has_the_results_that_tune_has_alone
 ) -> None:
     with daemon(tmp_path / "home", options=("--gpus", "2")) as service, service.client() as client:
         env = {**os.environ, "THEMIS_HOME": str(service.home), "RAY_ADDRESS": ray_nodes.address}
-        with subprocess.Popen(
-            [sys.executable, str(SCRIPT), "0.5"], env=env, stdout=subprocess.PIPE, text=True
-        ) as sweep:
+        with running([sys.executable, str(SCRIPT), "0.5"], env=env, stdout=subprocess.PIPE, text=True) as sweep:
             wait_until(lambda: any(a.name == "sweep" and a.gpus for a in client.queue()), "workers run")
             logs = service.home / "run" / "nodes"
             assert logs.is_dir()

@@ -179,8 +179,11 @@ def preempted(client: Client, app: str, when: Callable[[], bool]) -> threading.T
     def take() -> None:
         wait_until(lambda: any(a.name == app and a.gpus for a in client.queue()) and when(), "it runs")
         client.hold(app)
-        wait_until(lambda: not client.show(app).app.gpus, "it gave its GPUs back")
-        client.resume(app)
+        try:
+            wait_until(lambda: not client.show(app).app.gpus, "it gave its GPUs back")
+        finally:
+            # The sweep waits as long as it is held.
+            client.resume(app)
 
     thread = threading.Thread(target=take)
     thread.start()

@@ -24,6 +24,8 @@ from themis.testing.builders import app, job
 
 PROGRAMS = Path(__file__).parent / "programs"
 SHORT = NodeSettings(lease_s=2.0, renew_s=0.5, margin_s=1.0, progress_s=0.0)
+LONG = NodeSettings(lease_s=60.0, renew_s=2.0, margin_s=5.0, progress_s=0.0)
+"""Where leases are not the matter: a machine may be busy for seconds."""
 T = TypeVar("T")
 
 

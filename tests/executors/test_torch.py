@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from live import Live, grant, live, revoke, script
+from live import LONG, Live, grant, live, revoke, script
 
 from themis.executors.program import AttemptEnded, Ending, Program
 from themis.model.events import JobProgress, JobReached, JobStopped
@@ -33,7 +33,7 @@ def result(world: Live) -> tuple[float, float, int]:
 
 def straight(root: Path, gpus: int) -> tuple[float, float, int]:
     """An uninterrupted run."""
-    with live(root / "straight", fit(0.0, torchrun=False)) as world:
+    with live(root / "straight", fit(0.0, torchrun=False), settings=LONG) as world:
         world.executor.submit(grant(1, tuple(range(gpus)), target=STEPS))
         world.until(JobReached)
         return result(world)
@@ -53,12 +53,12 @@ def interrupted(world: Live, before: tuple[int, ...], after: tuple[int, ...]) ->
 
 
 def test_a_preempted_torchrun_job_ends_with_exactly_the_loss_of_an_uninterrupted_one(tmp_path: Path) -> None:
-    with live(tmp_path, fit(0.1, torchrun=True)) as world:
+    with live(tmp_path, fit(0.1, torchrun=True), settings=LONG) as world:
         assert interrupted(world, (0, 1), (2, 3)) == straight(tmp_path, 2)
 
 
 def test_an_elastic_job_goes_from_four_workers_to_two_and_learns_the_same(tmp_path: Path) -> None:
-    with live(tmp_path, fit(0.1, torchrun=False)) as world:
+    with live(tmp_path, fit(0.1, torchrun=False), settings=LONG) as world:
         _, weights, ranks = interrupted(world, (0, 1, 2, 3), (0, 1))
         whole = straight(tmp_path, 4)
         assert (ranks, whole[2]) == (2, 4)

@@ -162,6 +162,7 @@ def test_a_service_on_a_full_disk_keeps_its_jobs_and_goes_on(small: Path, tmp_pa
             )
             (small / "filler").unlink()
             asker.join()
+            wait_until(lambda: not _refused(client), "callers are served again")
             enough.touch()
             assert client.wait(app, timeout_s=60).state == "completed"
             attempts = [int(n) for n in counts.read_text().split()]

@@ -18,7 +18,7 @@ import pytest
 from daemon import PROGRAMS, QUICK, Daemon, daemon
 from test_faults import check_home
 
-from processes import left_of, ranks_of, wait_until
+from processes import left_of, ranks_of, running, wait_until
 from raycluster import NO_RAY, RayCluster
 from themis.errors import InputError
 from themis.executors.bridge import _join
@@ -128,12 +128,9 @@ def test_the_next_arbiter_of_a_home_adopts_its_gangs_and_one_of_another_home_get
         ]
         root = ["--allow-root"] if os.geteuid() == 0 else []
         log = elsewhere / "run" / "bridge.log"
-        with subprocess.Popen([*command, *ray_nodes.options(nodes), *root], stderr=subprocess.DEVNULL) as other:
-            try:
-                refused = [f"{name} is kept by another arbiter" for name in ("m0", "m1")]
-                wait_until(lambda: all(words in _text(log) for words in refused), "it is refused both")
-            finally:
-                other.terminate()
+        with running([*command, *ray_nodes.options(nodes), *root], stderr=subprocess.DEVNULL):
+            refused = [f"{name} is kept by another arbiter" for name in ("m0", "m1")]
+            wait_until(lambda: all(words in _text(log) for words in refused), "it is refused both")
         service.up()
         with service.client() as client:
             wait_until(lambda: all(app.state == "running" for app in client.queue()), "it knows of its gangs")

@@ -130,26 +130,38 @@ def apart(work: Callable[[], int], actor: Connection) -> int:
     """Do it in a process of its own, which hears what this one is told; its exit code, or minus the signal that ended it."""
     sys.stdout.flush()
     sys.stderr.flush()
+    told, waiting, child = False, list[int](), 0
+
+    def hear(number: int, _: object) -> None:
+        nonlocal told
+        told = True
+        waiting.append(number)
+        pass_on()
+
+    def pass_on() -> None:
+        while waiting and child:
+            # It may be gone, or the list emptied by one that came just now.
+            with contextlib.suppress(ProcessLookupError, IndexError):
+                os.kill(child, waiting.pop())
+
+    # Blocking a signal spares this thread alone, so the handler is there before anybody could be told; the child has it
+    # blocked until the handler is the one from before again.
+    before = signal.signal(signal.SIGTERM, hear)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    child = os.fork()
-    if child == 0:
+    pid = os.fork()
+    if pid == 0:
         code = 1
         try:
+            signal.signal(signal.SIGTERM, before)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
             code = work()
         except BaseException:
             traceback.print_exc()
         finally:
             leave(code)
-    told = []
-
-    def pass_on(number: int, _: object) -> None:
-        told.append(number)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, number)
-
-    before = signal.signal(signal.SIGTERM, pass_on)
+    child = pid
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    pass_on()
     actor.close()
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     signal.signal(signal.SIGTERM, before)
