@@ -22,6 +22,9 @@ CELLS = 300
 """Up to so many (job, type) with a rate it is the quicker way: some 100 jobs on three types."""
 
 
+_SHORT = 1e-10
+"""Of what a job needs, that it may miss."""
+
 _PROGRAMS = 3
 """Most programs for needs in straight lines: where many jobs end on the way, a search from above takes fewer."""
 
@@ -111,8 +114,8 @@ class LeastUse:
         """Solve for the level; its bound follows from the prices by weak duality, whatever the rounding."""
         problem, jobs = self.problem, self.problem.jobs
         found = program.solve()
-        x = np.zeros((jobs, problem.types))
-        x[self.job, self.kind] = np.clip(found.x[1:], 0.0, 1.0)
+        level = max(float(found.x[0]), 0.0)  # its tolerance lets it end below
+        x = self._shares(found.x[1:], base + level * slope)
         # A job's price for rate, the pools' for GPUs, the rest for its time.
         worth, rate = np.maximum(found.duals[2 * jobs :], 0.0), np.maximum(-found.duals[:jobs], 0.0)
         earned = rate[self.job] * (problem.rate[self.job, self.kind] / self.scale[self.job])
@@ -121,7 +124,7 @@ class LeastUse:
         np.maximum.at(time, self.job, earned - paid)
         total = float(worth.sum())
         bound = (total + float(time.sum()) - float(rate @ base)) / max(float(rate @ slope), 1e-300)
-        return Straight(float(found.x[0]), bound, x, worth / total if total > 0 else worth)
+        return Straight(level, bound, x, worth / total if total > 0 else worth)
 
     def solve(self, relative: Float) -> tuple[float, Float, Float]:
         """(least utilisation of the fullest pool, shares [J, K] that have it, worth of each pool [M], summing to 1)."""
@@ -131,7 +134,20 @@ class LeastUse:
         else:
             self.program.change_low(np.arange(jobs), relative)
         found = self.program.solve()
-        x = np.zeros((jobs, self.problem.types))
-        x[self.job, self.kind] = np.clip(found.x[1:], 0.0, 1.0)
+        x = self._shares(found.x[1:], relative)
         worth = np.maximum(found.duals[2 * jobs :], 0.0)
         return -found.objective, x, worth / max(float(worth.sum()), 1e-300)
+
+    def _shares(self, x: Float, relative: Float) -> Float:
+        """[J, K], the program's shares, with what its tolerance left out of a job's need on the job's fastest type.
+
+        A job that has almost nothing left to do needs less time than the tolerance is, and would get none for ever.
+        """
+        problem = self.problem
+        out = np.zeros((problem.jobs, problem.types))
+        out[self.job, self.kind] = np.clip(x, 0.0, 1.0)
+        scale = np.where(self.scale > 0, self.scale, 1.0)
+        short = relative - problem.throughput(out) / scale
+        rows = np.flatnonzero(short > _SHORT * relative)
+        out[rows, problem.rate[rows].argmax(axis=1)] += short[rows]
+        return out / np.maximum(out.sum(axis=1, keepdims=True), 1.0)

@@ -205,7 +205,9 @@ class _OneRho:
         if (rest := volume - float(top.sum())) >= 0.0:  # everybody is at the best that there is, but for rounding
             short = self._each - top
             return top + short * min(rest / max(float(short.sum()), 1e-300), 1.0)
-        sigma = brentq(lambda s: float(self._at(s).sum()) - volume, 0.0, self._best, xtol=1e-300, rtol=1e-14)
+        sigma = brentq(
+            lambda s: float(self._at(s).sum()) - volume, 0.0, self._best, xtol=1e-300, rtol=1e-14, maxiter=1000
+        )
         return self._at(float(sigma))
 
     def _at(self, sigma: float) -> Float:

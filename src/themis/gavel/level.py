@@ -133,12 +133,16 @@ class _Search:
                 marginal=lambda: np.full(self.problem.jobs, np.inf),
                 solves=0,
             )
-        if self.direct is not None and isinstance(need, Line) and (found := self._straight(need, ceiling)) is not None:
+        if (
+            self.direct is not None
+            and isinstance(need, Line)
+            and (found := self._straight(need, ceiling, floor)) is not None
+        ):
             return found
         if self.direct is None:
             self.share = np.vstack([start / start.sum(), np.eye(pools)[usable]])
             self.at = self._priced_at(self.share)
-        level, binding, stands = ceiling, None, False
+        level, binding, stands = ceiling, None, 0
         for _ in range(_LEVELS):
             relative = self._relative(need(level))
             over, x, dearest = self._least_use(relative) if self.direct else self._dearest(relative)
@@ -146,7 +150,16 @@ class _Search:
                 return self._found(level, x / max(over, 1.0), relative, binding)
             assert dearest is not None
             lower = self._lower(need, dearest, level, floor)
-            level, binding, stands = lower, dearest, lower >= level
+            if lower <= floor < level and over <= 1.0 + _SETTLED:
+                # A pool that is full at any level, and only by rounding more than full: it says nothing about this one.
+                return self._found(level, x / over, relative, binding)
+            stands = stands + 1 if lower >= level else 0
+            if stands > 1:
+                # Needs that leap between one number and the next: a job long late with next to nothing left.
+                lower = max(level - 2.0**stands * float(np.spacing(level)), floor)
+            # At a level that stands, rounding alone makes it dear: what brought the level down is another price.
+            binding = dearest if lower < level else binding or dearest
+            level = lower
         raise NotSolved(f"the level of {self.problem.jobs} jobs did not settle within {_LEVELS} steps.")
 
     def _found(self, level: float, x: Float, relative: Float, binding: _Price | None) -> Level:
@@ -166,7 +179,7 @@ class _Search:
         price = self._per_gpu(np.where(share > _FREE, share, 0.0))
         return Level(level=level, x=x, price=price, marginal=marginal, solves=self.solves)
 
-    def _straight(self, need: Line, ceiling: float) -> Level | None:
+    def _straight(self, need: Line, ceiling: float, floor: float) -> Level | None:
         """One program for needs in straight lines, and another whenever some have come to their end by the level found."""
         assert self.direct is not None
         if self.problem.gpus.sum() < _CROWDED * self.problem.workers.sum():
@@ -179,7 +192,9 @@ class _Search:
         over = float(self._per_gpu(self.problem.usage(found.x)).max())
         if found.bound - found.level > FITS * found.bound or over > 1.0 + FITS:
             return None
-        return self._priced(found.bound, found.x / max(over, 1.0), self._relative(need(found.bound)), found.worth)
+        # What can be had at the floor is had there: rounding may prove a level just below it.
+        level = max(found.bound, floor)
+        return self._priced(level, found.x / max(over, 1.0), self._relative(need(level)), found.worth)
 
     def _relative(self, rate: Float) -> Float:
         out: Float = np.minimum(np.maximum(rate * self.per_scale, 0.0), 1.0)
