@@ -150,4 +150,5 @@ class LeastUse:
         short = relative - problem.throughput(out) / scale
         rows = np.flatnonzero(short > _SHORT * relative)
         out[rows, problem.rate[rows].argmax(axis=1)] += short[rows]
-        return out / np.maximum(out.sum(axis=1, keepdims=True), 1.0)
+        out /= np.maximum(out.sum(axis=1, keepdims=True), 1.0)
+        return out

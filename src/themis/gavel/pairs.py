@@ -171,9 +171,8 @@ def settle(program: PairProgram, need: Need, level: float) -> tuple[float, Float
         if theta >= 1.0 - 2 * GAP:
             return level, binding
         binding = worth = program.worth
-        level = float(
-            brentq(lambda t: float(worth @ need(t)) - upper, 0.0, level, xtol=1e-300, rtol=1e-14, maxiter=1000)
-        )  # noqa: B023
+        beyond = lambda t: float(worth @ need(t)) - upper  # noqa: B023, E731
+        level = float(brentq(beyond, 0.0, level, xtol=1e-300, rtol=1e-14, maxiter=1000))
     raise NotSolved(
         f"the level of {len(program.worth)} classes of jobs with pairs did not settle within {_STEPS} steps."
     )
