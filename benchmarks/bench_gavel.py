@@ -1,6 +1,6 @@
 """How fast Gavel's policies are solved, as tables and ratios; asserts no seconds.
 
-    python benchmarks/bench_gavel.py [--quick]
+    python benchmarks/bench_gavel.py [--quick] [--sharing]
 
 (a) 128, 512 and 2,048 jobs on a quarter as many GPUs of each of three types, against the textbook program in cvxpy with
     its fastest conic solver that reaches the optimum: objective equal or better, ratio of times.
@@ -34,6 +34,7 @@ from themis.gavel.hierarchy import Entity, Rule, hierarchical
 from themis.gavel.makespan import min_makespan
 from themis.gavel.max_min import max_min, max_min_water_filling, normalised_unit
 from themis.gavel.pair_filling import water_fill_paired
+from themis.gavel.pair_hierarchy import hierarchical_paired
 from themis.gavel.pair_totals import best_total_paired
 from themis.gavel.pairs import PairRates, PairShares, highest_level_paired
 from themis.gavel.problem import Need, Problem
@@ -44,6 +45,11 @@ TABLE = Path(os.environ.get("THEMIS_DATA", Path(__file__).parents[2] / "shared" 
 TYPES = ("v100", "p100", "k80")
 GANGS, GANG_PART = (1, 2, 4, 8), (0.7, 0.1, 0.15, 0.05)
 SOLVERS = ("CLARABEL", "SCS", "HIGHS")
+RULES = {
+    "64 entities, fairness": (Rule.FAIRNESS,),
+    "half of them fifo": (Rule.FAIRNESS, Rule.FIFO),
+    "a third finish-time fairness": (Rule.FAIRNESS, Rule.FIFO, Rule.FINISH_TIME_FAIRNESS),
+}
 CONTINUOUS = "sim_cases/cont1000_single_lam2100.trace"
 SIMULATED = ("max_min_fairness:resolve_interval=1920", "max_min_fairness")
 PUBLISHED_S = 52.0
@@ -215,17 +221,12 @@ def against_cvxpy(sizes: list[int]) -> None:
 
 def filling(sizes: list[int]) -> None:
     print("\n(b) water filling and hierarchies (s)\n")
-    print("| jobs | water filling | 64 entities, fairness | half of them fifo | a third finish-time fairness |")
-    print("|---|---|---|---|---|")
+    print("| jobs | water filling | " + " | ".join(RULES) + " |\n|---|---|---|---|---|")
     for jobs in sizes:
         i = instance(jobs, 2, gangs=True)
         entity = np.random.default_rng(1).integers(64, size=jobs)
         row = [timed(lambda i=i: max_min_water_filling(i.problem, i.weight))]
-        for rules in (
-            (Rule.FAIRNESS,),
-            (Rule.FAIRNESS, Rule.FIFO),
-            (Rule.FAIRNESS, Rule.FIFO, Rule.FINISH_TIME_FAIRNESS),
-        ):
+        for rules in RULES.values():
             root = _tree(entity, rules)
             row.append(timed(lambda i=i, root=root: hierarchical(i.problem, root, i.weight, i.progress)))
         print(f"| {jobs:,} | " + " | ".join(f"{s:.3f}" for s in row) + " |", flush=True)
@@ -268,6 +269,14 @@ def space_sharing(sizes: list[int]) -> None:
             found, seconds = total(), timed(total, 3)
             value = float(worth @ found.throughput)
             alone = best_total(i.problem, weight[:, None] * relative(i.problem)).objective
+            _print_pairs(jobs, goal, seconds, found.bound / value - 1, found.columns, value / alone - 1)
+        for goal, rules in RULES.items():
+            root = _tree(np.random.default_rng(1).integers(64, size=jobs), rules)
+            pour = partial(hierarchical_paired, i.problem, i.pairs, root, i.weight, i.progress)
+            started = time.process_time()
+            found, value = pour()
+            seconds = time.process_time() - started
+            alone = hierarchical(i.problem, root, i.weight, i.progress).objective
             _print_pairs(jobs, goal, seconds, found.bound / value - 1, found.columns, value / alone - 1)
 
 
@@ -324,8 +333,12 @@ def simulator() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes only")
-    quick = parser.parse_args().quick
+    parser.add_argument("--sharing", action="store_true", help="(c) alone")
+    told = parser.parse_args()
+    quick = told.quick
     space_sharing([128] if quick else [512, 1024])  # first, for its peak memory is the process's
+    if told.sharing:
+        return
     against_cvxpy([128] if quick else [128, 512, 2048])
     filling([128] if quick else [128, 512, 2048])
     large(1_000 if quick else 10_000)

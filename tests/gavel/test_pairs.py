@@ -45,7 +45,8 @@ def over_all_pairs(problem: Problem, pairs: PairRates, need: Float) -> float:
             matrix[j, c], matrix[jobs + j, c] = 1.0, -rate
     matrix[jobs : 2 * jobs, -1] = need
     right = np.concatenate([np.ones(jobs), np.zeros(jobs), problem.workers])
-    found = linprog(np.append(np.zeros(len(columns)), -1.0), matrix, right)
+    exact = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
+    found = linprog(np.append(np.zeros(len(columns)), -1.0), matrix, right, options=exact)
     assert found.status == 0
     return float(-found.fun)
 

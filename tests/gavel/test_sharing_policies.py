@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -83,6 +84,17 @@ def test_sharing_raises_sums_of_throughputs_and_lowers_the_mean_jct(policy: str)
     assert {r.seat for _, r in log if isinstance(r, Grant)} == {0, 1}
 
 
+@pytest.mark.parametrize("rule", ["fairness", "finish_time_fairness"])
+def test_sharing_raises_what_entities_get_and_lowers_the_mean_jct(rule: str, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(f"{{name: all, policy: {rule}, users: ['*']}}")
+    _, alone, slow = run(f"hierarchical:file={plan}")
+    log, paired, fast = run(f"hierarchical:sharing=true,file={plan}")
+    assert (alone, paired) == (pytest.approx(2.0), pytest.approx(3.2)), "four of six jobs run at a time, each at 0.8"
+    assert fast < slow
+    assert {r.seat for _, r in log if isinstance(r, Grant)} == {0, 1}
+
+
 def textbook(s: Snapshot, problem: Problem, need: Float) -> float:
     """The program with a column for every job and every pair: the largest multiple of ``need``."""
     pairs, jobs, columns = pair_rates(s, problem), problem.jobs, []
@@ -132,7 +144,9 @@ def test_models_that_nobody_measured_beside_another_take_no_room() -> None:
     assert pairs.rate == pytest.approx(0.8)
 
 
-@pytest.mark.parametrize("policy", ["max_min_fairness", "makespan", "finish_time_fairness", "fifo_hetero", "min_cost"])
+@pytest.mark.parametrize(
+    "policy", ["max_min_fairness", "makespan", "finish_time_fairness", "fifo_hetero", "min_cost", "hierarchical"]
+)
 def test_sharing_needs_to_know_types(policy: str) -> None:
     with pytest.raises(InputError, match="aware=true"):
         make_policy(f"{policy}:sharing=true,aware=false")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -148,12 +149,26 @@ def test_agnostic_forms_conform(name: str) -> None:
         "sjf_hetero",
         "max_throughput",
         "min_cost",
+        "hierarchical",
     ],
 )
 def test_forms_with_space_sharing_conform(name: str) -> None:
     make = lambda: make_policy(f"{name}:sharing=true")  # noqa: E731
-    check_policy(make, seeds=(2,), beside=0.9)
-    assert any("seat=1" in record for _, record in check_run(make, 2, beside=0.9)), "no two jobs shared a GPU"
+    check_policy(make, seeds=(3,), beside=0.9)
+    assert any("seat=1" in record for _, record in check_run(make, 3, beside=0.9)), "no two jobs shared a GPU"
+
+
+@pytest.mark.slow
+def test_entities_of_every_rule_conform_with_space_sharing(tmp_path: Path) -> None:
+    """Users of the kit's worlds, in entities with each of the rules."""
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(
+        "members:\n"
+        "  - {name: a, weight: 2, policy: fifo, users: [u0]}\n"
+        "  - {name: b, policy: finish_time_fairness, users: [u1]}\n"
+        "  - {name: c, policy: fairness, users: ['*']}\n"
+    )
+    check_policy(lambda: make_policy(f"hierarchical:sharing=true,file={plan}"), seeds=(4,), beside=0.9)
 
 
 def test_random_packing_pairs_jobs_only_where_more_is_wanted_than_there_is() -> None:

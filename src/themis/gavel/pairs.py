@@ -28,7 +28,10 @@ from themis.solvers.columns import ColumnProgram, Optimum
 GAP = 1e-9
 """Relative gap at which pairs are no longer generated."""
 
-_BLOCK, _ROUNDS, _STEPS = 256, 400, 40
+_ROUGH = 0.2
+"""A level that is too high falls by a proof at hand once its bound is nearer to what is reached than so much of the way to 1."""
+
+_BLOCK, _ROUNDS, _STEPS = 256, 400, 60
 _WORTH_IT = 1e-12
 
 
@@ -154,28 +157,50 @@ def best_partners(
     return found, most
 
 
-def settle(program: PairProgram, need: Need, level: float) -> tuple[float, Float | None]:
+def settle(program: PairProgram, need: Need, level: float) -> tuple[float, list[Prices]]:
     """Lower the level until it is reached: each time to where needs are worth what the prices say that there is.
 
     Parameters
     ----------
-    need : [C], mean rate of each class's jobs at a level; what it is at level 0 can be reached.
+    need : [C], mean rate of each class's jobs at a level; rises, and what it is at level 0 can be reached.
 
     Returns
     -------
-    The level, and the worth [C] of the classes' rates that proves that it cannot be exceeded; None where it did not fall.
+    The level, and the prices that lowered it to there: the last prove that it cannot be exceeded. None where it did not fall.
     """
-    binding = None
+    proofs: list[Prices] = []
     for _ in range(_STEPS):
-        theta, upper = program.solve(need(level))
-        if theta >= 1.0 - 2 * GAP:
-            return level, binding
-        binding = worth = program.worth
-        beyond = lambda t: float(worth @ need(t)) - upper  # noqa: B023, E731
-        level = float(brentq(beyond, 0.0, level, xtol=1e-300, rtol=1e-14, maxiter=1000))
+        if program.solve(need(level)) >= 1.0 - 2 * GAP:
+            return level, proofs
+        proofs.append(prices := program.prices)
+        worth = prices.worth * program.classes.count
+
+        def beyond(t: float) -> float:
+            return float(worth @ need(t)) - prices.total  # noqa: B023
+
+        if beyond(0.0) >= 0.0:
+            level = 0.0
+        else:
+            level = float(brentq(beyond, 0.0, level, xtol=1e-300, rtol=1e-14, maxiter=1000))
     raise NotSolved(
-        f"the level of {len(program.worth)} classes of jobs with pairs did not settle within {_STEPS} steps."
+        f"the level of {len(program.classes.first)} classes of jobs with pairs did not settle within {_STEPS} steps."
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Prices:
+    """What a program's constraints are worth at its optimum, none below 0.
+
+    Attributes
+    ----------
+    worth : [C], of a unit of rate of a job of each class. ``time`` : [C], of all the time of such a job. ``gpu`` : [K].
+    total : what all that there is is worth: at most so much are the rates of any shares.
+    """
+
+    worth: Float
+    time: Float
+    gpu: Float
+    total: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -202,6 +227,12 @@ class Classes:
         out: Float = np.add.reduceat(value[np.concatenate(self.members)], start) / self.count
         return out
 
+    def kind(self, jobs: int) -> Int:
+        """[J], the class of each job; that of the first for jobs that cannot run."""
+        out = np.zeros(jobs, dtype=np.int64)
+        out[np.concatenate(self.members)] = np.repeat(np.arange(len(self.first)), self.count.astype(np.int64))
+        return out
+
     def columns(self, combos: Int, x: Float) -> list[tuple[int, int, int]]:
         """(class, class, type) of the pairs of jobs that run."""
         kind = {int(j): c for c, jobs in enumerate(self.members) for j in jobs}
@@ -218,7 +249,7 @@ class PairProgram:
     pairs: PairRates
     classes: Classes
     seeds: list[tuple[int, int, int]] = field(default_factory=list)
-    worth: Float = field(init=False)
+    prices: Prices = field(init=False)
     program: ColumnProgram = field(init=False)
     index: list[tuple[int, int, int]] = field(default_factory=list)
     known: set[tuple[int, int, int]] = field(default_factory=set)
@@ -229,15 +260,14 @@ class PairProgram:
         high = np.concatenate([self.classes.count, np.full(c, np.inf), self.problem.workers])
         low = np.concatenate([np.full(c, -np.inf), np.zeros(c), np.full(pools, -np.inf)])
         self.program = ColumnProgram(low, high, interior=c > 200)
-        self.worth = np.zeros(c)
 
     @property
     def size(self) -> int:
         """Columns but for the level."""
         return len(self.index)
 
-    def solve(self, wanted: Float) -> tuple[float, float]:
-        """(multiple of the wanted rates that is reached, multiple that cannot be exceeded)."""
+    def solve(self, wanted: Float) -> float:
+        """The multiple of the wanted rates that is reached, or that it is below 1, which ``prices`` prove."""
         c = len(self.classes.first)
         scale = self.problem.fastest[self.classes.first]
         rows, values = np.arange(c, 2 * c, dtype=np.int64), -self.classes.count * wanted / scale
@@ -250,14 +280,17 @@ class PairProgram:
             self._add([(int(i), NONE, int(k)) for i, k in alone] + self.seeds)
         for _ in range(_ROUNDS):
             self.optimum = self.program.solve()
-            time, rate = self.optimum.duals[:c], -self.optimum.duals[c : 2 * c]
-            worth, theta = np.maximum(rate, 0.0) / scale, self.optimum.objective
-            found, surplus = self._price(np.maximum(time, 0.0), worth, self.optimum.duals[2 * c :])
-            upper = theta + 0.5 * float(surplus @ self.classes.count)
-            # Reaching 1 is enough: the level that is asked for is a bound already.
-            if theta >= 1.0 - GAP or upper - theta <= GAP * upper or not (found or self.program.tighten()):
-                self.worth = worth * self.classes.count
-                return theta, upper
+            duals, theta = self.optimum.duals, self.optimum.objective
+            worth, time = np.maximum(-duals[c : 2 * c], 0.0) / scale, np.maximum(duals[:c], 0.0)
+            gpu = np.maximum(duals[2 * c :], 0.0)[self.problem.pool]
+            found, surplus = self._price(worth, time, gpu)
+            # Half of a pair's surplus on the price of each one's time makes every pair worth its price at most: a bound.
+            total = theta + 0.5 * float(surplus @ self.classes.count)
+            self.prices = Prices(worth=worth, time=time + 0.5 * surplus, gpu=gpu, total=total)
+            # Reaching 1 is enough: the level that is asked for is a bound already. Far below 1 a rough bound is.
+            close = total - theta <= max(GAP * total, _ROUGH * (1.0 - total))
+            if theta >= 1.0 - GAP or close or not (found or self.program.tighten()):
+                return theta
             if found:
                 self._add(found)
         raise NotSolved(f"pairs of {c} classes of jobs did not settle within {_ROUNDS} rounds.")
@@ -271,16 +304,13 @@ class PairProgram:
         for (a, b), mass_of in together.items():
             yield a, b, mass_of
 
-    def _price(self, time: Float, worth: Float, pool: Float) -> tuple[list[tuple[int, int, int]], Float]:
-        """For each class its best pair on each type that is worth more than its price, and its largest surplus [C].
-
-        Half of it on the price of the class's time, and of its partner's, would make every pair worth its price: a bound.
-        """
+    def _price(self, worth: Float, time: Float, gpu: Float) -> tuple[list[tuple[int, int, int]], Float]:
+        """For each class its best pair on each type that is worth more than its price, and its largest surplus [C]."""
         first = self.classes.first
         some = np.flatnonzero((self.problem.gpus[first] == 1) & (self.pairs.model[first] >= 0))
         found, most = best_partners(
             self.problem, self.pairs, first[some], np.broadcast_to(worth[some, None], (len(some), self.problem.types)),
-            pool[self.problem.pool], time[some], self.classes.count[some] < 2,
+            gpu, time[some], self.classes.count[some] < 2,
         )  # fmt: skip
         surplus = np.zeros(len(first))
         surplus[some] = most

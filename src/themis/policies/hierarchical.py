@@ -8,15 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from themis.gavel.hierarchy import hierarchical
+from themis.gavel.hierarchy import Entity, hierarchical
 from themis.gavel.hierarchy_file import Plan, by_user, jobs_of, read_plan
+from themis.gavel.pair_hierarchy import hierarchical_paired
+from themis.gavel.pairs import PairShares
 from themis.gavel.problem import Problem, Shares
 from themis.model.snapshot import Snapshot
-from themis.policies.shares import SharePolicy, by_arrival, progress, weights
+from themis.policies.shares import by_arrival, progress, weights
+from themis.policies.sharing import PairPolicy, pair_rates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hierarchical(SharePolicy):
+class Hierarchical(PairPolicy):
     """Fill a tree of entities.
 
     Attributes
@@ -28,11 +31,22 @@ class Hierarchical(SharePolicy):
     plan: Plan | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        PairPolicy.__post_init__(self)
         object.__setattr__(self, "plan", read_plan(Path(self.file)) if self.file else None)
 
     def allocate(self, snapshot: Snapshot, problem: Problem) -> Shares:
+        """Level by level."""
+        root = self._root(snapshot, problem)
+        return hierarchical(problem, root, weights(snapshot), progress(snapshot, problem))
+
+    def paired(self, snapshot: Snapshot, problem: Problem) -> tuple[PairShares, float, float]:
+        """The same over jobs and pairs, also of jobs of different entities."""
+        root, pairs = self._root(snapshot, problem), pair_rates(snapshot, problem)
+        found, objective = hierarchical_paired(problem, pairs, root, weights(snapshot), progress(snapshot, problem))
+        return found, objective, found.bound
+
+    def _root(self, snapshot: Snapshot, problem: Problem) -> Entity:
         """Jobs belong to the entity that lists their app's user."""
         users = [snapshot.users[u] for u in snapshot.app_user[snapshot.job_app].tolist()]
         plan = self.plan or by_user(sorted(set(users)))
-        root = plan.entity(jobs_of(plan, users, by_arrival(snapshot, problem)))
-        return hierarchical(problem, root, weights(snapshot), progress(snapshot, problem))
+        return plan.entity(jobs_of(plan, users, by_arrival(snapshot, problem)))
