@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from themis.core.rounds import Rounds
+from themis.core.rounds import Rounds, pick
 from themis.errors import InputError
 from themis.model.answers import Solved, TimeShare
 from themis.model.cluster import Cluster, Machine
@@ -156,6 +156,23 @@ def test_larger_gangs_are_placed_first() -> None:
     at = {r.job: r.gpus for _, r in log if isinstance(r, Grant)}
     assert [len(at[j]) for j in range(3)] == [1, 2, 1]
     assert at[1] in ((0, 1), (2, 3)), "the large gang is on one machine"
+
+
+def test_small_jobs_do_not_break_up_the_machines_of_large_gangs() -> None:
+    """Smallest first, the two small ones fill one machine so far that the second gang of four is spread."""
+    on = Cluster(name="c", machines=tuple(Machine(name=f"m{i}", gpus=5, gpu_type="t0") for i in range(2)))
+    sizes = (1, 1, 4, 4)
+    apps = [app(f"a{j}", [job(FOREVER, size)]) for j, size in enumerate(sizes)]
+    log = run(Given(x=((1.0,),) * 4, gpus=sizes), apps, on, until=50.0)
+    at = {r.job: {gpu // 5 for gpu in r.gpus} for _, r in log if isinstance(r, Grant)}
+    assert [len(at[j]) for j in range(4)] == [1, 1, 1, 1]
+
+
+def test_no_job_is_picked_in_two_combinations() -> None:
+    combos = np.array([[0, 1], [2, 1], [2, NONE], [1, NONE], [0, 2]])
+    priority, gpus = np.array([[5.0], [4.0], [3.0], [2.0], [1.0]]), np.ones(5, np.int64)
+    assert pick(priority, combos, gpus, [5]) == [(0, 0), (2, 0)]
+    assert pick(priority, combos, gpus, [5], lambda c, k: c != 0) == [(1, 0)]
 
 
 def test_whoever_runs_on_is_renewed_where_it_is_and_does_not_restart() -> None:

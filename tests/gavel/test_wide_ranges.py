@@ -1,4 +1,4 @@
-"""Jobs that are nearly done beside jobs of months, gangs that hardly fit, weights from 0.01 to 100: answers are valid and proven."""
+"""Jobs nearly done beside jobs of months, gangs that hardly fit, weights from 0.01 to 100: answers are valid and proven."""
 
 from __future__ import annotations
 
