@@ -34,6 +34,16 @@ def test_allox_has_the_least_mean_completion_time(seed: int) -> None:
     assert found.x.sum() == 3.0, "all three GPUs run a job"
 
 
+def test_allox_runs_the_first_of_each_queue() -> None:
+    """On one GPU the shortest; on two types each job waits where it ends soonest in all."""
+    one = Problem.of(np.ones((3, 1)), np.ones(3, np.int64), np.array([1.0]))
+    assert allox(one, np.array([10.0, 1.0, 5.0])).x[:, 0].tolist() == [0.0, 1.0, 0.0]
+    two = Problem.of(np.array([[4.0, 1.0], [4.0, 1.0], [1.0, 1.0]]), np.ones(3, np.int64), np.ones(2))
+    found = allox(two, np.array([8.0, 4.0, 6.0]))
+    assert found.objective == pytest.approx((1.0 + 3.0 + 6.0) / 3)
+    assert found.x.tolist() == [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
+
+
 def test_allox_keeps_gangs_within_the_pools() -> None:
     problem = random_problem(4, jobs=20)
     found = allox(problem, np.linspace(1.0, 9.0, 20))
@@ -52,6 +62,13 @@ def test_nobody_loses_by_gandiva_fairs_trades(seed: int) -> None:
     before, after = problem.throughput(share / problem.gpus[:, None]), problem.throughput(found.x)
     assert (after >= before * (1 - 1e-9)).all()
     assert (after > before * 1.01).any()
+
+
+def test_gandiva_fair_sells_at_the_runner_ups_speedup() -> None:
+    """Speedups 1, 2, 4; each has 0.2 of both types. The first sells the third 0.1 fast for 0.2 slow, the second 0.1 for 0.1."""
+    rate = np.array([[1.0, 1.0], [2.0, 1.0], [4.0, 1.0]])
+    problem = Problem(rate=rate, gpus=np.ones(3, np.int64), workers=np.array([0.6, 0.6]), pool=np.arange(2))
+    assert gandiva_fair(problem, np.ones(3)).x == pytest.approx(np.array([[0.0, 0.5], [0.3, 0.1], [0.3, 0.0]]))
 
 
 def test_gandiva_pairs_jobs_only_where_demand_exceeds_supply() -> None:

@@ -13,6 +13,7 @@ from scipy.optimize import linprog
 from themis.core import snapshot as snapshots
 from themis.errors import InputError
 from themis.gavel.problem import Problem
+from themis.model.answers import TimeShare
 from themis.model.events import Allocated, AppFinished, Grant
 from themis.model.settings import Settings
 from themis.model.snapshot import Snapshot
@@ -131,6 +132,20 @@ def test_policies_with_pairs_reach_the_optimum_over_all_pairs(gpus: int) -> None
         return textbook(s, problem, left / (worst * so_far.alone() - so_far.elapsed))
 
     assert reached(rho * (1 + 1e-6)) >= 1.0 >= reached(rho * (1 - 1e-6))
+
+
+@pytest.mark.parametrize("policy", ["makespan", "finish_time_fairness"])
+@pytest.mark.parametrize("sharing", ["true", "false"])
+def test_who_is_as_good_as_done_gets_the_little_that_it_needs(policy: str, sharing: str) -> None:
+    """Beside jobs of months a microsecond is less than any program's tolerance: its share was 0, and it waited for them."""
+    left = [1e-6, 1e-3, 4e6, 5e6, 6e6]
+    apps = [app(f"a{j}", [job(work, model=("one", "two")[j % 2])]) for j, work in enumerate(left)]
+    s = snapshots.take(state_at(machines(2), apps, now=0.0, book=BOOK))
+    found = make_policy(f"{policy}:sharing={sharing}")(s, Workbench())
+    assert isinstance(found.answer, TimeShare)
+    given = [found.answer.x[(found.answer.combos == j).any(axis=1)].sum() for j in range(5)]
+    assert min(given) > 0
+    assert found.proof.objective == pytest.approx(found.proof.bound, rel=1e-6)
 
 
 def test_models_that_nobody_measured_beside_another_take_no_room() -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from themis.gavel.baselines import allox
 from themis.gavel.problem import Problem, Shares
 from themis.model.snapshot import Snapshot
-from themis.policies.shares import SharePolicy
+from themis.policies.shares import SharePolicy, work_left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,4 +19,4 @@ class Allox(SharePolicy):
 
     def allocate(self, snapshot: Snapshot, problem: Problem) -> Shares:
         """One assignment."""
-        return allox(problem, np.maximum(snapshot.job_left, 1e-6))
+        return allox(problem, work_left(snapshot))

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from themis.gavel.makespan import min_makespan
 from themis.gavel.pairs import PairShares
 from themis.gavel.problem import Problem, Shares
 from themis.model.snapshot import Snapshot
+from themis.policies.shares import work_left
 from themis.policies.sharing import PairPolicy, shared_level
 
 
@@ -22,10 +21,10 @@ class Makespan(PairPolicy):
 
     def allocate(self, snapshot: Snapshot, problem: Problem) -> Shares:
         """One end for all."""
-        return min_makespan(problem, np.maximum(snapshot.job_left, 1e-6))
+        return min_makespan(problem, work_left(snapshot))
 
     def paired(self, snapshot: Snapshot, problem: Problem) -> tuple[PairShares, float, float]:
         """One end for all, over jobs and pairs."""
-        left = np.maximum(snapshot.job_left, 1e-6)
+        left = work_left(snapshot)
         found, able = shared_level(snapshot, problem, left), problem.active
         return found, float((left[able] / found.throughput[able]).max()), 1.0 / found.bound

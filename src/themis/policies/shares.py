@@ -91,6 +91,12 @@ def problem_of(s: Snapshot) -> Problem:
     return Problem.of(np.where(s.job_allowed, rate, 0.0), gpus, workers)
 
 
+def work_left(s: Snapshot) -> Float:
+    """[J], seconds on a reference GPU, at least one: rounds are no shorter, and programs cannot tell much less from none."""
+    out: Float = np.maximum(s.job_left, 1.0)
+    return out
+
+
 def weights(s: Snapshot) -> Float:
     """[J], every job's weight is its app's."""
     out: Float = s.app_weight[s.job_app]
@@ -113,7 +119,7 @@ def progress(s: Snapshot, problem: Problem) -> Progress:
     rate_then = problem.isolated_rate(then)
     done = s.job_done * s.job_serial
     return Progress(
-        left=np.maximum(s.job_left, 1e-6),
+        left=work_left(s),
         elapsed=np.maximum(s.app_elapsed[s.job_app], 0.0),
         isolated_elapsed=np.divide(done, rate_then, out=np.zeros(s.jobs), where=rate_then > 0),
         isolated_rate=problem.isolated_rate(),
