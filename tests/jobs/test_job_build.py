@@ -111,6 +111,14 @@ def test_the_app_carries_arrival_deadline_and_limits() -> None:
     assert (program.grace_s, program.launch, program.stop_signal, program.user) == (5.0, "machine", "SIGUSR1", "ada")
 
 
+@pytest.mark.parametrize("types", ["[V100, A100]", "{any_of: [V100, A100]}", "{any_of: [V100, A100, V100]}"])
+def test_a_job_may_run_on_any_of_several_gpu_types(types: str) -> None:
+    built = build(job(f"gpu_types: {types}\nspeed: {{V100: 2, A100: 5}}\n", PLAIN), user="u")
+    assert built.app.jobs[0].gpu_types == ("V100", "A100")
+    assert built.profile is not None
+    assert built.profile.curve("V100", 0) != built.profile.curve("A100", 0)
+
+
 def test_two_users_profiles_do_not_meet() -> None:
     spec = job("speed: 2", PLAIN)
     assert build(spec, user="u").profile != build(spec, user="v").profile

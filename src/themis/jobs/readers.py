@@ -75,7 +75,9 @@ def folder(value: object) -> str:
 
 
 def gpu_types(value: object) -> tuple[str, ...]:
-    """One GPU type or a list of them."""
+    """One GPU type, a list of them, or that list under ``any_of``, as other systems write it."""
+    if isinstance(value, dict) and set(value) == {"any_of"}:
+        value = value["any_of"]
     types = [value] if isinstance(value, str) else value
     if not isinstance(types, list) or not types or not all(plain(t) and t.strip() for t in types):
         raise Unreadable("a GPU type such as A100, or a list of those that will do")

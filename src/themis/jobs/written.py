@@ -28,7 +28,9 @@ class JobText(Written):
         default=(1, 1), description="GPUs of each job: `4`, or `2..8` for any number from 2 to 8 (1)"
     )
     gpu_types: Annotated[tuple[str, ...], reads(readers.gpu_types)] = Field(
-        default=(), description="a GPU type, or a list of those that will do; all GPUs of a job are of one type (any)"
+        default=(),
+        description="a GPU type, or those that will do: `[V100, A100]`, or `{any_of: [V100, A100]}`; all GPUs of a job are of one "
+        "type (any)",
     )
     cpus: Annotated[float, Field(ge=0, le=100_000, allow_inf_nan=False)] = Field(
         default=0.0, description="CPU cores for each GPU (nothing is asked for)"
