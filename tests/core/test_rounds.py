@@ -21,6 +21,7 @@ from themis.model.snapshot import Snapshot
 from themis.model.units import NONE
 from themis.model.workload import App, Workload
 from themis.policies.api import Level, Pace, Policy, Workbench, make_policy
+from themis.profiles.speed import ProfileBook, linear
 from themis.sim.runner import Record, Simulation
 from themis.testing.builders import BOOK, app, job, leased_twice
 
@@ -65,9 +66,16 @@ class Over(Exception):
     """The test has seen enough."""
 
 
-def run(policy: Policy, apps: Sequence[App], on: Cluster, until: float = np.inf, container_s: float = 0.0) -> Log:
+def run(
+    policy: Policy,
+    apps: Sequence[App],
+    on: Cluster,
+    until: float = np.inf,
+    container_s: float = 0.0,
+    book: ProfileBook = BOOK,
+) -> Log:
     simulation = Simulation(
-        workload=Workload(name="w", apps=tuple(apps)), cluster=on, book=BOOK, policy_name="given", policy=policy,
+        workload=Workload(name="w", apps=tuple(apps)), cluster=on, book=book, policy_name="given", policy=policy,
         settings=Settings(container_s=container_s, validate=True),
     )  # fmt: skip
     log: Log = []
@@ -199,6 +207,13 @@ def test_gpus_that_no_share_claims_idle_or_go_to_who_waits_on_top_of_its_share()
         assert [t for t, r in log if isinstance(r, AppFinished) and r.app == 1] == [end]
 
 
+def test_a_spare_round_is_on_the_fastest_type_that_is_left() -> None:
+    book = ProfileBook.of([linear("m", 1.0, type_speed={"t0": 3.0, "t1": 1.0, "t2": 2.0})])
+    apps = [app(name, [job(FOREVER, model="m")]) for name in "ab"]
+    log = run(Given(x=((1.0, 0.0, 0.0), (0.0,) * 3), spare=True), apps, cluster(1, 1, 1), until=50.0, book=book)
+    assert {r.job: r.gpus for _, r in log if isinstance(r, Grant)} == {0: (0,), 1: (2,)}
+
+
 def test_a_spare_round_goes_to_who_has_no_share_then_to_who_stands_there() -> None:
     """One GPU, a quarter and half of it promised. Nobody is owed the fourth round: job 1 had the third, job 0 came first."""
     log = run(
@@ -286,6 +301,20 @@ def test_what_the_objective_needs_goes_first_where_gangs_do_not_pack() -> None:
         first = account.priority(r * ROUND, (r + 1) * ROUND, able).argmax()
         assert first == 0
         account.deal(0, 0, ROUND)
+
+
+def test_what_the_objective_needs_is_carried_over_with_the_rest() -> None:
+    """Two jobs of which the first comes and stays; half of its share is due. After 300 s it is owed the due of all of them."""
+    rounds, both = Rounds(), np.array([[0, NONE], [1, NONE]])
+    one = TimeShare(combos=both[:1], gpus=np.ones(1, np.int64), x=np.ones((1, 1)), round_s=ROUND, due=np.array([0.5]))
+    two = TimeShare(
+        combos=both, gpus=np.ones(2, np.int64), x=np.full((2, 1), 0.5), round_s=ROUND, due=np.array([0.5, 1.0])
+    )
+    rounds.adopt(one, 0.0, 1)
+    rounds.adopt(two, 200.0, 2)
+    rounds.priority(300.0, 400.0, np.ones(2, bool))
+    assert rounds.promised.ravel() == pytest.approx([250.0, 50.0])
+    assert rounds.due.ravel() == pytest.approx([100.0 + 25.0, 50.0])
 
 
 def test_settings_of_rounds_are_checked() -> None:

@@ -121,6 +121,14 @@ def test_the_printed_cost_ratio_runs_the_one_best_job_alone() -> None:
     assert found.x == pytest.approx(np.array([[0, 0], [0, 0], [0, 1.0]]))
 
 
+def test_the_printed_cost_ratio_pays_for_every_gpu_of_a_gang() -> None:
+    """Four GPUs for 6 steps/s cost more a step than one for 2."""
+    problem = Problem.of(np.array([[6.0], [2.0]]), np.array([4, 1]), np.array([5.0]))
+    found = cost_ratio(problem, np.array([1.0]))
+    assert found.objective == pytest.approx(2.0)
+    assert not found.x[0].any()
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_as_many_deadlines_are_kept_as_possible(seed: int) -> None:
     rng = np.random.default_rng(seed)
