@@ -102,6 +102,17 @@ def test_deadlines_that_are_given_up_are_named() -> None:
     assert decide("min_cost", machines(1), apps).proof.late.tolist() == []
 
 
+def test_nobody_is_given_up_so_that_others_may_be_early() -> None:
+    """One GPU for two jobs: at 80 s each they just fit, at 72 s both can aim a round earlier."""
+    apps = [app(name, [job(80.0)], deadline=160.0) for name in "ab"]
+    just = decide("min_cost_slo:round_s=10", machines(1), apps)
+    assert just.proof.late.tolist() == []
+    assert shares(just)[:, 0] == pytest.approx([0.5, 0.5])
+    room = decide("min_cost_slo:round_s=10", machines(1), [app(name, [job(72.0)], deadline=160.0) for name in "ab"])
+    assert room.proof.late.tolist() == []
+    assert (shares(room)[:, 0] >= 72.0 / 150.0 - 1e-6).all(), "a round earlier is possible for both"
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [

@@ -2,7 +2,7 @@
 
 Where not all deadlines can be kept, as many as possible are, of equally many those with most slack; jobs whose
 deadline is given up are named in the proof and get what the objective gives them. Differs from the paper: jobs aim at a
-round before their deadline.
+round before their deadline, as far as that costs nobody else's.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from themis.gavel.problem import Problem, Shares
+from themis.gavel.level import highest_level
+from themis.gavel.problem import Line, Problem, Shares
 from themis.gavel.total import cost_adjusted, cost_ratio, keep_deadlines
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float, Seconds
@@ -44,14 +45,22 @@ class MinCostSlo(SharePolicy):
     def allocate(self, snapshot: Snapshot, problem: Problem) -> Shares:
         """Which deadlines first, then the objective."""
         required = required_rate(snapshot)
-        # Rounds are whole: who is promised just enough ends up to a round late, so all aim a round earlier if they can.
-        early = np.minimum(required_rate(snapshot, self.round_s), problem.fastest)
-        required = np.where(required <= problem.fastest, np.maximum(required, early), required)
         kept = keep_deadlines(problem, required).kept
+        least = _earlier(problem, np.where(kept, required, 0.0), required_rate(snapshot, self.round_s))
         # Deadlines that only just fit are met but for a billionth, lest rounding make the program infeasible.
-        cheapest, least = cost_ratio if self.printed else cost_adjusted, np.where(kept, required * (1 - 1e-9), 0.0)
-        found = cheapest(problem, costs(self.prices, snapshot), least)
+        cheapest = cost_ratio if self.printed else cost_adjusted
+        found = cheapest(problem, costs(self.prices, snapshot), least * (1 - 1e-9))
         return replace(found, late=(required > 0) & ~kept)
+
+
+def _earlier(problem: Problem, least: Float, early: Float) -> Float:
+    """[J], as far from the least rates towards those of a round earlier as all can go together.
+
+    Rounds are whole: who is promised just enough ends up to a round late.
+    """
+    top = np.where(least > 0, np.maximum(least, np.minimum(early, problem.fastest)), 0.0)
+    need = Line(least, top - least, top)
+    return np.asarray(need(highest_level(problem, need, 1.0).level), dtype=np.float64) if least.any() else least
 
 
 def required_rate(s: Snapshot, margin: Seconds = 0.0) -> Float:
