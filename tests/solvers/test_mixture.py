@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
+from themis.errors import NotSolved
 from themis.model.units import Float
 from themis.solvers.mixture import Mixture
 
@@ -75,3 +76,25 @@ def test_several_columns_come_at_once() -> None:
     game.solve()
     game.add(use[2:])
     assert game.solve()[0] == pytest.approx(least(use), abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_where_the_small_simplex_does_not_end_a_general_solver_finds_the_same(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(seed)
+    use = rng.uniform(0.0, 3.0, (4 + 3 * seed, 2 + seed))
+    game = Mixture(use)
+    least, *_ = game.solve()
+
+    def never(_: Mixture) -> None:
+        raise NotSolved("it did not end.")
+
+    monkeypatch.setattr(Mixture, "_improve", never)
+    again, mixed, prices = game.solve()
+    assert again == pytest.approx(least, rel=1e-9)
+    assert (mixed @ use).max() == pytest.approx(again)
+    assert (use @ prices).min() == pytest.approx(again, rel=1e-8), "the prices prove it"
+    assert (mixed.sum(), prices.sum()) == (pytest.approx(1.0), pytest.approx(1.0))
+    monkeypatch.undo()
+    assert game.solve()[0] == pytest.approx(least, rel=1e-9)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from themis.errors import NotSolved
+from themis.solvers.columns import ColumnProgram
 from themis.solvers.highs import Floats
 
 _BETTER, _PIVOT = 1e-13, 1e-12
@@ -70,7 +71,7 @@ class Mixture:
 
         Raises
         ------
-        NotSolved : rounding or cycling keeps it from ending.
+        NotSolved : no solver comes to its end.
         """
         try:
             return self._improve()
@@ -78,8 +79,24 @@ class Mixture:
             self._begin([])  # once more, without what rounding has left
         try:
             return self._improve()
-        except np.linalg.LinAlgError:
-            raise NotSolved(f"a game of {self.rows} rows and {len(self.use)} columns is singular.") from None
+        except (NotSolved, np.linalg.LinAlgError):
+            self._begin([])
+            return self._by_program()
+
+    def _by_program(self) -> tuple[float, Floats, Floats]:
+        """The same by a general solver: columns that differ by rounding alone can keep the small simplex from its end."""
+        scale, columns = max(float(self.use.max()), 1e-300), len(self.use)
+        program = ColumnProgram(np.append(np.full(self.rows, -np.inf), 1.0), np.append(np.zeros(self.rows), 1.0))
+        largest = np.append(np.full(self.rows, -1.0), 0.0)
+        program.add_dense(
+            np.append(-1.0, np.zeros(columns)),
+            np.vstack([largest, np.column_stack([self.use / scale, np.ones(columns)])]),
+        )
+        program.tighten()
+        found = program.solve()
+        weight, worth = np.maximum(found.x[1:], 0.0), np.maximum(found.duals[: self.rows], 0.0)
+        weight /= weight.sum()
+        return float((weight @ self.use).max()), weight, worth / worth.sum()
 
     def _improve(self) -> tuple[float, Floats, Floats]:
         scale, columns = max(float(self.use.max()), 1e-300), len(self.use)
