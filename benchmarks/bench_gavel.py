@@ -33,10 +33,11 @@ from themis.gavel.finish_time import Progress, finish_time_fairness, needed
 from themis.gavel.hierarchy import Entity, Rule, hierarchical
 from themis.gavel.makespan import min_makespan
 from themis.gavel.max_min import max_min, max_min_water_filling, normalised_unit
+from themis.gavel.pair_deadlines import keep_deadlines_paired
 from themis.gavel.pair_filling import water_fill_paired
 from themis.gavel.pair_hierarchy import hierarchical_paired
 from themis.gavel.pair_totals import best_total_paired
-from themis.gavel.pairs import PairRates, PairShares, highest_level_paired
+from themis.gavel.pairs import PairRates, PairShares, highest_level_paired, paired_throughput
 from themis.gavel.problem import Need, Problem
 from themis.gavel.total import best_total, cost_adjusted, in_order, precedence, relative
 from themis.model.units import Float, Int
@@ -270,6 +271,15 @@ def space_sharing(sizes: list[int]) -> None:
             value = float(worth @ found.throughput)
             alone = best_total(i.problem, weight[:, None] * relative(i.problem)).objective
             _print_pairs(jobs, goal, seconds, found.bound / value - 1, found.columns, value / alone - 1)
+        required = i.problem.fastest * np.random.default_rng(jobs).uniform(0.2, 0.4, jobs)
+        started = time.process_time()
+        kept = keep_deadlines_paired(i.problem, i.pairs, required).kept
+        worth, cost = 1 / i.problem.fastest, np.array([3.0, 1.5, 0.5])
+        found = best_total_paired(i.problem, i.pairs, worth, cost, least=np.where(kept, required, 0.0))
+        seconds = time.process_time() - started
+        value = float(worth @ paired_throughput(i.problem, i.pairs, found.combos, found.x / cost))
+        alone = cost_adjusted(i.problem, cost, required * (1 - 1e-9)).objective
+        _print_pairs(jobs, "cost with deadlines", seconds, found.bound / value - 1, found.columns, value / alone - 1)
         for goal, rules in RULES.items():
             root = _tree(np.random.default_rng(1).integers(64, size=jobs), rules)
             pour = partial(hierarchical_paired, i.problem, i.pairs, root, i.weight, i.progress)

@@ -160,7 +160,8 @@ def test_models_that_nobody_measured_beside_another_take_no_room() -> None:
 
 
 @pytest.mark.parametrize(
-    "policy", ["max_min_fairness", "makespan", "finish_time_fairness", "fifo_hetero", "min_cost", "hierarchical"]
+    "policy",
+    ["max_min_fairness", "makespan", "finish_time_fairness", "fifo_hetero", "min_cost", "min_cost_slo", "hierarchical"],
 )
 def test_sharing_needs_to_know_types(policy: str) -> None:
     with pytest.raises(InputError, match="aware=true"):

@@ -113,6 +113,19 @@ def test_nobody_is_given_up_so_that_others_may_be_early() -> None:
     assert (shares(room)[:, 0] >= 72.0 / 150.0 - 1e-6).all(), "a round earlier is possible for both"
 
 
+def test_two_deadlines_that_one_gpu_alone_cannot_keep_are_kept_beside_each_other() -> None:
+    """One GPU, two jobs of 80 s due at 110 s, at 0.8 of their speed beside each other: 100 s. A third, due at 60 s, is late."""
+    book = ProfileBook.of([replace(linear("m", 1.0), beside={("*", 0, "m", 0): 0.8})])
+    apps = [app(f"a{i}", [job(80.0, model="m")], deadline=end) for i, end in enumerate((110.0, 110.0, 60.0))]
+    assert len(decide("min_cost_slo:round_s=1", machines(1), apps, book=book).proof.late) == 2
+    for printed in ("false", "true"):
+        found = decide(f"min_cost_slo:sharing=true,round_s=1,printed={printed}", machines(1), apps, book=book)
+        assert found.proof.late.tolist() == [2]
+        answer = found.answer
+        assert isinstance(answer, TimeShare)
+        assert ((answer.combos[:, 0] == 0) & (answer.combos[:, 1] == 1)).any()
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
@@ -160,11 +173,13 @@ def test_agnostic_forms_conform(name: str) -> None:
         "sjf_hetero",
         "max_throughput",
         "min_cost",
+        "min_cost_slo",
+        "min_cost_slo:printed=true",
         "hierarchical",
     ],
 )
 def test_forms_with_space_sharing_conform(name: str) -> None:
-    make = lambda: make_policy(f"{name}:sharing=true")  # noqa: E731
+    make = lambda: make_policy(name + ("," if ":" in name else ":") + "sharing=true")  # noqa: E731
     check_policy(make, seeds=(3,), beside=0.9)
     assert any("seat=1" in record for _, record in check_run(make, 3, beside=0.9)), "no two jobs shared a GPU"
 

@@ -74,6 +74,7 @@ class PairShares:
     ----------
     combos : Int[C, 2], rows of jobs, the second -1 for a job alone. ``x`` : Float[C, K].
     throughput : Float[J]. ``bound`` : level that no shares can exceed. ``columns`` : (class or pair, type) generated.
+    late : Bool[J], jobs whose deadline is given up. None where there are no deadlines.
     """
 
     combos: Int
@@ -81,6 +82,7 @@ class PairShares:
     throughput: Float
     bound: float
     columns: int
+    late: Bool | None = None
 
 
 def highest_level_paired(problem: Problem, pairs: PairRates, need: Need, ceiling: float, alike: Float) -> PairShares:

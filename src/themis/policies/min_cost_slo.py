@@ -13,16 +13,19 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from themis.gavel.level import highest_level
+from themis.gavel.pair_deadlines import earlier_paired, keep_deadlines_paired
+from themis.gavel.pair_totals import cost_ratio_paired
+from themis.gavel.pairs import PairShares
 from themis.gavel.problem import Line, Problem, Shares
 from themis.gavel.total import cost_adjusted, cost_ratio, keep_deadlines
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float, Seconds
 from themis.policies.min_cost import check_prices, costs, read_prices
-from themis.policies.shares import SharePolicy
+from themis.policies.sharing import PairPolicy, pair_rates, shared_total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MinCostSlo(SharePolicy):
+class MinCostSlo(PairPolicy):
     """Maximise throughput per cost while jobs keep their deadlines.
 
     Attributes
@@ -36,6 +39,7 @@ class MinCostSlo(SharePolicy):
     prices: dict[str, float] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        PairPolicy.__post_init__(self)
         object.__setattr__(self, "prices", read_prices(self.cost))
 
     def check_types(self, gpu_types: Sequence[str]) -> None:
@@ -51,6 +55,19 @@ class MinCostSlo(SharePolicy):
         cheapest = cost_ratio if self.printed else cost_adjusted
         found = cheapest(problem, costs(self.prices, snapshot), least * (1 - 1e-9))
         return replace(found, late=(required > 0) & ~kept)
+
+    def paired(self, snapshot: Snapshot, problem: Problem) -> tuple[PairShares, float, float]:
+        """The same over jobs and pairs: two that share a GPU pay for it once, and may both be in time."""
+        pairs, cost = pair_rates(snapshot, problem), costs(self.prices, snapshot)
+        required = required_rate(snapshot)
+        kept = keep_deadlines_paired(problem, pairs, required).kept
+        least = earlier_paired(problem, pairs, np.where(kept, required, 0.0), required_rate(snapshot, self.round_s))
+        if self.printed:
+            found, objective = cost_ratio_paired(problem, pairs, cost, least)
+            bound = objective
+        else:
+            found, objective, bound = shared_total(snapshot, problem, np.ones(problem.jobs), cost, least=least)
+        return replace(found, late=(required > 0) & ~kept), objective, bound
 
 
 def _earlier(problem: Problem, least: Float, early: Float) -> Float:

@@ -51,8 +51,11 @@ class PairPolicy(SharePolicy):
         sign = -1.0 if self.smaller_is_better else 1.0
         return Solved(
             answer=share_of(snapshot, problem, found, self.round_s),
-            proof=Proof(objective=sign * objective, bound=sign * bound, method=type(self).__name__),
-        )
+            proof=Proof(
+                objective=sign * objective, bound=sign * bound, method=type(self).__name__,
+                late=snapshot.job_id[np.flatnonzero(found.late)] if found.late is not None else np.zeros(0, dtype=np.int64),
+            ),
+        )  # fmt: skip
 
 
 def pair_rates(s: Snapshot, problem: Problem) -> PairRates:
@@ -74,17 +77,24 @@ def pair_rates(s: Snapshot, problem: Problem) -> PairRates:
 
 
 def shared_total(
-    s: Snapshot, problem: Problem, weight: Float, cost: Float | None = None, *, relative: bool = True
+    s: Snapshot,
+    problem: Problem,
+    weight: Float,
+    cost: Float | None = None,
+    *,
+    relative: bool = True,
+    least: Float | None = None,
 ) -> tuple[PairShares, float, float]:
     """The largest sum of weighted throughputs over jobs and pairs: shares, objective, its bound.
 
     Parameters
     ----------
     weight : [J]. ``cost`` : [K], divides throughputs on a type. ``relative`` : throughputs are counted by the fastest type's.
+    least : [J], throughput that every job must get.
     """
     pairs = pair_rates(s, problem)
     worth = weight / np.where(problem.active, problem.fastest, 1.0) if relative else weight
-    found = best_total_paired(problem, pairs, worth, cost)
+    found = best_total_paired(problem, pairs, worth, cost, least=least)
     per_cost = found.x if cost is None else found.x / cost
     return found, float(worth @ paired_throughput(problem, pairs, found.combos, per_cost)), found.bound
 
