@@ -29,7 +29,7 @@ from themis.client.channel import METHODS
 from themis.client.client import Client, Unavailable, name_of, user_name
 from themis.client.home import make_token, read_token
 from themis.client.spec import read_requests
-from themis.errors import InputError
+from themis.errors import InputError, UnknownName
 from themis.node.gpus import gpu_type
 from themis.profiles.presets import load_cluster
 from themis.service.config import Config
@@ -461,6 +461,10 @@ def test_real_gpus_are_found_through_nvml(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "pynvml", Nvml)
     (host,) = find_hosts(Config())
     assert (host.devices, host.machine.gpus, host.machine.gpu_type) == (("GPU-1", "GPU-0"), 2, "H200")
+    (host,) = find_hosts(Config(gpu_names={"H200": "H100"}))
+    assert (host.devices, host.machine.gpu_type) == (("GPU-1", "GPU-0"), "H100")
+    with pytest.raises(UnknownName, match=r"unknown GPU type in gpu_names 'H20'. Did you mean 'H200'"):
+        find_hosts(Config(gpu_names={"H20": "H100"}))
 
 
 def test_the_doctor_finds_what_is_wrong(tmp_path: Path) -> None:

@@ -79,8 +79,8 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
     """
     found, default = load(tmp_path, text), Config()
     same = {f.name for f in fields(Config) if getattr(found, f.name) == getattr(default, f.name)}
-    assert same == {"cluster", "engine"}
-    assert set(yaml.safe_load(text)) | {"machines", "engine"} == set(ServiceText.model_fields)
+    assert same == {"cluster", "engine", "gpu_names"}
+    assert set(yaml.safe_load(text)) | {"machines", "engine", "gpu_names"} == set(ServiceText.model_fields)
     assert load(tmp_path, "machines: 2x4").cluster
     assert load(tmp_path, "engine: ray").engine == "ray"
 
@@ -174,6 +174,14 @@ def test_an_option_for_gpus_takes_the_place_of_the_machines_of_the_file(tmp_path
     assert load(tmp_path, "gpus: 3", machines="2x4").cluster is not None
     with pytest.raises(InputError, match="keys 'gpus' and 'machines' are both there"):
         load(tmp_path, "gpus: 3\nmachines: 2x4")
+
+
+def test_gpu_types_have_other_names_only_where_they_are_found(tmp_path: Path) -> None:
+    text = "gpu_names: {V100-SXM2-16GB: V100}"
+    assert load(tmp_path, text).gpu_names == {"V100-SXM2-16GB": "V100"}
+    assert load(tmp_path, text, gpus=3).gpus == 3
+    with pytest.raises(InputError, match="line 2: key 'gpu_names' is for this machine's own GPUs"):
+        load(tmp_path, f"engine: ray\n{text}")
 
 
 def test_check_tells_settings_from_jobs_and_lists_all_faults(tmp_path: Path) -> None:

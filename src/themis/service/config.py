@@ -22,6 +22,7 @@ class Config:
     ----------
     gpus : so many virtual GPUs on one machine. ``cluster`` : virtual machines. Where there is neither, this machine's
         GPUs are found through NVML.
+    gpu_names : what types of this machine's GPUs are called here, by the names that were found.
     cpus, memory : of this machine, that jobs may ask for together; 0 stands for all that it has. ``memory`` in bytes.
     engine : ``local``, or ``ray`` for the nodes of a Ray cluster at ``address``; ``node_root`` : where agents keep tasks
         and logs on each of them.
@@ -55,6 +56,7 @@ class Config:
 
     gpus: int = 0
     cluster: Cluster | None = None
+    gpu_names: Mapping[str, str] = field(default_factory=dict)
     engine: str = "local"
     address: str = "auto"
     node_root: str = ""

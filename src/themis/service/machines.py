@@ -8,6 +8,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from themis.errors import UnknownName
 from themis.executors.hosts import Host
 from themis.model.cluster import Machine
 from themis.node.gpus import nvml_gpus
@@ -21,13 +22,17 @@ def find_hosts(config: Config) -> tuple[Host, ...]:
 
     Raises
     ------
-    InputError : nothing was asked for and NVML finds no GPU.
+    InputError : nothing was asked for and NVML finds no GPU. UnknownName : a type has another name that is not found.
     """
     if config.cluster:
         return tuple(Host(machine=machine) for machine in config.cluster.machines)
     if config.gpus:
         return (Host(machine=Machine(name=host_name(), gpus=config.gpus)),)
     found = nvml_gpus()
+    for name in config.gpu_names:
+        if name not in (there := {kind for _, kind in found}):
+            raise UnknownName("GPU type in gpu_names", name, there)
+    found = [(device, config.gpu_names.get(kind, kind)) for device, kind in found]
     types = {kind for _, kind in found}
     if len(types) > 1:
         # One machine has one type in the core's model; each type becomes a machine of its own at the same address.

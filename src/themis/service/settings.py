@@ -26,7 +26,7 @@ from themis.profiles.presets import load_cluster
 from themis.service.config import Config
 from themis.yaml_text import BadYaml, Document, documents
 
-NESTED = ("groups", "users", "others")
+NESTED = ("gpu_names", "groups", "users", "others")
 """Keys that only a file can set."""
 
 Weight = Annotated[float, Field(gt=0, le=1e9)]
@@ -85,6 +85,11 @@ class ServiceText(Written):
         default=None,
         description="virtual machines: `2x4`, a preset or a file, as `themis simulate --cluster` takes it, or a list of "
         "machines (none)",
+    )
+    gpu_names: dict[Name, Name] = Field(
+        default={},
+        description="names of GPU types by those that `themis doctor` tells, as `V100-SXM2-16GB: V100`, where profiles and job "
+        "files call them otherwise (as they were found)",
     )
     engine: Literal["local", "ray"] = Field(
         default="local", description="`ray` for the nodes of a Ray cluster, see [ray.md](ray.md) (local)"
@@ -210,8 +215,10 @@ def load(path: Path | None, flags: Mapping[str, Any] | None = None, env: Mapping
     # One place says which GPUs: an option of the one kind takes the place of a file's of the other.
     data = {**document.data, **overrides}
     for one, other in (("gpus", "machines"), ("machines", "gpus")):
-        if one in overrides and other not in overrides:
-            data.pop(other, None)
+        if one in overrides:
+            data.pop("gpu_names", None)
+            if other not in overrides:
+                data.pop(other, None)
     together = Findings(source, Document(data=data, lines=document.lines))
     _check_file(together, path)
     raise_first(together.faults)
@@ -306,6 +313,9 @@ def _check_file(findings: Findings, path: Path | None, *, alone: bool = False) -
                      "s; a third of it is usual.")  # fmt: skip
     if text.gpus and text.machines is not None:
         findings.add(("gpus",), "keys 'gpus' and 'machines' are both there, expected one of them.")
+    if text.gpu_names and (text.gpus or text.machines is not None or text.engine == "ray"):
+        findings.add(("gpu_names",), "key 'gpu_names' is for this machine's own GPUs; leave it out where machines are virtual or "
+                     "Ray's nodes.")  # fmt: skip
     if text.engine == "ray" and (text.gpus or text.machines is not None):
         findings.add(("engine",), "key 'engine' is ray, whose machines are Ray's nodes; leave out gpus and machines.")
     if text.node_root is not None and not Path(text.node_root).is_absolute():
@@ -340,7 +350,7 @@ def _config(findings: Findings, path: Path | None) -> Config:
     text = ServiceText.model_validate(findings.document.data)
     return Config(
         gpus=text.gpus, cluster=_machines(text.machines, findings, path), engine=text.engine, address=text.address,
-        node_root=text.node_root or "", cpus=text.cpus, memory=text.memory,
+        node_root=text.node_root or "", gpu_names=text.gpu_names, cpus=text.cpus, memory=text.memory,
         policy=text.policy, profiles=text.profiles, lease_s=text.lease, tick_s=text.tick, container_s=text.container,
         gather_s=text.gather,
         checkpoint_every_s=text.checkpoint_every, unknown_work_s=text.unknown_work, seed=text.seed, host=text.host,
