@@ -74,7 +74,8 @@ class PairShares:
     ----------
     combos : Int[C, 2], rows of jobs, the second -1 for a job alone. ``x`` : Float[C, K].
     throughput : Float[J]. ``bound`` : level that no shares can exceed. ``columns`` : (class or pair, type) generated.
-    late : Bool[J], jobs whose deadline is given up. None where there are no deadlines.
+    late : Bool[J], jobs whose deadline is given up. None where there are no deadlines. ``cut`` : what is not proven to be best;
+        empty where all is.
     """
 
     combos: Int
@@ -83,6 +84,7 @@ class PairShares:
     bound: float
     columns: int
     late: Bool | None = None
+    cut: str = ""
 
 
 def highest_level_paired(problem: Problem, pairs: PairRates, need: Need, ceiling: float, alike: Float) -> PairShares:

@@ -113,10 +113,16 @@ def cost_ratio(problem: Problem, cost: Float, least: Float | None = None) -> Sha
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Kept:
-    """Which deadlines can be kept together. ``kept`` : Bool[J]; ``impossible`` : Bool[J], not even alone."""
+    """Which deadlines can be kept together.
+
+    Attributes
+    ----------
+    kept : Bool[J]. ``impossible`` : Bool[J], not even alone. ``most`` : of no set proven impossible are more than these kept.
+    """
 
     kept: Bool
     impossible: Bool
+    most: int
 
 
 def keep_deadlines(problem: Problem, required: Float, nodes: int = 20_000) -> Kept:
@@ -134,7 +140,7 @@ def keep_deadlines(problem: Problem, required: Float, nodes: int = 20_000) -> Ke
     asked = (required > 0) & ~impossible
     least = np.where(asked, np.minimum(required, problem.fastest), 0.0)
     if not asked.any() or highest_level(problem, lambda t: t * least, 1.0).level >= 1.0 - 1e-9:
-        return Kept(kept=asked, impossible=impossible)
+        return Kept(kept=asked, impossible=impossible, most=int(asked.sum()))
     at = np.flatnonzero(asked)
     some = Problem(rate=problem.rate[at], gpus=problem.gpus[at], workers=problem.workers, pool=problem.pool)
     most = _choose(some, least[at], np.ones(len(at)), 0, nodes)
@@ -142,7 +148,7 @@ def keep_deadlines(problem: Problem, required: Float, nodes: int = 20_000) -> Ke
     chosen = _choose(some, least[at], slack + 1e-3, int(most.sum()), nodes)
     kept = np.zeros(problem.jobs, dtype=bool)
     kept[at[chosen]] = True
-    return Kept(kept=kept, impossible=impossible)
+    return Kept(kept=kept, impossible=impossible, most=int(most.sum()))
 
 
 def _choose(problem: Problem, least: Float, worth: Float, count: int, nodes: int) -> Bool:

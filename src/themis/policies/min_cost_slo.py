@@ -60,14 +60,16 @@ class MinCostSlo(PairPolicy):
         """The same over jobs and pairs: two that share a GPU pay for it once, and may both be in time."""
         pairs, cost = pair_rates(snapshot, problem), costs(self.prices, snapshot)
         required = required_rate(snapshot)
-        kept = keep_deadlines_paired(problem, pairs, required).kept
+        choice = keep_deadlines_paired(problem, pairs, required)
+        kept, count = choice.kept, int(choice.kept.sum())
+        cut = f"{count} deadlines are kept, {choice.most} not ruled out" if choice.most > count else ""
         least = earlier_paired(problem, pairs, np.where(kept, required, 0.0), required_rate(snapshot, self.round_s))
         if self.printed:
             found, objective = cost_ratio_paired(problem, pairs, cost, least)
             bound = objective
         else:
             found, objective, bound = shared_total(snapshot, problem, np.ones(problem.jobs), cost, least=least)
-        return replace(found, late=(required > 0) & ~kept), objective, bound
+        return replace(found, late=(required > 0) & ~kept, cut=cut), objective, bound
 
 
 def _earlier(problem: Problem, least: Float, early: Float) -> Float:

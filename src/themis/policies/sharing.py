@@ -14,7 +14,7 @@ from themis.errors import InputError
 from themis.gavel.pair_totals import best_total_paired
 from themis.gavel.pairs import PairRates, PairShares, highest_level_paired, paired_throughput
 from themis.gavel.problem import Need, Problem
-from themis.model.answers import Proof, Solved, TimeShare
+from themis.model.answers import CUT, Proof, Solved, TimeShare
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Float, Int, Seconds
 from themis.policies.api import Workbench
@@ -52,7 +52,8 @@ class PairPolicy(SharePolicy):
         return Solved(
             answer=share_of(snapshot, problem, found, self.round_s),
             proof=Proof(
-                objective=sign * objective, bound=sign * bound, method=type(self).__name__,
+                objective=sign * objective, bound=sign * bound,
+                method=f"{CUT}: {found.cut}" if found.cut else type(self).__name__,
                 late=snapshot.job_id[np.flatnonzero(found.late)] if found.late is not None else np.zeros(0, dtype=np.int64),
             ),
         )  # fmt: skip
