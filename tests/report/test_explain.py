@@ -15,7 +15,7 @@ from rich.console import Console
 from themis.cli.rows import planned_now
 from themis.errors import InputError, UnknownName
 from themis.model import events as e
-from themis.model.answers import Proof, RoundPlan, Solved, TimeShare
+from themis.model.answers import CUT, Proof, RoundPlan, Solved, TimeShare
 from themis.model.cluster import Machine
 from themis.report.explain import Step, explain
 from themis.report.explained import collapse
@@ -211,20 +211,22 @@ def test_forecasts_have_intervals_once_enough_jobs_started_and_ended(tmp_path: P
 
 
 def test_an_app_whose_deadline_is_given_up_is_told_so(tmp_path: Path) -> None:
-    def shared(at: float, *late: int) -> tuple[float, e.Allocated]:
+    def shared(at: float, *late: int, method: str = "slo") -> tuple[float, e.Allocated]:
         answer = TimeShare(
             combos=np.array([[0, -1], [1, -1]]), gpus=np.ones(2, np.int64), x=np.ones((2, 1)), round_s=60.0
         )
         return at, e.Allocated(
-            version=1, solved=Solved(answer=answer, proof=Proof(method="slo", late=np.array(late, int)))
+            version=1, solved=Solved(answer=answer, proof=Proof(method=method, late=np.array(late, int)))
         )
 
     log: Log = [
         (0.0, HEADER), (0.0, app("other", 0.0, 1)), (5.0, app("mine", 5.0, 1)), shared(60.0, 0), shared(120.0, 0, 1),
-        shared(180.0, 0, 1), (405.0, finished(1, 400.0, 1.5, 1.7, 1000.0)),
+        shared(180.0, 0, 1), shared(240.0, 1, method=f"{CUT}: 3 deadlines are kept, 4 not ruled out"),
+        (405.0, finished(1, 400.0, 1.5, 1.7, 1000.0)),
     ]  # fmt: skip
     story = explain(write(tmp_path / "x.jsonl", log), "mine")
-    assert [step.time for step in story.steps if step.late] == [120.0, 180.0]
+    assert [step.time for step in story.steps if step.late] == [120.0, 180.0, 240.0]
     out = io.StringIO()
     Console(file=out, width=200).print(story.table())
     assert "deadline given up, × 2" in out.getvalue()
+    assert "deadline given up (3 deadlines are kept, 4 not ruled out)" in out.getvalue()

@@ -16,6 +16,7 @@ import orjson
 from rich.table import Table
 
 from themis.errors import InputError, ThemisError, UnknownName
+from themis.model.answers import CUT
 from themis.model.events import Allocated, AppFinished, CurveStopped, Grant, Header, Renew, Revoke
 from themis.model.log import read_lines, to_record
 from themis.model.log_decisions import Fields
@@ -40,7 +41,7 @@ class Step:
     granted, renewed : GPUs. ``revoked`` : GPUs. ``causes`` : of the revocations.
     held : GPUs held after it all. ``note`` : arrived | completed | cancelled.
     cut : the log keeps only part of this proof, without this app: it did not bid and got no leftovers.
-    late : its deadline was given up, for this decision.
+    late : its deadline was given up, for this decision. ``unproven`` : why another choice might have kept it; empty where none can.
     starts, ends : of a plan: when the first of the app's jobs is to run next, and when the last is forecast to end; NaN: no plan.
     starts_low, starts_high, ends_low, ends_high : their intervals, from 10th to 90th percentile (``themis.report.plans``); NaN
         while too few jobs have started or ended to tell.
@@ -68,6 +69,7 @@ class Step:
     note: str = ""
     cut: bool = False
     late: bool = False
+    unproven: str = ""
     starts: Seconds = math.nan
     starts_low: Seconds = math.nan
     starts_high: Seconds = math.nan
@@ -90,6 +92,7 @@ class Step:
                 self.note,
                 self.stopped,
                 self.late,
+                self.unproven,
             )
         return (self.bid, self.won, round(self.kept, 3), self.leftover, self.granted, self.renewed, self.revoked,
                 self.causes, self.held, self.note, self.stopped)  # fmt: skip
@@ -229,6 +232,8 @@ class _Reader:
             self.now |= {"starts": starts, "ends": ends}
         if np.isin(proof.late, np.arange(self.first_job, self.first_job + len(self.jobs))).any():
             self.now["late"] = True
+            if proof.method.startswith(CUT):
+                self.now["unproven"] = proof.method.removeprefix(f"{CUT}: ")
         if not proof.bid.any():
             return
         self.auctions = True

@@ -92,7 +92,7 @@ def _leases(group: Sequence[Step]) -> Text:
     if s.note:
         words.append(Text(s.note, style="bold"))
     if s.late:
-        words.append(Text("deadline given up", style="yellow"))
+        words.append(Text(f"deadline given up{f' ({s.unproven})' if s.unproven else ''}", style="yellow"))
     if s.granted:
         words.append(Text(f"+{s.granted} granted", style="green"))
     if s.renewed:
