@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -137,6 +138,30 @@ def test_what_a_class_raises_is_the_trials_error_with_its_traceback(tmp_path: Pa
     trial.hang_up()
     workers.made[0].join(10)
     assert workers.made[0].exitcode == 0, "it is the trial's failure, not the job's"
+
+
+def test_a_job_that_is_told_to_stop_in_the_moment_that_a_trial_starts_passes_it_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where the process has other threads, which a signal may take as well."""
+    ours, _theirs = multiprocessing.Pipe()
+    fork, told = os.fork, threading.Event()
+
+    def slow_fork() -> int:
+        child = fork()
+        if child:
+            os.kill(os.getpid(), signal.SIGTERM)  # before the parent goes on
+        return child
+
+    monkeypatch.setattr("themis.adapters.tune_worker.os.fork", slow_fork)
+    other = threading.Thread(target=told.wait)
+    other.start()
+    try:
+        assert apart(lambda: signal.pause() or 0, ours) == -signal.SIGTERM
+    finally:
+        told.set()
+        other.join()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 @pytest.mark.parametrize("how", ["term", "kill", "exit"])
