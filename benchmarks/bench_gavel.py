@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import median
 
@@ -290,6 +291,20 @@ def space_sharing(sizes: list[int]) -> None:
             _print_pairs(jobs, goal, seconds, found.bound / value - 1, found.columns, value / alone - 1)
 
 
+def crowds(sizes: list[int]) -> None:
+    """Deadlines of which many must be given up: how many are kept beside how many no proof rules out."""
+    print(
+        "\n| jobs | each needs, of its fastest rate | deadlines kept | not ruled out | CPU s |\n|---|---|---|---|---|"
+    )
+    for jobs, (low, high) in product(sizes, ((0.6, 0.9), (0.8, 1.0))):
+        i = instance(jobs, 1, gangs=False)
+        required = i.problem.fastest * np.random.default_rng(jobs).uniform(low, high, jobs)
+        started = time.process_time()
+        found = keep_deadlines_paired(i.problem, i.pairs, required)
+        seconds = time.process_time() - started
+        print(f"| {jobs} | {low:g} to {high:g} | {found.kept.sum()} | {found.most} | {seconds:.1f} |", flush=True)
+
+
 def _paired(i: Instance, need: Need, ceiling: float, alike: Float) -> tuple[PairShares, float]:
     """The level with pairs, and the median of three times."""
     run = partial(highest_level_paired, i.problem, i.pairs, need, ceiling, alike)
@@ -347,6 +362,7 @@ def main() -> None:
     told = parser.parse_args()
     quick = told.quick
     space_sharing([128] if quick else [512, 1024])  # first, for its peak memory is the process's
+    crowds([30] if quick else [30, 60, 128, 512])
     if told.sharing:
         return
     against_cvxpy([128] if quick else [128, 512, 2048])

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from themis.errors import InputError
-from themis.model.answers import Solved, TimeShare
+from themis.gavel.pair_deadlines import keep_deadlines_paired
+from themis.model.answers import CUT, Solved, TimeShare
 from themis.model.cluster import Cluster, Machine
 from themis.model.units import Float
 from themis.model.workload import App
@@ -124,6 +125,18 @@ def test_two_deadlines_that_one_gpu_alone_cannot_keep_are_kept_beside_each_other
         answer = found.answer
         assert isinstance(answer, TimeShare)
         assert ((answer.combos[:, 0] == 0) & (answer.combos[:, 1] == 1)).any()
+        assert not found.proof.method.startswith(CUT)
+
+
+def test_the_proof_says_where_more_deadlines_may_be_possible_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "themis.policies.min_cost_slo.keep_deadlines_paired",
+        lambda *given: replace(keep_deadlines_paired(*given), most=2),
+    )
+    apps = [app(name, [job(80.0)], deadline=100.0) for name in "ab"]
+    found = decide("min_cost_slo:sharing=true,round_s=1", machines(1), apps)
+    assert len(found.proof.late) == 1
+    assert found.proof.method == f"{CUT}: 1 deadline kept, 2 not ruled out"
 
 
 @pytest.mark.parametrize(

@@ -221,7 +221,7 @@ def test_an_app_whose_deadline_is_given_up_is_told_so(tmp_path: Path) -> None:
 
     log: Log = [
         (0.0, HEADER), (0.0, app("other", 0.0, 1)), (5.0, app("mine", 5.0, 1)), shared(60.0, 0), shared(120.0, 0, 1),
-        shared(180.0, 0, 1), shared(240.0, 1, method=f"{CUT}: 3 deadlines are kept, 4 not ruled out"),
+        shared(180.0, 0, 1), shared(240.0, 1, method=f"{CUT}: 3 deadlines kept, 4 not ruled out"),
         (405.0, finished(1, 400.0, 1.5, 1.7, 1000.0)),
     ]  # fmt: skip
     story = explain(write(tmp_path / "x.jsonl", log), "mine")
@@ -229,4 +229,4 @@ def test_an_app_whose_deadline_is_given_up_is_told_so(tmp_path: Path) -> None:
     out = io.StringIO()
     Console(file=out, width=200).print(story.table())
     assert "deadline given up, × 2" in out.getvalue()
-    assert "deadline given up (3 deadlines are kept, 4 not ruled out)" in out.getvalue()
+    assert "deadline given up (3 deadlines kept, 4 not ruled out)" in out.getvalue()

@@ -3,7 +3,8 @@
 As many as possible, of equally many those with most slack. Rates that can be had together, alone or in pairs, are a convex
 set. Prices bound it: at prices of GPUs and of time, no rates are worth more than all that there is. Among sets of deadlines that
 no price so far rules out an integer program finds the largest, in which pairs do not occur; whether its rates can be had,
-pairs are generated to tell, and if not, the prices that say so are one row more. The first set that can be had is the largest.
+pairs are generated to tell, and if not, the prices that say so are one row more. The first set so found that can be had is
+the largest; where that takes too long it is the best set known, with the program's bound.
 """
 
 from __future__ import annotations
@@ -47,9 +48,7 @@ def keep_deadlines_paired(problem: Problem, pairs: PairRates, required: Float, n
     asked = (required > 0) & ~impossible
     kept, at, most = np.zeros(problem.jobs, dtype=bool), np.flatnonzero(asked), 0
     if len(at):
-        some = Problem(rate=problem.rate[at], gpus=problem.gpus[at], workers=problem.workers, pool=problem.pool)
-        mine = PairRates(model=pairs.model[at], rate=pairs.rate)
-        kept[at], most = _Choice(some, mine, np.minimum(required, fastest)[at], nodes).best()
+        kept[at], most = _Choice(problem.only(at), pairs.only(at), np.minimum(required, fastest)[at], nodes).best()
     return Kept(kept=kept, impossible=impossible, most=most)
 
 
@@ -58,8 +57,7 @@ def earlier_paired(problem: Problem, pairs: PairRates, least: Float, early: Floa
     at = np.flatnonzero(least > 0)
     if not len(at):
         return least
-    some = Problem(rate=problem.rate[at], gpus=problem.gpus[at], workers=problem.workers, pool=problem.pool)
-    mine, base = PairRates(model=pairs.model[at], rate=pairs.rate), least[at] * (1.0 - 3 * GAP)
+    some, mine, base = problem.only(at), pairs.only(at), least[at] * (1.0 - 3 * GAP)
     rise = np.maximum(np.minimum(early[at], pairs.fastest(problem)[at]) - least[at], 0.0)
     classes = Classes.of(some, mine, np.column_stack([base, rise]))
     level, _ = settle(PairProgram(some, mine, classes), lambda t: classes.mean(base + t * rise), 1.0)
@@ -110,14 +108,12 @@ class _Choice:
     def _fits(self, chosen: Bool) -> bool:
         """Whether these deadlines can be kept together; if not, the prices that say so are noted."""
         at = np.flatnonzero(chosen)
-        p, need = self.problem, self.least[at]
-        some = Problem(rate=p.rate[at], gpus=p.gpus[at], workers=p.workers, pool=p.pool)
-        pairs = PairRates(model=self.pairs.model[at], rate=self.pairs.rate)
+        some, pairs, need = self.problem.only(at), self.pairs.only(at), self.least[at]
         classes = Classes.of(some, pairs, need[:, None])
         program = PairProgram(some, pairs, classes)
         if program.solve(classes.mean(need)) >= 1.0 - 2 * GAP:
             return True
-        price = np.zeros(p.jobs)
+        price = np.zeros(self.problem.jobs)
         price[at] = program.prices.worth[classes.kind(len(at))] * need
         self._add(price, program.prices.total)
         # The integer program's tolerance may take what just does not fit; without one of them it is another set.

@@ -13,7 +13,7 @@ first: their optimum is a bound, since it forgets that a job has only so much ti
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy.optimize import brentq
@@ -57,6 +57,10 @@ class PairRates:
             )
         if not np.isfinite(self.rate).all() or (self.rate < 0).any():
             raise InputError("a rate of a pair is not a number >= 0; 0 says that the two cannot share a GPU.")
+
+    def only(self, rows: Int) -> PairRates:
+        """The same for these jobs alone."""
+        return replace(self, model=self.model[rows])
 
     def fastest(self, problem: Problem) -> Float:
         """[J], the best rate of each job, alone or beside another."""
@@ -170,7 +174,7 @@ def settle(program: PairProgram, need: Need, level: float) -> tuple[float, list[
 
     Returns
     -------
-    The level, and the prices that lowered it to there: the last prove that it cannot be exceeded. None where it did not fall.
+    The level, and the prices that lowered it to there, none where it did not fall: the last prove that it cannot be exceeded.
     """
     proofs: list[Prices] = []
     for _ in range(_STEPS):

@@ -9,7 +9,7 @@ their own rates. Leaves out pairs of jobs: see ``pairs``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -86,6 +86,10 @@ class Problem:
         number = np.asarray(workers, dtype=np.float64)
         fits = gpus[:, None] <= number[own][None, :]
         return cls(rate=np.where(fits, rate, 0.0), gpus=gpus, workers=number, pool=own)
+
+    def only(self, rows: Int) -> Problem:
+        """The same for these jobs alone."""
+        return replace(self, rate=self.rate[rows], gpus=self.gpus[rows])
 
     @property
     def jobs(self) -> int:

@@ -142,7 +142,7 @@ def keep_deadlines(problem: Problem, required: Float, nodes: int = 20_000) -> Ke
     if not asked.any() or highest_level(problem, lambda t: t * least, 1.0).level >= 1.0 - 1e-9:
         return Kept(kept=asked, impossible=impossible, most=int(asked.sum()))
     at = np.flatnonzero(asked)
-    some = Problem(rate=problem.rate[at], gpus=problem.gpus[at], workers=problem.workers, pool=problem.pool)
+    some = problem.only(at)
     most = _choose(some, least[at], np.ones(len(at)), 0, nodes)
     slack = 1.0 - least[at] / some.fastest
     chosen = _choose(some, least[at], slack + 1e-3, int(most.sum()), nodes)

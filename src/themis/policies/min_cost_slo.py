@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from themis.errors import counted
 from themis.gavel.level import highest_level
 from themis.gavel.pair_deadlines import earlier_paired, keep_deadlines_paired
 from themis.gavel.pair_totals import cost_ratio_paired
@@ -62,7 +63,7 @@ class MinCostSlo(PairPolicy):
         required = required_rate(snapshot)
         choice = keep_deadlines_paired(problem, pairs, required)
         kept, count = choice.kept, int(choice.kept.sum())
-        cut = f"{count} deadlines are kept, {choice.most} not ruled out" if choice.most > count else ""
+        cut = f"{counted(count, 'deadline')} kept, {choice.most} not ruled out" if choice.most > count else ""
         least = earlier_paired(problem, pairs, np.where(kept, required, 0.0), required_rate(snapshot, self.round_s))
         if self.printed:
             found, objective = cost_ratio_paired(problem, pairs, cost, least)
