@@ -52,11 +52,19 @@ class Telling:
 
     def __init__(self, reporter: pytest.TerminalReporter) -> None:
         self.reporter = reporter
+        self.crashed = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.crashed |= str(report.when) == "???"  # how pytest-xdist marks the test of a worker that died
         if report.failed:
             self.reporter.ensure_newline()
             self.reporter.write_line(f"FAILED {report.nodeid} ({report.when})\n{report.longreprtext}")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """A worker that died leaves tests that never ran: running the failed ones again would prove nothing."""
+        if self.crashed:
+            session.exitstatus = pytest.ExitCode.INTERRUPTED
 
 
 @pytest.hookimpl(trylast=True)
