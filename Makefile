@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo simulate test quick lint bench soak proto reproduce-themis reproduce-tuning reproduce-gavel reproduce-fidelity reproduce-forecast \
+.PHONY: help demo simulate test quick lint docs bench soak proto reproduce-themis reproduce-tuning reproduce-gavel reproduce-fidelity reproduce-forecast \
 	reproduce-shockwave clean
 
 VENV := .venv
@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := @echo 'Installing into $(VENV) (once)'; $(BIN)/python -m pip install -qq --disable-pip-version-check
 # A worker that dies ends the run, which names the test; xdist's replacement for it would wait for ever.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --max-worker-restart 0
-SOURCES := src tests benchmarks reproduction examples
+SOURCES := src tests benchmarks reproduction examples website
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ lint: $(VENV)/.dev ## Style, types and directions of imports
 	$(BIN)/ruff format --check --quiet $(SOURCES)
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports --no-logo
+
+docs: $(VENV)/.docs ## The documentation as a site in out/site, built strictly: a link that leads nowhere is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
 bench: $(VENV)/.bench ## Measurements, as ratios against references in the same run (long)
 	$(BIN)/python -m pytest -m bench || [ $$? -eq 5 ]
@@ -92,9 +95,13 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 
 # For the tests with real training jobs, Ray and Optuna. `make test TORCH=no` skips PyTorch's, where there is no room for it.
 $(VENV)/.torch: pyproject.toml | $(VENV)/.dev
-	$(PIP) -e '.[dev,tune,optuna]'
+	$(PIP) -e '.[dev,docs,tune,optuna]'
 	$(if $(filter no,$(TORCH)),@echo 'Without PyTorch',$(PIP) -e '.[dev,torch]')
 	@$(if $(filter no,$(TORCH)),true,touch $@ $(VENV)/.installed)
+
+$(VENV)/.docs: pyproject.toml | $(BIN)/python
+	$(PIP) -e '.[docs]'
+	@touch $@ $(VENV)/.installed
 
 $(VENV)/.bench: pyproject.toml | $(BIN)/python
 	$(PIP) -e '.[dev,bench,ray]'

@@ -29,7 +29,7 @@ def policies(output: Output = "table", as_json: AsJson = False) -> None:
         pace = made.pace.round_s
         rows.append(
             {
-                "name": name, "about": _about(kind), "level": str(kind.level),
+                "name": name, "about": about(kind), "level": str(kind.level),
                 "pace": f"rounds of {pace:g} s" if pace else "on free GPUs",
                 "parameters": params(made), "claims": sorted(kind.claims),
             }
@@ -49,7 +49,7 @@ def workloads(output: Output = "table", as_json: AsJson = False) -> None:
     _list(
         [
             {
-                "name": name, "about": _about(kind), "kind": "generator" if hasattr(kind, "generate") else "format",
+                "name": name, "about": about(kind), "kind": "generator" if hasattr(kind, "generate") else "format",
                 "options": {f.name: f.default for f in fields(kind)},
             }
             for name, kind in registered().items()
@@ -91,7 +91,7 @@ def clusters(output: Output = "table", as_json: AsJson = False) -> None:
     _list(rows, "json" if as_json else output)
 
 
-def _about(kind: type) -> str:
+def about(kind: type) -> str:
     """The first sentence on a class: its module's, where the module is about it alone, or its own."""
     import inspect
     import sys
