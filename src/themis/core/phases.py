@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from themis.core import reference
 from themis.core.tables import Status
 from themis.model.units import Float, Int
 from themis.model.workload import App, Halving, brackets_of
@@ -58,6 +59,7 @@ def revise(state: State, a: int) -> None:
 
     B = attained + forecast GPU-seconds (Themis §4.3.2); once all jobs have ended, it is the realised work.
     """
+    reference.advance(state)
     rows = state.app_jobs(a)
     at = slice(int(rows[0]), int(rows[-1]) + 1)
     ended = state.jobs.status[at] == Status.ENDED

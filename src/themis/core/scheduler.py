@@ -74,6 +74,7 @@ class Scheduler:
         forecaster: Forecaster = FORECASTER,
     ) -> None:  # fmt: skip
         self.state = State(book, settings, forecaster)
+        self.state.keeps_reference = "reference" in needs
         self.settings, self.pace, self.needs = settings, pace, needs
         self.out: list[Command] = []
         self.leases = Leases(self.state, self._wake)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from themis.core import limits
+from themis.core import limits, reference
 from themis.core.ahead import ahead
 from themis.core.offer import free_gpus
 from themis.core.state import EPS, State, not_nothing
@@ -85,7 +85,8 @@ def take(
     if len(later):
         snapshot = _with_later(state, snapshot, later)
     expected = ahead(state, job_id, done) if "ahead" in needs else None
-    return snapshot.filled(app_left_held=_left_held(state, snapshot, i), ahead=expected)
+    finishes = reference.finishes(state, app_id) if "reference" in needs else None
+    return snapshot.filled(app_left_held=_left_held(state, snapshot, i), ahead=expected, reference=finishes)
 
 
 def _with_later(state: State, s: Snapshot, later: Int) -> Snapshot:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from themis.core import phases, regimes
+from themis.core import phases, reference, regimes
 from themis.core.curves import Curves
 from themis.core.rounds import Rounds
 from themis.core.tables import ENDED, RUNNING, WAITING, Apps, Growing, Jobs
@@ -115,6 +115,12 @@ class State:
         self.capacity_integral = 0.0
         self.jobs_in_system = 0
         self.jobs_integral = 0.0
+        # the reference (``core.reference``)
+        self.keeps_reference = False
+        self.reference_at: Seconds = 0.0
+        """Up to when it ran."""
+        self._reference: tuple[tuple[Float | Int, ...], Float] | None = None
+        """What its finishes follow from, and they; a cache."""
         # round mechanism
         self.received: Float = np.zeros((64, 1))
         self.rounds = Rounds()
@@ -187,6 +193,7 @@ class State:
 
     def _in_service(self, gpu_type: int, gpus: int) -> None:
         """So many more GPUs of a type are in service; fewer when negative."""
+        reference.advance(self)
         self.type_gpus[gpu_type] += gpus
         self._capacity_changed()
 
@@ -219,6 +226,7 @@ class State:
         """Append an app and its jobs, all waiting; returns its id."""
         if not self.app_specs:
             self.origin = self.now
+        reference.advance(self)
         self._learn(app)
         self.restricted |= any(job.gpu_types for job in app.jobs)
         first = [(b.rungs[0].steps, b.steps) for b in brackets_of(app.tuner) for _ in range(b.rungs[0].jobs)]
@@ -235,6 +243,7 @@ class State:
         phases.plan(self, a, app, rows)
         self.weight_in_system += weight
         self.jobs_in_system += len(app.jobs)
+        reference.enter(self, a)
         return a
 
     def _fill_app(self, a: int, app: App, weight: float, rows: slice) -> None:
@@ -244,6 +253,7 @@ class State:
         t.arrival[a], t.weight[a], t.since[a] = self.now, weight, self.now
         t.contention_0[a], t.capacity_0[a] = self.weight_integral, self.capacity_integral
         t.jobs_0[a] = self.jobs_integral
+        t.reference[a] = np.nan
         t.finish[a], t.deadline[a] = np.nan, np.inf if app.deadline is None else app.deadline
         t.user[a] = self.users.setdefault(app.user, len(self.users))
         t.kind[a] = Kind.HALVING if rungs else Kind.SINGLE if single else Kind.BAG
@@ -300,6 +310,9 @@ class State:
         """Close an app: its figures over its whole life, in both forms of rho."""
         t = self.apps
         self._sync_app(a)
+        if outcome != "completed":
+            reference.advance(self)
+            reference.leave(self, a)
         t.active[a], t.ended[a] = 0, self.now
         self.finished_service = np.insert(
             self.finished_service, np.searchsorted(self.finished_service, t.attained[a]), t.attained[a]
@@ -339,6 +352,8 @@ class State:
     def set_aside(self, a: int) -> None:
         """The app's user holds it: its life stands still, and nobody contends with it."""
         t = self.apps
+        reference.advance(self)
+        reference.leave(self, a)
         t.held[a], t.held_at[a] = 1, self.now
         self._turn_integrals(a)
         self._leave(a)
@@ -348,6 +363,8 @@ class State:
         """The app takes part again."""
         t = self.apps
         t.held[a] = 0
+        reference.advance(self)
+        reference.enter(self, a)
         t.away[a] += self.now - t.held_at[a]
         self._turn_integrals(a)
         self.weight_in_system += float(t.weight[a])

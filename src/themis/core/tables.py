@@ -95,11 +95,11 @@ class Apps(Table):
     floats = (
         "arrival", "weight", "contention_0", "capacity_0", "attained", "since", "budget", "longest_s",
         "finish", "deadline", "jobs_0", "away", "held_at",
-        "ended",
+        "ended", "shadow", "reference",
     )  # fmt: skip
     ints = (
         "user", "kind", "gang_min", "gang_max", "rigid", "demand", "first_job", "jobs", "leased", "active",
-        "stale", "config", "held",
+        "stale", "config", "held", "in_reference",
     )  # fmt: skip
 
     arrival: Float
@@ -115,6 +115,12 @@ class Apps(Table):
     held_at: Float
     ended: Float
     """When it was over; 0 before, and where an older version ended it."""
+    shadow: Float
+    """GPU-seconds that it got in the reference (``core.reference``), until the state's ``reference_at``."""
+    reference: Float
+    """When it finished in the reference; nan before."""
+    in_reference: Int
+    """1 while it is served in the reference."""
     attained: Float
     since: Float
     """``attained`` is exact at this time; since then ``leased`` GPUs accrue."""

@@ -83,6 +83,8 @@ class Snapshot:
     finished_service : GPU-seconds that each app of the past got until it ended, rising; any length.
     received : [J, K] seconds that the job ran on each type.
     ahead : forecast of each job's training; for policies that have it in their ``needs``.
+    reference : [A], when each app finishes on its own share of the cluster, nobody else coming (absolute; ``core.reference``);
+        for policies that have it in their ``needs``.
     bids : optional, the answer to a policy's ``Ask``. ``rho_said`` : optional, [A], what apps' own agents say that their
         finish-time fairness is now, NaN where none says anything.
     """
@@ -161,6 +163,7 @@ class Snapshot:
 
     bids: Bids | None = field(default=None)
     ahead: Ahead | None = field(default=None)
+    reference: Float | None = field(default=None)
     rho_said: Float | None = field(default=None)
 
     @property
@@ -215,7 +218,7 @@ class Snapshot:
     def of(cls, **columns: object) -> Snapshot:
         """A picture of these columns, all but the optional ones: ``Snapshot(...)`` in a tenth of its time."""
         out = object.__new__(cls)
-        out.__dict__.update(columns, bids=None, ahead=None, rho_said=None)
+        out.__dict__.update(columns, bids=None, ahead=None, reference=None, rho_said=None)
         return out
 
     def filled(self, **columns: object) -> Snapshot:

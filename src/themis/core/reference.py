@@ -1,0 +1,92 @@
+"""The virtual cluster of ``fair_finish``, kept beside the real one: who would have got what on their own shares.
+
+Functions over the state's tables, as ``phases``. Apps are in the reference from their arrival until they finish there or are
+cancelled, whatever becomes of them on the real cluster; an app that is held stands still in both.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from themis.fairness import fluid
+from themis.model.units import Float, Int
+
+if TYPE_CHECKING:
+    from themis.core.state import State
+
+
+def advance(state: State) -> None:
+    """Let the reference run up to the state's ``now``; called before anything that it depends on changes."""
+    passed = state.now - state.reference_at
+    if not state.keeps_reference or passed <= 0:
+        return
+    rows = _present(state)
+    got, finish = fluid.run(*_left(state, rows), state.apps.weight[rows], state.capacity, passed)
+    t = state.apps
+    t.shadow[rows] += got
+    done = np.isfinite(finish)
+    t.reference[rows[done]] = state.reference_at + finish[done]
+    t.in_reference[rows[done]] = 0
+    state.reference_at = state.now
+
+
+def enter(state: State, a: int) -> None:
+    """An app arrived, or its user lets it go on."""
+    if state.keeps_reference and np.isnan(state.apps.reference[a]):
+        state.apps.in_reference[a] = 1
+
+
+def leave(state: State, a: int) -> None:
+    """An app was cancelled, or its user holds it."""
+    state.apps.in_reference[a] = 0
+
+
+def finishes(state: State, rows: Int) -> Float:
+    """When each of these apps finishes in the reference, nobody else coming, [A]: absolute times; infinite without GPUs."""
+    out = state.apps.reference[rows].copy()
+    at = np.full(state.apps.size, np.inf)
+    there = _present(state)
+    at[there] = state.reference_at + _seconds(state, there)
+    unknown = np.isnan(out)
+    out[unknown] = at[rows[unknown]]
+    return out
+
+
+def _seconds(state: State, rows: Int) -> Float:
+    """Seconds from ``reference_at`` on; kept until what it follows from changes, which time alone does not."""
+    given = (rows, *_left(state, rows), state.apps.weight[rows], np.array([state.capacity]))
+    if state._reference is None or not all(map(np.array_equal, state._reference[0], given)):
+        state._reference = given, fluid.run(*given[1:4], state.capacity)[1]
+    return state._reference[1]
+
+
+def _present(state: State) -> Int:
+    return state.apps.in_reference[: state.apps.size].nonzero()[0]
+
+
+def _left(state: State, rows: Int) -> tuple[Float, Float]:
+    """GPU-seconds left of each phase, and GPUs that it can use, [A, P] each: as the exact T_id has it.
+
+    A phase on a share ``s`` takes max(work / s, longest / min(s, gang_max)), so it uses up to work x gang_max / longest GPUs.
+    Of Hyperband's brackets, which run beside each other, all the work is one phase that takes as long as the longest.
+    """
+    t = state.apps
+    work, longest = state.phase[0, rows], state.phase[1, rows]
+    gang = t.gang_max[rows].astype(float)[:, None]
+    brackets = state.phase_bracket[rows]
+    if brackets.any():
+        sides = np.stack(
+            [np.where(brackets == b, longest, 0.0).sum(axis=1) for b in range(int(brackets.max()) + 1)], axis=1
+        ).max(axis=1)
+        several = brackets.any(axis=1)
+        work, longest = work.copy(), longest.copy()
+        work[several, 0], longest[several, 0] = work[several].sum(axis=1), sides[several]
+        work[several, 1:] = longest[several, 1:] = 0.0
+    speed = np.maximum(state.config_speed[t.config[rows]], 1e-9)[:, None]
+    work = work / speed
+    cap = np.where(longest > 0, work * speed * gang / np.maximum(longest, 1e-12), gang)
+    before = np.cumsum(work, axis=1) - work
+    left: Float = np.clip(work - np.maximum(t.shadow[rows][:, None] - before, 0.0), 0.0, None)
+    return left, cap

@@ -1,0 +1,143 @@
+"""The fluid reference: water filling, finishes, and whether dues can be kept, against brute force and a linear program."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import linprog
+
+from themis.fairness import fluid
+from themis.model.units import Float
+
+
+def _apps(rng: np.random.Generator, n: int) -> tuple[Float, Float, Float]:
+    """Work, caps and weights, all distinct, over wide ranges and with odd weights."""
+    return (
+        10 ** rng.uniform(0, 4, n),
+        rng.uniform(0.3, 9, n),
+        rng.choice([0.37, 1 / 3, 1.0, 7.0], n) * rng.uniform(0.9, 1.1, n),
+    )
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_shares_are_by_weight_below_every_cap(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    _, cap, weight = _apps(rng, int(rng.integers(1, 30)))
+    capacity = float(rng.uniform(0.5, 1.5) * cap.sum() * rng.choice([0.3, 1.0]))
+    got = fluid.fill(weight, cap, capacity)
+    assert got.sum() == pytest.approx(min(capacity, cap.sum()))
+    assert (got <= cap * (1 + 1e-12)).all()
+    level = got / weight
+    below = got < cap * (1 - 1e-9)
+    if below.any():
+        assert level[below] == pytest.approx(np.full(below.sum(), level.max()))
+
+
+def test_two_apps_share_until_one_ends() -> None:
+    got, finish = fluid.run(np.array([[8.0], [24.0]]), np.array([[8.0], [8.0]]), np.ones(2), 8.0)
+    assert got.tolist() == [8.0, 24.0]
+    assert finish.tolist() == [2.0, 4.0]
+
+
+def test_weight_three_gets_three_quarters() -> None:
+    got, finish = fluid.run(np.array([[90.0], [90.0]]), np.full((2, 1), 8.0), np.array([3.0, 1.0]), 8.0, seconds=5.0)
+    assert got.tolist() == [30.0, 10.0]
+    assert np.isinf(finish).all()
+
+
+def test_phases_follow_one_another_and_leave_what_they_cannot_use() -> None:
+    """The first app's second phase can use one GPU only; the other has the rest."""
+    work, cap = np.array([[4.0, 2.0], [0.0, 24.0]]), np.array([[8.0, 1.0], [8.0, 8.0]])
+    _, finish = fluid.run(work, cap, np.ones(2), 8.0)
+    assert finish.tolist() == [3.0, 1.0 + 2.0 + (24 - 4 - 14) / 8]
+
+
+def test_no_capacity_no_finish() -> None:
+    got, finish = fluid.run(np.array([[1.0]]), np.array([[1.0]]), np.ones(1), 0.0)
+    assert got[0] == 0
+    assert np.isinf(finish[0])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_in_two_parts_as_in_one(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n, phases = int(rng.integers(1, 12)), int(rng.integers(1, 4))
+    work = np.where(rng.random((n, phases)) < 0.2, 0.0, 10 ** rng.uniform(0, 3, (n, phases)))
+    cap, weight = rng.uniform(0.5, 8, (n, phases)), rng.uniform(0.3, 3, n)
+    whole_got, whole = fluid.run(work, cap, weight, 7.0)
+    cut = float(rng.uniform(0, 1)) * float(whole.max())
+    got, first = fluid.run(work, cap, weight, 7.0, seconds=cut)
+    before = np.cumsum(work, axis=1) - work
+    left = np.clip(work - np.maximum(got[:, None] - before, 0), 0, None)
+    _, second = fluid.run(left, cap, weight, 7.0)
+    assert np.where(np.isfinite(first), first, cut + second) == pytest.approx(whole, rel=1e-6, abs=1e-6)
+    assert whole_got == pytest.approx(work.sum(axis=1))
+
+
+def _feasible(work: Float, cap: Float, due: Float, capacity: float) -> bool:
+    """By a linear program: GPU-seconds of each app between dues."""
+    n, ends = len(work), np.sort(due)
+    length = np.diff(ends, prepend=0.0)
+    usable = ends[None, :] <= due[:, None] + 1e-12
+    bounds = [(0, float(cap[i] * length[k]) if usable[i, k] else 0.0) for i in range(n) for k in range(n)]
+    total = np.kron(np.eye(n), np.ones(n))
+    each = np.tile(np.eye(n), n)
+    found = linprog(
+        -np.ones(n * n), A_ub=np.vstack([each, total]), b_ub=np.concatenate([capacity * length, work]), bounds=bounds
+    )
+    return bool(-found.fun >= work.sum() * (1 - 1e-7))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_dues_can_be_kept_exactly_where_nothing_is_lacking(seed: int) -> None:
+    """Spec of fair finish, section 3: against a linear program, around the border on purpose."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 7))
+    work, cap, _ = _apps(rng, n)
+    due = work / cap * rng.uniform(1.01, 3, n)
+    border = max(_border(work, cap, due), 1e-9)
+    for factor, kept in ((1.001, True), (0.999, False)):
+        capacity = border * factor
+        assert bool((fluid.lacking(work, cap, due, capacity) <= 0).all()) is kept
+        assert _feasible(work, cap, due, capacity) is kept
+
+
+def _border(work: Float, cap: Float, due: Float) -> float:
+    """The least capacity on which nothing is lacking."""
+    return float(((fluid.lacking(work, cap, due, 0.0)) / due).max())
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_least_due_first_ends_nobody_later_than_the_reference(seed: int) -> None:
+    """The theorem, for apps that can use the whole cluster: any arrivals, odd weights; the order is by the reference's finish."""
+    rng = np.random.default_rng(seed)
+    n, capacity = int(rng.integers(2, 12)), 8.0
+    work, _, weight = _apps(rng, n)
+    arrival = np.sort(rng.uniform(0, work.sum() / capacity, n))
+    virtual, real = work.copy(), work.copy()
+    reference, finish = np.full(n, np.inf), np.full(n, np.inf)
+    caps = np.full((n, 1), capacity)
+    for k in range(n):
+        until = arrival[k + 1] if k + 1 < n else np.inf
+        here = np.arange(k + 1)
+        here = here[virtual[here] > 0]
+        got, ended = fluid.run(virtual[here][:, None], caps[here], weight[here], capacity, until - arrival[k])
+        forecast = fluid.run(virtual[here][:, None], caps[here], weight[here], capacity)[1] + arrival[k]
+        order = np.full(n, -np.inf)
+        order[here] = forecast
+        virtual[here] = np.where(np.isfinite(ended), 0.0, virtual[here] - got)
+        reference[here] = np.where(np.isfinite(ended), arrival[k] + ended, reference[here])
+        at = arrival[k]
+        for a in sorted((a for a in range(k + 1) if real[a] > 0), key=lambda a: (order[a], reference[a])):
+            used = min(real[a] / capacity, max(until - at, 0.0))
+            at += used
+            real[a] -= used * capacity
+            if real[a] <= 1e-9 * work[a]:
+                real[a], finish[a] = 0.0, at
+    assert (finish <= reference * (1 + 1e-6) + 1e-6).all()
+
+
+def test_slack_is_how_long_an_app_may_wait() -> None:
+    """Two apps on 8 GPUs: the later due bounds the earlier one's slack."""
+    slack = fluid.slack(np.array([8.0, 64.0]), np.array([8.0, 8.0]), np.array([5.0, 10.0]), 8.0)
+    assert slack.tolist() == [1.0, 1.0]
