@@ -409,8 +409,10 @@ def execute(program: str, argv: list[str], env: dict[str, str]) -> NoReturn:
 
 
 def become(name: str) -> None:
-    """Take on this system user with all its groups."""
+    """Take on this system user with all its groups; never root, whatever it is called here."""
     user = pwd.getpwnam(name)
+    if user.pw_uid == 0:
+        raise PermissionError(f"user {name!r} has uid 0, and no job may run as root")
     os.initgroups(name, user.pw_gid)
     os.setgid(user.pw_gid)
     os.setuid(user.pw_uid)
@@ -482,8 +484,17 @@ def notes(status: Status, task: dict[str, Any]) -> Iterator[str]:
         )
 
 
+def keep_to_itself() -> None:
+    """Keep the files that this process was started with, claims on GPUs, open here and from the ranks, who could release them."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2:
+            with contextlib.suppress(OSError):  # the listing's own is closed by now
+                os.set_inheritable(int(name), False)
+
+
 def main(folder: Path) -> None:
     """Hold the lock, keep the gang, leave the status behind."""
+    keep_to_itself()
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.lockf(lock, fcntl.LOCK_EX)
     prctl(PR_SET_CHILD_SUBREAPER, 1)

@@ -27,6 +27,7 @@ from themis.node.gpus import claim_all
 from themis.policies.api import check_types, make_policy
 from themis.profiles.library import load_book
 from themis.profiles.speed import ProfileBook
+from themis.service import rights
 from themis.service.access import Access
 from themis.service.api import Api
 from themis.service.arbiter import Arbiter, Heard, LiveExecutor, believed_pace
@@ -84,6 +85,7 @@ def start(home: Path, config: Config) -> Service:
     """Start a service in a home that is locked already."""
     _let_pass(home, config)
     access = Access(home, make_token(home), user_name())
+    log.warning("%s", rights.explained(config, len(access.accounts())))
     hosts = find_hosts(config) if config.engine == "local" else ()
     if hosts:  # an engine's machines may be of types that nobody knows yet
         check_types(make_policy(config.policy), sorted({host.machine.gpu_type for host in hosts}))
