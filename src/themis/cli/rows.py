@@ -203,6 +203,17 @@ def why_now(found: Any) -> list[str]:
     return lines
 
 
+def last_words(found: Any) -> list[str]:
+    """What ``themis show`` says of attempts: of each job whose last one left a message, that."""
+    lines = []
+    for job in found.jobs:
+        last = job.attempts[-1] if job.attempts else None
+        # What made an app fail is its reason already.
+        if last is not None and last.message and last.message not in found.app.reason:
+            lines.append(f"Job {job.id} {job.name}, attempt {last.number}, {last.ending}: {last.message}.")
+    return lines
+
+
 def planned_now(story: Mapping[str, Any]) -> list[str]:
     """What the latest plan says of an app's next start and its end, with intervals; nothing where nobody plans."""
     last = next((step for step in reversed(story["steps"]) if step["ends"] is not None), None)

@@ -35,7 +35,7 @@ PORTS = range(20000, 32000)
 READ_AT_MOST = 1 << 20
 MOST_BATCH = 1e9
 """A batch size above is none."""
-SAYS = ("steps", "saved", "step_s", "loss", "reached", "epochs", "saved_epochs", "batch")
+SAYS = ("steps", "saved", "unsaved", "step_s", "loss", "reached", "epochs", "saved_epochs", "batch")
 """What of a report is read."""
 
 
@@ -216,6 +216,7 @@ def as_report(task: str, said: dict[str, Any]) -> TaskReport:
         task=task, steps=number("steps"), saved=number("saved"), step_s=number("step_s"),
         loss=finite("loss"), reached=said.get("reached") is True,
         epochs=number("epochs"), saved_epochs=number("saved_epochs"), batch=int(min(number("batch"), MOST_BATCH)),
+        unsaved=number("unsaved"),
     )  # fmt: skip
 
 
