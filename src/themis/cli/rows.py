@@ -158,7 +158,8 @@ ENDED: Columns = {
     "submitted": _time("submitted"), "ended": _time("ended"),
 }  # fmt: skip
 JOBS: Columns = {
-    "job": _plain("id"), "name": _plain("name"), "state": lambda r: r.get("outcome") or r["state"], "attempt": _plain("attempt"),
+    "job": _plain("id"), "name": _plain("name"), "state": _plain("state"), "outcome": _plain("outcome"),
+    "attempt": _plain("attempt"),
     "GPUs": lambda r: " ".join(map(str, r["gpus"])), "nodes": lambda r: " ".join(r["nodes"]),
     "steps": lambda r: f"{float(r['steps']):.0f}/{float(r['total']):.0f}",
     "GPU hours": _number("gpu_hours"), "lease until": _time("until"),

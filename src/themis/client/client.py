@@ -8,11 +8,14 @@ with Client() as client:
 from __future__ import annotations
 
 import getpass
+import math
 import os
 import re
+import shlex
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -27,6 +30,8 @@ OVER = ("completed", "cancelled", "failed")
 STUCK = "cannot be written"
 """In the words of an arbiter that waits for room on its disk."""
 RETRY_S = 0.2
+FOLLOW_S = 600.0
+"""An arbiter that somebody follows or waits for may be away for so long: a restart, an upgrade."""
 
 _M = TypeVar("_M")
 
@@ -63,12 +68,34 @@ class Client:
         on_wait: Callable[[str], object] = lambda sentence: None,
     ) -> None:
         self.home = home or default_home()
+        self._given = bool(address)
+        self._said_away = False
+        """Whoever follows or waits knows already that no arbiter answers."""
         self.address = address or read_endpoint(self.home).grpc
         self.timeout_s, self.patience_s, self.on_wait = timeout_s, patience_s, on_wait
         self._metadata = (("authorization", f"Bearer {token or read_token(self.home)}"),)
-        self._channel = grpc.insecure_channel(
+        self._channel = self._dial()
+
+    def _dial(self) -> grpc.Channel:
+        return grpc.insecure_channel(
             self.address, options=[("grpc.max_receive_message_length", 256 << 20), ("grpc.enable_http_proxy", 0)]
         )
+
+    def _dial_again(self) -> None:
+        """The next arbiter of the home may listen elsewhere."""
+        with suppress(InputError):
+            address = self.address if self._given else read_endpoint(self.home).grpc
+            if address != self.address:
+                self.address, before = address, self._channel
+                self._channel = self._dial()
+                before.close()
+
+    def _away_since(self, away: float, error: Unavailable) -> float:
+        """Since when no arbiter has answered; said when it begins."""
+        if not self._said_away:
+            self._said_away = True
+            self.on_wait(f"{error} Waiting up to {FOLLOW_S:g} s for it to come back.")
+        return min(away, time.monotonic())
 
     def close(self) -> None:
         """Hang up."""
@@ -120,7 +147,7 @@ class Client:
 
     def run(
         self,
-        command: Sequence[str],
+        command: Sequence[str] | str,
         *,
         gpus: int | tuple[int, int] = 1,
         name: str = "",
@@ -134,6 +161,7 @@ class Client:
 
         Parameters
         ----------
+        command : program and arguments, as a list of words or as one line, which is split as a shell would; no shell runs it.
         hours : how long it is believed to need on one GPU; the scheduler plans by it, the job may take longer, and the
             steps that it reports are its own affair.
         model : a profile's name; then ``hours`` still says the work.
@@ -142,6 +170,7 @@ class Client:
         """
         if not hours > 0:
             raise InputError(f"hours is {hours}, expected more than 0: the time that the job needs on one GPU.")
+        command = _words(command)
         low, high = (gpus, gpus) if isinstance(gpus, int) else gpus
         names = set(pb.Program.DESCRIPTOR.fields_by_name)
         program = _made(
@@ -188,8 +217,18 @@ class Client:
         ``tell`` : called with the app each time that it is found not to be over.
         """
         end = time.monotonic() + timeout_s
+        away = math.inf
         while True:
-            found = self.show(app).app
+            try:
+                found = self.show(app).app
+            except Unavailable as error:
+                away = self._away_since(away, error)
+                if time.monotonic() > min(away + FOLLOW_S, end):
+                    raise
+                time.sleep(poll_s)
+                self._dial_again()
+                continue
+            away, self._said_away = math.inf, False
             if found.state in OVER:
                 return found
             if time.monotonic() > end:
@@ -201,10 +240,30 @@ class Client:
     def logs(
         self, app: int | str, job: int = 0, rank: int = 0, *, follow: bool = False, attempt: int = 0
     ) -> Iterator[bytes]:
-        """What a rank wrote, in pieces."""
+        """What a rank wrote, in pieces; followed, for ``FOLLOW_S`` also while no arbiter answers, such as through a restart."""
         request = _made(pb.LogsRequest, app=str(app), job=job, rank=rank, follow=follow, attempt=attempt)
-        for chunk in self._stream("Logs", request):
-            yield chunk.data
+        at: dict[int, int] = {}
+        """Bytes of each attempt that are read."""
+        away = math.inf
+        while True:
+            skip = dict(at)
+            try:
+                for chunk in self._stream("Logs", request):
+                    away, self._said_away = math.inf, False
+                    known = min(skip.get(chunk.attempt, 0), len(chunk.data))
+                    skip[chunk.attempt] = skip.get(chunk.attempt, 0) - known
+                    if data := chunk.data[known:]:
+                        at[chunk.attempt] = at.get(chunk.attempt, 0) + len(data)
+                        yield data
+                return
+            except Unavailable as error:
+                if not follow:
+                    raise
+                away = self._away_since(away, error)
+                if time.monotonic() > away + FOLLOW_S:
+                    raise
+            time.sleep(RETRY_S)
+            self._dial_again()
 
     def why(self, app: int | str) -> pb.WhyReply:
         """Why the app does not run (more) now, when it may, and its story as JSON."""
@@ -286,7 +345,8 @@ class Client:
                 said = _stuck(error)
             if not waiting:
                 what = f"The arbiter says: {said} Waiting" if said else f"No arbiter answers at {self.address}; waiting"
-                self.on_wait(f"{what} up to {patient:g} s for it to come back.")
+                if not self._said_away:
+                    self.on_wait(f"{what} up to {patient:g} s for it to come back.")
                 waiting = True
             time.sleep(RETRY_S)
 
@@ -338,6 +398,18 @@ def _made(message: Callable[..., _M], **fields: Any) -> _M:
 
 def _ref(app: int | str) -> pb.AppRef:
     return _made(pb.AppRef, app=str(app))
+
+
+def _words(command: Sequence[str] | str) -> list[str]:
+    """A command's words; InputError where it is no command."""
+    expected = "expected a program and its arguments, as ['python', 'train.py'] or 'python train.py'"
+    try:
+        words = shlex.split(command) if isinstance(command, str) else list(command)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"the command is {command!r:.100}, {expected}: {error}.") from None
+    if not words or not all(isinstance(word, str) for word in words) or not words[0].strip():
+        raise InputError(f"the command is {command!r:.100}, {expected}.")
+    return words
 
 
 def user_name() -> str:

@@ -23,7 +23,7 @@ from themis.client import themis_pb2 as pb
 from themis.errors import InputError, UnknownName, counted
 from themis.service import reasons, views
 from themis.service.access import Access, Caller, Forbidden
-from themis.service.arbiter import Arbiter
+from themis.service.arbiter import Arbiter, Closed
 from themis.service.journal import read_records
 from themis.service.places import Places
 from themis.service.story import story
@@ -286,6 +286,9 @@ class Api:
                     return
                 if not sent:
                     self.ending.wait(POLL_S)
+        if request.follow and self.ending.is_set():
+            # Not its end: who follows goes on with the next arbiter.
+            raise Closed("the arbiter is ending; try again when it is back.")
 
     # ---- agents of apps ---------------------------------------------------------------------------------------------
 
