@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from daemon import Daemon, daemon
+from daemon import QUICK, Daemon, daemon
 
 from processes import PATIENCE_S, running, wait_until
 from themis.cli import main
@@ -20,9 +20,13 @@ from themis.errors import InputError
 from themis.service.up import farewell, no_nodes
 
 
+LONG = (*QUICK, "node_lease=120")
+"""Jobs outlive a restart on a busy machine."""
+
+
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with daemon(tmp_path_factory.mktemp("home"), options=("--gpus", "2", "--set", "node_lease=60")) as there:
+    with daemon(tmp_path_factory.mktemp("home"), options=("--gpus", "2"), settings=LONG) as there:
         yield there
 
 
@@ -121,7 +125,7 @@ def test_who_follows_logs_hears_all_once_through_a_restart_and_sigterm_says_what
 ) -> None:
     monkeypatch.setattr(sdk, "RETRY_S", 0.05)
     text = "for i in 1 2 3 4 5 6 7 8; do echo line $i; while [ ! -e step$i ]; do sleep 0.05; done; done"
-    with daemon(tmp_path / "home", options=("--gpus", "1", "--leave-jobs", "--set", "node_lease=60")) as there:
+    with daemon(tmp_path / "home", options=("--gpus", "1", "--leave-jobs"), settings=LONG) as there:
         said: list[str] = []
         heard: list[bytes] = []
         ended: list[BaseException | None] = []

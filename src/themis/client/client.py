@@ -69,8 +69,8 @@ class Client:
     ) -> None:
         self.home = home or default_home()
         self._given = bool(address)
-        self._said_away = False
-        """Whoever follows or waits knows already that no arbiter answers."""
+        self._closed = self._said_away = False
+        """It hung up; whoever follows or waits knows already that no arbiter answers."""
         self.address = address or read_endpoint(self.home).grpc
         self.timeout_s, self.patience_s, self.on_wait = timeout_s, patience_s, on_wait
         self._metadata = (("authorization", f"Bearer {token or read_token(self.home)}"),)
@@ -99,6 +99,7 @@ class Client:
 
     def close(self) -> None:
         """Hang up."""
+        self._closed = True
         self._channel.close()
 
     def __enter__(self) -> Client:
@@ -257,7 +258,7 @@ class Client:
                         yield data
                 return
             except Unavailable as error:
-                if not follow:
+                if not follow or self._closed:
                     raise
                 away = self._away_since(away, error)
                 if time.monotonic() > away + FOLLOW_S:
@@ -363,11 +364,12 @@ class Client:
         match error.code():
             case code.UNAVAILABLE if said := _stuck(error):
                 return Unavailable(f"the arbiter at {self.address} says: {said}")
-            case code.UNAVAILABLE | code.DEADLINE_EXCEEDED:
+            # A stream is cancelled by an arbiter that ends, or by the caller's own close.
+            case code.UNAVAILABLE | code.DEADLINE_EXCEEDED | code.CANCELLED:
                 own = (self.home / "journal.db").exists()
                 what = f"`themis up --home {self.home}` starts it" if own else "is `themis up` running there?"
                 return Unavailable(f"the arbiter at {self.address} does not answer; {what}{'.' if own else ''}")
-            case code.INTERNAL | code.UNKNOWN | code.CANCELLED:
+            case code.INTERNAL | code.UNKNOWN:
                 return ThemisError(f"the arbiter at {self.address} failed: {error.details()}")
             case code.RESOURCE_EXHAUSTED if "larger than max" in str(error.details()):
                 return InputError(
