@@ -19,7 +19,6 @@ from themis.client.client import Client, _words
 from themis.errors import InputError
 from themis.service.up import farewell, no_nodes
 
-
 LONG = (*QUICK, "node_lease=120")
 """Jobs outlive a restart on a busy machine."""
 
