@@ -65,3 +65,13 @@ def test_a_save_that_failed_and_one_that_came_after_it_is_no_loss() -> None:
     assert could_not_save(replace(report, saved=30.0)) == ""
     assert could_not_save(replace(report, unsaved=0.0)) == ""
     assert could_not_save(None) == ""
+
+
+@pytest.mark.slow
+def test_ranks_that_wait_for_one_that_failed_are_not_waited_for_their_whole_grace(tmp_path: Path) -> None:
+    """As in a collective, where no signal is heard; the next attempt would wait for it on top of its backoff."""
+    program = shell("[ $RANK = 0 ] && sleep 0.5 && exit 3; trap '' TERM; while :; do sleep 0.2; done", grace_s=1000.0)
+    with live(tmp_path / "root", program) as world:
+        world.executor.submit(grant(1, (0, 1)))
+        ended = world.until(AttemptEnded)
+    assert (ended.ending, ended.code, ended.killed) == (Ending.FAILED, 3, True)

@@ -37,6 +37,7 @@ from themis.model.events import (
 from themis.model.units import Locality, Seconds
 from themis.model.workload import App, CurveStopping, Job
 from themis.node.environment import gang_env
+from themis.node.keeper import PEERS_S
 from themis.node.messages import (
     Forget,
     Go,
@@ -391,6 +392,7 @@ class Gangs:
             return
         if gang.want == "stop" and phase in ("", "preparing", "prepared", "running"):
             grace = min(gang.program.grace_s, max(self._ends_at(gang) - self.now, 0.0))
+            grace = min(grace, PEERS_S) if gang.cause == "gang" else grace
             self._send(n, Stop(task=part.spec.task, cause=gang.cause, grace_s=grace))
         elif (
             gang.want == "prepare"

@@ -35,6 +35,9 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 LEFTOVERS_S = 5.0
 """What outlives ranks that ended by themselves (a daemon that a script left behind) is asked to end and has this long."""
+PEERS_S = 10.0
+"""For the other ranks when one failed: they often wait for it within a collective, where no signal is heard, so a longer grace
+would only keep the GPUs, and the next attempt, waiting."""
 TICK_S = 0.2
 NOT_RUN = 127
 """Exit code of a rank that did not get to its program, as shells have it."""
@@ -305,7 +308,7 @@ class Keeper:
             if self.status.first is None and self.status.cause != "absent":
                 self.status.first = code
             if self.status.phase == "running" and any(r.code is None for r in self.ranks):
-                self.stop(self.status.cause or "peer", self.task["grace_s"], self.status.message)
+                self.stop(self.status.cause or "peer", min(PEERS_S, self.task["grace_s"]), self.status.message)
         self.publish()
 
     def _finish(self) -> None:
