@@ -23,7 +23,8 @@ from processes import wait_until
 from themis.cli import main
 from themis.client import themis_pb2 as pb
 from themis.client.channel import METHODS
-from themis.client.client import Client, Unavailable, name_of, user_name
+from themis.client.client import Client, Unavailable, user_name
+from themis.client.command import name_of
 from themis.client.home import make_token, read_token
 from themis.client.spec import read_requests
 from themis.errors import InputError, UnknownName

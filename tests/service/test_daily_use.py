@@ -15,7 +15,8 @@ from daemon import QUICK, Daemon, daemon
 from processes import PATIENCE_S, running, wait_until
 from themis.cli import main
 from themis.client import client as sdk
-from themis.client.client import Client, _words
+from themis.client.client import Client
+from themis.client.command import words_of
 from themis.errors import InputError
 from themis.service.up import farewell, no_nodes
 
@@ -38,15 +39,15 @@ def themis(*words: str) -> int:
 
 
 def test_a_command_may_be_one_line() -> None:
-    assert _words("python x.py --name 'a b'") == ["python", "x.py", "--name", "a b"]
-    assert _words(["python", "x.py"]) == ["python", "x.py"]
+    assert words_of("python x.py --name 'a b'") == ["python", "x.py", "--name", "a b"]
+    assert words_of(["python", "x.py"]) == ["python", "x.py"]
     for wrong in ("", "  ", [], ["a", 1], "'", None):
         with pytest.raises(InputError, match=r"expected a program and its arguments, as \['python', 'train.py'\]"):
-            _words(wrong)  # type: ignore[arg-type]
+            words_of(wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
-def test_the_client_runs_a_line_as_its_words(service: Daemon) -> None:
+def test_the_client_runs_a_line_as_itswords_of(service: Daemon) -> None:
     with service.client() as client:
         app = client.run("echo one 'two three'").app
         assert client.wait(app, timeout_s=PATIENCE_S).state == "completed"

@@ -10,8 +10,6 @@ from __future__ import annotations
 import getpass
 import math
 import os
-import re
-import shlex
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +21,7 @@ import grpc
 
 from themis.client import themis_pb2 as pb
 from themis.client.channel import METHODS, to_bytes
+from themis.client.command import name_of, words_of
 from themis.client.home import default_home, read_endpoint, read_token
 from themis.errors import InputError, ThemisError
 
@@ -171,7 +170,7 @@ class Client:
         """
         if not hours > 0:
             raise InputError(f"hours is {hours}, expected more than 0: the time that the job needs on one GPU.")
-        command = _words(command)
+        command = words_of(command)
         low, high = (gpus, gpus) if isinstance(gpus, int) else gpus
         names = set(pb.Program.DESCRIPTOR.fields_by_name)
         program = _made(
@@ -402,28 +401,9 @@ def _ref(app: int | str) -> pb.AppRef:
     return _made(pb.AppRef, app=str(app))
 
 
-def _words(command: Sequence[str] | str) -> list[str]:
-    """A command's words; InputError where it is no command."""
-    expected = "expected a program and its arguments, as ['python', 'train.py'] or 'python train.py'"
-    try:
-        words = shlex.split(command) if isinstance(command, str) else list(command)
-    except (ValueError, TypeError) as error:
-        raise InputError(f"the command is {command!r:.100}, {expected}: {error}.") from None
-    if not words or not all(isinstance(word, str) for word in words) or not words[0].strip():
-        raise InputError(f"the command is {command!r:.100}, {expected}.")
-    return words
-
-
 def user_name() -> str:
     """Whoever runs this, as the system knows them."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
         return f"uid{os.getuid()}"
-
-
-def name_of(command: Sequence[str]) -> str:
-    """A name for an app that has none: the script's, or the program's."""
-    words = [word for word in command if not word.startswith("-")]
-    script = next((word for word in words if word.endswith((".py", ".sh"))), words[0] if words else "")
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(script).stem).strip("-._")[:60] or "app"
