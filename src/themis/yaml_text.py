@@ -111,6 +111,8 @@ class _Builder:
         if depth > DEEPEST:
             raise BadYaml(f"it is nested deeper than {DEEPEST} levels, or within itself", line)
         self.document.lines.setdefault(path, line)
+        if not isinstance(node, yaml.ScalarNode) and node.tag not in (_TAG + "map", _TAG + "seq"):
+            raise BadYaml(f"it has the tag {node.tag.removeprefix(_TAG)!r}; expected plain values", line)
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path, depth)
         if isinstance(node, yaml.SequenceNode):

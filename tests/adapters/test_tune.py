@@ -133,5 +133,6 @@ def test_a_sweep_under_asha_is_preempted_and_has_the_results_that_tune_has_alone
     rows = [line for line in out.splitlines() if line.startswith("x ")]
     assert len(rows) == 3
     assert all(row.split(": step ")[1][0] == row.split("iteration ")[1][0] for row in rows), "no step was heard twice"
-    assert {a.ending for job in shown.jobs for a in job.attempts} == {"stopped"}
+    assert {a.ending for job in shown.jobs for a in job.attempts} == {"stopped", "finished"}
+    assert shown.app.state == "completed", "a sweep that ended well is no cancelled app"
     assert any(job.attempts[-1].steps > 0 for job in shown.jobs), "what Tune has heard of is not lost work"

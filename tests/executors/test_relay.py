@@ -243,7 +243,9 @@ def test_two_homes_of_one_machine_never_have_the_same_gpu_but_one_home_finds_its
     with pytest.raises(InputError, match="1 of 2 GPUs"):
         start("one")
     release(other)
-    assert (tmp_path / "claims").stat().st_mode & 0o7777 == 0o1777
+    (own,) = (tmp_path / "claims").iterdir()
+    assert own.stat().st_mode & 0o7777 == 0o711
+    assert {path.stat().st_mode & 0o7777 for path in own.iterdir()} == {0o600}
 
 
 def test_a_thread_that_ends_meanwhile_keeps_no_other_nice(monkeypatch: pytest.MonkeyPatch) -> None:

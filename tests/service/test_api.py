@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
 import importlib.util
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -26,7 +23,8 @@ from processes import wait_until
 from themis.cli import main
 from themis.client import themis_pb2 as pb
 from themis.client.channel import METHODS
-from themis.client.client import Client, Unavailable, name_of, user_name
+from themis.client.client import Client, Unavailable, user_name
+from themis.client.command import name_of
 from themis.client.home import make_token, read_token
 from themis.client.spec import read_requests
 from themis.errors import InputError, UnknownName
@@ -34,7 +32,6 @@ from themis.node.gpus import gpu_type
 from themis.profiles.presets import load_cluster
 from themis.service.config import Config
 from themis.service.doctor import examine
-from themis.service.http import MOST_CALLERS
 from themis.service.machines import find_hosts
 from themis.service.up import Service, running
 
@@ -556,25 +553,3 @@ def test_themis_offers_its_client_without_loading_it_first() -> None:
     assert package.Client is Client
     with pytest.raises(AttributeError):
         _ = package.nothing
-
-
-@slow
-def test_connections_to_the_status_pages_that_say_nothing_are_bounded(service: Service) -> None:
-    assert service.http is not None
-    address = service.http.server_address[:2]
-
-    def healthy() -> bool:
-        try:
-            with urllib.request.urlopen(f"http://{address[0]}:{address[1]}/healthz", timeout=5) as reply:  # type: ignore[str-bytes-safe]
-                return bool(json.load(reply)["status"] == "ok")
-        except (OSError, http.client.HTTPException):
-            return False
-
-    silent = [socket.create_connection(address) for _ in range(MOST_CALLERS)]  # type: ignore[arg-type]
-    before = threading.active_count()
-    more = [socket.create_connection(address) for _ in range(50)]  # type: ignore[arg-type]
-    assert not healthy()
-    assert threading.active_count() <= before + MOST_CALLERS
-    for connection in (*silent, *more):
-        connection.close()
-    wait_until(healthy, "it answers again")

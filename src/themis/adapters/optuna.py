@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 from themis.adapters.apps import MOST_JOBS, request
 from themis.adapters.reference import reference
 from themis.client import themis_pb2 as pb
-from themis.client.client import Client, name_of
+from themis.client.client import Client
+from themis.client.command import name_of
 from themis.errors import InputError
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError
@@ -39,6 +39,8 @@ from themis.errors import InputError
 DESK, KEY, PATHS, CPUS = "THEMIS_TUNE_DESK", "THEMIS_TUNE_KEY", "THEMIS_TUNE_PATHS", "THEMIS_TUNE_CPUS"
 LOOK_S = 5.0
 """Between looks at whether trials wait for an app that is over."""
+ENDING_S, END_LOOK_S = 30.0, 0.2
+"""For workers to end when a sweep is over, and between looks at whether they have."""
 Address = tuple[str, int]
 
 
@@ -108,6 +110,7 @@ def on_themis(
         watch.start()
         OPEN.append(desk)
         try:
+            # What the caller does within the context may raise: then the apps are withdrawn, and count as cancelled.
             relayed: Any
             pickled, there, called = cloudpickle.dumps(train), desk.address, getattr(train, "__name__", "train")
             if isinstance(train, type):
@@ -117,6 +120,9 @@ def on_themis(
                 relayed.__name__ = called
             gpus = more.get("gpus", 1)
             yield tune.with_resources(relayed, LeasedGpus(cpus, gpus if isinstance(gpus, int) else gpus[0]))
+            ended.set()
+            desk.end()
+            await_over(connection, apps)
         finally:
             OPEN.remove(desk)
             ended.set()
@@ -125,6 +131,17 @@ def on_themis(
                 # It may be over.
                 with contextlib.suppress(InputError):
                     connection.cancel(app)
+
+
+def await_over(connection: Client, apps: Sequence[int]) -> None:
+    """Until the workers, who were told that there are no more trials, have ended, so that their apps count as completed.
+
+    Workers that never got GPUs in ``ENDING_S`` are not waited for.
+    """
+    end = time.monotonic() + ENDING_S
+    for app in apps:
+        while connection.show(app).app.state not in OVER and time.monotonic() < end:
+            time.sleep(END_LOOK_S)
 
 
 def leased(controller: Any, trial: Any, result: dict[str, Any], scheduler: Any) -> Any:
@@ -154,12 +171,14 @@ class Desk:
     """And their GPUs."""
     gpus: dict[str, int] = field(default_factory=dict)
     """Of the last worker of each trial."""
+    listener_key: bytes = b""
+    ending: bool = False
 
     @classmethod
     @contextmanager
     def open(cls, host: str, key: str) -> Iterator[Desk]:
         """Serve until the context ends."""
-        desk = cls(Listener((host, 0), authkey=key.encode()))
+        desk = cls(Listener((host, 0), authkey=key.encode()), listener_key=key.encode())
         thread = threading.Thread(target=desk._serve, name="themis-desk", daemon=True)
         thread.start()
         try:
@@ -196,6 +215,22 @@ class Desk:
                 return
             self._match()
 
+    def end(self) -> None:
+        """There will be no more trials: workers that wait, or come from now on, are told so and end as jobs that are done."""
+        self.ending = True
+        # Its own thread tells them, as it alone pairs.
+        with contextlib.suppress(OSError, EOFError), dial(self.address, authkey=self.listener_key) as caller:
+            caller.send(("ending", None))
+
+    def _dismiss(self) -> None:
+        while self.workers:
+            address, _ = self.workers.popleft()
+            with (
+                contextlib.suppress(OSError, EOFError, AuthenticationError),
+                dial(address, authkey=self.listener_key) as worker,
+            ):
+                worker.send(None)
+
     def refuse(self, why: str) -> None:
         """There will be no worker for those that wait."""
         while self.trials:
@@ -203,6 +238,8 @@ class Desk:
                 trial.send(why)
 
     def _match(self) -> None:
+        if self.ending:
+            self._dismiss()
         while self.trials and self.workers:
             trial, id = self.trials.popleft()
             # One with as many GPUs as the trial had, if there is one: a change costs it a restart.

@@ -30,6 +30,8 @@ from themis.train.run import PREEMPTED
 
 IDLE_S = 60
 """A worker that no trial wants for so long gives its GPUs back, for good."""
+NO_MORE = 76
+"""Exit code of a trial's process that was told that the sweep is over: the worker's job is done."""
 LOOK_S = 0.2
 """Between looks at whether a class that waits for Tune was told to stop."""
 
@@ -118,6 +120,8 @@ def main() -> int:
             code = apart(lambda actor=actor, root=root: serve(actor, root), actor)  # type: ignore[misc]
         finally:
             shutil.rmtree(root, ignore_errors=True)
+        if code == NO_MORE:
+            return 0
         if code < 0:
             # What ended the trial's process ends the job, so that it is judged as it would be alone.
             signal.signal(-code, signal.SIG_DFL)
@@ -193,7 +197,10 @@ def serve(actor: Connection, root: Path) -> int:
     trial = Trial(actor, "", None)
     signal.signal(signal.SIGTERM, lambda *_: setattr(trial, "told", True))
     with trial.there():
-        pickled, config, trial.id, trial.iteration, saved = actor.recv()
+        given = actor.recv()
+        if given is None:
+            return NO_MORE
+        pickled, config, trial.id, trial.iteration, saved = given
         trial.checkpoint = receive_folder(actor, root / "from") if saved else None
     _stand_in(trial)
     try:

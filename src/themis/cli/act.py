@@ -23,7 +23,7 @@ from themis.cli.rows import (
     connect,
     show_rows,
 )  # fmt: skip
-from themis.cli.waiting import Teller, copy_logs
+from themis.cli.waiting import Teller, copy_logs, say
 from themis.console import err, say_red
 from themis.errors import InputError
 
@@ -71,8 +71,14 @@ def run(
             print(made.app)
             return
         err.print(f"App {made.app}, {made.name}. Ctrl-C stops following, not the app.", highlight=False)
-        copy_logs(client, made.app, follow=True, submitted=True)
-        ended = client.wait(made.app)
+        try:
+            copy_logs(client, made.app, follow=True, submitted=True)
+            ended = client.wait(made.app)
+        except KeyboardInterrupt:
+            say(
+                f"App {made.app}, {made.name}, goes on. `themis logs -f {made.app}` follows it, `themis cancel {made.app}` ends it."
+            )
+            raise
     if not _over(ended):
         raise typer.Exit(1)
 

@@ -26,6 +26,7 @@ from themis.cli.rows import (
     clock,
     connect,
     dump,
+    last_words,
     planned_now,
     show_list,
     show_rows,
@@ -76,8 +77,9 @@ def show(app: AppName, output: Output = "table", watch: Watch = False, home: Hom
                 continue
             show_rows([as_dict(found.app)], output, ENDED)
             show_rows([as_dict(job) for job in found.jobs], output, JOBS)
-            if found.app.reason:
-                out.print(found.app.reason, markup=False, highlight=False)
+            for line in (found.app.reason, *last_words(found)):
+                if line:
+                    out.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def why(app: AppName, output: Output = "table", watch: Watch = False, home: Home = None) -> None:

@@ -16,6 +16,7 @@ from themis.errors import UnknownName
 
 if TYPE_CHECKING:
     from themis.profiles.speed import ProfileBook
+    from themis.report.explain import Explanation
     from themis.sim.replay import Replayed
 
 COMPARE = """Compare finished runs over policies and seeds: means, 95 % intervals, differences to a baseline.
@@ -121,6 +122,20 @@ def replay_home(home: Path, book: ProfileBook | None) -> Replayed:
         return replay_records(records, name=str(home), book=book, said=said)
 
 
+def explain_home(home: Path, name: str) -> Explanation:
+    """An app's story from an arbiter's journal, whether or not it runs."""
+    import tempfile
+
+    from themis.cli.rows import journal_of
+    from themis.report.explain import explain
+    from themis.service.journal import export
+
+    with closing(journal_of(home)) as journal, tempfile.TemporaryDirectory(prefix="themis-") as folder:
+        log = Path(folder) / "journal.jsonl"
+        export(journal.path, log)
+        return explain(log, name)
+
+
 def known(name: str, kind: str, names: tuple[str, ...]) -> None:
     """Raise UnknownName, with "did you mean", where a choice is none."""
     if name not in names:
@@ -156,9 +171,17 @@ def decide_on_state(path: Path, policy: str, as_json: bool) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from themis.sim.dump import decide, read
+    from themis.sim.dump import NothingToDecide, decide, read
 
-    found = decide(read(path), policy)
+    dump = read(path)
+    try:
+        found = decide(dump, policy)
+    except NothingToDecide as idle:
+        if as_json:
+            print_json({"state": str(path), "policy": policy or dump.policy, "note": str(idle), "apps": []})
+        else:
+            out.print(f"{policy or dump.policy}: {idle}", markup=False, highlight=False, soft_wrap=True)
+        return
     proof, state = found.solved.proof, found.core.state
     gpus: dict[int, int] = {}
     for placed in found.placed:
@@ -176,7 +199,7 @@ def decide_on_state(path: Path, policy: str, as_json: bool) -> None:
         for app in sorted(gpus.keys() | at.keys())
     ]  # fmt: skip
     head = {
-        "state": str(path), "policy": policy or read(path).policy, "seconds": found.time,
+        "state": str(path), "policy": policy or dump.policy, "seconds": found.time,
         "free": int(found.snapshot.free.sum()), "objective": proof.objective, "bound": proof.bound, "method": proof.method,
         "cpu_s": found.cpu_s,
     }  # fmt: skip

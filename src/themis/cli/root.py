@@ -142,7 +142,9 @@ def replay(
 @app.command(rich_help_panel=SIMULATION)
 def explain(
     name: Annotated[str, typer.Argument(metavar="APP", help="The app's name in the workload.")],
-    log: Annotated[Path, typer.Option("--log", "-l", help="A log written by [cyan]themis simulate --out[/cyan].")],
+    log: Annotated[
+        Path, typer.Option("--log", "-l", help="A log of [cyan]themis simulate --out[/cyan], or a service's home.")
+    ],
     every: Annotated[bool, typer.Option("--all", "-a", help="A line for every round, alike or not.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Every round as JSON.")] = False,
 ) -> None:
@@ -152,7 +154,7 @@ def explain(
     """
     from themis.report.explain import explain as explain_app
 
-    story = explain_app(log, name)
+    story = report.explain_home(log, name) if log.is_dir() else explain_app(log, name)
     if as_json:
         print(story.to_json())
     else:

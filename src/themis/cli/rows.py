@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -134,7 +135,12 @@ def _state(row: Any) -> object:
 
 
 def _number(name: str, form: str = ".2f") -> Callable[[Any], object]:
-    return lambda row: format(float(row[name]), form) if row.get(name) is not None else ""
+    return lambda row: format(float(row[name]), form) if known(row.get(name)) else ""
+
+
+def known(value: Any) -> bool:
+    """Whether a figure is there; finish-time fairness is none while no machine that an app may use is in service."""
+    return value is not None and not math.isnan(float(value))
 
 
 def _plain(name: str) -> Callable[[Any], object]:
@@ -152,7 +158,8 @@ ENDED: Columns = {
     "submitted": _time("submitted"), "ended": _time("ended"),
 }  # fmt: skip
 JOBS: Columns = {
-    "job": _plain("id"), "name": _plain("name"), "state": lambda r: r.get("outcome") or r["state"], "attempt": _plain("attempt"),
+    "job": _plain("id"), "name": _plain("name"), "state": _plain("state"), "outcome": _plain("outcome"),
+    "attempt": _plain("attempt"),
     "GPUs": lambda r: " ".join(map(str, r["gpus"])), "nodes": lambda r: " ".join(r["nodes"]),
     "steps": lambda r: f"{float(r['steps']):.0f}/{float(r['total']):.0f}",
     "GPU hours": _number("gpu_hours"), "lease until": _time("until"),
@@ -173,7 +180,7 @@ USAGES: Columns = {
 }  # fmt: skip
 STEPS: Columns = {
     "s since submitted": _number("time", ".1f"), "round": lambda r: r["round"] if r["round"] >= 0 else "",
-    "offered": lambda r: r["offered"] or "", "rho": lambda r: f"{r['rho']:.2f}" if r["auction"] and r["rho"] else "",
+    "offered": lambda r: r["offered"] or "", "rho": lambda r: f"{r['rho']:.2f}" if r["auction"] and known(r["rho"] or None) else "",
     "bid": lambda r: ("yes" if r["bid"] else "filtered out") if r["auction"] else "", "won": lambda r: r["won"] or "",
     "kept": lambda r: f"{r['kept']:.0%}" if r["won"] else "", "leftover": lambda r: r["leftover"] or "",
     "granted": lambda r: r["granted"] or "", "renewed": lambda r: r["renewed"] or "",
@@ -186,10 +193,11 @@ def why_now(found: Any) -> list[str]:
     """What ``themis why`` says of now, line by line."""
     lines = [f"{found.code}: {found.sentence}"]
     if found.position:
-        rho = f", rho {found.rho:.2f}" if found.HasField("rho") else ""
+        rho = f", rho {found.rho:.2f}" if found.HasField("rho") and known(found.rho) else ""
         order = "those without any first, then the worst off"
         lines.append(f"It is number {found.position} of {found.of} apps that want GPUs ({order}){rho}.")
-        lines += [f"  ahead: app {a.app}, {a.name} of {a.user}, rho {a.rho:.2f}" for a in found.ahead[:5]]
+        for a in found.ahead[:5]:
+            lines.append(f"  ahead: app {a.app}, {a.name} of {a.user}" + (f", rho {a.rho:.2f}" if known(a.rho) else ""))
         lines += [f"  ahead: {found.position - 6} more"] if found.position > 6 else []
     if found.HasField("start_median"):
         earliest = clock(found.start_earliest)
@@ -200,6 +208,17 @@ def why_now(found: Any) -> list[str]:
             f"Its next GPUs are expected at {clock(found.start_median)}{between} "
             f"({found.simulations} simulations, nobody else coming)."
         )
+    return lines
+
+
+def last_words(found: Any) -> list[str]:
+    """What ``themis show`` says of attempts: of each job whose last one left a message, that."""
+    lines = []
+    for job in found.jobs:
+        last = job.attempts[-1] if job.attempts else None
+        # What made an app fail is its reason already.
+        if last is not None and last.message and last.message not in found.app.reason:
+            lines.append(f"Job {job.id} {job.name}, attempt {last.number}, {last.ending}: {last.message}.")
     return lines
 
 

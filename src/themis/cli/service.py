@@ -10,8 +10,8 @@ import typer
 
 from themis.cli import act, ask, user
 from themis.cli.rows import Home, Output, show_rows
-from themis.console import out, say_red
-from themis.errors import InputError, counted
+from themis.console import err, out, say_red
+from themis.errors import InputError, ThemisError, counted
 
 SERVICE, JOBS, CLUSTER = "The service", "Jobs and sweeps", "Who has what"
 """Headings of ``themis --help``."""
@@ -113,16 +113,37 @@ def up(
 def check(files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Jobs or settings, as YAML.")]) -> None:
     """List all that is wrong with files of jobs or of the service's settings. Exit code 2 if anything is.
 
+    What is likely to fail is said too: a program or folder that is not here, a GPU type that no machine of the service has.
+
     Example: [cyan]themis check jobs.yaml ~/.themis/config.yaml[/cyan]
     """
     from themis.service.settings import check as faults_of
+    from themis.service.settings import doubts_of
 
     faults = faults_of(files)
     for fault in faults:
         say_red(fault)
+    doubts = doubts_of(files, *_machines())
+    for doubt in doubts:
+        err.print(f"Warning: {doubt}", markup=False, highlight=False, soft_wrap=True)
     if faults:
         raise typer.Exit(2)
+    if doubts:
+        return
     print(f"Nothing is wrong with {', '.join(map(str, files))}.")
+
+
+def _machines() -> tuple[set[str], bool]:
+    """GPU types of the service's machines, none if no service answers, and whether jobs run on this machine."""
+    from themis.client.client import Client
+    from themis.client.home import default_home, read_endpoint
+
+    try:
+        local = read_endpoint(default_home()).grpc.rpartition(":")[0] in ("127.0.0.1", "[::1]", "localhost")
+        with Client(timeout_s=2.0) as client:
+            return {node.gpu_type for node in client.nodes()}, local and client.info().engine == "local"
+    except ThemisError:
+        return set(), True
 
 
 def doctor(home: Home = None, output: Output = "table") -> None:

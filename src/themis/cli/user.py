@@ -39,6 +39,7 @@ def add(
         if not replace and client.users(name):
             raise InputError(f"{name} has a token already; with --replace it is no longer valid, and another is made.")
         token, address = client.add_user(name, admin=admin), client.address
+        shared = any(node.trust == "single" for node in client.nodes())
     if output != "table":
         dump({"user": name, "token": token, "address": address}, output)
         return
@@ -46,6 +47,10 @@ def add(
     err.print(
         f"Give this token to {name}, who says: themis login {address}", markup=False, soft_wrap=True, highlight=False
     )
+    if shared:
+        from themis.service.rights import WARNINGS
+
+        err.print(f"Take care: {WARNINGS['single']}.", markup=False, soft_wrap=True, highlight=False)
 
 
 @app.command("list")

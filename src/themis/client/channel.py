@@ -15,9 +15,10 @@ SERVICE = "themis.v1.Arbiter"
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One method: ``stream`` says whether it answers with many messages."""
+    """One method: ``stream`` says whether it answers with many messages, ``request`` which message it takes."""
 
     name: str
+    request: str
     read: Callable[[bytes], Any]
     """A request from its bytes."""
     read_reply: Callable[[bytes], Any]
@@ -31,8 +32,8 @@ class Method:
 
 METHODS = {
     method.name: Method(
-        method.name, GetMessageClass(method.input_type).FromString, GetMessageClass(method.output_type).FromString,
-        method.server_streaming,
+        method.name, method.input_type.name, GetMessageClass(method.input_type).FromString,
+        GetMessageClass(method.output_type).FromString, method.server_streaming,
     )
     for method in pb.DESCRIPTOR.services_by_name["Arbiter"].methods
 }  # fmt: skip

@@ -8,11 +8,12 @@ with Client() as client:
 from __future__ import annotations
 
 import getpass
+import math
 import os
-import re
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -20,6 +21,7 @@ import grpc
 
 from themis.client import themis_pb2 as pb
 from themis.client.channel import METHODS, to_bytes
+from themis.client.command import name_of, words_of
 from themis.client.home import default_home, read_endpoint, read_token
 from themis.errors import InputError, ThemisError
 
@@ -27,6 +29,8 @@ OVER = ("completed", "cancelled", "failed")
 STUCK = "cannot be written"
 """In the words of an arbiter that waits for room on its disk."""
 RETRY_S = 0.2
+FOLLOW_S = 600.0
+"""An arbiter that somebody follows or waits for may be away for so long: a restart, an upgrade."""
 
 _M = TypeVar("_M")
 
@@ -63,15 +67,38 @@ class Client:
         on_wait: Callable[[str], object] = lambda sentence: None,
     ) -> None:
         self.home = home or default_home()
+        self._given = bool(address)
+        self._closed = self._said_away = False
+        """It hung up; whoever follows or waits knows already that no arbiter answers."""
         self.address = address or read_endpoint(self.home).grpc
         self.timeout_s, self.patience_s, self.on_wait = timeout_s, patience_s, on_wait
         self._metadata = (("authorization", f"Bearer {token or read_token(self.home)}"),)
-        self._channel = grpc.insecure_channel(
+        self._channel = self._dial()
+
+    def _dial(self) -> grpc.Channel:
+        return grpc.insecure_channel(
             self.address, options=[("grpc.max_receive_message_length", 256 << 20), ("grpc.enable_http_proxy", 0)]
         )
 
+    def _dial_again(self) -> None:
+        """The next arbiter of the home may listen elsewhere."""
+        with suppress(InputError):
+            address = self.address if self._given else read_endpoint(self.home).grpc
+            if address != self.address:
+                self.address, before = address, self._channel
+                self._channel = self._dial()
+                before.close()
+
+    def _away_since(self, away: float, error: Unavailable) -> float:
+        """Since when no arbiter has answered; said when it begins."""
+        if not self._said_away:
+            self._said_away = True
+            self.on_wait(f"{error} Waiting up to {FOLLOW_S:g} s for it to come back.")
+        return min(away, time.monotonic())
+
     def close(self) -> None:
         """Hang up."""
+        self._closed = True
         self._channel.close()
 
     def __enter__(self) -> Client:
@@ -120,7 +147,7 @@ class Client:
 
     def run(
         self,
-        command: Sequence[str],
+        command: Sequence[str] | str,
         *,
         gpus: int | tuple[int, int] = 1,
         name: str = "",
@@ -134,6 +161,7 @@ class Client:
 
         Parameters
         ----------
+        command : program and arguments, as a list of words or as one line, which is split as a shell would; no shell runs it.
         hours : how long it is believed to need on one GPU; the scheduler plans by it, the job may take longer, and the
             steps that it reports are its own affair.
         model : a profile's name; then ``hours`` still says the work.
@@ -142,6 +170,7 @@ class Client:
         """
         if not hours > 0:
             raise InputError(f"hours is {hours}, expected more than 0: the time that the job needs on one GPU.")
+        command = words_of(command)
         low, high = (gpus, gpus) if isinstance(gpus, int) else gpus
         names = set(pb.Program.DESCRIPTOR.fields_by_name)
         program = _made(
@@ -188,8 +217,18 @@ class Client:
         ``tell`` : called with the app each time that it is found not to be over.
         """
         end = time.monotonic() + timeout_s
+        away = math.inf
         while True:
-            found = self.show(app).app
+            try:
+                found = self.show(app).app
+            except Unavailable as error:
+                away = self._away_since(away, error)
+                if time.monotonic() > min(away + FOLLOW_S, end):
+                    raise
+                time.sleep(poll_s)
+                self._dial_again()
+                continue
+            away, self._said_away = math.inf, False
             if found.state in OVER:
                 return found
             if time.monotonic() > end:
@@ -201,10 +240,30 @@ class Client:
     def logs(
         self, app: int | str, job: int = 0, rank: int = 0, *, follow: bool = False, attempt: int = 0
     ) -> Iterator[bytes]:
-        """What a rank wrote, in pieces."""
+        """What a rank wrote, in pieces; followed, for ``FOLLOW_S`` also while no arbiter answers, such as through a restart."""
         request = _made(pb.LogsRequest, app=str(app), job=job, rank=rank, follow=follow, attempt=attempt)
-        for chunk in self._stream("Logs", request):
-            yield chunk.data
+        at: dict[int, int] = {}
+        """Bytes of each attempt that are read."""
+        away = math.inf
+        while True:
+            skip = dict(at)
+            try:
+                for chunk in self._stream("Logs", request):
+                    away, self._said_away = math.inf, False
+                    known = min(skip.get(chunk.attempt, 0), len(chunk.data))
+                    skip[chunk.attempt] = skip.get(chunk.attempt, 0) - known
+                    if data := chunk.data[known:]:
+                        at[chunk.attempt] = at.get(chunk.attempt, 0) + len(data)
+                        yield data
+                return
+            except Unavailable as error:
+                if not follow or self._closed:
+                    raise
+                away = self._away_since(away, error)
+                if time.monotonic() > away + FOLLOW_S:
+                    raise
+            time.sleep(RETRY_S)
+            self._dial_again()
 
     def why(self, app: int | str) -> pb.WhyReply:
         """Why the app does not run (more) now, when it may, and its story as JSON."""
@@ -286,7 +345,8 @@ class Client:
                 said = _stuck(error)
             if not waiting:
                 what = f"The arbiter says: {said} Waiting" if said else f"No arbiter answers at {self.address}; waiting"
-                self.on_wait(f"{what} up to {patient:g} s for it to come back.")
+                if not self._said_away:
+                    self.on_wait(f"{what} up to {patient:g} s for it to come back.")
                 waiting = True
             time.sleep(RETRY_S)
 
@@ -303,11 +363,12 @@ class Client:
         match error.code():
             case code.UNAVAILABLE if said := _stuck(error):
                 return Unavailable(f"the arbiter at {self.address} says: {said}")
-            case code.UNAVAILABLE | code.DEADLINE_EXCEEDED:
+            # A stream is cancelled by an arbiter that ends, or by the caller's own close.
+            case code.UNAVAILABLE | code.DEADLINE_EXCEEDED | code.CANCELLED:
                 own = (self.home / "journal.db").exists()
                 what = f"`themis up --home {self.home}` starts it" if own else "is `themis up` running there?"
                 return Unavailable(f"the arbiter at {self.address} does not answer; {what}{'.' if own else ''}")
-            case code.INTERNAL | code.UNKNOWN | code.CANCELLED:
+            case code.INTERNAL | code.UNKNOWN:
                 return ThemisError(f"the arbiter at {self.address} failed: {error.details()}")
             case code.RESOURCE_EXHAUSTED if "larger than max" in str(error.details()):
                 return InputError(
@@ -346,10 +407,3 @@ def user_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return f"uid{os.getuid()}"
-
-
-def name_of(command: Sequence[str]) -> str:
-    """A name for an app that has none: the script's, or the program's."""
-    words = [word for word in command if not word.startswith("-")]
-    script = next((word for word in words if word.endswith((".py", ".sh"))), words[0] if words else "")
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(script).stem).strip("-._")[:60] or "app"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from themis.executors.hosts import Host
@@ -71,6 +72,8 @@ class Gang:
     started: bool = False
     over: bool = False
     report: TaskReport | None = None
+    last: TaskReport | None = None
+    """The last report, also of a program whose steps are not its app's."""
     progress_at: Seconds = -math.inf
     batch: int = 0
     """Batch size that a dynamic job reported last in this attempt; 0 for none yet."""
@@ -115,3 +118,23 @@ def went_wrong(state: TaskState) -> bool:
         "absent",
         "peer",
     )
+
+
+def could_not_save(report: TaskReport | None) -> str:
+    """What a job that was told to stop lost because its save failed, in words; empty if it did not say so."""
+    if report is None or report.unsaved <= report.saved:
+        return ""
+    lost = report.unsaved - report.saved
+    return (
+        f"told to stop at step {report.unsaved:.0f}, it could not save: {lost:.0f} steps are lost, and the next attempt "
+        f"begins at step {report.saved:.0f}; its log says why"
+    )
+
+
+def lost_work(asked: bool, gang: Gang, states: Sequence[TaskState]) -> str:
+    """What a job that was told to stop lost because it wrote no checkpoint, in words; empty if it wrote one or never ran."""
+    seconds = max((state.seconds for state in states), default=0.0)
+    if not asked or not seconds or any(state.saved for state in states):
+        return ""
+    where = next(iter(gang.parts.values())).spec.checkpoint_dir
+    return f"told to stop after {seconds:.0f} s, it wrote nothing to {where}: this work is lost"

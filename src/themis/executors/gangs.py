@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from themis.errors import InvariantBroken
-from themis.executors.gang import Gang, Node, Part, went_wrong
+from themis.executors.gang import Gang, Node, Part, could_not_save, lost_work, went_wrong
 from themis.executors.hosts import NO_TARGET, Host, NodeSettings, task_name, task_specs
 from themis.executors.program import AttemptEnded, Ending, Measurement, Programs, ending_of
 from themis.model.events import (
@@ -37,6 +37,7 @@ from themis.model.events import (
 from themis.model.units import Locality, Seconds
 from themis.model.workload import App, CurveStopping, Job
 from themis.node.environment import gang_env
+from themis.node.keeper import PEERS_S
 from themis.node.messages import (
     Forget,
     Go,
@@ -270,7 +271,10 @@ class Gangs:
 
     def _report(self, machine: int, report: TaskReport, now: Seconds) -> None:
         gang = self.of_task.get(report.task)
-        if gang is None or machine not in gang.parts or gang.over or not gang.program.own_steps:
+        if gang is None or machine not in gang.parts or gang.over:
+            return
+        gang.last = report
+        if not gang.program.own_steps:
             return
         gang.report = report
         _, saved = gang.progress(report)
@@ -388,6 +392,7 @@ class Gangs:
             return
         if gang.want == "stop" and phase in ("", "preparing", "prepared", "running"):
             grace = min(gang.program.grace_s, max(self._ends_at(gang) - self.now, 0.0))
+            grace = min(grace, PEERS_S) if gang.cause == "gang" else grace
             self._send(n, Stop(task=part.spec.task, cause=gang.cause, grace_s=grace))
         elif (
             gang.want == "prepare"
@@ -428,14 +433,18 @@ class Gangs:
         asked = gang.asked and not untouched
         own = (untouched or culprit is not None) and not asked and gang.cause != "lost"
         cause = (culprit.cause if culprit else "") if own else gang.cause
-        ending = ending_of(asked=asked, cause=cause, code=code)
+        unsaved = could_not_save(gang.last) if asked else ""
+        ending = Ending.FAILED if unsaved else ending_of(asked=asked, cause=cause, code=code)
+        if unsaved:
+            code = next((s.first for s in states if s.first is not None), None)
         steps = self._steps(gang, states, ending)
         self.saved[grant.job] = steps
         self.out.append(
             AttemptEnded(
                 app=grant.app, job=grant.job, attempt=grant.attempt, ending=ending, cause=cause, code=code,
                 seconds=max(s.seconds for s in states), steps=steps, saved=any(s.saved for s in states),
-                killed=any(s.killed for s in states), message=next((s.message for s in states if s.message), ""),
+                killed=any(s.killed for s in states),
+                message=next((s.message for s in states if s.message), "") or unsaved or lost_work(asked, gang, states),
             )
         )  # fmt: skip
         if ending is Ending.FINISHED:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from themis.errors import InputError
 from themis.jobs.read import parse, read_text
+from themis.jobs.runnable import doubts
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.speed import ProfileBook
 
@@ -27,4 +29,18 @@ def check(paths: Iterable[Path], *, folder: Path | None = None, book: ProfileBoo
             out.append(str(error))
         else:
             out += map(str, faults)
+    return out
+
+
+def warnings_of(
+    paths: Iterable[Path], *, folder: Path | None = None, book: ProfileBook = DEFAULT_BOOK,
+    gpu_types: Collection[str] = (), here: bool = True,
+) -> list[str]:  # fmt: skip
+    """What is likely to go wrong with job files without faults, by file; see ``jobs.runnable.doubts``."""
+    base = str((folder or Path()).absolute())
+    out: list[str] = []
+    for path in paths:
+        with suppress(InputError):
+            for spec in parse(read_text(path), source=str(path), folder=base, book=book).submissions:
+                out += (f"{spec.source}: {doubt}" for doubt in doubts(spec, gpu_types, here=here))
     return out

@@ -16,6 +16,7 @@ from themis.jobs.after import unmet
 from themis.jobs.dynamic import DynamicText, declared
 from themis.jobs.faults import Fault, Findings, raise_first
 from themis.jobs.place import check_places, place
+from themis.jobs.runnable import check_shell, check_texts
 from themis.jobs.spec import Hints, Submission, Trial
 from themis.jobs.tuners import sweep, tuner_text
 from themis.jobs.written import JobText, SweepText
@@ -120,6 +121,8 @@ def _submission(findings: Findings, folder: str, book: ProfileBook) -> Submissio
     if several and (search is not None or job.sweep is None):
         places = list(search.parameters) if search else []
         check_places(job.command, job.env, saves, places, findings)
+    check_texts(job.command, job.env, findings)
+    check_shell(document.data.get("command"), job.command, findings)
     if findings.faults:
         return None
     if several and saves and len({place(saves, job.name, trial) for trial in trials}) < len(trials):

@@ -64,9 +64,13 @@ class MachineJoined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFailed:
-    """A machine left service at once: its jobs stop and lose what they did since their last checkpoint."""
+    """A machine left service at once: its jobs stop and lose what they did since their last checkpoint.
+
+    ``drained`` : an administrator took it out of service; its jobs save, and nothing failed.
+    """
 
     machine: int
+    drained: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -241,6 +241,12 @@ def _write_stopped(out: Fields, record: events.JobStopped, rows: int) -> None:
         out["own"] = True
 
 
+def _write_failed(out: Fields, record: events.MachineFailed, rows: int) -> None:
+    out["machine"] = record.machine
+    if record.drained:
+        out["drained"] = True
+
+
 def _agent_bid(d: Fields) -> events.AgentBid:
     rows = tuple((tuple(gangs), span, kind, anchor, rho) for gangs, span, kind, anchor, rho in d.get("rows", ()))
     return events.AgentBid(**{**d, "rows": rows})
@@ -270,6 +276,7 @@ _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Fields, Any, int], None]]] = 
         AppSubmitted: ("AppSubmitted", _write_app),
         Allocated: ("Allocated", write_allocated),
         events.JobStopped: ("JobStopped", _write_stopped),
+        events.MachineFailed: ("MachineFailed", _write_failed),
     }
 )
 _DECODERS: Mapping[str, Callable[[Fields], Record]] = MappingProxyType(

@@ -44,7 +44,7 @@ class AgentSettings:
     renew_s : seconds between renewals of its lease, well below the lease itself.
     poll_s : seconds between looks at its tasks.
     allow_root : let jobs run as root. ``leave`` : end once the lease is over and nothing runs (agents started by an arbiter).
-    claims : open files that the agent and all that it starts keep open (``node.gpus``).
+    claims : open files that the agent and its keepers keep open (``node.gpus``).
     """
 
     node: str

@@ -14,12 +14,14 @@ from collections.abc import Mapping
 from themis.node.messages import TaskSpec
 
 INHERITED = (
-    "PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "CUDA_HOME", "SSL_CERT_FILE",
+    "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "CUDA_HOME", "SSL_CERT_FILE",
     # Two jobs on one GPU run side by side through NVIDIA's multi-process service where its daemon runs.
     "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY",
 )  # fmt: skip
-OWN = ("HOME", "USER", "LOGNAME", "SHELL", "TMPDIR")
+OWN = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR")
 """Inherited where jobs run as the agent's own user."""
+CLEAN_PATH = "/usr/local/bin:/usr/bin:/bin"
+"""PATH where they run as another one: the agent is root's there, whose own folders are no concern of theirs."""
 
 
 def rank_env(spec: TaskSpec, number: int, run: str, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -78,4 +80,4 @@ def _user(name: str) -> dict[str, str]:
     if not name:
         return {}
     user = pwd.getpwnam(name)
-    return {"HOME": user.pw_dir, "USER": name, "LOGNAME": name, "SHELL": user.pw_shell}
+    return {"PATH": CLEAN_PATH, "HOME": user.pw_dir, "USER": name, "LOGNAME": name, "SHELL": user.pw_shell}

@@ -1,7 +1,14 @@
 """This machine's GPUs as NVML finds them, and claims on them, so that no two agents of one machine deal out the same.
 
-A claim is a lock on a file of the machine, held by whoever has it open: the agent and, because they inherit it, the keepers
-and ranks that it started. So a GPU is free for another agent once nothing of the last one is left, however that ended.
+A claim is a lock on a file that only its account can open. Whoever has the file open holds the lock: arbiter, agent and the
+keepers that it started, but not their ranks, which could release it. So a GPU is free for another agent once no keeper of the
+last one is left, however that ended.
+
+    /var/tmp/themis-gpus-UID/     mode 711, of the account
+        GPU-...                   mode 600
+
+Accounts see each other's claims in ``/proc/locks`` and cannot hold them. An ordinary account is refused what another one has
+claimed. Root is only warned of ordinary accounts' claims, so that no user of the machine keeps GPUs from its service.
 """
 
 from __future__ import annotations
@@ -9,8 +16,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
+import pwd
 import re
+import stat
+import struct
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +29,13 @@ from pathlib import Path
 from themis.errors import InputError
 from themis.node.locks import inhabited
 
-CLAIMS = Path("/var/tmp/themis-gpus")
+CLAIMS = Path("/var/tmp")
+LOCKS = Path("/proc/locks")
+"""All locks of this machine, by device and inode; those of other PID namespaces are not shown where they have an owner."""
+MOST_FOLDERS = 100
 _BARE = re.compile(r"[^A-Za-z0-9.-]+")
+
+log = logging.getLogger("themis.node")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,60 +46,131 @@ class Claim:
     lock: int
 
 
-def claim(devices: Sequence[str], count: int, folder: Path = CLAIMS, *, ours: Set[str] = frozenset()) -> list[Claim]:
+def claim(devices: Sequence[str], count: int, base: Path = CLAIMS, *, ours: Set[str] = frozenset()) -> list[Claim]:
     """Claim so many of these GPUs, in this order; all or none.
 
     Parameters
     ----------
+    base : where each account has a folder of its own.
     ours : those that something which this home started still has claimed; they are shared with it.
 
     Raises
     ------
     InputError : fewer are free; another agent of this machine, or jobs that it left, have the others.
     """
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(parents=True)
-        folder.chmod(0o1777)  # every user of the machine claims here
+    folder = _own_folder(base)
     got: list[Claim] = []
+    others: dict[str, str] = {}
+    elsewhere = _elsewhere(base, devices)
     for device in devices:
         if len(got) == count:
             break
+        who = elsewhere.get(device, [])
+        if who and (os.geteuid() != 0 or 0 in who):
+            others[device] = _account(who[0])
+            continue
+        if who:
+            log.warning(
+                "account %s has a claim on %s, which this service of root does not respect: end what runs there.",
+                _account(who[0]), device,
+            )  # fmt: skip
         lock = _open(folder / device)
         try:
             if device not in ours:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock(lock, fcntl.F_WRLCK)
             # Held by many from here on, but nobody else gets it alone; whoever did so in between has it.
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            _lock(lock, fcntl.F_RDLCK)
         except BlockingIOError:
             os.close(lock)
         else:
             got.append(Claim(device, lock))
     if len(got) < count:
         release(got)
+        theirs = "".join(f" Account {who} has {device}." for device, who in sorted(others.items())[:3])
         raise InputError(
             f"{len(got)} of {len(devices)} GPUs of this machine are free, {count} are wanted; another node agent, or jobs "
-            "that it left, have the others."
+            f"that it left, have the others.{theirs}"
         )
     return got
 
 
-def _open(path: Path) -> int:
-    """A lock needs no right to write; the file may be another user's, and a link in its place is none of ours."""
-    try:
+def _own_folder(base: Path) -> Path:
+    """This account's folder; others can neither open nor make files there. A name that another account took is left to it."""
+    base.mkdir(parents=True, exist_ok=True)
+    uid = os.geteuid()
+    for number in range(MOST_FOLDERS):
+        path = base / f"themis-gpus-{uid}{f'.{number}' if number else ''}"
         try:
-            return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
-            made = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            os.fchmod(made, 0o644)
-            return made
+            path.mkdir(mode=0o700)
+            path.chmod(0o711)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror}; GPUs of this machine are claimed there.") from None
+        found = path.lstat()
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == uid:
+            if found.st_mode & 0o022:
+                raise InputError(f"{path} can be written by others, who could claim GPUs there; chmod 711 {path}.")
+            return path
+    raise InputError(f"{MOST_FOLDERS} names such as {path} are other accounts' files; remove them as root.")
+
+
+def _open(path: Path) -> int:
+    """A file that this account alone can open."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; GPUs of this machine are claimed there.") from None
 
 
-def claim_all(devices: Sequence[str], root: Path, machines: Iterable[Path], folder: Path = CLAIMS) -> list[Claim]:
+def _lock(file: int, kind: int) -> None:
+    """Lock the whole file for as long as its description is open anywhere (fcntl(2), open file description locks).
+
+    Raises
+    ------
+    BlockingIOError : another description has a lock that excludes it.
+    """
+    fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0))
+
+
+def _elsewhere(base: Path, devices: Iterable[str]) -> dict[str, list[int]]:
+    """Accounts other than this one that have claims, root first, by device."""
+    out: dict[str, list[int]] = {}
+    locks = None
+    for folder in base.glob("themis-gpus-*"):
+        with contextlib.suppress(OSError):
+            owner = folder.lstat().st_uid
+            if owner == os.geteuid():
+                continue
+            locks = _locks() if locks is None else locks
+            for device in devices:
+                with contextlib.suppress(OSError):
+                    file = (folder / device).lstat()
+                    if file.st_uid == owner and (os.major(file.st_dev), os.minor(file.st_dev), file.st_ino) in locks:
+                        out.setdefault(device, []).append(owner)
+    return {device: sorted(owners) for device, owners in out.items()}
+
+
+def _locks() -> set[tuple[int, int, int]]:
+    """(major, minor, inode) of every locked file that this process may know of."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for major, minor, inode in re.findall(r" ([0-9a-f]+):([0-9a-f]+):(\d+) ", LOCKS.read_text()):
+            found.add((int(major, 16), int(minor, 16), int(inode)))
+    return found
+
+
+def _account(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+def claim_all(devices: Sequence[str], root: Path, machines: Iterable[Path], base: Path = CLAIMS) -> list[Claim]:
     """Claim these GPUs for the home of ``root``; what an arbiter before this one left on them may go on.
 
-    ``machines`` : folders of its agents.
+    ``machines`` : folders of its agents. ``base`` : as of ``claim``.
 
     Raises
     ------
@@ -95,7 +182,7 @@ def claim_all(devices: Sequence[str], root: Path, machines: Iterable[Path], fold
     ours: set[str] = set()
     if record.exists() and any(inhabited(machine) for machine in machines):
         ours = set(json.loads(record.read_text()))
-    got = claim(devices, len(devices), folder, ours=ours)
+    got = claim(devices, len(devices), base, ours=ours)
     root.mkdir(parents=True, exist_ok=True)
     draft = record.with_name(".devices.json")
     draft.write_text(json.dumps([held.device for held in got]))

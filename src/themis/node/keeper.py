@@ -35,6 +35,9 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 LEFTOVERS_S = 5.0
 """What outlives ranks that ended by themselves (a daemon that a script left behind) is asked to end and has this long."""
+PEERS_S = 10.0
+"""For the other ranks when one failed: they often wait for it within a collective, where no signal is heard, so a longer grace
+would only keep the GPUs, and the next attempt, waiting."""
 TICK_S = 0.2
 NOT_RUN = 127
 """Exit code of a rank that did not get to its program, as shells have it."""
@@ -305,7 +308,7 @@ class Keeper:
             if self.status.first is None and self.status.cause != "absent":
                 self.status.first = code
             if self.status.phase == "running" and any(r.code is None for r in self.ranks):
-                self.stop(self.status.cause or "peer", self.task["grace_s"], self.status.message)
+                self.stop(self.status.cause or "peer", min(PEERS_S, self.task["grace_s"]), self.status.message)
         self.publish()
 
     def _finish(self) -> None:
@@ -409,8 +412,10 @@ def execute(program: str, argv: list[str], env: dict[str, str]) -> NoReturn:
 
 
 def become(name: str) -> None:
-    """Take on this system user with all its groups."""
+    """Take on this system user with all its groups; never root, whatever it is called here."""
     user = pwd.getpwnam(name)
+    if user.pw_uid == 0:
+        raise PermissionError(f"user {name!r} has uid 0, and no job may run as root")
     os.initgroups(name, user.pw_gid)
     os.setgid(user.pw_gid)
     os.setuid(user.pw_uid)
@@ -482,8 +487,17 @@ def notes(status: Status, task: dict[str, Any]) -> Iterator[str]:
         )
 
 
+def keep_to_itself() -> None:
+    """Keep the files that this process was started with, claims on GPUs, open here and from the ranks, who could release them."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2:
+            with contextlib.suppress(OSError):  # the listing's own is closed by now
+                os.set_inheritable(int(name), False)
+
+
 def main(folder: Path) -> None:
     """Hold the lock, keep the gang, leave the status behind."""
+    keep_to_itself()
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.lockf(lock, fcntl.LOCK_EX)
     prctl(PR_SET_CHILD_SUBREAPER, 1)

@@ -119,6 +119,8 @@ class TaskReport:
     """Epochs done, and in the checkpoint; ``batch`` : global batch size that it trains with. 0 where it did not say."""
     saved_epochs: float = 0.0
     batch: int = 0
+    unsaved: float = 0.0
+    """Steps at which it tried to save last and could not, 0 for none; more than ``saved`` if nothing was saved since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ PORTS = range(20000, 32000)
 READ_AT_MOST = 1 << 20
 MOST_BATCH = 1e9
 """A batch size above is none."""
-SAYS = ("steps", "saved", "step_s", "loss", "reached", "epochs", "saved_epochs", "batch")
+SAYS = ("steps", "saved", "unsaved", "step_s", "loss", "reached", "epochs", "saved_epochs", "batch")
 """What of a report is read."""
 
 
@@ -62,7 +62,7 @@ class Task:
     ) -> Task:
         """Write the task's folder and start its keeper, which brings the ranks to the barrier.
 
-        ``claims`` : open files that stay open as long as anything of the task lives (``node.gpus``).
+        ``claims`` : open files that its keeper keeps open, and no rank gets (``node.gpus``).
 
         Raises
         ------
@@ -216,6 +216,7 @@ def as_report(task: str, said: dict[str, Any]) -> TaskReport:
         task=task, steps=number("steps"), saved=number("saved"), step_s=number("step_s"),
         loss=finite("loss"), reached=said.get("reached") is True,
         epochs=number("epochs"), saved_epochs=number("saved_epochs"), batch=int(min(number("batch"), MOST_BATCH)),
+        unsaved=number("unsaved"),
     )  # fmt: skip
 
 
@@ -224,27 +225,29 @@ def user_for(name: str, *, allow_root: bool) -> str:
 
     Raises
     ------
-    InputError : no such user; nobody, or root, named to an agent that runs as root without ``allow_root``.
+    InputError : no such user; nobody, or an account with uid 0, named to an agent that runs as root without ``allow_root``.
     """
     if os.geteuid() != 0:
         return ""
-    if name in ("", "root"):
-        if allow_root:
-            return ""
-        if name:
-            raise InputError(
-                "the job would run as root. Submit it as another system user, or start the service with --allow-root where "
-                "everybody may be root."
-            )
-        raise InputError(
-            "the job would run as the service's own user, which is root. Start it as another user, or with --allow-root "
-            "where everybody may be root."
-        )
     try:
-        pwd.getpwnam(name)
+        # By its number: an account of any name may be root's.
+        root = not name or pwd.getpwnam(name).pw_uid == 0
     except KeyError:
         raise InputError(f"user {name!r} does not exist on this machine; create it, or submit as another.") from None
-    return name
+    if not root:
+        return name
+    if allow_root:
+        return ""
+    if name:
+        also = "" if name == "root" else f": user {name!r} has uid 0"
+        raise InputError(
+            f"the job would run as root{also}. Submit it as another system user, or start the service with --allow-root where "
+            "everybody may be root."
+        )
+    raise InputError(
+        "the job would run as the service's own user, which is root. Start it as another user, or with --allow-root "
+        "where everybody may be root."
+    )
 
 
 def free_port() -> int:

@@ -179,9 +179,15 @@ class _Reader:
     """GPUs that each of the app's jobs holds."""
     now: Fields = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
+    away: str = ""
+    """Why the revocations that follow say ``failed``: their machine left service. Empty: their job failed."""
 
     def take(self, line: Fields) -> None:
         kind = line["kind"]
+        if kind == "MachineFailed":
+            self.away = "drained" if line.get("drained") else "machine lost"
+        elif kind != "Revoke":
+            self.away = ""
         if kind == "AppSubmitted":
             self._submitted(line)
         elif kind == "Allocated":
@@ -261,7 +267,8 @@ class _Reader:
                 now["renewed"] = now.get("renewed", 0) + self.gpus.get(command.job, 0)
             case Revoke():
                 now["revoked"] = now.get("revoked", 0) + self.gpus.pop(command.job, 0)
-                now["causes"] = tuple(sorted({*now.get("causes", ()), command.cause}))
+                cause = (self.away or command.cause) if command.cause == "failed" else command.cause
+                now["causes"] = tuple(sorted({*now.get("causes", ()), cause}))
             case CurveStopped():
                 now["stopped"] = (*now.get("stopped", ()), _given_up(self.jobs[command.job - self.first_job], command))
             case AppFinished():

@@ -98,7 +98,9 @@ def _leases(group: Sequence[Step]) -> Text:
     if s.renewed:
         words.append(Text(f"{s.renewed} renewed"))
     if s.revoked:
-        words.append(Text(f"−{s.revoked} {', '.join(s.causes)}", style="red" if "failed" in s.causes else ""))
+        words.append(
+            Text(f"−{s.revoked} {', '.join(s.causes)}", style="red" if {"failed", "machine lost"} & {*s.causes} else "")
+        )
     if len(group) > 1:
         words.append(Text(f"× {len(group)}", style="dim"))
     stopped = [Text(f"stopped {job}", style="yellow") for job in s.stopped]

@@ -11,9 +11,9 @@ import json
 import logging
 import math
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from queue import Empty
 from typing import Any
@@ -21,16 +21,23 @@ from typing import Any
 from themis import __version__
 from themis.client import themis_pb2 as pb
 from themis.errors import InputError, UnknownName, counted
-from themis.report.explain import explain
 from themis.service import reasons, views
 from themis.service.access import Access, Caller, Forbidden
-from themis.service.arbiter import Arbiter
-from themis.service.journal import export, read_records
-from themis.service.submission import Limit, submit
+from themis.service.arbiter import Arbiter, Closed
+from themis.service.journal import read_records
+from themis.service.places import Places
+from themis.service.story import story
+from themis.service.submission import submit
 from themis.sim import dump
 
-WORKERS, STREAMS, WHYS = 40, 24, 8
-"""Threads that answer; of them, so many may be busy with calls that follow something, and so many with questions why."""
+STREAMS, READS, WHYS = 48, 24, 8
+"""Calls under way at most: that follow events or logs; that read records, logs or the state to their end; that ask why."""
+STREAMS_OF_USER, READS_OF_USER, WHYS_OF_USER = 12, 6, 2
+"""Of these, of one user who is no administrator."""
+STREAMS_KEPT, READS_KEPT, WHYS_KEPT = 8, 6, 2
+"""Of these, for administrators alone."""
+WORKERS = STREAMS + READS + WHYS + 32
+"""Threads that answer: one for each of these calls, and some for calls that are answered right away."""
 POLL_S = 0.25
 CHUNK = 64 << 10
 ESTIMATE_S = 5.0
@@ -53,10 +60,17 @@ class Api:
         self.arbiter, self.root, self.access = arbiter, root, access
         self.caller = access.owner
         self.ending = threading.Event()
-        self._streams = threading.Semaphore(STREAMS)
-        self._agents = threading.Semaphore(arbiter.config.max_agents)
+        most = arbiter.config.max_agents
+        self._streams = Places(
+            STREAMS, STREAMS_OF_USER, STREAMS_KEPT, "follow events or logs", "end one of them, or ask without follow"
+        )
+        self._reads = Places(
+            READS, READS_OF_USER, READS_KEPT, "read events or logs", "try again when one of them ended"
+        )
+        self._whys = Places(WHYS, WHYS_OF_USER, WHYS_KEPT, "ask why", "try again in a moment")
+        # One user's agents leave a quarter of the places to the others.
+        self._agents = Places(most, max(most * 3 // 4, 1), 0, "attend as agents", "or raise max_agents")
         self._simulations = threading.Semaphore(2)
-        self._whys = threading.Semaphore(WHYS)
 
     def by(self, caller: Caller) -> Api:
         """The same, called by somebody else than the home's owner."""
@@ -189,24 +203,22 @@ class Api:
 
     def Why(self, request: pb.AppRef) -> pb.WhyReply:
         """Why an app waits, when it may begin, and its story; outside the arbiter's thread, for that may be long."""
-        app, name, reply, picture = self._look(lambda a: views.why(a, request.app))
-        # Each takes seconds and a copy of the journal, so few run at once, and few wait: threads are left for the others.
-        with _Turn(self._whys, f"{WHYS} callers ask why already; try again in a moment."), self._simulations:
+        # Each takes seconds and a copy of the journal, so few run at the same time, and few wait. Who is refused costs nothing.
+        with self._whys.take(self.caller), self._simulations:
+            app, name, reply, picture = self._look(lambda a: views.why(a, request.app))
             if picture:
                 now = self.arbiter.epoch + self.arbiter.now()
                 views.add_estimate(reply, reasons.estimate(picture, app, ESTIMATE_S), now)
-            with tempfile.TemporaryDirectory(prefix="themis-") as folder:
-                path = Path(folder) / "journal.jsonl"
-                export(self.arbiter.journal.path, path)
-                reply.json = explain(path, name).to_json()
-                return reply  # type: ignore[no-any-return]
+            reply.json = story(self.arbiter.journal.path, name)
+            return reply  # type: ignore[no-any-return]
 
     def Dump(self, request: pb.DumpRequest, gone: threading.Event = NEVER) -> Iterator[pb.DumpChunk]:
         """The state as it is now."""
         self._check_admin("dump the scheduler's state")
-        data = self._look(lambda a: dump.write(a.engine.core, a.config.policy))
-        for start in range(0, len(data), CHUNK):
-            yield pb.DumpChunk(data=data[start : start + CHUNK])
+        with self._reads.take(self.caller):
+            data = self._look(lambda a: dump.write(a.engine.core, a.config.policy))
+            for start in range(0, len(data), CHUNK):
+                yield pb.DumpChunk(data=data[start : start + CHUNK])
 
     # ---- who may call ------------------------------------------------------------------------------------------------
 
@@ -232,7 +244,7 @@ class Api:
     def Events(self, request: pb.EventsRequest, gone: threading.Event = NEVER) -> Iterator[pb.Record]:
         """The journal's records."""
         after, left = request.after, request.limit or -1
-        with _Turn(self._streams):
+        with self._follows(request.follow):
             while not self.ending.is_set() and not gone.is_set():
                 rows = read_records(self.arbiter.journal.path, after, MOST_ROWS)
                 after = rows[-1][0] if rows else after
@@ -246,6 +258,10 @@ class Api:
                         return
                     self.ending.wait(POLL_S)
 
+    def _follows(self, follow: bool) -> AbstractContextManager[None]:
+        """A place for a call that follows something, or that reads it to its end."""
+        return (self._streams if follow else self._reads).take(self.caller)
+
     def _of_user(self, rows: list[Row], user: str) -> list[Row]:
         if not user or not rows:
             return rows
@@ -257,7 +273,7 @@ class Api:
         job = self._look(lambda a: self._job(a, request))
         self._check_written(job, request)
         at: dict[int, int] = {}
-        with _Turn(self._streams):
+        with self._follows(request.follow):
             while not self.ending.is_set() and not gone.is_set():
                 # Asked before reading: what was written before the end is then read after it was seen.
                 over = not request.follow or self._look(lambda a: not a.state.apps.active[a.state.jobs.app[job]])
@@ -270,13 +286,16 @@ class Api:
                     return
                 if not sent:
                     self.ending.wait(POLL_S)
+        if request.follow and self.ending.is_set():
+            # Not its end: who follows goes on with the next arbiter.
+            raise Closed("the arbiter is ending; try again when it is back.")
 
     # ---- agents of apps ---------------------------------------------------------------------------------------------
 
     def Attend(self, request: pb.AppRef, gone: threading.Event = NEVER) -> Iterator[pb.AgentEvent]:
         """An app's own agent, until the app is over or it hangs up."""
         app, name = self._look(lambda a: self._active(a, request.app))
-        with _Turn(self._agents, f"{self.arbiter.config.max_agents} agents attend already; raise max_agents."):
+        with self._agents.take(self.caller):
             seat = self.arbiter.desk.attend(app, name)
             try:
                 while not self.ending.is_set() and not gone.is_set():
@@ -349,23 +368,6 @@ def _concerns(line: dict[str, Any], user: str, users: list[str], app_of: list[in
         return bool(line["app"]["user"] == user)
     app = line.get("app", app_of[line["job"]] if "job" in line else None)
     return app is not None and isinstance(app, int) and users[app] == user
-
-
-class _Turn:
-    """A place among the streams, or RESOURCE_EXHAUSTED."""
-
-    def __init__(self, places: threading.Semaphore, full: str = "") -> None:
-        self.places = places
-        self.full = full or (
-            f"{STREAMS} callers follow events or logs already; end one of them, or ask without follow."
-        )
-
-    def __enter__(self) -> None:
-        if not self.places.acquire(blocking=False):
-            raise Limit(self.full)
-
-    def __exit__(self, *_: object) -> None:
-        self.places.release()
 
 
 def _rest(path: Path, at: dict[int, int], attempt: int) -> Iterator[bytes]:

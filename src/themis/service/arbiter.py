@@ -460,7 +460,7 @@ class Arbiter:
         self.journal.set_drained(name, drained)
         up = bool(self.state.machine_up[machine])
         if drained and up:
-            self.engine.feed(MachineFailed(machine=machine), self.instant)
+            self.engine.feed(MachineFailed(machine=machine, drained=True), self.instant)
         elif not drained and not up and machine not in self.lost:
             self.engine.feed(MachineReturned(machine=machine), self.instant)
 

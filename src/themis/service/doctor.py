@@ -21,18 +21,13 @@ from themis.node.agent import trust
 from themis.node.gpus import nvml_gpus
 from themis.service.config import Config
 from themis.service.migrations import SCHEMA
+from themis.service.rights import SHARED, WARNINGS
 from themis.service.settings import load
 
 LEAST_FREE = 1 << 30
 CLUSTER = Path("/tmp/ray/ray_current_cluster")
 """Where Ray keeps the address of the cluster that it started on this machine."""
 Check = dict[str, str]
-WARNINGS = {
-    "single": "all jobs run as one system user, so whoever may submit can read and stop everybody's jobs; start the service "
-    "as root to separate them",
-    "root": "jobs may run as root, so whoever may submit owns the machine; leave out --allow-root",
-}
-"""Of whose rights jobs may have (``node.messages.Hello``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +181,7 @@ def _rights(home: Path, there: Running | ThemisError) -> tuple[str, str]:
                 "wrong",
                 "single_trust runs jobs as the service's own user, root, which no job may be without allow_root",
             )
-        return "note", "single_trust: all jobs run as root, so whoever may submit owns the machine"
+        return "note", f"single_trust: all jobs run as root, {SHARED}"
     warning = WARNINGS.get(trust(config.allow_root), "")
     if warning:
         return "note", warning

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import socket
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,11 +17,18 @@ from themis.errors import InputError, ThemisError, UnknownName
 from themis.service.access import Forbidden, NoToken
 from themis.service.api import Api
 from themis.service.arbiter import Closed
+from themis.service.lobby import Lobby
 from themis.service.pages import PAGES, find
+from themis.service.places import Places
 from themis.service.server import try_address
 from themis.service.submission import Limit
 
-MOST_CALLERS = 32
+MOST_CALLERS, CALLERS_OF_USER, CALLERS_KEPT = 48, 12, 12
+"""Requests that are answered at a time: in total, of one user, and of the total for administrators alone."""
+FULL = (
+    b"HTTP/1.0 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n\r\n"
+    b'{"error": "the arbiter answers as many requests as it can; try again in a moment."}\n'
+)
 log = logging.getLogger("themis.service")
 
 
@@ -37,6 +45,9 @@ def serve_http(api: Api, host: str, port: int) -> ThreadingHTTPServer:
         pass
 
     Handler.api = api
+    Handler.callers = Places(
+        MOST_CALLERS, CALLERS_OF_USER, CALLERS_KEPT, "read status pages", "try again when one of them ended"
+    )
     try:
         server = _Server((host, port), Handler)
     except OSError as error:
@@ -47,18 +58,33 @@ def serve_http(api: Api, host: str, port: int) -> ThreadingHTTPServer:
 
 
 class _Server(ThreadingHTTPServer):
-    """Answers so many at once; whoever comes beside them is hung up on, for connections that say nothing cost a thread each."""
+    """Serves at most ``MOST_CALLERS`` requests at a time, each in a thread; headers are read before, in the lobby."""
+
+    request_queue_size = 128
+    """Connections that the system keeps until they are accepted; one beyond waits for a second."""
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self.places = threading.BoundedSemaphore(MOST_CALLERS)
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, handler)
+        self.lobby = Lobby(self._admit)
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        self.lobby.enter(request, client_address)
+
+    def _admit(self, connection: socket.socket, address: Any, data: bytes) -> None:
+        """A request whose headers are read gets a thread, or is refused."""
         if self.places.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+            try:
+                connection.settimeout(_Handler.timeout)
+                super().process_request(_Read(connection, data), address)  # type: ignore[arg-type]  # as a socket
+                return
+            except (OSError, RuntimeError) as error:  # no more threads; the lobby goes on for others
+                self.places.release()
+                log.warning("a request for a status page is refused: %s", error)
+        with suppress(OSError):
+            connection.send(FULL)
+        self.shutdown_request(connection)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
@@ -66,19 +92,43 @@ class _Server(ThreadingHTTPServer):
         finally:
             self.places.release()
 
+    def server_close(self) -> None:
+        super().server_close()
+        self.lobby.close()
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Callers that hang up in the middle are no news either."""
 
 
+class _Read:
+    """A connection, of which what was read already is read first, and nothing after it: pages have no bodies."""
+
+    def __init__(self, connection: socket.socket, data: bytes) -> None:
+        self._connection, self._data = connection, data
+
+    def makefile(self, mode: str, *_: object) -> io.BytesIO:
+        """The headers."""
+        return io.BytesIO(self._data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
 class _Handler(BaseHTTPRequestHandler):
     api: Api
+    callers: Places
     server_version, sys_version = "themis", ""
-    timeout = 30
+    timeout = 10
+    """Seconds for the caller to take an answer."""
 
     def do_GET(self) -> None:
         """Answer a page."""
+        with ExitStack() as place:
+            self._do_GET(place)
+
+    def _do_GET(self, place: ExitStack) -> None:
         try:
-            self._say(200, self._answer())
+            self._say(200, self._answer(place))
         except Exception as error:
             code = _status(error)
             if code == 500:
@@ -87,7 +137,8 @@ class _Handler(BaseHTTPRequestHandler):
             said = str(error) if ours else f"a bug in Themis: {type(error).__name__}; see the arbiter's log."
             self._say(code, {"error": said}, **({"WWW-Authenticate": "Bearer"} if code == 401 else {}))
 
-    def _answer(self) -> Any:
+    def _answer(self, place: ExitStack) -> Any:
+        """The page's value; the caller's place is held for as long as ``place`` is open."""
         try:
             url = urlsplit(self.path)
         except ValueError as error:
@@ -98,6 +149,7 @@ class _Handler(BaseHTTPRequestHandler):
             caller = api.access.caller(self.headers.get("Authorization", ""))
             if caller is None:
                 raise NoToken("this request lacks a valid token of the arbiter; see the file token in its home.")
+            place.enter_context(self.callers.take(caller))
             api = api.by(caller)
         if page is None:
             raise UnknownName("page", url.path[:100], [page.path for page in PAGES])

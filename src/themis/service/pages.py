@@ -27,9 +27,9 @@ REFUSALS: Mapping[int, str] = {
     400: "A parameter is unknown, given twice or out of its range.",
     401: "There is no valid token.",
     404: "There is no such app.",
-    429: "Too many callers read records.",
+    429: "Too many calls of this user, or of all users, are under way.",
     500: "A bug in Themis; the arbiter's log says more.",
-    503: "The arbiter is ending, or stuck; try again.",
+    503: "The arbiter is ending, stuck, or answers as many requests as it can; try again.",
 }
 
 
@@ -130,7 +130,7 @@ class Page:
 
     def described(self) -> Schema:
         """As OpenAPI has it."""
-        refusals = sorted({400, 500, 503, *self.refusals} | (set() if self.public else {401}))
+        refusals = sorted({400, 500, 503, *self.refusals} | (set() if self.public else {401, 429}))
         return {
             "summary": self.text,
             "parameters": [parameter.described() for parameter in self.parameters],
@@ -307,6 +307,6 @@ PAGES: tuple[Page, ...] = (
     ),
     Page(
         path="/v1/events", text="Records of the journal; of a user, those of the user's apps.", answer=_events,
-        schema=_RECORDS, parameters=(*_OF_USER, _AFTER, _LIMIT), refusals=(429,),
+        schema=_RECORDS, parameters=(*_OF_USER, _AFTER, _LIMIT),
     ),
 )  # fmt: skip

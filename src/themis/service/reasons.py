@@ -150,9 +150,8 @@ def _lost(proof: Proof | None, arbiter: Arbiter, app: int) -> Reason:
     if proof is not None and at:
         i = at[0]
         if not proof.bid[i]:
-            return Reason(
-                code=Code.BETTER_OFF, sentence=f"with rho {proof.rho[i]:.2f} it was better off than those who bid."
-            )
+            rho = f"with rho {proof.rho[i]:.2f} " if np.isfinite(proof.rho[i]) else ""
+            return Reason(code=Code.BETTER_OFF, sentence=f"{rho}it was better off than those who bid.")
         if not proof.won[i]:
             return Reason(code=Code.OUTBID, sentence="others gained more from the GPUs in the last auction.")
     return Reason(code=Code.WAITING, sentence="its turn comes with the next decision.")

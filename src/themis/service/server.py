@@ -12,10 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from themis.client.channel import METHODS, SERVICE, to_bytes
 from themis.client.home import joined
-from themis.errors import InputError, ThemisError, UnknownName
+from themis.errors import InputError, ThemisError, UnknownName, counted
 from themis.service.access import Access, Caller, Forbidden, NoToken
 from themis.service.agents import TooLate
 from themis.service.api import WORKERS, Api
@@ -115,6 +116,16 @@ def _caller(access: Access, metadata: Any) -> Caller | None:
 def _handler(api: Api, name: str) -> Any:
     method = METHODS[name]
 
+    def read(data: bytes) -> Any:
+        # Here, not by gRPC, which takes a request that nobody can read for a mistake of the server.
+        try:
+            return method.read(data)
+        except DecodeError:
+            raise InputError(
+                f"the request of {name} is {counted(len(data), 'byte')} that are no message {method.request}; send one as "
+                "themis.proto describes it."
+            ) from None
+
     def by(context: grpc.ServicerContext) -> Callable[..., Any]:
         caller = _caller(api.access, context.invocation_metadata())
         if caller is None:  # removed since the call came in
@@ -124,20 +135,20 @@ def _handler(api: Api, name: str) -> Any:
 
     def one(request: Any, context: grpc.ServicerContext) -> Any:
         with _Status(context, name):
-            return by(context)(request)
+            return by(context)(read(request))
 
     def many(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         gone = threading.Event()
         context.add_callback(gone.set)  # a stream that has nothing to say would not notice otherwise
         with _Status(context, name):
-            for message in by(context)(request, gone):
+            for message in by(context)(read(request), gone):
                 if _caller(api.access, context.invocation_metadata()) is None:  # removed while it followed
                     raise NoToken(NO_TOKEN)
                 yield message
 
     if method.stream:
-        return grpc.unary_stream_rpc_method_handler(many, method.read, to_bytes)
-    return grpc.unary_unary_rpc_method_handler(one, method.read, to_bytes)
+        return grpc.unary_stream_rpc_method_handler(many, None, to_bytes)
+    return grpc.unary_unary_rpc_method_handler(one, None, to_bytes)
 
 
 class _Status:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,7 +13,7 @@ from pydantic import Field
 from themis.client.home import default_home
 from themis.errors import InputError, ThemisError, UnknownName
 from themis.jobs import check as check_jobs
-from themis.jobs import readers, sizes
+from themis.jobs import readers, sizes, warnings_of
 from themis.jobs.build import PRIOR_S
 from themis.jobs.faults import Fault, Findings, Written, did_you_mean, keys_of, raise_first, reads
 from themis.jobs.read import read_text
@@ -244,6 +244,11 @@ def check(paths: Iterable[Path], *, folder: Path | None = None) -> list[str]:
             map(str, settings_faults(text, path)) if is_settings(text) else check_jobs([path], folder=folder, book=book)
         )
     return out
+
+
+def doubts_of(paths: Iterable[Path], gpu_types: Collection[str], here: bool) -> list[str]:
+    """What is likely to go wrong with those of these files that are of jobs, see ``jobs.warnings_of``."""
+    return warnings_of(paths, book=every_model(default_home() / "profiles"), gpu_types=gpu_types, here=here)
 
 
 def settings_faults(text: str, path: Path) -> list[Fault]:

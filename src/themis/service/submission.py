@@ -8,9 +8,10 @@ from typing import TypeVar
 
 from themis.client import themis_pb2 as pb
 from themis.core.state import State
-from themis.errors import InputError, UnknownName
+from themis.errors import InputError, UnknownName, closest
 from themis.executors.program import Program
 from themis.jobs import When
+from themis.jobs.runnable import MOST_TEXT, MOST_TEXTS
 from themis.jobs.sizes import LONGEST_S
 from themis.model.dynamic import ACCORDION_REGIMES, Dynamic, Mode
 from themis.model.events import AppSubmitted
@@ -28,10 +29,6 @@ from themis.service.upkeep import unmet, verdict_of
 MOST_REGIMES = 1000
 MOST_AFTER = 100
 MOST_STEPS = 1e15
-MOST_TEXT = (128 << 10) - 1
-"""Bytes of one argument or variable; Linux starts no program with more."""
-MOST_TEXTS = 1 << 20
-"""Bytes of a job's arguments and variables together, 9 more for each: half of what Linux takes, an eighth of an agent's line."""
 N = TypeVar("N", int, float)
 
 
@@ -121,6 +118,11 @@ def check_models(state: State, book: ProfileBook, app: App) -> None:
     """Raise InputError if the speed of one of the app's models is not known on any machine that it may use."""
     for job in app.jobs:
         profile = book.get(job.model)
+        if job.gpu_types and state.gpu_types and not set(job.gpu_types) & set(state.gpu_types):
+            raise InputError(
+                f"job {job.name!r} wants a GPU of type {' or '.join(job.gpu_types)}, which no machine has."
+                f"{closest(job.gpu_types[0], state.gpu_types)} The machines have {', '.join(sorted(state.gpu_types))}."
+            )
         types = [t for t in state.gpu_types if not job.gpu_types or t in job.gpu_types]
         if types and not any(profile.curve(t, r.batch) for t in types for r in job.regimes):
             raise InputError(

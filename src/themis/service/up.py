@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -18,7 +18,7 @@ import grpc
 
 from themis.client.client import user_name
 from themis.client.home import Endpoint, joined, make_token, owner_of, write_endpoint
-from themis.errors import InputError
+from themis.errors import InputError, counted
 from themis.executors.hosts import NodeSettings
 from themis.executors.local import LocalExecutor
 from themis.executors.program import Programs
@@ -27,6 +27,7 @@ from themis.node.gpus import claim_all
 from themis.policies.api import check_types, make_policy
 from themis.profiles.library import load_book
 from themis.profiles.speed import ProfileBook
+from themis.service import rights
 from themis.service.access import Access
 from themis.service.api import Api
 from themis.service.arbiter import Arbiter, Heard, LiveExecutor, believed_pace
@@ -84,6 +85,7 @@ def start(home: Path, config: Config) -> Service:
     """Start a service in a home that is locked already."""
     _let_pass(home, config)
     access = Access(home, make_token(home), user_name())
+    log.warning("%s", rights.explained(config, len(access.accounts())))
     hosts = find_hosts(config) if config.engine == "local" else ()
     if hosts:  # an engine's machines may be of types that nobody knows yet
         check_types(make_policy(config.policy), sorted({host.machine.gpu_type for host in hosts}))
@@ -151,8 +153,41 @@ def _await_nodes(arbiter: Arbiter, executor: RayExecutor) -> None:
         arbiter.close()
         raise InputError(executor.refused)
     if not arbiter.state.machines:
-        why = executor.said() or "it has none with GPUs"
-        log.warning("no node of the Ray cluster has joined yet: %s", why)
+        log.warning("%s", no_nodes(executor.said()))
+
+
+def no_nodes(said: str) -> str:
+    """Why a service on a Ray cluster has no GPUs yet, and what helps; ``said`` : the bridge's last words, or none."""
+    return (
+        f"no node of the Ray cluster has joined yet, so there are 0 GPUs: {said or 'none of its nodes has GPUs'}. `ray status` "
+        "lists them. A node that Ray finds no GPUs on is started with `ray start --num-gpus N`. If the cluster was started with "
+        "--node-ip-address 127.0.0.1, no other machine can join it: `ray stop`, then `ray start --head --node-ip-address ADDRESS` "
+        "with this machine's own address, and `themis up --engine ray --address ADDRESS:6379`."
+    )
+
+
+def farewell(grace_s: float, jobs: int, *, leave_jobs: bool) -> str:
+    """What a service says when it is told to end. ``grace_s`` : the longest of the jobs that run."""
+    if not jobs:
+        return "told to end; no job runs."
+    these, one = counted(jobs, "job"), jobs == 1
+    if leave_jobs:
+        return f"told to end; {these} run{'s' * one} on until the next arbiter comes, or the machine's lease ends."
+    return (
+        f"told to end; {these} {'is' if one else 'are'} told to save and stop, which takes up to {grace_s:.0f} s. The next "
+        "`themis up` goes on from there."
+    )
+
+
+def _say_farewell(service: Service, *, leave_jobs: bool) -> None:
+    state, programs = service.arbiter.state, service.arbiter.programs
+    grace_s, jobs = 0.0, 0
+    with suppress(RuntimeError, KeyError, IndexError):  # read beside the arbiter's thread, which may be at work
+        for job in list(state.occupied):
+            app = int(state.jobs.app[job])
+            program = programs[state.app_specs[app].name][job - int(state.apps.first_job[app])]
+            grace_s, jobs = max(grace_s, program.grace_s), jobs + 1
+    log.info("%s", farewell(grace_s, jobs, leave_jobs=leave_jobs))
 
 
 def serve_until_told(home: Path, config: Config, say: Callable[[Service], None], *, leave_jobs: bool = False) -> None:
@@ -165,6 +200,8 @@ def serve_until_told(home: Path, config: Config, say: Callable[[Service], None],
             say(service)
             while not told.wait(0.5) and service.arbiter.broken is None:
                 pass
+            if told.is_set():
+                _say_farewell(service, leave_jobs=leave_jobs)
         finally:
             broken = service.arbiter.broken
             # What cannot decide any more should not stop jobs either: the next arbiter finds them running.

@@ -122,12 +122,16 @@ class Decision:
     cpu_s: Seconds
 
 
+class NothingToDecide(InputError):
+    """In this state no app that could run wants more GPUs than it has, as on an idle cluster."""
+
+
 def decide(dump: Dump, spec: str = "") -> Decision:
     """Run a policy, by default the dump's own, on a dump.
 
     Raises
     ------
-    InputError : nothing could be decided: no GPU is free and no lease ends, or nobody wants any.
+    NothingToDecide : no GPU is free and no lease ends, or nobody wants any.
     """
     policy = make_policy(spec or dump.policy)
     core = dump.core(policy)
@@ -155,4 +159,6 @@ def _next(core: Scheduler) -> Snapshot:
         snapshot = snapshots.take(s, needs=core.needs)
         if snapshot.free.any() and (snapshot.job_held < snapshot.job_gpus_max).any():
             return snapshot
-    raise InputError("nothing is to be decided in this state: no app that could run now wants more GPUs than it has.")
+    raise NothingToDecide(
+        "nothing is to be decided in this state: no app that could run now wants more GPUs than it has."
+    )

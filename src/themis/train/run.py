@@ -6,6 +6,7 @@ Every rank runs the same loop. From time to time all agree on whether to save or
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
@@ -83,6 +84,8 @@ class Run:
         self._loss: Any = None
         self._loaded = False
         self._saved_step, self._saved_epochs = -1, 0.0
+        self._unsaved_step = 0
+        """The last step that could not be saved."""
         self._signalled = False
         self._saved_at = self._reported_at = time.monotonic()
         self._calls = self._check_at = 0
@@ -255,8 +258,26 @@ class Run:
         # All ranks have the same three numbers, so they also agree on when to meet again.
         pause = self.check_every_s / step_s if agree is not alone and step_s else 1
         self._check_at = self._calls + max(1, min(int(pause), 100_000))
-        self.preempted = self.preempted or stopping > 0
+        if stopping > 0 and not self.preempted:
+            self.preempted = True
+            self._watch()
         return saving > 0
+
+    def _watch(self) -> None:
+        """From here on an exception that nothing catches means that this step could not be saved, whoever saves."""
+        before = sys.excepthook
+
+        def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+            if self._saved_step != self.step:
+                self._could_not_save()
+            before(kind, error, trace)
+
+        sys.excepthook = hook
+
+    def _could_not_save(self) -> None:
+        self._unsaved_step = self.step
+        with contextlib.suppress(Exception):  # the reason why it could not is what should be seen
+            self._tell()
 
     def _stepped(self, seconds: float) -> bool:
         """After a step: report, save and stop if that is due; True ends the loop."""
@@ -328,6 +349,13 @@ class Run:
         self._tell()
 
     def _save(self) -> None:
+        try:
+            self._save_now()
+        except BaseException:
+            self._could_not_save()
+            raise
+
+    def _save_now(self) -> None:
         """All ranks come here at the same step."""
         self._saved_at = time.monotonic()
         if self.checkpoints is None or self.save is None or self._saved_step == self.step:
@@ -375,6 +403,7 @@ class Run:
         self.world.report(
             {
                 "steps": self.step, "saved": max(self._saved_step, 0), "reached": reached or None,
+                "unsaved": self._unsaved_step or None,
                 "step_s": seconds / count if count else None,
                 "epochs": self.epochs or None, "saved_epochs": self._saved_epochs or None, "batch": self._batch_size or None,
                 "loss": loss if loss is not None and math.isfinite(loss) else None,
