@@ -17,6 +17,7 @@ from themis.policies.api import make_policy
 from themis.report.explain import explain
 from themis.service import pictures
 from themis.service.engine import Engine
+from themis.service.folding import fold
 from themis.service.journal import Journal, export
 from themis.service.submission import submit
 from themis.sim.replay import replay
@@ -58,7 +59,7 @@ def folded(w: World, *, whole: bool) -> Engine:
     old = w.arbiter.engine
     core = Scheduler(w.arbiter.book, w.arbiter.settings, old.policy.pace, old.policy.needs)
     engine = Engine(w.arbiter.journal, core, make_policy(w.arbiter.config.policy))
-    engine.fold(whole=whole)
+    fold(engine, whole=whole)
     return engine
 
 

@@ -84,9 +84,14 @@ class Scheduler:
         """Instants for which a ``Wake`` is already on its way."""
 
     def step(self, event: Event, now: Seconds) -> list[Command]:
-        """Take one event in and return what is to be done about it."""
+        """Take one event in and return what is to be done about it.
+
+        An event that no log holds (a policy's request for bids, the bids) changes nothing of the state, not even its clock: a
+        fold of the log does not see it, and the integrals are sums of floats that depend on where they are split.
+        """
         self.out = self.leases.out = []
-        self.state.advance(now)
+        if not _is_unlogged(event):
+            self.state.advance(now)
         self._handle(event)
         if self.settings.validate:
             validate(self.state)
@@ -526,3 +531,8 @@ class Scheduler:
         for gang in gangs:
             if gang.job in there and gang.combo != NONE:
                 self.state.rounds.deal(gang.combo, gang.gpu_type, gang.until - self.state.now)
+
+
+def _is_unlogged(event: Event) -> bool:
+    """Whether an event is a step of a decision that no log holds; ``Wake`` is one that a log lets its readers infer."""
+    return type(event) is BidsCollected or (type(event) is Allocated and isinstance(event.solved.answer, Ask))

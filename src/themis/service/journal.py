@@ -16,13 +16,18 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from themis import __version__
 from themis.errors import InputError
 from themis.executors.program import UNABLE, AttemptEnded, Ending, Program
 from themis.model.answers import Proof
@@ -138,18 +143,25 @@ class Journal(Turns):
         """Write it."""
         self.write("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
 
-    def append(self, time: Seconds, record: Record) -> None:
-        """A record of the log, or a ``Wake``; machinery is passed over."""
+    def append(self, time: Seconds, record: Record) -> bytes:
+        """A record of the log, or a ``Wake``; machinery is passed over. Returns its line, empty where there is none."""
         if isinstance(record, Wake):
             self._append(time, "Wake", b"")
         elif is_record(record):
-            self._append(time, type(record).__name__, encode(time, record))
+            line = encode(time, record)
+            self._append(time, type(record).__name__, line)
+            return line
+        return b""
 
     def _append(self, time: Seconds, kind: str, line: bytes) -> None:
         self.write("INSERT INTO records (t, kind, line) VALUES (?, ?, ?)", (time, kind, line))
 
     def records(self, after: int = 0) -> Iterator[tuple[Seconds, Record]]:
-        """Every record after a number in order, ``Wake`` included.
+        """Every record after a number in order, ``Wake`` included; raises as ``numbered`` does."""
+        return ((time, record) for _, time, record in self.numbered(after))
+
+    def numbered(self, after: int = 0) -> Iterator[tuple[int, Seconds, Record]]:
+        """(number, time, record) of every record after a number in order, ``Wake`` included.
 
         Raises
         ------
@@ -158,9 +170,10 @@ class Journal(Turns):
         rows = self.db.execute("SELECT number, t, kind, line FROM records WHERE number > ? ORDER BY number", (after,))
         for number, time, kind, line in rows:
             try:
-                yield time, Wake() if kind == "Wake" else decode(line)[1]
+                record = Wake() if kind == "Wake" else decode(line)[1]
             except InputError as error:
                 raise InputError(f"{self.path}, record {number}: {error}") from None
+            yield number, time, record
 
     def last(self) -> tuple[int, Seconds]:
         """Number and time of the last record; zeros where there is none."""
@@ -190,6 +203,23 @@ class Journal(Turns):
                 return record.said
         return ""
 
+    # ---- how exactly the records compare with a fold of them -------------------------------------------------------
+
+    def exact_after(self) -> int:
+        """Number of the last record that was written where floats may be rounded otherwise than here; 0 if none was.
+
+        By another version, or with other libraries or on another kind of processor: see ``arithmetic``.
+        """
+        if self.meta("arithmetic") != arithmetic():
+            return self.last()[0]
+        return int(self.meta("exact_after") or 0)
+
+    def compare_exactly(self) -> None:
+        """From here on every record must be what a fold of those before gives, to the last bit."""
+        if self.meta("arithmetic") != arithmetic():
+            self.set_meta("exact_after", str(self.last()[0]))
+            self.set_meta("arithmetic", arithmetic())
+
     # ---- pictures of the whole state ------------------------------------------------------------------------------
 
     def add_picture(self, number: int, time: Seconds, state: bytes) -> None:
@@ -203,9 +233,12 @@ class Journal(Turns):
         """Number of the record that the last picture was taken after; 0 if there is none."""
         return int(self.db.execute("SELECT coalesce(max(number), 0) FROM checkpoints").fetchone()[0])
 
-    def picture(self) -> tuple[int, bytes] | None:
-        """The last picture and its record's number."""
-        row = self.db.execute("SELECT number, state FROM checkpoints ORDER BY number DESC LIMIT 1").fetchone()
+    def picture(self, upto: int | None = None) -> tuple[int, bytes] | None:
+        """The last picture and its record's number; of those up to a record, where one is given."""
+        row = self.db.execute(
+            "SELECT number, state FROM checkpoints WHERE ?1 IS NULL OR number <= ?1 ORDER BY number DESC LIMIT 1",
+            (upto,),
+        ).fetchone()
         return (int(row[0]), bytes(row[1])) if row else None
 
     def compact(self, before: Seconds) -> int:
@@ -364,6 +397,13 @@ class Journal(Turns):
     def set_drained(self, name: str, drained: bool) -> None:
         """Take a machine out of service, or back."""
         self.write("INSERT OR REPLACE INTO nodes VALUES (?, ?)", (name, drained))
+
+
+@cache
+def arithmetic() -> str:
+    """What the last digit of a float may depend on: version, libraries and the processor's kind."""
+    simd = np.show_config(mode="dicts").get("SIMD Extensions", {}).get("found", [])
+    return f"Themis {__version__}, numpy {np.__version__}, {platform.machine()} {' '.join(simd)}, {'-'.join(platform.libc_ver())}"
 
 
 def _options(text: str) -> Options:

@@ -15,6 +15,7 @@ from themis import __version__
 from themis.errors import InputError
 from themis.model.events import SCHEMA, Header, MachineJoined
 from themis.policies.api import params
+from themis.service.folding import fold
 
 if TYPE_CHECKING:
     from themis.model.units import Seconds
@@ -35,6 +36,7 @@ def begin(arbiter: Arbiter, wall: float) -> None:
     )  # fmt: skip
     with journal.turn():
         journal.set_meta("epoch", repr(wall))
+        journal.compare_exactly()
         journal.append(0.0, header)
         for host in arbiter.hosts:
             engine.feed(MachineJoined(machine=host.machine), 0.0)
@@ -72,7 +74,9 @@ def recall(arbiter: Arbiter) -> int:
     if header.profiles != arbiter.fingerprint:
         raise _begun_with(arbiter, "the models' profiles", header.profiles, arbiter.fingerprint)
     records.close()  # type: ignore[attr-defined]
-    count = arbiter.engine.fold()
+    count = fold(arbiter.engine)
+    with journal.turn():
+        journal.compare_exactly()
     machines, mine = arbiter.state.machines, [host.machine for host in arbiter.hosts]
     # The nodes of an engine come and go; those that are there introduce themselves.
     if machines != mine and arbiter.config.engine == "local":
