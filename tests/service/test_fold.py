@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from audit import audit, engine_over, what_counts
 from fake import World, request, world
 from late import LateSolver, answer, something
 
+from audit import as_written, audit, engine_over, what_counts
 from themis.cli.report import replay_home
 from themis.errors import InputError
 from themis.policies.api import make_policy
@@ -75,7 +75,8 @@ def test_an_answer_that_comes_late_does_not_keep_the_journal_from_being_opened(t
         assert w.arbiter.recovered > 0
 
 
-def test_every_seed_of_a_log_that_is_damaged_in_its_last_digit_differs(tmp_path: Path) -> None:
+@pytest.mark.unfoldable
+def test_a_record_that_is_off_in_its_last_digits_is_refused(tmp_path: Path) -> None:
     """What is compared is compared to the last bit: the tests above cannot pass by tolerance."""
     _small(tmp_path)
     _nudge(tmp_path / "journal.db", 1e-12)
@@ -97,6 +98,7 @@ def test_a_home_of_an_older_version_is_opened_within_a_tolerance_and_says_so(
     assert replay_home(tmp_path, None).difference is None
 
 
+@pytest.mark.unfoldable
 def test_a_home_of_an_older_version_that_is_far_off_is_refused(tmp_path: Path) -> None:
     clock = _small(tmp_path)
     _nudge(tmp_path / "journal.db", 1e-8, older=True)
@@ -124,4 +126,5 @@ def _nudge(path: Path, relative: float, *, older: bool = False) -> None:
         journal.write("UPDATE records SET line = ? WHERE number = ?", (orjson.dumps(fields), number))
         if older:
             journal.write("DELETE FROM meta WHERE name = 'arithmetic'")
+    as_written(journal)
     journal.close()

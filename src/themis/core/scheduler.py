@@ -46,6 +46,7 @@ from themis.model.events import (
     JobsOrdered,
     JobStarted,
     JobStopped,
+    JournalRepaired,
     LossReported,
     MachineDraining,
     MachineFailed,
@@ -159,6 +160,8 @@ class Scheduler:
                 self._given_up(event.job, event.cause)
             case QuotaSet():
                 self._set_quota(event)
+            case JournalRepaired():
+                self._repaired(event)
             case MachineJoined():
                 s.add_machine(event.machine)
             case MachineFailed():
@@ -388,6 +391,16 @@ class Scheduler:
         s.jobs.order[list(event.jobs)] = np.arange(len(event.jobs)) - len(event.jobs)
         if self.solving is not None:
             self.solving = replace(self.solving, job_order=s.jobs.order[self.solving.job_id])
+
+    def _repaired(self, event: JournalRepaired) -> None:
+        """Nothing is known to run as it is believed to; what does is stopped and waits for another lease."""
+        s = self.state
+        for j in sorted(s.job_gpus):
+            self.leases.revoke(j, "expired", Status.WAITING)
+        for j, attempt in event.attempts:
+            if j < s.jobs.size:
+                s.jobs.attempt[j] = max(int(s.jobs.attempt[j]), attempt)
+        s.plan = None
 
     def _machine_failed(self, machine: int) -> None:
         s = self.state

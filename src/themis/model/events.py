@@ -141,6 +141,17 @@ class JobGivenUp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JournalRepaired:
+    """The service's journal was damaged here, and ``lost`` records are missing: every lease ends, for others may be held by now.
+
+    ``attempts`` : (job, attempt) that there were by then, by what is left of the rest; the next one of a job is a later one.
+    """
+
+    lost: int
+    attempts: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaSet:
     """These users together hold at most so many GPUs at once; None lifts the quota of that name."""
 
@@ -286,7 +297,7 @@ class Wake:
 
 Event: TypeAlias = (
     MachineJoined | MachineFailed | MachineReturned | MachineDraining | AppSubmitted | AppCancelled | AppHeld | AppResumed
-    | JobDelayed | JobGivenUp | QuotaSet
+    | JobDelayed | JobGivenUp | QuotaSet | JournalRepaired
     | JobStarted | JobProgress | JobStopped | JobReached | SpeedMeasured | BatchChanged | LossReported | Allocated
     | BidsCollected | Wake | AgentBid | JobsOrdered | Compacted
 )  # fmt: skip

@@ -52,13 +52,15 @@ class Fold:
     Attributes
     ----------
     exact_after : records up to this number may differ in the last digits. ``near`` : how many did.
-    number : of the last record that was folded. ``pending`` : commands that the journal must show next.
+    number : of the last record that was folded, ``event`` : of the last event.
+    pending : commands that the journal must show next.
     """
 
     engine: Engine
     exact_after: int = 0
     near: int = 0
     number: int = 0
+    event: int = 0
     pending: deque[Command] = field(default_factory=deque)
 
     def take(self, number: int, time: Seconds, record: Header | Event | Command) -> None:
@@ -89,6 +91,7 @@ class Fold:
                 if not engine.wakes:
                     raise self._differs(number, record)
                 heapq.heappop(engine.wakes)
+            self.event = number
             engine.note(record)
             for command in engine.core.step(record, time):
                 if isinstance(command, WakeAt):
@@ -105,7 +108,7 @@ class Fold:
         Differs : it should have.
         """
         if self.pending:
-            raise self._differs(self.number + 1, self.pending[0])
+            raise self._differs(self.event, self.pending[0])
 
     def _differs(self, number: int, record: Event | Command) -> Differs:
         return Differs(

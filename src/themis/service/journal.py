@@ -7,6 +7,7 @@
     profiles   speeds that came with a submission
     nodes      machines that were drained
     checkpoints  the core's whole state after a record: a start folds only what came later
+    seals      a checksum of every row but the records', which have a chain of them (``service.chain``)
 
 Everything that one turn of the arbiter changes is one transaction, on disk before any command goes out. One connection,
 used by the arbiter's thread alone; readers of other threads open their own with ``read_records``.
@@ -34,6 +35,7 @@ from themis.model.answers import Proof
 from themis.model.events import AgentBid, Allocated, Command, Compacted, Event, Header, Wake
 from themis.model.log import decode, encode, is_record
 from themis.model.units import Seconds
+from themis.service import chain, integrity
 from themis.service.migrations import SCHEMA, migrate, statements
 from themis.service.turns import NO_ROOM, NoRoom, Turns
 
@@ -41,7 +43,7 @@ Record = Header | Event | Command
 
 _TABLES = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE records (number INTEGER PRIMARY KEY, t REAL NOT NULL, kind TEXT NOT NULL, line BLOB NOT NULL);
+CREATE TABLE records (number INTEGER PRIMARY KEY, t REAL NOT NULL, kind TEXT NOT NULL, line BLOB NOT NULL, digest BLOB);
 CREATE TABLE apps (
     app INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, user TEXT NOT NULL, key TEXT UNIQUE, submitted REAL NOT NULL,
     retries INTEGER NOT NULL, programs TEXT NOT NULL, reason TEXT NOT NULL DEFAULT '', outcome TEXT, ended REAL, rho REAL,
@@ -55,6 +57,7 @@ CREATE TABLE attempts (
 CREATE TABLE profiles (name TEXT PRIMARY KEY, message BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE nodes (name TEXT PRIMARY KEY, drained INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE checkpoints (number INTEGER PRIMARY KEY, t REAL NOT NULL, state BLOB NOT NULL);
+CREATE TABLE seals (name TEXT NOT NULL, key TEXT NOT NULL, digest BLOB NOT NULL, PRIMARY KEY (name, key)) WITHOUT ROWID;
 CREATE INDEX open_apps ON apps (app) WHERE ended IS NULL;
 CREATE INDEX apps_of_user ON apps (user, submitted);
 """
@@ -107,17 +110,22 @@ class Journal(Turns):
         InputError : no SQLite file, or one of a later version; those of older ones are migrated.
         NoRoom : the disk is full.
         """
-        fresh = not path.exists()
+        fresh = integrity.check_there(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         # Programs hold their submitters' environments: nobody else may read them, from the first byte on.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         try:
+            self.head = self._head = (0, chain.BEGIN)
+            """Number and digest of the last record, as written in this turn, and as on disk."""
             super().__init__(path, sqlite3.connect(path, isolation_level=None, check_same_thread=False))
             self.db.execute("PRAGMA journal_mode = WAL")
             self.db.execute("PRAGMA synchronous = FULL")
             if fresh or not self._tables():
                 self._make()
-            migrate(self.db, path, self.meta("schema"))
+            else:
+                migrate(self.db, path, self.meta("schema"))
+                chain.keep_seals(self.db)
+            self.head = self._head = self._last_link()
         except sqlite3.DatabaseError as error:
             if error.sqlite_errorcode in NO_ROOM:
                 raise NoRoom(f"{path} cannot be written ({error}); make room on its disk.") from None
@@ -130,6 +138,7 @@ class Journal(Turns):
         with self.turn():
             for statement in statements(_TABLES):
                 self.write(statement)
+            chain.keep_seals(self.db)
             self.write("INSERT INTO meta VALUES ('schema', ?)", (str(SCHEMA),))
 
     # ---- meta and records -----------------------------------------------------------------------------------------
@@ -154,7 +163,29 @@ class Journal(Turns):
         return b""
 
     def _append(self, time: Seconds, kind: str, line: bytes) -> None:
-        self.write("INSERT INTO records (t, kind, line) VALUES (?, ?, ?)", (time, kind, line))
+        number, before = self.head
+        self.head = number + 1, chain.link(before, number + 1, time, kind, line)
+        self.write("INSERT INTO records VALUES (?, ?, ?, ?, ?)", (number + 1, time, kind, line, self.head[1]))
+
+    def _last_link(self) -> tuple[int, bytes]:
+        row = self.db.execute("SELECT number, digest FROM records ORDER BY number DESC LIMIT 1").fetchone()
+        return (int(row[0]), bytes(row[1] or b"")[: chain.SIZE]) if row else (0, chain.BEGIN)
+
+    def _ending(self) -> None:
+        if self.head != self._head:
+            self.set_meta("head", integrity.spell(*self.head))
+
+    def _undone(self) -> None:
+        self.head = self._head
+
+    def _kept(self) -> None:
+        if self.head != self._head:
+            self._head = self.head
+            integrity.leave_trace(self.path, *self.head)
+
+    def verify(self) -> None:
+        """Raise ``integrity.Damaged`` unless every byte that anything depends on is as it was written."""
+        integrity.verify(self.db, self.path)
 
     def records(self, after: int = 0) -> Iterator[tuple[Seconds, Record]]:
         """Every record after a number in order, ``Wake`` included; raises as ``numbered`` does."""
@@ -255,12 +286,29 @@ class Journal(Turns):
         ).fetchone()
         if count <= already:
             return 0
-        earlier = self.db.execute("SELECT line FROM records WHERE kind = 'Compacted'").fetchall()
-        total = count - already + sum(json.loads(line)["records"] for (line,) in earlier)
+        earlier = self.db.execute("SELECT number, line FROM records WHERE kind = 'Compacted'").fetchall()
+        total = count - already + sum(json.loads(line)["records"] for _, line in earlier)
+        ((end,),) = self.db.execute("SELECT digest FROM records WHERE number = ?", (last,)).fetchall()
         self.write(f"DELETE FROM records WHERE {gone}", given)
+        kept = self._chain_again(max((number for number, _ in earlier), default=0), last)
         line = encode(time, Compacted(records=total))
-        self.write("INSERT INTO records VALUES (?, ?, 'Compacted', ?)", (last, time, line))
+        digest = chain.compacted(kept, bytes(end)[: chain.SIZE], last, time, line)
+        self.write("INSERT INTO records VALUES (?, ?, 'Compacted', ?, ?)", (last, time, line, digest))
         return int(count - already)
+
+    def _chain_again(self, begin: int, last: int) -> bytes:
+        """Link what was kept of the records between two numbers to what is before; returns the last one's digest."""
+        row = self.db.execute(
+            "SELECT digest FROM records WHERE number < ? ORDER BY number DESC LIMIT 1", (begin,)
+        ).fetchone()
+        before = bytes(row[0]) if row else chain.BEGIN
+        rows = self.db.execute(
+            "SELECT number, t, kind, line FROM records WHERE number > ? AND number < ? ORDER BY number", (begin, last)
+        )
+        for number, time, kind, line in rows.fetchall():
+            before = chain.link(before, number, time, kind, line)
+            self.write("UPDATE records SET digest = ? WHERE number = ?", (before, number))
+        return before
 
     # ---- apps -----------------------------------------------------------------------------------------------------
 

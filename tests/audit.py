@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from themis.client import themis_pb2 as pb
 from themis.core.checkpoint import save
-from themis.core.scheduler import Scheduler
 from themis.core.tables import Status
 from themis.model.events import Compacted, Header
-from themis.model.settings import Settings
-from themis.policies.api import forecaster_of, make_policy
 from themis.profiles.library import BOOKS
-from themis.service import pictures
+from themis.service import chain, integrity, pictures, recovery
 from themis.service.engine import Engine
 from themis.service.folding import Fold, fold
 from themis.service.journal import Journal
-from themis.service.speeds import read_profile
 
 
 @dataclass
@@ -40,12 +36,9 @@ def engine_over(journal: Journal) -> Engine:
     _, header = next(journal.records())
     assert isinstance(header, Header)
     books = [build() for build in BOOKS.values()]
-    book = next(b for b in books if b.fingerprint == header.profiles)
-    book = book.with_profiles(read_profile(n, pb.Profile.FromString(m)) for n, m in journal.profiles())
-    policy = make_policy(header.policy.partition(":")[0], header.params)
-    settings = Settings(**{"gather_s": 0.0, **header.settings}, seed=header.seed)  # type: ignore[arg-type]
-    core = Scheduler(book, settings, policy.pace, policy.needs, forecaster_of(policy))
-    return Engine(journal, core, policy)
+    if header.profiles not in {b.fingerprint for b in books}:
+        raise LookupError(f"{journal.path} was begun with profiles of its own")
+    return recovery.engine_over(journal, next(b for b in books if b.fingerprint == header.profiles))
 
 
 def what_counts(engine: Engine) -> bytes:
@@ -62,8 +55,51 @@ def what_counts(engine: Engine) -> bytes:
     }
     speeds = core.state.speeds
     return orjson.dumps(
-        [saved, kept, sorted(engine.started & here), engine.wakes, speeds.scale.tolist(), speeds.slowdown.tolist()]
+        [
+            saved,
+            kept,
+            sorted(engine.started & here),
+            sorted(engine.wakes),
+            speeds.scale.tolist(),
+            speeds.slowdown.tolist(),
+        ]
     )
+
+
+def same(one: Engine, other: Engine, where: str) -> None:
+    """Raise AssertionError where two engines would not go on alike; names what differs."""
+    a, b = what_counts(one), what_counts(other)
+    assert a == b, f"{where}: {list(_apart(orjson.loads(a), orjson.loads(b)))[:5]}"
+
+
+def _apart(a: Any, b: Any, at: str = "") -> Iterator[str]:
+    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
+        for name in a:
+            yield from _apart(a[name], b[name], f"{at}.{name}")
+    elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        for n, (x, y) in enumerate(zip(a, b)):
+            yield from _apart(x, y, f"{at}[{n}]")
+    elif a != b:
+        yield f"{at}: {a!r:.200} and {b!r:.200}"
+
+
+def copy(path: Path, folder: Path) -> Path:
+    """Copy a journal with all that belongs to it; returns where it is then."""
+    folder.mkdir(exist_ok=True)
+    for name in ("journal.db", "journal.db-wal", "journal.head"):
+        if (there := path.with_name(name)).exists():
+            shutil.copyfile(there, folder / name)
+    return folder / "journal.db"
+
+
+def as_written(journal: Journal) -> None:
+    """After a test edited a journal: digests of what is there now, as if it had been written so."""
+    with journal.turn():
+        chain.chain_all(journal.db)
+        chain.seal_all(journal.db)
+    integrity.trace_path(journal.path).unlink(missing_ok=True)
+    with journal.turn():
+        journal.write("DELETE FROM meta WHERE name = 'head'")
 
 
 def audit(path: Path) -> Audited:
@@ -73,12 +109,11 @@ def audit(path: Path) -> Audited:
     """
     found = Audited()
     with tempfile.TemporaryDirectory() as folder:
-        for end in ("", "-wal"):
-            if (there := Path(f"{path}{end}")).exists():
-                shutil.copyfile(there, Path(folder) / f"journal.db{end}")
+        copy(path, Path(folder))
         with closing(Journal(Path(folder) / "journal.db")) as journal:
             if journal.last()[0] == 0:
                 return found
+            journal.verify()
             compacted = any(isinstance(record, Compacted) for _, record in journal.records())
             numbers = [number for (number,) in journal.db.execute("SELECT number FROM checkpoints ORDER BY number")]
             engine = engine_over(journal)
@@ -90,11 +125,19 @@ def audit(path: Path) -> Audited:
                     stored = journal.picture(state.number)
                     assert stored is not None
                     pictures.restore(other, stored[1])
-                    assert what_counts(other) == what_counts(engine), f"{path}: the picture after record {state.number}"
+                    same(other, engine, f"{path}: the snapshot after record {state.number}")
                     found.pictures += 1
 
             fold(engine, whole=not compacted, seen=seen)
             short = engine_over(journal)
             fold(short)
-            assert what_counts(short) == what_counts(engine), f"{path}: from the last picture, and from the beginning"
+            same(short, engine, f"{path}: from the last snapshot, and from the beginning")
     return found
+
+
+def audit_below(folder: Path) -> None:
+    """Audit every journal in a folder; one that was begun with profiles of a test's own is passed over."""
+    for path in sorted(folder.rglob("journal.db")):
+        if path.is_file() and path.stat().st_size:
+            with suppress(LookupError):
+                audit(path)
