@@ -117,8 +117,35 @@ def _problem(copy: Path, book: ProfileBook) -> str:
 # ---- reading ----------------------------------------------------------------------------------------------------------
 
 
+def apply_log(path: Path) -> None:
+    """Write the pages of the write-ahead log into the file, those behind a damaged place too, which SQLite passes over.
+
+    What they hold is checked row by row afterwards. Format: https://www.sqlite.org/fileformat2.html#walformat
+    """
+    log = Path(f"{path}-wal")
+    data = log.read_bytes() if log.exists() else b""
+    size = int.from_bytes(path.read_bytes()[16:18], "big")
+    size = 65536 if size == 1 else size
+    if size < 512 or len(data) < 32 + 24 + size:
+        return
+    frames = [data[at : at + 24 + size] for at in range(32, len(data) - 23 - size, 24 + size)]
+    # A log is written again from its beginning; frames of before have other salts.
+    salts = data[16:24] if any(frame[8:16] == data[16:24] for frame in frames) else frames[0][8:16]
+    frames = [frame for frame in frames if frame[8:16] == salts]
+    ends = [n for n, frame in enumerate(frames) if any(frame[4:8])]
+    with open(path, "r+b") as file:
+        for frame in frames[: ends[-1] + 1 if ends else 0]:
+            page = int.from_bytes(frame[:4], "big")
+            if 0 < page < 1 << 24:
+                file.seek((page - 1) * size)
+                file.write(frame[24:])
+    log.unlink()
+    Path(f"{path}-shm").unlink(missing_ok=True)
+
+
 def salvage(path: Path) -> Salvage:
-    """Read what can be read of a journal; a copy of it, for SQLite tidies up what it opens."""
+    """Read what can be read of a journal; a copy of it, which is changed."""
+    apply_log(path)
     out = Salvage()
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         try:
@@ -310,7 +337,15 @@ def _of_records(found: Salvage, journal: Journal, base: int, end: int, holes: in
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(epoch + journal.last()[1]))
     kinds = Counter(row[2] for row in tail if row[2] != "Wake")
     said = f", among them {', '.join(f'{n} {kind}' for kind, n in sorted(kinds.items()))}" if kinds else ""
-    return f"The state goes on from record {end}, of {when}. {counted(lost, 'record')} after it cannot be used{said}."
+    gone = lost - len(tail)
+    unread = (
+        f" {gone} of them cannot be read at all: if apps were submitted with them of which nothing else is left, these are lost "
+        "without a name."
+    )
+    return (
+        f"The state goes on from record {end}, of {when}. {counted(lost, 'record')} after it cannot be used{said}."
+        + unread * (gone > 0)
+    )
 
 
 def _bring_back(
