@@ -1,0 +1,95 @@
+"""One home, many kills: every submission that was acknowledged is there afterwards, and the journal opens each time.
+
+Odd weights, a policy that asks for bids in a process of its own, leases of seconds. ``THEMIS_HOME_KILLS`` and ``THEMIS_HOME_APPS``
+make it longer; ``make soak`` runs 300 kills of one home with 2,000 apps.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from daemon import QUICK, Daemon, daemon
+
+from audit import audit
+from themis.errors import ThemisError
+
+pytestmark = pytest.mark.slow
+KILLS = int(os.environ.get("THEMIS_HOME_KILLS", "3"))
+APPS = int(os.environ.get("THEMIS_HOME_APPS", "30"))
+LONG = KILLS > 3
+WEIGHTS = (0.37, 1 / 3, 0.1, 0.7)
+
+
+class Submitter(threading.Thread):
+    """Submits apps of ``true``, one after the other, whatever happens to the service; keeps what was acknowledged."""
+
+    def __init__(self, service: Daemon) -> None:
+        super().__init__(daemon=True)
+        self.service, self.acknowledged = service, dict[str, int]()
+        self.enough = threading.Event()
+
+    def run(self) -> None:
+        rng = np.random.default_rng(0)
+        while len(self.acknowledged) < APPS and not self.enough.is_set():
+            # An answer that got lost is asked for again, by the same key.
+            key = f"key-{len(self.acknowledged)}"
+            with suppress(ThemisError, grpc.RpcError, OSError), self.service.client() as client:
+                while len(self.acknowledged) < APPS and not self.enough.is_set():
+                    key = f"key-{len(self.acknowledged)}"
+                    weight = WEIGHTS[len(self.acknowledged) % len(WEIGHTS)]
+                    self.acknowledged[key] = client.run(["true"], weight=weight, key=key, hours=0.001).app
+                    time.sleep(float(rng.exponential(0.05)))
+            time.sleep(0.05)
+
+
+@pytest.mark.timeout(450 if not LONG else 60 * KILLS + 10 * APPS)
+def test_every_acknowledged_submission_outlives_kills_of_the_arbiter(tmp_path: Path) -> None:
+    rng = np.random.default_rng(KILLS)
+    settings = (*QUICK, "policy=themis", "max_apps_per_user=100000", "max_submissions=100000", "max_apps=100000")
+    with daemon(tmp_path / "home", options=("--gpus", "4"), settings=settings) as service:
+        submitter = Submitter(service)
+        submitter.start()
+        for _ in range(KILLS):
+            time.sleep(float(rng.uniform(0.3, 4.0)))
+            service.kill()
+            service.up()
+        submitter.join(300 + APPS)
+        assert not submitter.is_alive(), f"{len(submitter.acknowledged)} of {APPS} were submitted"
+        last = list(submitter.acknowledged.values())[-10:]
+        with service.client() as client:
+            for app in last:
+                assert client.wait(app, timeout_s=300 + APPS).state == "completed"
+        assert service.down() == 0, service.said()
+    with closing(sqlite3.connect(tmp_path / "home" / "journal.db")) as db:
+        there = dict(db.execute("SELECT key, app FROM apps").fetchall())
+        outcomes = [outcome for (outcome,) in db.execute("SELECT outcome FROM apps")]
+    assert there == submitter.acknowledged
+    found = audit(tmp_path / "home" / "journal.db")
+    print(f"{KILLS} kills, {APPS} apps: {found}, {outcomes.count('completed')} completed")
+    assert found.near == 0
+    assert "damaged" not in service.said()
+
+
+@pytest.mark.timeout(450)
+def test_a_journal_of_odd_weights_opens_after_a_kill(tmp_path: Path) -> None:
+    """As an operator found it: apps of ``true`` with weight 0.37 while leases of 5 s run, kill -9, refused for ever."""
+    settings = [s for s in QUICK if not s.startswith("lease=")] + ["lease=5", "policy=themis"]
+    with daemon(tmp_path / "home", options=("--gpus", "2"), settings=settings) as service:
+        with service.client() as client:
+            apps = []
+            for _ in range(25 if LONG else 14):
+                apps.append(client.run(["true"], weight=0.37, hours=0.001).app)
+                time.sleep(0.25)
+        service.kill()
+        service.up()
+        with service.client() as client:
+            assert client.wait(apps[-1], timeout_s=240).state == "completed"
+        assert service.down() == 0, service.said()
