@@ -69,7 +69,7 @@ def test_every_acknowledged_submission_outlives_kills_of_the_arbiter(tmp_path: P
                 assert client.wait(app, timeout_s=300 + APPS).state == "completed"
         assert service.down() == 0, service.said()
     with closing(sqlite3.connect(tmp_path / "home" / "journal.db")) as db:
-        there = dict(db.execute("SELECT key, app FROM apps").fetchall())
+        there = {key.partition("/")[2]: app for key, app in db.execute("SELECT key, app FROM apps")}
         outcomes = [outcome for (outcome,) in db.execute("SELECT outcome FROM apps")]
     assert there == submitter.acknowledged
     found = audit(tmp_path / "home" / "journal.db")
