@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 from fake import request, world
 from late import LateSolver, something
 
-from audit import copy, what_counts
+from audit import as_written, copy, what_counts
 from themis.errors import InputError, ThemisError
 from themis.policies.api import make_policy
 from themis.profiles.models import DEFAULT_BOOK
@@ -243,10 +244,11 @@ def test_a_home_without_its_journal_is_refused(home: Home, tmp_path: Path) -> No
     Journal(tmp_path / "c" / "journal.db").close()
 
 
-def test_a_journal_that_is_moved_while_the_service_runs_takes_nothing_in(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", ["", "-wal"])
+def test_a_journal_that_is_moved_while_the_service_runs_takes_nothing_in(tmp_path: Path, end: str) -> None:
     with world(tmp_path, 2) as w:
         w.ask(lambda a: submit(a, request("a")))
-        path = w.arbiter.journal.path
+        path = Path(f"{w.arbiter.journal.path}{end}")
         path.rename(tmp_path / "elsewhere.db")
         with pytest.raises(Closed, match="is not where it was: it was moved, replaced or removed"):
             w.arbiter.ask(lambda: None)
@@ -265,6 +267,36 @@ def test_a_journal_that_is_moved_while_the_service_runs_takes_nothing_in(tmp_pat
     with closing(Journal(tmp_path / "journal.db")) as journal:
         journal.verify()
         assert [entry.name for entry in journal.apps()] == ["a", "b"]
+
+
+def test_a_journal_that_does_not_follow_is_repaired_too(tmp_path: Path) -> None:
+    """As one was left behind by the fault that the fold had: every byte is as it was written, but the core draws something else."""
+    clock = [1000.0]
+    with world(tmp_path, 2, policy="themis", clock=clock) as w:
+        for name in "abc":
+            w.ask(lambda a, name=name: submit(a, request(name, weight=0.37)))
+            w.turn(1.1)
+        w.finish(0)
+        w.ask(lambda a: submit(a, request("d", weight=0.37)))
+    with closing(Journal(tmp_path / "journal.db")) as journal:
+        number, line = journal.db.execute("SELECT number, line FROM records WHERE kind = 'AppFinished'").fetchone()
+        fields = orjson.loads(line)
+        fields["rho_paper"] *= 1.01
+        journal.db.execute("UPDATE records SET line = ? WHERE number = ?", (orjson.dumps(fields), number))
+        as_written(journal)
+    with pytest.raises(InputError, match="does not follow"), world(tmp_path, 2, policy="themis", clock=clock):
+        pass
+    lines: list[str] = []
+    assert repair(tmp_path / "journal.db", DEFAULT_BOOK, lines.append)
+    said = "\n".join(lines)
+    assert "Entered again, as they were submitted: 'd' of u (app 3)." in said, said
+    assert "Over, as the list of apps says, without the records of how: 'a' of u (app 0)." in said, said
+    with world(tmp_path, 2, policy="themis", clock=clock) as w:
+        assert [entry.outcome for entry in w.arbiter.journal.apps()] == ["completed", "", "", ""]
+        w.clock[0] = w.arbiter.epoch + w.arbiter.state.now + 200.0
+        for _ in range(3):
+            w.turn(3.0)
+        assert len(w.held()) == 2
 
 
 def test_a_trace_that_is_damaged_or_gone_costs_nothing(home: Home, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ class Submitter(threading.Thread):
                 while len(self.acknowledged) < APPS and not self.enough.is_set():
                     key = f"key-{len(self.acknowledged)}"
                     weight = WEIGHTS[len(self.acknowledged) % len(WEIGHTS)]
-                    self.acknowledged[key] = client.run(["true"], weight=weight, key=key, hours=0.001).app
+                    self.acknowledged[key] = client.run(["true"], weight=weight, key=key, hours=0.001, retries=3).app
                     time.sleep(float(rng.exponential(0.05)))
             time.sleep(0.05)
 
@@ -63,17 +63,18 @@ def test_every_acknowledged_submission_outlives_kills_of_the_arbiter(tmp_path: P
             service.up()
         submitter.join(300 + APPS)
         assert not submitter.is_alive(), f"{len(submitter.acknowledged)} of {APPS} were submitted"
-        last = list(submitter.acknowledged.values())[-10:]
         with service.client() as client:
-            for app in last:
+            # The last ones may wait for the first, whose shares are larger.
+            for app in submitter.acknowledged.values():
                 assert client.wait(app, timeout_s=300 + APPS).state == "completed"
         assert service.down() == 0, service.said()
     with closing(sqlite3.connect(tmp_path / "home" / "journal.db")) as db:
         there = {key.partition("/")[2]: app for key, app in db.execute("SELECT key, app FROM apps")}
         outcomes = [outcome for (outcome,) in db.execute("SELECT outcome FROM apps")]
     assert there == submitter.acknowledged
+    assert set(outcomes) == {"completed"}
     found = audit(tmp_path / "home" / "journal.db")
-    print(f"{KILLS} kills, {APPS} apps: {found}, {outcomes.count('completed')} completed")
+    print(f"{KILLS} kills, {APPS} apps: {found}")
     assert found.near == 0
     assert "damaged" not in service.said()
 

@@ -52,8 +52,8 @@ class Turns:
 
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
         self.path, self.db = path, db
-        self._file = _file_at(path)
-        """Device and number of the file that is open."""
+        self._files = {path: file} if (file := _file_at(path)) is not None else {}
+        """Device and number of the files that are open."""
         self.stuck = ""
         """Why nothing can be written down at this moment; for any thread to read."""
         self.patient: Callable[[], bool] = lambda: False
@@ -81,6 +81,7 @@ class Turns:
             raise
         finally:
             self._written = None
+        self._watch_log()
         self._kept()
 
     def _ending(self) -> None:
@@ -94,12 +95,19 @@ class Turns:
 
     def vanished(self) -> str:
         """Why what is written would go to a file that nobody finds any more; empty while it is where it was. For any thread."""
-        if self._file is None or _file_at(self.path) == self._file:
-            return ""
-        return (
-            f"{self.path} is not where it was: it was moved, replaced or removed while the service runs. Nothing is decided or "
-            "taken in until it is back; jobs run on. Put it back, or stop the service and restore a backup."
-        )
+        for path, file in tuple(self._files.items()):
+            if _file_at(path) != file:
+                return (
+                    f"{path} is not where it was: it was moved, replaced or removed while the service runs. Nothing is decided or "
+                    "taken in until it is back; jobs run on. Put it back, or stop the service and restore a backup."
+                )
+        return ""
+
+    def _watch_log(self) -> None:
+        """The write-ahead log is there from the first turn on, for as long as the journal is open."""
+        log_path = Path(f"{self.path}-wal")
+        if log_path not in self._files and (file := _file_at(log_path)) is not None:
+            self._files[log_path] = file
 
     def _commit(self) -> None:
         if vanished := self.vanished():
