@@ -22,7 +22,7 @@ from themis.service.folding import fold
 from themis.service.journal import Journal
 from themis.service.submission import submit
 
-SEEDS = int(os.environ.get("THEMIS_FOLDS", "3"))
+SEEDS = int(os.environ.get("THEMIS_FOLDS", "2"))
 POLICIES = ("themis", "max_min_fairness", "shockwave", "tiresias")
 """Of them ``themis`` asks for bids; the others cover time shares, plans of rounds and plain grants."""
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from contextlib import closing, suppress
@@ -19,6 +21,7 @@ import pytest
 from daemon import QUICK, Daemon, daemon
 
 from audit import audit
+from processes import wait_until
 from themis.errors import ThemisError
 
 pytestmark = pytest.mark.slow
@@ -94,3 +97,42 @@ def test_a_journal_of_odd_weights_opens_after_a_kill(tmp_path: Path) -> None:
         with service.client() as client:
             assert client.wait(apps[-1], timeout_s=240).state == "completed"
         assert service.down() == 0, service.said()
+
+
+@pytest.mark.unfoldable
+@pytest.mark.timeout(450)
+def test_the_command_refuses_a_damaged_home_and_repairs_it_when_it_is_told_to(tmp_path: Path) -> None:
+    with daemon(tmp_path / "home", options=("--gpus", "2")) as service:
+        with service.client() as client:
+            apps = [client.run(["sleep", "300"], name=f"s{n}", weight=0.37).app for n in range(3)]
+            wait_until(lambda: any(row.gpus for row in client.queue()), "a job has a GPU")
+            client.run(["true"], weight=0.37, hours=0.001, name="later")
+        service.kill()
+        journal = tmp_path / "home" / "journal.db"
+        with closing(sqlite3.connect(journal)) as db:
+            (number,) = db.execute("SELECT min(number) FROM records WHERE kind = 'Grant'").fetchone()
+            db.execute("UPDATE records SET t = t + 0.5 WHERE number = ?", (number,))
+            db.commit()
+        refused = subprocess.run(
+            [sys.executable, "-m", "themis.cli", "up", "--home", str(tmp_path / "home"), "--gpus", "2", "--allow-root"]
+            + [word for setting in QUICK for word in ("--set", setting)],
+            capture_output=True, text=True, timeout=200, check=False,
+        )  # fmt: skip
+        assert refused.returncode == 2, refused.stderr
+        assert f"is damaged: record {number}" in refused.stderr.replace("\n", " ")
+        assert "Traceback" not in refused.stderr
+        service.options = ("--gpus", "2", "--repair")
+        service.up()
+        said = service.said()
+        # A decision without its commands is none, so the state ends before it.
+        assert f"The last good record is {number - 1}." in said
+        assert "The state goes on from record" in said
+        assert "'later' of " in said
+        assert "Lost, to be submitted again" not in said
+        with service.client() as client:
+            queue = {row.id: row.state for row in client.queue()}
+            assert queue.keys() >= set(apps), said
+            for app in apps:
+                client.cancel(app)
+        assert service.down() == 0, service.said()
+    assert audit(journal).records > 0
