@@ -17,8 +17,8 @@ SIZE = 16
 """Bytes of a digest."""
 BEGIN = bytes(SIZE)
 """What the first record follows."""
-SEALED = ("meta", "apps", "attempts", "profiles", "nodes", "checkpoints")
-"""Tables whose rows have seals."""
+CHAINED, SEALS = "records", "seals"
+"""The tables whose rows have no seal; all others' have one."""
 
 Row = tuple[int, float, str, bytes, bytes | None]
 """Number, time, kind, line and digest of a record."""
@@ -67,11 +67,17 @@ def seal(*values: object) -> bytes:
     return hashed.digest()
 
 
+def sealed(db: sqlite3.Connection) -> list[str]:
+    """Names of the tables whose rows have seals."""
+    names = [str(name) for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
+    return [name for name in names if name not in (CHAINED, SEALS) and not name.startswith("sqlite_")]
+
+
 def keep_seals(db: sqlite3.Connection) -> None:
     """Let the connection seal every row that it writes."""
     db.create_function("themis_seal", -1, seal, deterministic=True)
-    for table in SEALED:
-        key, columns = _columns(db, table)
+    for table in sealed(db):
+        key, columns = columns_of(db, table)
         new = ", ".join(f"NEW.{column}" for column in columns)
         name, old_key = f"'{table}'", " || ' ' || ".join(f"OLD.{column}" for column in key)
         new_key = old_key.replace("OLD.", "NEW.")
@@ -85,14 +91,14 @@ def keep_seals(db: sqlite3.Connection) -> None:
 def seal_all(db: sqlite3.Connection) -> None:
     """Seal every row as it is."""
     db.execute("DELETE FROM seals")
-    for table in SEALED:
+    for table in sealed(db):
         found = [(table, key, seal(*row)) for key, row in rows_of(db, table)]
         db.executemany("INSERT INTO seals VALUES (?, ?, ?)", found)
 
 
 def rows_of(db: sqlite3.Connection, table: str) -> list[tuple[str, Sequence[object]]]:
     """(key, values) of every row of a sealed table."""
-    key, columns = _columns(db, table)
+    key, columns = columns_of(db, table)
     at = [columns.index(column) for column in key]
     rows = db.execute(f"SELECT {', '.join(columns)} FROM {table}").fetchall()
     return [(" ".join(str(row[i]) for i in at), row) for row in rows]
@@ -101,7 +107,7 @@ def rows_of(db: sqlite3.Connection, table: str) -> list[tuple[str, Sequence[obje
 def broken_seals(db: sqlite3.Connection) -> list[tuple[str, str, str]]:
     """(table, key, what is wrong: changed, missing or strange) of each row that is not what was written."""
     out = []
-    for table in SEALED:
+    for table in sealed(db):
         seals = dict(db.execute("SELECT key, digest FROM seals WHERE name = ?", (table,)).fetchall())
         for key, row in rows_of(db, table):
             known = seals.pop(key, None)
@@ -120,7 +126,7 @@ def chain_all(db: sqlite3.Connection) -> None:
     db.executemany("UPDATE records SET digest = ? WHERE number = ?", out)
 
 
-def _columns(db: sqlite3.Connection, table: str) -> tuple[list[str], list[str]]:
+def columns_of(db: sqlite3.Connection, table: str) -> tuple[list[str], list[str]]:
     """Names of the key's columns and of all."""
     info = db.execute(f"PRAGMA table_info({table})").fetchall()
     keys = sorted((row[5], row[1]) for row in info if row[5])

@@ -17,6 +17,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import orjson
 
@@ -54,12 +55,12 @@ class Salvage:
 
     Attributes
     ----------
-    records : with whether each is as it was written. ``tables`` : good rows of the others. ``bad`` : (table, key, what) of rows
-        that are not. ``known`` : number of the last record that was written, by whatever says so.
+    records : with whether each is as it was written. ``tables`` : good rows of the others, by column.
+    bad : (table, key, what) of rows that are not. ``known`` : number of the last record that was written, by whatever says so.
     """
 
     records: list[tuple[chain.Row, bool]] = field(default_factory=list)
-    tables: dict[str, list[Sequence[object]]] = field(default_factory=dict)
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     bad: list[tuple[str, str, str]] = field(default_factory=list)
     known: int = 0
 
@@ -152,7 +153,7 @@ def salvage(path: Path) -> Salvage:
             rows = _rows(db, "records", "number", "number, t, kind, line, digest")
             out.records = list(chain.linked(rows))  # type: ignore[arg-type]
             seals = {(str(a), str(b)): c for a, b, c in _rows(db, "seals", "name, key", "name, key, digest")}
-            for table in chain.SEALED:
+            for table in chain.sealed(db):
                 _salvage_table(db, table, seals, out)
         except (sqlite3.DatabaseError, TypeError, ValueError, AttributeError) as error:
             if not out.records:
@@ -161,23 +162,23 @@ def salvage(path: Path) -> Salvage:
                     "begin with a new one."
                 ) from None
     trace = integrity.read_trace(path)
-    head = next((integrity.read_spelled(str(row[1])) for row in out.tables.get("meta", ()) if row[0] == "head"), None)
+    head = next(
+        (integrity.read_spelled(str(row["value"])) for row in out.tables.get("meta", ()) if row["name"] == "head"), None
+    )
     numbers = [row[0] for row, _ in out.records] + [known[0] for known in (trace, head) if known]
     out.known = max(numbers, default=0)
     return out
 
 
 def _salvage_table(db: sqlite3.Connection, table: str, seals: dict[tuple[str, str], object], out: Salvage) -> None:
-    info = db.execute(f"PRAGMA table_info({table})").fetchall()
-    columns = [row[1] for row in info]
-    keys = [name for _, name in sorted((row[5], row[1]) for row in info if row[5])]
+    keys, columns = chain.columns_of(db, table)
     good = out.tables.setdefault(table, [])
     expected = {key for name, key in seals if name == table}
     for row in _rows(db, table, ", ".join(keys), ", ".join(columns)):
         key = " ".join(str(row[columns.index(name)]) for name in keys)
         expected.discard(key)
         if seals.get((table, key)) == chain.seal(*row):
-            good.append(row)
+            good.append(dict(zip(columns, row)))
         else:
             out.bad.append((table, key, "changed"))
     out.bad += [(table, key, "missing") for key in sorted(expected)]
@@ -205,7 +206,7 @@ def _rows(db: sqlite3.Connection, table: str, order: str, columns: str) -> list[
 def _rebuild(found: Salvage, old: Path, draft: Path, book: ProfileBook) -> list[str]:
     """Make the new journal; returns what there is to say."""
     whole = {row[0]: row for row, good in found.records if good}
-    snapshots: dict[int, Sequence[object]] = {int(str(row[0])): row for row in found.tables.get("checkpoints", ())}
+    snapshots = [int(row["number"]) for row in found.tables.get("checkpoints", ())]
     bases = sorted(((_reach(base, whole), -base) for base in (0, *snapshots)), reverse=True)
     for end, negative in bases:
         base = -negative
@@ -252,11 +253,11 @@ def _write(found: Salvage, draft: Path, whole: dict[int, chain.Row], base: int, 
     if not rows or rows[0][2] != "Header":
         return False
     with closing(Journal(draft)) as journal, journal.turn():
-        for name, value in found.tables.get("meta", ()):
-            if name not in ("schema", "head"):
-                journal.set_meta(str(name), str(value))
+        for row in found.tables.get("meta", ()):
+            if row["name"] not in ("schema", "head"):
+                journal.set_meta(row["name"], row["value"])
         if journal.meta("epoch") is None:
-            journal.set_meta("epoch", repr(old.stat().st_mtime - max(row[1] for row, _ in found.records)))
+            journal.set_meta("epoch", repr(old.stat().st_mtime - max(record[1] for record, _ in found.records)))
         digest = chain.BEGIN
         for number, moment, kind, line, _ in rows:
             link = chain.link(digest, number, moment, kind, line)
@@ -264,10 +265,12 @@ def _write(found: Salvage, draft: Path, whole: dict[int, chain.Row], base: int, 
             digest = stored[: chain.SIZE]
             journal.write("INSERT INTO records VALUES (?, ?, ?, ?, ?)", (number, moment, kind, line, stored))
         journal.head = end, digest
-        for table in ("apps", "attempts", "profiles", "nodes", "checkpoints"):
-            for row in found.tables.get(table, ()):
-                if table != "checkpoints" or row[0] == base:
-                    journal.write(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+        for table in chain.sealed(journal.db):
+            for values in found.tables.get(table, ()):
+                if table != "meta" and (table != "checkpoints" or values["number"] == base):
+                    names = ", ".join(values)
+                    marks = ", ".join("?" * len(values))
+                    journal.write(f"INSERT INTO {table} ({names}) VALUES ({marks})", list(values.values()))
     return True
 
 
@@ -315,7 +318,9 @@ def _go_on(found: Salvage, engine: Engine, old: Path, base: int, end: int, tail:
         "attempts": "of how attempts ended (retries and run times count without them)", "nodes": "of drained machines",
         "profiles": "of speeds that came with submissions", "meta": "of the journal's own settings",
     }  # fmt: skip
-    out += [f"Lost: {counted(count, 'row')} {names[table]}." for table, count in sorted(others.items())]
+    out += [
+        f"Lost: {counted(count, 'row')} {names.get(table, f'of {table}')}." for table, count in sorted(others.items())
+    ]
     active = int(state.apps.active[: state.apps.size].sum())
     out.append(
         f"Kept: {counted(state.apps.size, 'app')}, {active} of them queued or running; users, tokens and checkpoints are files of "
