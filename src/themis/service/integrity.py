@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import sqlite3
 from contextlib import suppress
+from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 
+import numpy as np
+
+from themis import __version__
 from themis.errors import InputError
 from themis.service import chain
 
@@ -74,6 +79,13 @@ def _check_end(db: sqlite3.Connection, path: Path, last: int) -> None:
             raise Damaged(
                 path, f"record {number} is not the one that this home wrote; the file is another home's or a copy", last
             )
+
+
+@cache
+def arithmetic() -> str:
+    """What the last digit of a float may depend on: version, libraries and the processor's kind."""
+    simd = np.show_config(mode="dicts").get("SIMD Extensions", {}).get("found", [])
+    return f"Themis {__version__}, numpy {np.__version__}, {platform.machine()} {' '.join(simd)}, {'-'.join(platform.libc_ver())}"
 
 
 # ---- the trace ------------------------------------------------------------------------------------------------------
