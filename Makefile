@@ -48,9 +48,13 @@ bench: $(VENV)/.bench ## Measurements, as ratios against references in the same 
 
 KILLS ?= 200
 RAY_KILLS ?= $(KILLS)
-soak: $(VENV)/.torch ## Kill arbiter, agents and jobs at KILLS=200 random moments, fail 10,000 simulated machines (an hour)
+HOME_KILLS ?= 300
+HOME_APPS ?= 2000
+soak: $(VENV)/.torch ## Kill arbiter, agents, jobs at KILLS=200 moments, one home 300 times, damage 200 journals, fail 10,000 machines (hours)
 	THEMIS_SIMULATED_FAULTS=10000 $(PYTEST) tests/sim/test_simulated_faults.py
 	THEMIS_FAULT_TRIALS=$(KILLS) THEMIS_RAY_FAULT_TRIALS=$(RAY_KILLS) $(PYTEST) tests/service/test_faults.py
+	THEMIS_FOLDS=20 THEMIS_DAMAGES=200 $(PYTEST) tests/service/test_fold.py tests/service/test_damage.py
+	THEMIS_HOME_KILLS=$(HOME_KILLS) THEMIS_HOME_APPS=$(HOME_APPS) $(PYTEST) -k acknowledged tests/service/test_one_home.py
 
 proto: $(VENV)/.dev ## Compile the API's description anew
 	cd src && ../$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. themis/client/themis.proto

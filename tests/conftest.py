@@ -47,6 +47,20 @@ def ray_nodes(ray_session: RayCluster) -> RayCluster:
     return ray_session
 
 
+@pytest.fixture(autouse=True)
+def _journals_fold(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every journal that a test leaves in its folder is folded whole and compared; ``unfoldable`` : it damages one on purpose."""
+    if "tmp_path" not in request.fixturenames or request.node.get_closest_marker("unfoldable"):
+        yield
+        return
+    # Asked for here, so that whatever runs in the folder has ended when this goes on.
+    folder: Path = request.getfixturevalue("tmp_path")
+    yield
+    from audit import audit_below
+
+    audit_below(folder)
+
+
 class Telling:
     """What failed is told when it fails: of a run that is cut off nobody sees the summary."""
 

@@ -464,6 +464,7 @@ def test_real_gpus_are_found_through_nvml(monkeypatch: pytest.MonkeyPatch) -> No
         find_hosts(Config(gpu_names={"H20": "H100"}))
 
 
+@pytest.mark.unfoldable
 def test_the_doctor_finds_what_is_wrong(tmp_path: Path) -> None:
     states = {check["check"]: check["state"] for check in examine(tmp_path / "none")}
     assert "wrong" not in states.values()

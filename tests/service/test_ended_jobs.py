@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from fake import World, request, world
 
+from audit import as_written
 from themis.model.events import JobEnded
 from themis.model.log import read_log
 from themis.report.metrics import Fold
@@ -42,6 +43,7 @@ def as_before(journal: Path) -> None:
             else:
                 j.db.execute("UPDATE records SET line = ? WHERE number = ?", (json.dumps(record).encode(), number))
         j.db.execute("DELETE FROM checkpoints")
+    as_written(j)
     j.close()
 
 

@@ -112,14 +112,14 @@ def replay_home(home: Path, book: ProfileBook | None) -> Replayed:
     """Replay an arbiter's journal, with the speeds that came with its submissions."""
     from themis.cli.rows import journal_of
     from themis.client import themis_pb2 as pb
-    from themis.model.events import Wake
     from themis.service.speeds import read_profile
     from themis.sim.replay import replay_records
 
     with closing(journal_of(home)) as journal:
         said = [read_profile(name, pb.Profile.FromString(message)) for name, message in journal.profiles()]
-        records = ((time, record) for time, record in journal.records() if not isinstance(record, Wake))
-        return replay_records(records, name=str(home), book=book, said=said)
+        return replay_records(
+            journal.records(), name=str(home), book=book, said=said, wakes=True, exact_after=journal.exact_after()
+        )
 
 
 def explain_home(home: Path, name: str) -> Explanation:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from themis.cli import act, ask, user
+from themis.cli import act, ask, backup, user
 from themis.cli.rows import Home, Output, show_rows
 from themis.console import err, out, say_red
 from themis.errors import InputError, ThemisError, counted
@@ -20,7 +20,7 @@ SERVICE, JOBS, CLUSTER = "The service", "Jobs and sweeps", "Who has what"
 def register(app: typer.Typer) -> None:
     """Add the verbs."""
     panels: Mapping[str, Sequence[Callable[..., None]]] = {
-        SERVICE: (up, doctor, check),
+        SERVICE: (up, doctor, check, backup.backup, backup.restore),
         JOBS: (
             act.submit, ask.queue, ask.show, ask.why, ask.logs, act.wait, act.cancel, act.hold, act.resume, ask.history,
         ),
@@ -56,6 +56,10 @@ def up(
     allow_root: Annotated[bool | None, typer.Option("--allow-root", help="Let jobs run as root.")] = None,
     leave_jobs: Annotated[
         bool, typer.Option("--leave-jobs", help="At the end, leave jobs to the next arbiter.")
+    ] = False,
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", help="Go on from the last good record of a damaged journal; says first what is lost."),
     ] = False,
     home: Home = None,
 ) -> None:
@@ -107,7 +111,10 @@ def up(
         if arbiter.recovered:
             out.print(f"Went on from {arbiter.recovered} records of the journal.")
 
-    serve_until_told(where, found, say, leave_jobs=leave_jobs)
+    serve_until_told(
+        where, found, say, leave_jobs=leave_jobs,
+        repairs=(lambda line: out.print(line, markup=False, soft_wrap=True)) if repair else None,
+    )  # fmt: skip
 
 
 def check(files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Jobs or settings, as YAML.")]) -> None:

@@ -46,6 +46,7 @@ from themis.model.events import (
     JobsOrdered,
     JobStarted,
     JobStopped,
+    JournalRepaired,
     LossReported,
     MachineDraining,
     MachineFailed,
@@ -85,9 +86,14 @@ class Scheduler:
         """Instants for which a ``Wake`` is already on its way."""
 
     def step(self, event: Event, now: Seconds) -> list[Command]:
-        """Take one event in and return what is to be done about it."""
+        """Take one event in and return what is to be done about it.
+
+        An event that no log holds (a policy's request for bids, the bids) changes nothing of the state, not even its clock: a
+        fold of the log does not see it, and the integrals are sums of floats that depend on where they are split.
+        """
         self.out = self.leases.out = []
-        self.state.advance(now)
+        if not _is_unlogged(event):
+            self.state.advance(now)
         self._handle(event)
         if self.settings.validate:
             validate(self.state)
@@ -155,6 +161,8 @@ class Scheduler:
                 self._given_up(event.job, event.cause)
             case QuotaSet():
                 self._set_quota(event)
+            case JournalRepaired():
+                self._repaired(event)
             case MachineJoined():
                 s.add_machine(event.machine)
             case MachineFailed():
@@ -385,6 +393,16 @@ class Scheduler:
         if self.solving is not None:
             self.solving = replace(self.solving, job_order=s.jobs.order[self.solving.job_id])
 
+    def _repaired(self, event: JournalRepaired) -> None:
+        """Nothing is known to run as it is believed to; what does is stopped and waits for another lease."""
+        s = self.state
+        for j in sorted(s.job_gpus):
+            self.leases.revoke(j, "expired", Status.WAITING)
+        for j, attempt in event.attempts:
+            if j < s.jobs.size:
+                s.jobs.attempt[j] = max(int(s.jobs.attempt[j]), attempt)
+        s.plan = None
+
     def _machine_failed(self, machine: int) -> None:
         s = self.state
         for j in s.running_on(machine):
@@ -527,3 +545,8 @@ class Scheduler:
         for gang in gangs:
             if gang.job in there and gang.combo != NONE:
                 self.state.rounds.deal(gang.combo, gang.gpu_type, gang.until - self.state.now)
+
+
+def _is_unlogged(event: Event) -> bool:
+    """Whether an event is a step of a decision that no log holds; ``Wake`` is one that a log lets its readers infer."""
+    return type(event) is BidsCollected or (type(event) is Allocated and isinstance(event.solved.answer, Ask))

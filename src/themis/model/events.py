@@ -7,8 +7,9 @@ folds over it. ``SCHEMA`` grows whenever a record changes its meaning.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, dataclass_transform
 
 from themis.model.cluster import Machine
@@ -141,6 +142,17 @@ class JobGivenUp:
 
     job: int
     cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalRepaired:
+    """The service's journal was damaged here, and ``lost`` records are missing: every lease ends, for others may be held by now.
+
+    ``attempts`` : (job, attempt) that there were by then, by what is left of the rest; the next one of a job is a later one.
+    """
+
+    lost: int
+    attempts: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,7 +301,7 @@ class Wake:
 
 Event: TypeAlias = (
     MachineJoined | MachineFailed | MachineReturned | MachineDraining | AppSubmitted | AppCancelled | AppHeld | AppResumed
-    | JobDelayed | JobGivenUp | QuotaSet
+    | JobDelayed | JobGivenUp | QuotaSet | JournalRepaired
     | JobStarted | JobProgress | JobStopped | JobReached | SpeedMeasured | BatchChanged | LossReported | Allocated
     | BidsCollected | Wake | AgentBid | JobsOrdered | Compacted
 )  # fmt: skip
@@ -421,14 +433,36 @@ Command: TypeAlias = (
 )  # fmt: skip
 
 
-def agrees(logged: Command, drawn: Command | None) -> bool:
-    """Whether a logged command is the one that is drawn now, but for what older logs did not hold yet."""
+TOLERANCE = 1e-9
+"""Relative; how far numbers of one record may be apart in ``agrees`` where it does not compare exactly."""
+
+
+def agrees(logged: Command, drawn: Command | None, *, exactly: bool = True) -> bool:
+    """Whether a logged command is the one that is drawn now, but for what older logs did not hold yet.
+
+    Parameters
+    ----------
+    exactly : False where floats may have been rounded otherwise when the log was written, by another version or on another
+        processor: they agree within ``TOLERANCE`` then. Everything else is compared exactly always.
+    """
     if isinstance(logged, JobEnded) and isinstance(drawn, JobEnded):
         drawn = replace(
             drawn, isolated_s=drawn.isolated_s if logged.isolated_s else 0.0,
             gpu_seconds=None if logged.gpu_seconds is None else drawn.gpu_seconds,
         )  # fmt: skip
-    return logged == drawn
+    if logged == drawn:
+        return True
+    within = 0.0 if exactly else TOLERANCE
+    return type(logged) is type(drawn) and all(
+        _close(getattr(logged, f.name), getattr(drawn, f.name), within) for f in fields(logged)
+    )
+
+
+def _close(a: object, b: object, within: float) -> bool:
+    if isinstance(a, float) and isinstance(b, float):
+        # Not a number is equal to itself here: a record that holds it must not keep its log from being folded.
+        return math.isclose(a, b, rel_tol=within, abs_tol=within / 1000) or (math.isnan(a) and math.isnan(b))
+    return a == b
 
 
 def unsaid(logged: Event | Command, drawn: Command) -> bool:

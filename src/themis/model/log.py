@@ -44,6 +44,7 @@ _FLAT = (
     events.BatchChanged, events.LossReported, events.JobEnded, events.CurveStopped, events.AppCancelled, events.AppFinished,
     events.AppHeld, events.AppResumed, events.JobDelayed, events.JobGivenUp, events.QuotaSet,
     events.MachineFailed, events.MachineReturned, events.MachineDraining, events.AgentBid, events.JobsOrdered, events.Compacted,
+    events.JournalRepaired,
 )  # fmt: skip
 
 
@@ -285,6 +286,9 @@ _DECODERS: Mapping[str, Callable[[Fields], Record]] = MappingProxyType(
         "Grant": _grant,
         "AgentBid": _agent_bid,
         "JobsOrdered": lambda d: events.JobsOrdered(app=d["app"], jobs=tuple(d["jobs"])),
+        "JournalRepaired": lambda d: events.JournalRepaired(
+            lost=d["lost"], attempts=tuple((job, attempt) for job, attempt in d["attempts"])
+        ),
         "QuotaSet": lambda d: events.QuotaSet(**{**d, "users": tuple(d["users"])}),
         "MachineJoined": lambda d: MachineJoined(machine=Machine(**d["machine"])),
         "AppSubmitted": _read_app,

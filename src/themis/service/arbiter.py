@@ -139,6 +139,7 @@ class Arbiter:
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config, self.hosts, self.journal = config, tuple(hosts), journal
+        journal.verify()
         self.fingerprint = book.fingerprint
         """Of the book without what submitters added."""
         self.book = book.with_profiles(read_profile(n, pb.Profile.FromString(m)) for n, m in journal.profiles())
@@ -216,8 +217,8 @@ class Arbiter:
         """
         if self._ended:
             raise Closed("the arbiter is ending; try again when it is back.")
-        if self.journal.stuck:
-            raise Closed(self.journal.stuck)
+        if stuck := self.journal.stuck or self.journal.vanished():
+            raise Closed(stuck)
         reply: Future[T] = Future()
         self.queue.put(_Call(do, cast("Future[Any]", reply), changes))
         try:

@@ -20,6 +20,7 @@ from themis.errors import ThemisError, counted
 from themis.node.agent import trust
 from themis.node.gpus import nvml_gpus
 from themis.service.config import Config
+from themis.service.integrity import check_there, verify
 from themis.service.migrations import SCHEMA
 from themis.service.rights import SHARED, WARNINGS
 from themis.service.settings import load
@@ -111,13 +112,17 @@ def _settings(home: Path) -> tuple[str, str]:
 
 def _journal(home: Path) -> tuple[str, str]:
     path = home / "journal.db"
-    if not path.exists():
+    if check_there(path) and not path.exists():
         return "note", "none yet; `themis up` makes it"
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            db.execute("BEGIN")  # all of it as of one moment, whatever a service writes meanwhile
             found = db.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
             intact = db.execute("PRAGMA quick_check").fetchone()[0]
             count = db.execute("SELECT count(*) FROM records").fetchone()[0]
+            if found is not None and found[0] == str(SCHEMA):
+                # While the service writes, its trace of the last record may be ahead of what was read here.
+                verify(db, path, ends=False)
     except sqlite3.DatabaseError as error:
         return "wrong", f"{path} is no journal of Themis ({error}); move it away, or restore a copy"
     if found is None or not found[0].isdecimal() or not 1 <= int(found[0]) <= SCHEMA:

@@ -13,22 +13,19 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 from themis.core.scheduler import Scheduler
-from themis.errors import InputError
 from themis.model.answers import Ask, Proof
 from themis.model.events import (
     Allocated,
     BidsCollected,
     CollectBids,
     Command,
-    Compacted,
     Event,
     Grant,
-    Header,
     JobReached,
     JobsOrdered,
     JobStarted,
@@ -38,13 +35,11 @@ from themis.model.events import (
     Solve,
     Wake,
     WakeAt,
-    agrees,
-    unsaid,
 )  # fmt: skip
+from themis.model.log import decode
 from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
 from themis.policies.api import Policy, Workbench
-from themis.service import pictures
 from themis.service.agents import Desk
 from themis.service.journal import Journal
 from themis.service.solving import Reply, Solver, Task, decide, fall_back
@@ -97,8 +92,12 @@ class Engine:
 
     def feed(self, event: Event, now: Seconds) -> None:
         """Take an event in; to be followed by ``advance`` to the same instant when all its events are in."""
-        self.journal.append(now, event)
-        self._step(event, now)
+        self._step(self._written(now, event), now)
+
+    def _written(self, now: Seconds, event: Event) -> Event:
+        """Write an event down; returns it as the journal has it, so that live and folded steps are of the same bytes."""
+        line = self.journal.append(now, event)
+        return cast(Event, decode(line)[1]) if line else event
 
     def advance(self, now: Seconds) -> None:
         """Settle every instant up to now that the core asked for."""
@@ -145,7 +144,7 @@ class Engine:
             flight.reply = reply
         else:
             self.flight = None
-            self.journal.append(now, answer)
+            answer = cast(Allocated, self._written(now, answer))
             proof = reply.solved.proof
             self.decided.append(proof)
             if proof.method == "time":
@@ -208,7 +207,7 @@ class Engine:
         self._step(BidsCollected(version=flight.version, bids=merge(flight.reply.bids, said)), now)
 
     def _step(self, event: Event, now: Seconds) -> None:
-        self._note(event)
+        self.note(event)
         for command in self.core.step(event, now):
             self._follow(command, now)
 
@@ -222,13 +221,14 @@ class Engine:
                 self._collect(command.ask, now)
             case _:
                 self.journal.append(now, command)
-                self._remember(command)
+                self.remember(command)
                 self.announce(now, command)
                 self.out.append(command)
 
     # ---- what a restart needs -------------------------------------------------------------------------------------
 
-    def _note(self, event: Event) -> None:
+    def note(self, event: Event) -> None:
+        """Remember what an event says of gangs."""
         match event:
             case JobStarted():
                 self.started.add(event.job)
@@ -237,7 +237,8 @@ class Engine:
             case _:
                 pass
 
-    def _remember(self, command: Command) -> None:
+    def remember(self, command: Command) -> None:
+        """Remember what a command says of gangs."""
         match command:
             case Grant():
                 self.grants[command.job] = command
@@ -249,56 +250,6 @@ class Engine:
                 self.revokes[command.job] = command
             case _:
                 pass
-
-    def fold(self, *, whole: bool = False) -> int:
-        """Rebuild the core from the journal: its events again, its allocations as they were; returns the records folded.
-
-        From the last picture of the state on, if there is one and not ``whole``.
-
-        Raises
-        ------
-        InputError : the core now draws other conclusions than the journal has; another version wrote it.
-        """
-        pending: deque[Command] = deque()
-        picture = None if whole else self.journal.picture()
-        first = 0
-        if picture is not None:
-            first = picture[0]
-            pictures.restore(self, picture[1])
-        count = first
-        for time, record in self.journal.records(first):
-            count += 1
-            if isinstance(record, Compacted):
-                raise InputError(
-                    f"{self.journal.path} lacks {record.records} records and a picture of the state after them."
-                )
-            if isinstance(record, Header):
-                continue
-            if isinstance(record, Command):
-                while pending and unsaid(record, pending[0]):
-                    pending.popleft()
-                if not pending or not agrees(record, pending.popleft()):
-                    raise self._differs(count, record)
-                self._remember(record)
-                continue
-            if pending:
-                raise self._differs(count, pending[0])
-            if isinstance(record, Wake):
-                heapq.heappop(self.wakes)
-            self._note(record)
-            for command in self.core.step(record, time):
-                if isinstance(command, WakeAt):
-                    heapq.heappush(self.wakes, max(command.time, time))
-                elif not isinstance(command, Solve | CollectBids):
-                    pending.append(command)
-        return count
-
-    def _differs(self, number: int, command: Command) -> InputError:
-        return InputError(
-            f"{self.journal.path}, record {number}: a {type(command).__name__} does not follow from the records before it; "
-            "the journal was written by another version of Themis, or with other profiles. Use that version, or begin "
-            "with a new home."
-        )
 
     def held(self) -> Sequence[tuple[Grant, float, bool]]:
         """Gangs that may be on GPUs: grant, steps with which they began, whether they are known to train."""

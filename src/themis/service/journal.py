@@ -7,6 +7,7 @@
     profiles   speeds that came with a submission
     nodes      machines that were drained
     checkpoints  the core's whole state after a record: a start folds only what came later
+    seals      a checksum of every row but the records', which have a chain of them (``service.chain``)
 
 Everything that one turn of the arbiter changes is one transaction, on disk before any command goes out. One connection,
 used by the arbiter's thread alone; readers of other threads open their own with ``read_records``.
@@ -17,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -25,18 +26,15 @@ from typing import Any
 
 from themis.errors import InputError
 from themis.executors.program import UNABLE, AttemptEnded, Ending, Program
-from themis.model.answers import Proof
-from themis.model.events import AgentBid, Allocated, Command, Compacted, Event, Header, Wake
-from themis.model.log import decode, encode, is_record
 from themis.model.units import Seconds
+from themis.service import chain, integrity
 from themis.service.migrations import SCHEMA, migrate, statements
-from themis.service.turns import NO_ROOM, NoRoom, Turns
-
-Record = Header | Event | Command
+from themis.service.records import Records
+from themis.service.turns import NO_ROOM, NoRoom
 
 _TABLES = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE records (number INTEGER PRIMARY KEY, t REAL NOT NULL, kind TEXT NOT NULL, line BLOB NOT NULL);
+CREATE TABLE records (number INTEGER PRIMARY KEY, t REAL NOT NULL, kind TEXT NOT NULL, line BLOB NOT NULL, digest BLOB);
 CREATE TABLE apps (
     app INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, user TEXT NOT NULL, key TEXT UNIQUE, submitted REAL NOT NULL,
     retries INTEGER NOT NULL, programs TEXT NOT NULL, reason TEXT NOT NULL DEFAULT '', outcome TEXT, ended REAL, rho REAL,
@@ -50,6 +48,7 @@ CREATE TABLE attempts (
 CREATE TABLE profiles (name TEXT PRIMARY KEY, message BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE nodes (name TEXT PRIMARY KEY, drained INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE checkpoints (number INTEGER PRIMARY KEY, t REAL NOT NULL, state BLOB NOT NULL);
+CREATE TABLE seals (name TEXT NOT NULL, key TEXT NOT NULL, digest BLOB NOT NULL, PRIMARY KEY (name, key)) WITHOUT ROWID;
 CREATE INDEX open_apps ON apps (app) WHERE ended IS NULL;
 CREATE INDEX apps_of_user ON apps (user, submitted);
 """
@@ -91,7 +90,7 @@ class Entry:
     options: Options = Options()
 
 
-class Journal(Turns):
+class Journal(Records):
     """The journal of one arbiter; the caller sees to it that there is only one."""
 
     def __init__(self, path: Path) -> None:
@@ -102,7 +101,7 @@ class Journal(Turns):
         InputError : no SQLite file, or one of a later version; those of older ones are migrated.
         NoRoom : the disk is full.
         """
-        fresh = not path.exists()
+        fresh = integrity.check_there(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         # Programs hold their submitters' environments: nobody else may read them, from the first byte on.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -112,11 +111,17 @@ class Journal(Turns):
             self.db.execute("PRAGMA synchronous = FULL")
             if fresh or not self._tables():
                 self._make()
-            migrate(self.db, path, self.meta("schema"))
+            else:
+                migrate(self.db, path, self.meta("schema"))
+                chain.keep_seals(self.db)
+            self.head = self._head = self._last_link()
         except sqlite3.DatabaseError as error:
             if error.sqlite_errorcode in NO_ROOM:
                 raise NoRoom(f"{path} cannot be written ({error}); make room on its disk.") from None
-            raise InputError(f"{path} is no journal of Themis ({error}); move it away, or restore a copy.") from None
+            raise InputError(
+                f"{path} is no journal of Themis, or is damaged ({error}). `themis up --repair` keeps what can be read of it; or "
+                "restore a backup with `themis restore`."
+            ) from None
 
     def _tables(self) -> int:
         return int(self.db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
@@ -125,109 +130,8 @@ class Journal(Turns):
         with self.turn():
             for statement in statements(_TABLES):
                 self.write(statement)
+            chain.keep_seals(self.db)
             self.write("INSERT INTO meta VALUES ('schema', ?)", (str(SCHEMA),))
-
-    # ---- meta and records -----------------------------------------------------------------------------------------
-
-    def meta(self, name: str) -> str | None:
-        """A value that belongs to the whole journal."""
-        row = self.db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
-        return str(row[0]) if row else None
-
-    def set_meta(self, name: str, value: str) -> None:
-        """Write it."""
-        self.write("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
-
-    def append(self, time: Seconds, record: Record) -> None:
-        """A record of the log, or a ``Wake``; machinery is passed over."""
-        if isinstance(record, Wake):
-            self._append(time, "Wake", b"")
-        elif is_record(record):
-            self._append(time, type(record).__name__, encode(time, record))
-
-    def _append(self, time: Seconds, kind: str, line: bytes) -> None:
-        self.write("INSERT INTO records (t, kind, line) VALUES (?, ?, ?)", (time, kind, line))
-
-    def records(self, after: int = 0) -> Iterator[tuple[Seconds, Record]]:
-        """Every record after a number in order, ``Wake`` included.
-
-        Raises
-        ------
-        InputError : a record that this version cannot read.
-        """
-        rows = self.db.execute("SELECT number, t, kind, line FROM records WHERE number > ? ORDER BY number", (after,))
-        for number, time, kind, line in rows:
-            try:
-                yield time, Wake() if kind == "Wake" else decode(line)[1]
-            except InputError as error:
-                raise InputError(f"{self.path}, record {number}: {error}") from None
-
-    def last(self) -> tuple[int, Seconds]:
-        """Number and time of the last record; zeros where there is none."""
-        row = self.db.execute("SELECT number, t FROM records ORDER BY number DESC LIMIT 1").fetchone()
-        return (int(row[0]), float(row[1])) if row else (0, 0.0)
-
-    def last_proof(self) -> Proof | None:
-        """What the last decision said for itself."""
-        row = self.db.execute(
-            "SELECT line FROM records WHERE kind = 'Allocated' ORDER BY number DESC LIMIT 1"
-        ).fetchone()
-        record = decode(row[0])[1] if row else None
-        return record.solved.proof if isinstance(record, Allocated) else None
-
-    def last_said(self, app: int) -> str:
-        """What an app's own agent did in the last decision, as ``AgentBid`` has it; empty if it has none."""
-        rows = self.db.execute(
-            "SELECT kind, line FROM records WHERE kind IN ('Allocated', 'AgentBid') ORDER BY number DESC LIMIT 600"
-        )
-        decisions = 0
-        for kind, line in rows:
-            decisions += kind == "Allocated"
-            if decisions > 1:
-                break
-            record = decode(line)[1] if kind == "AgentBid" else None
-            if isinstance(record, AgentBid) and record.app == app and record.said != "rho":
-                return record.said
-        return ""
-
-    # ---- pictures of the whole state ------------------------------------------------------------------------------
-
-    def add_picture(self, number: int, time: Seconds, state: bytes) -> None:
-        """The state after a record; of older pictures only the last is kept."""
-        self.write("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", (number, time, state))
-        self.write(
-            "DELETE FROM checkpoints WHERE number NOT IN (SELECT number FROM checkpoints ORDER BY number DESC LIMIT 2)"
-        )
-
-    def pictured(self) -> int:
-        """Number of the record that the last picture was taken after; 0 if there is none."""
-        return int(self.db.execute("SELECT coalesce(max(number), 0) FROM checkpoints").fetchone()[0])
-
-    def picture(self) -> tuple[int, bytes] | None:
-        """The last picture and its record's number."""
-        row = self.db.execute("SELECT number, state FROM checkpoints ORDER BY number DESC LIMIT 1").fetchone()
-        return (int(row[0]), bytes(row[1])) if row else None
-
-    def compact(self, before: Seconds) -> int:
-        """Drop records from before a time that the older picture covers; returns how many.
-
-        What says which machines, apps and jobs there are stays, and how apps ended. A ``Compacted`` stands where others were.
-        """
-        row = self.db.execute("SELECT number FROM checkpoints ORDER BY number DESC LIMIT 1 OFFSET 1").fetchone()
-        gone = "number <= ? AND t < ? AND kind NOT IN ('Header', 'MachineJoined', 'AppSubmitted', 'AppFinished')"
-        given = (int(row[0]) if row else 0, before)
-        count, last, time, already = self.db.execute(
-            f"SELECT count(*), max(number), max(t), coalesce(max(kind = 'Compacted'), 0) FROM records WHERE {gone}",
-            given,
-        ).fetchone()
-        if count <= already:
-            return 0
-        earlier = self.db.execute("SELECT line FROM records WHERE kind = 'Compacted'").fetchall()
-        total = count - already + sum(json.loads(line)["records"] for (line,) in earlier)
-        self.write(f"DELETE FROM records WHERE {gone}", given)
-        line = encode(time, Compacted(records=total))
-        self.write("INSERT INTO records VALUES (?, ?, 'Compacted', ?)", (last, time, line))
-        return int(count - already)
 
     # ---- apps -----------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import sqlite3
 from pathlib import Path
 
 from themis.errors import InputError
+from themis.service import chain
 
 STEPS: tuple[str, ...] = (
     # 1 -> 2: pictures of the whole state, so that a start need not fold the journal from its beginning.
@@ -25,11 +26,20 @@ STEPS: tuple[str, ...] = (
     CREATE INDEX open_apps ON apps (app) WHERE ended IS NULL;
     CREATE INDEX apps_of_user ON apps (user, submitted);
     """,
+    # 4 -> 5: digests over records and rows; those of what is there already are made after the steps.
+    """
+    ALTER TABLE records ADD COLUMN digest BLOB;
+    CREATE TABLE seals (name TEXT NOT NULL, key TEXT NOT NULL, digest BLOB NOT NULL, PRIMARY KEY (name, key)) WITHOUT ROWID;
+    """,
 )
 """``STEPS[v - 1]`` brings the tables from schema v to v + 1."""
 
 SCHEMA = len(STEPS) + 1
 """Of the tables; that of the records is ``themis.model.events.SCHEMA``."""
+
+
+CHAINED = 5
+"""The first schema with digests."""
 
 
 def migrate(db: sqlite3.Connection, path: Path, found: str | None) -> None:
@@ -45,12 +55,21 @@ def migrate(db: sqlite3.Connection, path: Path, found: str | None) -> None:
         )
     if int(found) == SCHEMA:
         return
+    if int(found) >= CHAINED and (broken := chain.broken_seals(db)):
+        raise InputError(
+            f"{path} is damaged: row {broken[0][1]} of {broken[0][0]} is {broken[0][2]}. Repair it with the version that "
+            "wrote it, or restore a backup, and upgrade then."
+        )
     db.execute("BEGIN IMMEDIATE")
     try:
         for step in STEPS[int(found) - 1 :]:
             for statement in statements(step):
                 db.execute(statement)
         db.execute("UPDATE meta SET value = ? WHERE name = 'schema'", (str(SCHEMA),))
+        if int(found) < CHAINED:
+            chain.chain_all(db)
+        # Of the rows as they are now: a step may have given them columns.
+        chain.seal_all(db)
     except BaseException:
         db.execute("ROLLBACK")
         raise

@@ -12,12 +12,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from themis import __version__
+from themis.client import themis_pb2 as pb
+from themis.core.scheduler import Scheduler
 from themis.errors import InputError
 from themis.model.events import SCHEMA, Header, MachineJoined
-from themis.policies.api import params
+from themis.model.settings import Settings
+from themis.policies.api import forecaster_of, make_policy, params
+from themis.service.engine import Engine
+from themis.service.folding import fold
+from themis.service.speeds import read_profile
 
 if TYPE_CHECKING:
     from themis.model.units import Seconds
+    from themis.profiles.speed import ProfileBook
     from themis.service.arbiter import Arbiter
     from themis.service.config import Config
     from themis.service.journal import Journal
@@ -35,10 +42,27 @@ def begin(arbiter: Arbiter, wall: float) -> None:
     )  # fmt: skip
     with journal.turn():
         journal.set_meta("epoch", repr(wall))
+        journal.compare_exactly()
         journal.append(0.0, header)
         for host in arbiter.hosts:
             engine.feed(MachineJoined(machine=host.machine), 0.0)
         engine.advance(0.0)
+
+
+def engine_over(journal: Journal, book: ProfileBook) -> Engine:
+    """A fresh engine for a journal, by its header; ``book`` : what the service is started with.
+
+    Raises
+    ------
+    InputError : the journal does not begin with a header.
+    """
+    _, header = next(journal.records(), (0.0, None))
+    if not isinstance(header, Header):
+        raise InputError(f"{journal.path} does not begin with a Header.")
+    book = book.with_profiles(read_profile(name, pb.Profile.FromString(m)) for name, m in journal.profiles())
+    policy = make_policy(header.policy)
+    settings = Settings(**{"gather_s": 0.0, **header.settings}, seed=header.seed)
+    return Engine(journal, Scheduler(book, settings, policy.pace, policy.needs, forecaster_of(policy)), policy)
 
 
 def gather_of(journal: Journal, config: Config) -> Seconds:
@@ -72,7 +96,9 @@ def recall(arbiter: Arbiter) -> int:
     if header.profiles != arbiter.fingerprint:
         raise _begun_with(arbiter, "the models' profiles", header.profiles, arbiter.fingerprint)
     records.close()  # type: ignore[attr-defined]
-    count = arbiter.engine.fold()
+    count = fold(arbiter.engine)
+    with journal.turn():
+        journal.compare_exactly()
     machines, mine = arbiter.state.machines, [host.machine for host in arbiter.hosts]
     # The nodes of an engine come and go; those that are there introduce themselves.
     if machines != mine and arbiter.config.engine == "local":

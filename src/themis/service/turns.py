@@ -8,6 +8,7 @@ for machines' leases are renewed by another thread. Killed while it waits, the a
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -34,11 +35,25 @@ class NoRoom(ThemisError):
     """Nothing can be written down."""
 
 
+class Vanished(ThemisError):
+    """The file that is written is not where its readers look."""
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 class Turns:
     """A connection to SQLite whose changes belong to turns."""
 
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
         self.path, self.db = path, db
+        self._files = {path: file} if (file := _file_at(path)) is not None else {}
+        """Device and number of the files that are open."""
         self.stuck = ""
         """Why nothing can be written down at this moment; for any thread to read."""
         self.patient: Callable[[], bool] = lambda: False
@@ -58,12 +73,46 @@ class Turns:
         self.db.execute("BEGIN")
         try:
             yield
-            self._try(lambda: self.db.execute("COMMIT"), commit=True)
+            self._ending()
+            self._try(self._commit, commit=True)
         except BaseException:
             self._roll_back()
+            self._undone()
             raise
         finally:
             self._written = None
+        self._watch_log()
+        self._kept()
+
+    def _ending(self) -> None:
+        """All of the turn was written but for what is written last."""
+
+    def _undone(self) -> None:
+        """The turn was taken back."""
+
+    def _kept(self) -> None:
+        """The turn is on disk."""
+
+    def vanished(self) -> str:
+        """Why what is written would go to a file that nobody finds any more; empty while it is where it was. For any thread."""
+        for path, file in tuple(self._files.items()):
+            if _file_at(path) != file:
+                return (
+                    f"{path} is not where it was: it was moved, replaced or removed while the service runs. Nothing is decided or "
+                    "taken in until it is back; jobs run on. Put it back, or stop the service and restore a backup."
+                )
+        return ""
+
+    def _watch_log(self) -> None:
+        """The write-ahead log is there from the first turn on, for as long as the journal is open."""
+        log_path = Path(f"{self.path}-wal")
+        if log_path not in self._files and (file := _file_at(log_path)) is not None:
+            self._files[log_path] = file
+
+    def _commit(self) -> None:
+        if vanished := self.vanished():
+            raise Vanished(vanished)
+        self.db.execute("COMMIT")
 
     def write(self, sql: str, given: Sequence[object] = ()) -> None:
         """Carry out a statement that changes something."""
@@ -93,11 +142,12 @@ class Turns:
             try:
                 do()
                 break
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode not in NO_ROOM:
+            except (Vanished, sqlite3.OperationalError) as error:
+                gone = self.vanished()
+                if not gone and isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode not in NO_ROOM:
                     raise
                 self._roll_back()
-                self.stuck = (
+                self.stuck = gone or (
                     f"{self.path} cannot be written ({error}): nothing is decided or taken in until there is room; "
                     "jobs run on."
                 )
@@ -116,7 +166,7 @@ class Turns:
 
     def _again_whole(self) -> None:
         self._again()
-        self.db.execute("COMMIT")
+        self._commit()
 
     def _again(self) -> None:
         """The turn so far, from its beginning."""

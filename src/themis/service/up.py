@@ -33,8 +33,10 @@ from themis.service.api import Api
 from themis.service.arbiter import Arbiter, Heard, LiveExecutor, believed_pace
 from themis.service.config import Config
 from themis.service.http import serve_http
+from themis.service.integrity import check_there
 from themis.service.journal import Journal
 from themis.service.machines import find_hosts
+from themis.service.repair import repair
 from themis.service.server import is_loopback, serve
 
 log = logging.getLogger("themis.service")
@@ -84,6 +86,7 @@ def running(home: Path, config: Config) -> Iterator[Service]:
 def start(home: Path, config: Config) -> Service:
     """Start a service in a home that is locked already."""
     _let_pass(home, config)
+    check_there(home / "journal.db")
     access = Access(home, make_token(home), user_name())
     log.warning("%s", rights.explained(config, len(access.accounts())))
     hosts = find_hosts(config) if config.engine == "local" else ()
@@ -190,10 +193,18 @@ def _say_farewell(service: Service, *, leave_jobs: bool) -> None:
     log.info("%s", farewell(grace_s, jobs, leave_jobs=leave_jobs))
 
 
-def serve_until_told(home: Path, config: Config, say: Callable[[Service], None], *, leave_jobs: bool = False) -> None:
-    """Run until SIGTERM or SIGINT, or until the arbiter breaks; then its error is raised."""
+def serve_until_told(
+    home: Path, config: Config, say: Callable[[Service], None], *, leave_jobs: bool = False,
+    repairs: Callable[[str], None] | None = None,
+) -> None:  # fmt: skip
+    """Run until SIGTERM or SIGINT, or until the arbiter breaks; then its error is raised.
+
+    ``repairs`` : repair a damaged journal first, and say with it what is lost.
+    """
     told = threading.Event()
     with _only_one(home):
+        if repairs is not None:
+            repair(home / "journal.db", load_book(config.profiles, home / "profiles"), repairs)
         service = start(home, config)
         before = {number: signal.signal(number, lambda *_: told.set()) for number in (signal.SIGTERM, signal.SIGINT)}
         try:

@@ -2,12 +2,14 @@
 
 Allocations are applied as logged, never solved again. What the log leaves out is the machinery: ``Wake`` comes from
 the core's own ``WakeAt`` commands. One is due before the next record when that record is later than it, or at its
-time and something that only it can have caused: a command, or the answer to a ``Solve``.
+time and something that only it can have caused: a command, or the answer to a ``Solve``. A service's journal has its wakes
+too, and is replayed by these; of a log that a service exported without them, numbers agree within ``events.TOLERANCE``.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -83,8 +85,16 @@ def replay_records(
     name: str = "log",
     book: ProfileBook | None = None,
     said: Sequence[Profile] = (),
+    wakes: bool = False,
+    exact_after: int = 0,
 ) -> Replayed:
-    """Replay records in order; the first is the header. ``said`` : speeds that came with submissions, which no log holds."""
+    """Replay records in order; the first is the header.
+
+    Parameters
+    ----------
+    said : speeds that came with submissions, which no log holds. ``wakes`` : the records hold every ``Wake``.
+    exact_after : records up to this one, counted from 1, may differ in the last digits of their numbers.
+    """
     rest = iter(records)
     _, header = next(rest, (0.0, None))
     if not isinstance(header, Header):
@@ -101,7 +111,7 @@ def replay_records(
             "Runs with estimated speeds can be replayed from Python alone."
         )
     try:
-        return _Replay(header, book.with_profiles(said)).run(rest)
+        return _Replay(header, book.with_profiles(said), wakes, exact_after).run(rest)
     except UnknownName as error:  # the book is the run's own, so the name came with a submission
         raise InputError(
             f"{name}: {error} A log lacks the speeds that submissions brought along; replay the service's home in its place."
@@ -109,13 +119,17 @@ def replay_records(
 
 
 class _Replay:
-    def __init__(self, header: Header, book: ProfileBook) -> None:
+    def __init__(self, header: Header, book: ProfileBook, told: bool = False, exact_after: int = 0) -> None:
         policy = make_policy(header.policy.partition(":")[0], header.params)
         self.header = header
         self.core = Scheduler(
             book, Settings(**header.settings, seed=header.seed), policy.pace, policy.needs, forecaster_of(policy)
         )
         self.wakes: list[Seconds] = []
+        self.told = told
+        """Whether the records hold every ``Wake``."""
+        # A service that was restarted delivered late what was due meanwhile; where its wakes are not told, only when is unknown.
+        self.exact_after = exact_after if told or header.simulated else math.inf
         self.now: Seconds = 0.0
         self.pending: deque[Command] = deque()
         """Commands of the core that the log must show next."""
@@ -142,15 +156,22 @@ class _Replay:
     def _command(self, time: Seconds, record: Command) -> Difference | None:
         """A logged command must be the core's next one; if the core has none ready, a wake caused it."""
         self.counts["commands"] += 1
-        while not self.pending and self.wakes and self.wakes[0] <= time:
+        while not self.pending and self.wakes and self.wakes[0] <= time and not self.told:
             self._wake()
         while self.pending and unsaid(record, self.pending[0]):
             self.pending.popleft()
         replayed = self.pending.popleft() if self.pending else None
-        return None if agrees(record, replayed) and self.now == time else self._difference(time, record, replayed)
+        same = agrees(record, replayed, exactly=self.counts["records"] > self.exact_after)
+        return None if same and self.now == time else self._difference(time, record, replayed)
 
     def _event(self, time: Seconds, event: Event) -> Difference | None:
         """An event goes in when the core has nothing left to say; an answer waits until the core has asked."""
+        if isinstance(event, Wake):
+            if self.pending or not self.wakes:
+                return self._difference(time, event, self.pending[0] if self.pending else None)
+            heapq.heappop(self.wakes)
+            self._step(event, time)
+            return None
         self.counts["events"] += 1
         while not self.pending and self._wake_is_due(time, event):
             self._wake()
@@ -160,7 +181,7 @@ class _Replay:
         return None
 
     def _wake_is_due(self, time: Seconds, event: Event) -> bool:
-        if not self.wakes or self.wakes[0] > time:
+        if self.told or not self.wakes or self.wakes[0] > time:
             return False
         return self.wakes[0] < time or (isinstance(event, Allocated) and self.core.solving is None)
 

@@ -1,0 +1,48 @@
+"""``themis backup`` and ``themis restore``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from themis.cli.rows import Home
+from themis.console import out
+from themis.errors import counted
+
+
+def backup(
+    target: Annotated[Path, typer.Argument(help="A folder that is not there yet.")],
+    checkpoints: Annotated[
+        bool, typer.Option("--checkpoints", help="Copy the checkpoints that lie in the home too.")
+    ] = False,
+    home: Home = None,
+) -> None:
+    """Copy what a service needs to go on elsewhere: journal, users, tokens, settings. The service may run meanwhile.
+
+    Example: [cyan]themis backup /backups/themis-monday[/cyan]
+    """
+    from themis.client.home import default_home
+    from themis.service.backups import back_up
+
+    done = back_up((home or default_home()).absolute(), target.absolute(), checkpoints=checkpoints)
+    out.print(
+        f"{target}: {counted(done.records, 'record')} of the journal and {', '.join(done.files)}.", markup=False, soft_wrap=True
+    )  # fmt: skip
+
+
+def restore(
+    source: Annotated[Path, typer.Argument(help="A folder of themis backup.")],
+    home: Annotated[Path, typer.Argument(help="The home to make; it must have no journal.")],
+) -> None:
+    """Make a home of a backup. Start it with [cyan]themis up --home HOME[/cyan] once the service it is of has ended.
+
+    Example: [cyan]themis restore /backups/themis-monday /var/lib/themis[/cyan]
+    """
+    from themis.service.backups import restore as restore_home
+
+    done = restore_home(source.absolute(), home.absolute())
+    out.print(
+        f"{home}: {counted(done.records, 'record')} of the journal and {', '.join(done.files)}.", markup=False, soft_wrap=True
+    )  # fmt: skip

@@ -1,0 +1,143 @@
+"""Every journal that a test leaves behind, folded whole and compared with what it says and with its pictures."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from themis.core.checkpoint import save
+from themis.core.tables import Status
+from themis.model.events import Compacted, Header
+from themis.profiles.library import BOOKS
+from themis.service import chain, integrity, pictures, recovery
+from themis.service.engine import Engine
+from themis.service.folding import Fold, fold
+from themis.service.journal import Journal
+
+
+@dataclass
+class Audited:
+    """What was compared: records, pictures, and commands that agreed within a tolerance only."""
+
+    records: int = 0
+    pictures: int = 0
+    near: int = 0
+
+
+def engine_over(journal: Journal) -> Engine:
+    """A fresh engine for a journal, by its header."""
+    _, header = next(journal.records())
+    assert isinstance(header, Header)
+    books = [build() for build in BOOKS.values()]
+    if header.profiles not in {b.fingerprint for b in books}:
+        raise LookupError(f"{journal.path} was begun with profiles of its own")
+    return recovery.engine_over(journal, next(b for b in books if b.fingerprint == header.profiles))
+
+
+def what_counts(engine: Engine) -> bytes:
+    """All that decides how an engine goes on, as bytes; of apps that are long over only what every engine keeps."""
+    core = engine.core
+    jobs = core.state.jobs
+    here = {j for j in range(jobs.size) if jobs.status[j] != Status.ENDED} | core.state.occupied.keys()
+    saved = save(core)
+    saved["app_specs"] = [app.name for app in core.state.app_specs]
+    saved["state"].pop("retired_below", None)
+    kept: dict[str, Any] = {
+        name: pictures.pack({j: v for j, v in sorted(getattr(engine, name).items()) if j in here})
+        for name in ("grants", "revokes", "saved")
+    }
+    speeds = core.state.speeds
+    return orjson.dumps(
+        [
+            saved,
+            kept,
+            sorted(engine.started & here),
+            sorted(engine.wakes),
+            speeds.scale.tolist(),
+            speeds.slowdown.tolist(),
+        ]
+    )
+
+
+def same(one: Engine, other: Engine, where: str) -> None:
+    """Raise AssertionError where two engines would not go on alike; names what differs."""
+    a, b = what_counts(one), what_counts(other)
+    assert a == b, f"{where}: {list(_apart(orjson.loads(a), orjson.loads(b)))[:5]}"
+
+
+def _apart(a: Any, b: Any, at: str = "") -> Iterator[str]:
+    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
+        for name in a:
+            yield from _apart(a[name], b[name], f"{at}.{name}")
+    elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        for n, (x, y) in enumerate(zip(a, b)):
+            yield from _apart(x, y, f"{at}[{n}]")
+    elif a != b:
+        yield f"{at}: {a!r:.200} and {b!r:.200}"
+
+
+def copy(path: Path, folder: Path) -> Path:
+    """Copy a journal with all that belongs to it; returns where it is then."""
+    folder.mkdir(exist_ok=True)
+    for name in ("journal.db", "journal.db-wal", "journal.head"):
+        if (there := path.with_name(name)).exists():
+            shutil.copyfile(there, folder / name)
+    return folder / "journal.db"
+
+
+def as_written(journal: Journal) -> None:
+    """After a test edited a journal: digests of what is there now, as if it had been written so."""
+    with journal.turn():
+        chain.chain_all(journal.db)
+        chain.seal_all(journal.db)
+    integrity.trace_path(journal.path).unlink(missing_ok=True)
+    with journal.turn():
+        journal.write("DELETE FROM meta WHERE name = 'head'")
+
+
+def audit(path: Path) -> Audited:
+    """Fold a copy of a journal whole, where its first records are there, and compare its pictures on the way.
+
+    Raises AssertionError or InputError where anything differs.
+    """
+    found = Audited()
+    with tempfile.TemporaryDirectory() as folder:
+        copy(path, Path(folder))
+        with closing(Journal(Path(folder) / "journal.db")) as journal:
+            if journal.last()[0] == 0:
+                return found
+            journal.verify()
+            compacted = any(isinstance(record, Compacted) for _, record in journal.records())
+            numbers = [number for (number,) in journal.db.execute("SELECT number FROM checkpoints ORDER BY number")]
+            engine = engine_over(journal)
+
+            def seen(state: Fold) -> None:
+                found.records, found.near = found.records + 1, state.near
+                if state.number in numbers:
+                    other = engine_over(journal)
+                    stored = journal.picture(state.number)
+                    assert stored is not None
+                    pictures.restore(other, stored[1])
+                    same(other, engine, f"{path}: the snapshot after record {state.number}")
+                    found.pictures += 1
+
+            fold(engine, whole=not compacted, seen=seen)
+            short = engine_over(journal)
+            fold(short)
+            same(short, engine, f"{path}: from the last snapshot, and from the beginning")
+    return found
+
+
+def audit_below(folder: Path) -> None:
+    """Audit every journal in a folder; one that was begun with profiles of a test's own is passed over."""
+    for path in sorted(folder.rglob("journal.db")):
+        if path.is_file() and path.stat().st_size:
+            with suppress(LookupError):
+                audit(path)

@@ -1,0 +1,99 @@
+"""A policy whose answers come later, as those of the service's worker do, and random steps of a service that has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import cycle
+
+import numpy as np
+from fake import World, request
+
+from themis.model.events import JobProgress, JobStopped, MachineFailed, MachineReturned
+from themis.model.snapshot import Snapshot
+from themis.policies.api import Policy, Workbench
+from themis.service.solving import Reply, Task, decide
+from themis.service.submission import submit
+from themis.service.views import picture, rho_now
+
+WEIGHTS = (0.37, 1 / 3, 0.1, 1.0, 0.7, 1e-3)
+
+
+@dataclass
+class LateSolver:
+    """Answers when the test says so."""
+
+    policy: Policy
+    view: Snapshot | None = None
+    waiting: list[Task] = field(default_factory=list)
+
+    def start(self, task: Task) -> None:
+        self.waiting = [task]
+
+    def overdue(self) -> str:
+        return ""
+
+    def ready(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def reply(self) -> Reply | None:
+        """The answer to what is waited for, or None."""
+        if not self.waiting:
+            return None
+        task = self.waiting.pop()
+        if task.snapshot is not None:
+            self.view = task.snapshot
+        assert self.view is not None
+        if task.bids is not None:
+            self.view = replace(self.view, bids=task.bids)
+        return decide(self.policy, self.view, task.version, Workbench())
+
+
+def answer(w: World) -> None:
+    """The policy's answer comes, if one is waited for."""
+    solver = w.arbiter.engine.solver
+    assert isinstance(solver, LateSolver)
+    if (reply := solver.reply()) is not None:
+        w.arbiter.queue.put(reply)
+        w.turn()
+
+
+_weights = cycle(WEIGHTS)
+
+
+def something(w: World, rng: np.random.Generator) -> None:
+    """One of the things that happen to a service, at an odd moment."""
+    w.clock[0] += float(rng.exponential(0.7))
+    state = w.arbiter.state
+    running = sorted(state.job_gpus)
+    match int(rng.integers(11)):
+        case 0 | 1:
+            weight = WEIGHTS[int(rng.integers(len(WEIGHTS)))]
+            more = {"weight": weight, "user": f"u{rng.integers(3)}"}
+            low = int(rng.integers(1, 3))
+            gpus = (low, low + int(rng.integers(3)))
+            w.ask(lambda a: submit(a, request("app", gpus=gpus, jobs=int(rng.integers(1, 4)), **more)))
+        case 2 if running:
+            w.finish(int(rng.choice(running)))
+        case 3 if running:
+            j = int(rng.choice(running))
+            w.say(JobProgress(job=j, attempt=int(state.jobs.attempt[j]), steps=float(rng.uniform(0, 90))))
+        case 4 if running:
+            j = int(rng.choice(running))
+            w.say(JobStopped(job=j, attempt=int(state.jobs.attempt[j]), steps=float(rng.uniform(0, 90))))
+        case 5:
+            n = int(rng.integers(2))
+            w.say(MachineFailed(machine=n) if state.machine_up[n] else MachineReturned(machine=n))
+        case 6:
+            active = np.flatnonzero(state.apps.active[: state.apps.size])
+            if len(active):
+                a = int(rng.choice(active))
+                w.ask(lambda arbiter: [arbiter.cancel, arbiter.hold, arbiter.resume][int(rng.integers(3))](a))
+        case 7:
+            w.ask(lambda arbiter: rho_now(picture(arbiter)))
+        case 8:
+            w.turn(float(rng.uniform(0, 3)))
+        case _:
+            answer(w)

@@ -1,0 +1,96 @@
+"""Copies of a home that runs, and homes made of them."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from fake import request, world
+from typer.testing import CliRunner
+
+from themis.cli.root import app
+from themis.client.home import make_token
+from themis.errors import InputError
+from themis.service.access import Access
+from themis.service.backups import back_up, restore
+from themis.service.journal import Journal
+from themis.service.submission import submit
+
+
+def test_a_home_that_runs_is_copied_and_the_copy_goes_on(tmp_path: Path) -> None:
+    home, target, other = tmp_path / "home", tmp_path / "backup", tmp_path / "elsewhere" / "home"
+    clock = [1000.0]
+    with world(home, 2, clock=clock) as w:
+        token = make_token(home)
+        Access(home, token, "root").add("bob", admin=False)
+        (home / "config.yaml").write_text("policy: themis\n")
+        (home / "run" / "checkpoints" / "app0").mkdir(parents=True)
+        (home / "run" / "checkpoints" / "app0" / "step").write_text("7")
+        (home / "run" / "nodes").mkdir()
+        for name in "abc":
+            w.ask(lambda a, name=name: submit(a, request(name, weight=0.37)))
+        w.finish(0)
+        held = w.held()
+        done = back_up(home, target)
+        assert done.files == ("token", "users.json", "config.yaml")
+        back_up(home, tmp_path / "whole", checkpoints=True)
+        # What comes after the backup is not in it.
+        w.ask(lambda a: submit(a, request("late")))
+    assert not (target / "run").exists()
+    assert {path.name for path in target.iterdir()} == {"journal.db", "journal.head", *done.files}
+    assert all(path.stat().st_mode & 0o077 == 0 for path in target.iterdir())
+    restore(tmp_path / "whole", other)
+    assert (other / "run" / "checkpoints" / "app0" / "step").read_text() == "7"
+    assert (other / "token").read_text() == token + "\n"
+    assert json.loads((other / "users.json").read_text())
+    with world(other, 2, clock=clock) as w:
+        assert [entry.name for entry in w.arbiter.journal.apps()] == ["a", "b", "c"]
+        assert [entry.outcome for entry in w.arbiter.journal.apps()] == ["completed", "", ""]
+        assert w.held() == held
+        w.ask(lambda a: submit(a, request("d")))
+
+
+def test_what_cannot_be_copied_or_restored_is_said(tmp_path: Path) -> None:
+    home, target = tmp_path / "home", tmp_path / "backup"
+    with pytest.raises(InputError, match=r"has no journal\.db, so there is nothing to back up"):
+        back_up(home, target)
+    with world(home, 2) as w:
+        w.ask(lambda a: submit(a, request("a")))
+    back_up(home, target)
+    with pytest.raises(InputError, match="is there already; name a folder that is not"):
+        back_up(home, target)
+    with pytest.raises(InputError, match=r"has a journal\.db already"):
+        restore(target, home)
+    with pytest.raises(InputError, match="so it is no backup"):
+        restore(tmp_path, tmp_path / "new")
+
+
+@pytest.mark.unfoldable
+def test_a_damaged_journal_is_neither_copied_nor_restored(tmp_path: Path) -> None:
+    home, target = tmp_path / "home", tmp_path / "backup"
+    with world(home, 2) as w:
+        w.ask(lambda a: submit(a, request("a")))
+    back_up(home, target)
+    for folder in (home, target):
+        with closing(Journal(folder / "journal.db")) as journal:
+            journal.db.execute("UPDATE records SET t = t + 1 WHERE number = 4")
+    with pytest.raises(InputError, match="is damaged: record 4"):
+        back_up(home, tmp_path / "second")
+    assert not list(tmp_path.glob("*second*")) + list(tmp_path.glob(".second*"))
+    with pytest.raises(InputError, match="is damaged: record 4"):
+        restore(target, tmp_path / "new")
+    assert not (tmp_path / "new" / "journal.db").exists()
+
+
+def test_the_commands_say_what_they_copied(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with world(home, 2) as w:
+        w.ask(lambda a: submit(a, request("a")))
+    done = CliRunner().invoke(app, ["backup", str(tmp_path / "b"), "--home", str(home)])
+    assert done.exit_code == 0, done.output
+    assert "records of the journal" in done.output
+    done = CliRunner().invoke(app, ["restore", str(tmp_path / "b"), str(tmp_path / "new")])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "new" / "journal.db").exists()
