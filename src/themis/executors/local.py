@@ -327,6 +327,7 @@ class LocalExecutor(Executor):
             "--connect", str(self.root / "arbiter" / "agents.sock"), "--renew-s", str(self.settings.renew_s),
             "--containment", self.containment,
             *(word for lock in locks for word in ("--claim", str(lock))),
+            *(word for device in self.hosts[n].devices for word in ("--device", device)),
         ]  # fmt: skip
         self.agents[n] = subprocess.Popen(
             command + ["--allow-root"] * self.allow_root,

@@ -23,12 +23,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--allow-root", action="store_true", help="let jobs run as root")
     parser.add_argument("--leave", action="store_true", help="end once the lease is over and nothing runs")
     parser.add_argument("--claim", type=int, action="append", default=[], help="open file to keep open")
+    parser.add_argument("--device", action="append", default=[], help="UUID of a GPU of this machine, in their order")
     parser.add_argument("--containment", default=AUTO, help="of jobs: auto, cgroup, namespace or none")
     given = parser.parse_args(arguments)
     try:
         settings = AgentSettings(
             node=given.node, root=given.root.resolve(), renew_s=given.renew_s, allow_root=given.allow_root, leave=given.leave,
-            claims=tuple(given.claim), means=find(given.containment), reaper=True,
+            claims=tuple(given.claim), means=find(given.containment), reaper=True, devices=tuple(given.device),
         )  # fmt: skip
         # What a keeper that dies leaves comes to the agent.
         prctl(PR_SET_CHILD_SUBREAPER, 1)

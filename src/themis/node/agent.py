@@ -22,6 +22,7 @@ from pathlib import Path
 
 from themis.errors import InputError
 from themis.node.channel import Channel, Closed
+from themis.node.foreign import Foreign
 from themis.node.keeper import children, clock, descendants
 from themis.node.locks import locked
 from themis.node.means import UNCONTAINED, Means
@@ -61,6 +62,7 @@ class AgentSettings:
     allow_root : let jobs run as root. ``leave`` : end once the lease is over and nothing runs (agents started by an arbiter).
     claims : open files that the agent and all that it starts keep open (``node.gpus``).
     means : how gangs are contained and limited on this machine.
+    devices : UUIDs of the machine's GPUs by position, where they are real.
     reaper : orphans of the process come to it (PR_SET_CHILD_SUBREAPER), and all its children are keepers or such orphans.
     """
 
@@ -73,6 +75,7 @@ class AgentSettings:
     claims: tuple[int, ...] = ()
     means: Means = UNCONTAINED
     reaper: bool = False
+    devices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.renew_s > 0 or not self.poll_s > 0:
@@ -104,6 +107,10 @@ class Agent:
     sequence: int = 0
     renew_at: float = 0.0
     ending: bool = False
+    foreign: Foreign = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.foreign = Foreign(self.settings.devices, self._ours)
 
     def run(self) -> None:
         """Until told to end; jobs stay, for the agent that comes next, as long as the lease lasts."""
@@ -230,10 +237,17 @@ class Agent:
 
     def _occupied(self) -> tuple[Occupied, ...]:
         """GPUs that are not safe to use, and why."""
-        return tuple(
+        left = tuple(
             Occupied(gpus=task.spec.slots, pids=tuple(sorted(task.left)), reason=f"{name} left it")
             for name, task in sorted(self.tasks.items()) if task.left and task.state().phase == "ended"
         )  # fmt: skip
+        return left + self.foreign.look()
+
+    def _ours(self) -> set[int]:
+        """Every process of the gangs here, those that a gang left among them."""
+        tasks = self.tasks.values()
+        below = descendants(*filter(None, (task.keeper_pid() for task in tasks)))
+        return below.union(*(task.cell.pids() | task.left for task in tasks))
 
     def _say(self, name: str, word: dict[str, object]) -> None:
         if name in self.tasks:

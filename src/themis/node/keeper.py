@@ -546,13 +546,13 @@ def processes() -> Iterator[tuple[int, int, str]]:
                 yield int(name), int(rest[1]), rest[0]
 
 
-def descendants(root: int) -> set[int]:
-    """All living descendants; complete for a subreaper, whom every orphan below it comes to."""
+def descendants(*roots: int) -> set[int]:
+    """All living descendants of these; complete for subreapers, whom every orphan below them comes to."""
     children: dict[int, list[tuple[int, str]]] = {}
     for pid, parent, state in processes():
         children.setdefault(parent, []).append((pid, state))
     found: set[int] = set()
-    todo = [root]
+    todo = [*roots]
     while todo:
         for pid, state in children.get(todo.pop(), []):
             todo.append(pid)

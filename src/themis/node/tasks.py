@@ -189,10 +189,16 @@ class Task:
 
     def _end_keeper(self) -> None:
         """It should have ended its gang long ago: a process that was stopped, say, keeps no lease."""
-        with contextlib.suppress(OSError, ValueError):
-            pid = self.process.pid if self.process else int((self.folder / "lock").read_text())
-            if keeper.descendants(pid) and self.alive():
+        if (pid := self.keeper_pid()) and keeper.descendants(pid):
+            with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
+
+    def keeper_pid(self) -> int:
+        """Of its keeper, if that lives; 0 otherwise."""
+        with contextlib.suppress(OSError, ValueError):
+            if self.alive():
+                return self.process.pid if self.process else int((self.folder / "lock").read_text())
+        return 0
 
     def _sweep(self, raw: dict[str, Any]) -> None:
         """End what a dead keeper's gang left; ``left`` is what still lives.

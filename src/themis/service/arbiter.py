@@ -33,6 +33,7 @@ from themis.model.events import (
     AppHeld,
     Command,
     Event,
+    GpusWithheld,
     Grant,
     JobStopped,
     MachineDraining,
@@ -369,6 +370,10 @@ class Arbiter:
             case Reply():
                 if not self._closing:
                     self.engine.answered(item, now)
+            case GpusWithheld(machine=n):
+                # An agent says it again to an arbiter that was started again.
+                if self.state.withheld.get(n, ((), (), "")) != (item.gpus, item.pids, item.reason):
+                    self.engine.feed(item, now)
             case MachineFailed() | MachineReturned():
                 away = isinstance(item, MachineFailed)
                 (self.lost.add if away else self.lost.discard)(item.machine)
