@@ -16,7 +16,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -235,11 +235,12 @@ class Agent:
                     found |= {pid} | descendants(pid)
         return found
 
-    def _occupied(self) -> tuple[Occupied, ...]:
-        """GPUs that are not safe to use, and why."""
+    def _occupied(self, states: Iterable[TaskState]) -> tuple[Occupied, ...]:
+        """GPUs that are not safe to use, and why; ``states`` : of the tasks, as they were just found."""
+        ended = {state.task for state in states if state.phase == "ended"}
         left = tuple(
             Occupied(gpus=task.spec.slots, pids=tuple(sorted(task.left)), reason=f"{name} left it")
-            for name, task in sorted(self.tasks.items()) if task.left and task.state().phase == "ended"
+            for name, task in sorted(self.tasks.items()) if task.left and name in ended
         )  # fmt: skip
         return left + self.foreign.look()
 
@@ -265,7 +266,7 @@ class Agent:
             reports = tuple(report for task in self.tasks.values() if (report := task.whole_report()) is not None)
             own = trust(self.settings.allow_root)
             nice = os.getpriority(os.PRIO_PROCESS, 0)
-            self.occupied, means = self._occupied(), self.settings.means
+            self.occupied, means = self._occupied(states), self.settings.means
             self.channel.send(
                 Hello(
                     node=self.settings.node, trust=own, tasks=states, reports=reports, niceness=nice,
@@ -288,7 +289,7 @@ class Agent:
         self._drop()
         states = {name: task.state() for name, task in self.tasks.items()}
         # Before how gangs ended: their GPUs are free then, but for these.
-        if (occupied := self._occupied()) != self.occupied:
+        if (occupied := self._occupied(states.values())) != self.occupied:
             self.channel.send(GpusOccupied(items=occupied))
             self.occupied = occupied
         for name, task in self.tasks.items():
