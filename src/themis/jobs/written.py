@@ -38,7 +38,8 @@ class JobText(Written):
     )
     memory: Annotated[int, reads(sizes.memory)] = Field(
         default=0,
-        description="memory for each GPU: `16 GiB`, `500 MB`; a job that exceeds it is killed where the machine can limit it (nothing is asked for)",
+        description="memory for each GPU: `16 GiB`, `500 MB`; a job that exceeds it is killed where the machine can limit it "
+        "(nothing is asked for)",
     )
     workdir: Annotated[str, reads(readers.folder)] | None = Field(
         default=None, description="folder to run in, relative to the folder it is submitted from (that folder)"
