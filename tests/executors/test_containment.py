@@ -171,6 +171,20 @@ def test_processes_that_fork_and_exit_without_end_are_over_when_their_grace_is(
         assert alive(tmp_path / "begun") == []
 
 
+def test_processes_that_are_stopped_end_with_their_grace(root: Path, beats: Path, mode: str) -> None:
+    with live(root, python(ESCAPES, beats), 1, settings=LONG, containment=mode) as world:
+        world.executor.submit(grant(1, (0,)))
+        world.until(JobStarted)
+        wait_until(beats.exists, "the child wrote")
+        for pid in alive(beats):
+            os.kill(pid, signal.SIGSTOP)
+        world.executor.submit(revoke(1))
+        ended = world.until(AttemptEnded)
+        assert (ended.ending, ended.killed) == (Ending.STOPPED, True)
+        world.until(JobStopped)
+        assert alive(beats) == []
+
+
 def test_a_supervisor_that_hangs_holds_no_gpu_for_ever(root: Path, beats: Path) -> None:
     with live(root, python(ESCAPES, beats), 1, settings=LONG, containment=NONE) as world:
         world.executor.submit(grant(1, (0,)))

@@ -345,7 +345,9 @@ class Arbiter:
         except BaseException as error:
             call.reply.set_exception(error)
             # Whatever changes the core is written down before. So a bug in the checks of a submission is its sender's alone too.
-            if not isinstance(error, Exception) or (call.changes and self.journal.changes != before):
+            # A disk that is full at the first statement has changed nothing, and yet ended the transaction.
+            lost = isinstance(error, NoRoom) or not isinstance(error, Exception)
+            if lost or (call.changes and self.journal.changes != before):
                 raise
             return call.reply, _TOLD, None
 
