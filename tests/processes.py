@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from themis.node.keeper import processes
+from themis.node.keeper import as_cell, processes
 
 PATIENCE_S = 150.0
 """How long something that surely comes may take on a busy machine."""
@@ -21,6 +23,19 @@ def left_of(root: Path) -> list[int]:
     """Processes that have to do with this folder: agents and keepers by their arguments, ranks by their environment."""
     inside, itself = f"{root}/".encode(), f"{root}\0".encode()
     return [pid for pid, text in _texts() if inside in text or itself in text]
+
+
+def end_all(root: Path) -> None:
+    """SIGKILL to all of them; the cgroups of their tasks, which keepers that are killed cannot drop, go too."""
+    for pid in left_of(root):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    for path in root.rglob("task.json"):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            cell = as_cell(json.loads(path.read_text()))
+            cell.kill()
+            wait_until(cell.empty, f"nothing is in {cell.group}")
+            cell.remove()
 
 
 def ranks_of(root: Path) -> list[int]:

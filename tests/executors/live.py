@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from processes import PATIENCE_S, left_of
+from processes import PATIENCE_S, end_all
 from themis.executors.hosts import Host, NodeSettings
 from themis.executors.local import LocalExecutor
 from themis.executors.program import Program
@@ -97,6 +96,7 @@ def live(
     spec: App | None = None,
     restored: Sequence[tuple[Grant, float]] = (),
     sweep: bool = True,
+    devices: Sequence[str] = (),
     **more: object,
 ) -> Iterator[Live]:
     """Machines m0, m1, ... with so many GPUs and an app of as many jobs as there are programs, admitted."""
@@ -104,7 +104,7 @@ def live(
     events: queue.SimpleQueue[object] = queue.SimpleQueue()
     executor = LocalExecutor(
         root,
-        [Host(machine=Machine(name=f"m{n}", gpus=g)) for n, g in enumerate(gpus or (4,))],
+        [Host(machine=Machine(name=f"m{n}", gpus=g), devices=tuple(devices)) for n, g in enumerate(gpus or (4,))],
         lambda app, index: by_job[index],
         events.put,
         events.put,
@@ -120,5 +120,5 @@ def live(
         with executor:
             yield world
     finally:
-        for pid in left_of(root) if sweep else ():
-            os.kill(pid, signal.SIGKILL)
+        if sweep:
+            end_all(root)

@@ -104,6 +104,8 @@ RECORDS: list[Record] = [
     e.MachineReturned(machine=1),
     e.MachineDraining(machine=1, until=9.5),
     e.MachineDraining(machine=1),
+    e.GpusWithheld(machine=1, gpus=(8,), pids=(4711, 4712), reason="job3-attempt1 left it"),
+    e.GpusWithheld(machine=1, gpus=()),
     e.AppSubmitted(app=SWEEP, weight=2.0),
     e.AppSubmitted(app=PLAIN),
     e.AppSubmitted(app=DYNAMIC),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from processes import PATIENCE_S, left_of, wait_until
+from processes import PATIENCE_S, end_all, left_of, wait_until
 from themis.client.client import Client
 from themis.client.home import read_endpoint
 from themis.errors import ThemisError
@@ -109,6 +108,4 @@ def daemon(home: Path, **more: Sequence[str]) -> Iterator[Daemon]:
                     service.process.wait(PATIENCE_S)
             service.process.kill()
             service.process.wait()
-        for pid in left_of(service.home):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        end_all(service.home)

@@ -39,6 +39,7 @@ class FakeExecutor:
     restored: list[tuple[Grant, float, bool]] = field(default_factory=list)
     settled: list[tuple[int, int]] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
+    withheld: list[int] = field(default_factory=list)
     joined: list[Machine] = field(default_factory=list)
     nice: dict[int, int] = field(default_factory=dict)
     dismissed: list[int] = field(default_factory=list)
@@ -67,6 +68,9 @@ class FakeExecutor:
     def restore_lost(self, machine: int) -> None:
         self.lost.append(machine)
 
+    def restore_withheld(self, machine: int) -> None:
+        self.withheld.append(machine)
+
     def join(self, machine: Machine) -> None:
         self.joined.append(machine)
 
@@ -78,6 +82,9 @@ class FakeExecutor:
 
     def trust(self, machine: int) -> str:
         return "single"
+
+    def containment_of(self, machine: int) -> tuple[str, tuple[str, ...]]:
+        return "none", ()
 
     def start(self) -> None:
         pass

@@ -70,6 +70,7 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
         max_apps_per_user: 12
         max_submissions: 13
         allow_root: true
+        containment: none
         single_trust: true
         gather: 1s
         check_state: true

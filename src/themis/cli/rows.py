@@ -165,9 +165,20 @@ JOBS: Columns = {
     "GPU hours": _number("gpu_hours"), "lease until": _time("until"),
     "attempts ended": lambda r: ", ".join(a["ending"] + (f" ({a['code']})" if a.get("code") else "") for a in r["attempts"]),
 }  # fmt: skip
+
+
+def withheld(row: Mapping[str, Any]) -> str:
+    """GPUs of a machine that get no job, and the processes that keep them."""
+    if not row["withheld"]:
+        return ""
+    pids = row["withheld_pids"]
+    return f"{row['withheld']}: process {', '.join(map(str, pids))} ({row['withheld_reason']})"
+
+
 NODES: Columns = {
     "node": _plain("name"), "state": _state, "type": _plain("gpu_type"),
     "leased": lambda r: f"{r['leased']} of {r['gpus']}", "apps": lambda r: ", ".join(r["apps"]),
+    "withheld": lambda r: withheld(r),
 }  # fmt: skip
 SHARES: Columns = {
     "user": _plain("user"), "apps": _plain("apps"), "GPUs": _plain("gpus"), "share": _number("share", ".0%"),

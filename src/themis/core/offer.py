@@ -84,5 +84,5 @@ def free_gpus(s: State, by: Seconds) -> Bool:
     leased = (s.gpu_job != NONE) & (s.jobs.until[s.gpu_job] > by + EPS)
     stopping = (s.gpu_occupant != NONE) & (s.gpu_occupant != s.gpu_job)
     taken = leased | stopping
-    free: Bool = s.open_machines()[s.gpu_machine] & ~(taken[:, 0] | taken[:, 1])
+    free: Bool = s.open_gpus() & ~(taken[:, 0] | taken[:, 1])
     return free

@@ -38,6 +38,7 @@ from themis.model.events import (
     Compacted,
     CurveStopped,
     Event,
+    GpusWithheld,
     JobDelayed,
     JobEnded,
     JobGivenUp,
@@ -171,6 +172,8 @@ class Scheduler:
                 s.set_machine_up(event.machine, True)
             case MachineDraining():
                 self._machine_draining(event)
+            case GpusWithheld():
+                self._gpus_withheld(event)
         self._changed()
 
     @property
@@ -292,7 +295,7 @@ class Scheduler:
         """A finished job's GPUs stay with its app until their lease ends, if another of its jobs can use them."""
         s = self.state
         shared = bool((s.gpu_job[list(gpus), 1 - seat] != NONE).any())
-        if shared or until <= s.now + EPS or not s.open_machines()[s.gpu_machine[list(gpus)]].all():
+        if shared or until <= s.now + EPS or not s.open_gpus()[list(gpus)].all():
             return
         jobs, t = s.app_jobs(a), s.jobs
         gpu_type = int(s.machine_type[s.gpu_machine[gpus[0]]])
@@ -424,6 +427,14 @@ class Scheduler:
             # Nobody else can use these GPUs; those of other machines are not kept from others for longer than was agreed.
             ends = [s.draining.get(n, -math.inf) for n in s.gpu_machine[list(s.job_gpus[j])].tolist()]
             self.leases.extend(j, min(ends))
+
+    def _gpus_withheld(self, event: GpusWithheld) -> None:
+        s = self.state
+        s.plan = None
+        s.withhold(event.machine, event.gpus, event.pids, event.reason)
+        for j in s.running_on(event.machine):
+            if j in self.leases.held_back and not set(event.gpus).isdisjoint(s.job_gpus[j]):
+                self.leases.revoke(j, "failed", Status.WAITING)  # it has not started there
 
     # ---- decisions --------------------------------------------------------------------------------------------------
 

@@ -56,7 +56,7 @@ def take(
         version=state.version, round=state.round, seed=state.settings.seed, now=state.now,
         origin=state.origin, lease_s=state.settings.lease_s, tick_s=state.settings.tick_s, restart_s=state.settings.container_s,
         gpu_types=tuple(state.gpu_types), users=tuple(state.users), speeds=state.speeds,
-        machine_gpus=np.where(state.open_machines(), state.machine_size, 0), machine_type=state.machine_type,
+        machine_gpus=_gpus(state), machine_type=state.machine_type,
         machine_rack=state.machine_rack, machine_slot=state.machine_slot,
         free=np.bincount(state.gpu_machine[gpu_free], minlength=len(state.machines)),
         gpu_machine=state.gpu_machine, gpu_slot=state.gpu_slot, gpu_free=gpu_free, gpu_job=state.gpu_job.copy(),
@@ -101,6 +101,13 @@ def _with_later(state: State, s: Snapshot, later: Int) -> Snapshot:
     # A schedule of the jobs here would leave those out.
     rigid[row] = False
     return s.having(future_work=work, future_longest=longest, future_jobs=jobs, app_rigid=rigid)
+
+
+def _gpus(state: State) -> Int:
+    """[N], GPUs of each machine that gangs may be placed on."""
+    if not state.withheld:
+        return np.where(state.open_machines(), state.machine_size, 0)
+    return np.bincount(state.gpu_machine[state.open_gpus()], minlength=len(state.machines))
 
 
 def _done(state: State, f: dict[str, Float]) -> Float:

@@ -72,6 +72,8 @@ class State:
         self._machine_up = Growing(self.machine_up)
         self.draining: dict[int, Seconds] = {}
         """Machines on which nothing more is placed, until when their gangs may stay."""
+        self.withheld: dict[int, tuple[tuple[int, ...], tuple[int, ...], str]] = {}
+        """By machine: GPUs that get no gang, processes that are on them, and why."""
         self.gpu_machine = self.gpu_slot = none
         self._gpu_machine, self._gpu_slot = Growing(none), Growing(none)
         self.gpu_job = self.gpu_occupant = seats
@@ -189,6 +191,19 @@ class State:
             return self.machine_up
         out = self.machine_up.copy()
         out[list(self.draining)] = False
+        return out
+
+    def withhold(self, machine: int, gpus: tuple[int, ...], pids: tuple[int, ...], reason: str) -> None:
+        """Exactly these GPUs of a machine get no gang from now on."""
+        self.withheld.pop(machine, None)
+        if gpus:
+            self.withheld[machine] = (gpus, pids, reason)
+
+    def open_gpus(self) -> Bool:
+        """[G], GPUs on which gangs may be placed."""
+        out: Bool = self.open_machines()[self.gpu_machine]
+        for gpus, _, _ in self.withheld.values():
+            out[list(gpus)] = False
         return out
 
     def _in_service(self, gpu_type: int, gpus: int) -> None:

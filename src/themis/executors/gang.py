@@ -11,7 +11,7 @@ from themis.executors.program import Program
 from themis.model.events import Grant
 from themis.model.units import Seconds
 from themis.model.workload import App, Job
-from themis.node.messages import TaskReport, TaskSpec, TaskState
+from themis.node.messages import Occupied, TaskReport, TaskSpec, TaskState
 
 
 @dataclass(slots=True)
@@ -32,6 +32,11 @@ class Node:
     """Of its agent, and so of jobs."""
     trust: str = ""
     """As its agent said (``node.messages.Hello``)."""
+    containment: str = ""
+    limits: tuple[str, ...] = ()
+    """How its agent contains gangs, and what of them it limits."""
+    occupied: tuple[Occupied, ...] | None = ()
+    """GPUs that are not free though no gang holds them, as the core knows it; None while that is to be found out."""
     strangers: set[str] = field(default_factory=set)
     """Tasks that live there and should not: given up as lost with their machine, or of another journal. They may be on any GPU,
     so nothing starts beside them."""
@@ -117,6 +122,7 @@ def went_wrong(state: TaskState) -> bool:
         "not_started",
         "absent",
         "peer",
+        "memory",
     )
 
 

@@ -24,6 +24,7 @@ from themis.model.events import (
     BatchChanged,
     Command,
     Event,
+    GpusWithheld,
     Grant,
     JobProgress,
     JobReached,
@@ -41,9 +42,11 @@ from themis.node.keeper import PEERS_S
 from themis.node.messages import (
     Forget,
     Go,
+    GpusOccupied,
     Hello,
     Lease,
     Message,
+    Occupied,
     Prepare,
     Renew,
     Stop,
@@ -149,6 +152,10 @@ class Gangs:
         """A machine that an arbiter before this one took for failed: it returns when it renews its lease."""
         self.nodes[machine].failed = True
 
+    def restore_withheld(self, machine: int) -> None:
+        """GPUs of this machine are withheld by an arbiter before this one: its agent says whether that is still so."""
+        self.nodes[machine].occupied = None
+
     def _grant(self, grant: Grant, now: Seconds, *, known: bool, started: bool = False) -> None:
         if grant.job not in self.jobs:
             raise InvariantBroken(f"job {grant.job} was granted GPUs but never admitted.")
@@ -193,6 +200,8 @@ class Gangs:
                 self._renewed(machine, message, now)
             case TaskState():
                 self._state(machine, message)
+            case GpusOccupied():
+                self._occupied(machine, message.items)
             case TaskReport():
                 self._report(machine, message, now)
             case _:
@@ -209,7 +218,10 @@ class Gangs:
     def _hello(self, machine: int, hello: Hello, now: Seconds) -> None:
         node = self.nodes[machine]
         node.connected, node.niceness, node.trust = True, hello.niceness, hello.trust
+        node.containment, node.limits = hello.containment, hello.limits
         node.strangers.clear()
+        # Before gangs that ended let go of these GPUs.
+        self._occupied(machine, hello.occupied)
         kept = {state.task for state in hello.tasks}
         # Before how they ended: what a rank said counts then.
         for report in hello.reports:
@@ -223,6 +235,20 @@ class Gangs:
                     task=part.spec.task, phase="ended", cause="lost", message="its machine forgot it"
                 )
                 self._settle(gang)
+
+    def _occupied(self, machine: int, items: tuple[Occupied, ...]) -> None:
+        """GPUs that cannot be used as long as these processes live."""
+        node = self.nodes[machine]
+        if node.occupied == items:
+            return
+        node.occupied = items
+        first = sum(host.machine.gpus for host in self.hosts[:machine])
+        slots = sorted({slot for item in items for slot in item.gpus if slot < node.host.machine.gpus})
+        pids = sorted({pid for item in items for pid in item.pids})
+        reason = "; ".join(item.reason for item in items)
+        self.out.append(
+            GpusWithheld(machine=machine, gpus=tuple(first + s for s in slots), pids=tuple(pids), reason=reason)
+        )
 
     def _renewed(self, machine: int, renew: Renew, now: Seconds) -> None:
         node = self.nodes[machine]

@@ -94,6 +94,7 @@ def task_specs(
             checkpoint_dir=program.checkpoint_dir or f"{checkpoints}/app{grant.app}/job{grant.job}",
             make_checkpoint_dir=not program.checkpoint_dir,
             target=grant.target if program.own_steps else NO_TARGET, log_bytes=log_bytes,
+            slots=tuple(local), cpus=program.cpus * len(local), memory=program.memory * len(local),
         )  # fmt: skip
         ranks += count
     return specs

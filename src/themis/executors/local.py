@@ -33,6 +33,7 @@ from themis.node.channel import Closed, SocketChannel, listen, readable
 from themis.node.gpus import Claim, release
 from themis.node.keeper import clock
 from themis.node.locks import locked
+from themis.node.means import AUTO
 from themis.node.messages import Hello, Message, NodeFound, NodeLeaves, ProtocolError
 from themis.node.tasks import user_for
 
@@ -55,6 +56,7 @@ class LocalExecutor(Executor):
     pace : believed steps per second, for jobs that report nothing.
     allow_root : let jobs run as root where this process is.
     claims : the machine's GPUs, claimed; agents and what they start keep them so.
+    containment : of gangs, as ``node.means.find`` takes it.
     """
 
     def __init__(
@@ -70,7 +72,9 @@ class LocalExecutor(Executor):
         allow_root: bool = False,
         respawn: bool = True,
         claims: Sequence[Claim] = (),
+        containment: str = AUTO,
     ) -> None:
+        self.containment = containment
         self.claims = claims
         self.root, self.hosts, self.emit, self.note = root.resolve(), tuple(hosts), emit, note
         self.settings = settings or NodeSettings()
@@ -127,6 +131,10 @@ class LocalExecutor(Executor):
         """A machine that had failed when the arbiter before this one ended; call it before ``start``."""
         self._do(lambda: self.gangs.restore_lost(machine))
 
+    def restore_withheld(self, machine: int) -> None:
+        """A machine some of whose GPUs were withheld when the arbiter before this one ended; call it before ``start``."""
+        self._do(lambda: self.gangs.restore_withheld(machine))
+
     def join(self, machine: Machine) -> None:
         """One more machine; only an engine's nodes come later, see ``executors.ray``."""
         raise InvariantBroken(f"machine {machine.name} cannot join: machines of this one are given in the beginning.")
@@ -143,6 +151,11 @@ class LocalExecutor(Executor):
     def trust(self, machine: int) -> str:
         """Whose rights jobs on this machine have, as its agent said last; empty while it said nothing."""
         return self.gangs.nodes[machine].trust if machine < len(self.gangs.nodes) else ""
+
+    def containment_of(self, machine: int) -> tuple[str, tuple[str, ...]]:
+        """How gangs on this machine are contained, and what of them is limited, as its agent said last; empty before."""
+        nodes = self.gangs.nodes
+        return (nodes[machine].containment, nodes[machine].limits) if machine < len(nodes) else ("", ())
 
     def close(self, *, stop_jobs: bool = True, timeout_s: float = 120.0) -> None:
         """Stop all gangs, or leave them to an arbiter that comes back within the lease; then end the agents."""
@@ -312,7 +325,9 @@ class LocalExecutor(Executor):
         command = [
             sys.executable, "-m", "themis.node", "--node", name, "--root", str(self.root / "nodes" / name), "--leave",
             "--connect", str(self.root / "arbiter" / "agents.sock"), "--renew-s", str(self.settings.renew_s),
+            "--containment", self.containment,
             *(word for lock in locks for word in ("--claim", str(lock))),
+            *(word for device in self.hosts[n].devices for word in ("--device", device)),
         ]  # fmt: skip
         self.agents[n] = subprocess.Popen(
             command + ["--allow-root"] * self.allow_root,

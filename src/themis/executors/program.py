@@ -15,6 +15,8 @@ UNABLE = "machine"
 """Cause of an end where a machine had no room, processes or files left to start a gang."""
 ABSENT = "absent"
 """Cause of an end where the program or its folder is not on the machine, or not for the job's user."""
+MEMORY = "memory"
+"""Cause of an end where the gang exceeded the memory that its job asked for."""
 LAUNCHES = ("gpu", "machine")
 
 
@@ -32,6 +34,7 @@ class Program:
     checkpoint_dir : where it saves, on every machine; empty for a folder that the executor chooses.
     own_steps : its app's work is counted in the steps that the program counts. If not, because work was estimated as
         time, the program gets no target that it could take for its own, and its reports of steps are not believed.
+    cpus, memory : limits for each GPU, CPUs and bytes; 0 for none.
     """
 
     argv: tuple[str, ...]
@@ -43,6 +46,8 @@ class Program:
     stop_signal: str = "SIGTERM"
     checkpoint_dir: str = ""
     own_steps: bool = True
+    cpus: float = 0.0
+    memory: int = 0
 
     def __post_init__(self) -> None:
         if not self.argv or not self.argv[0]:
@@ -144,6 +149,8 @@ def ending_of(*, asked: bool, cause: str, code: int | None) -> Ending:
         return Ending.NODE_LOST
     if cause in ("not_started", ABSENT):
         return Ending.NOT_STARTED
+    if cause == MEMORY:
+        return Ending.FAILED
     if code is None:
         return Ending.FINISHED
     if code == 75:

@@ -24,6 +24,7 @@ from themis.model.events import Event, MachineJoined
 from themis.node.channel import Closed
 from themis.node.keeper import clock
 from themis.node.logfile import turned
+from themis.node.means import AUTO
 from themis.node.messages import EndNodes, Message, NodeFound, NodeLeaves
 
 NODE_ROOT = "/var/tmp/themis"
@@ -69,8 +70,11 @@ class RayExecutor(LocalExecutor):
         settings: NodeSettings | None = None,
         pace: Pace | None = None,
         allow_root: bool = False,
+        containment: str = AUTO,
     ) -> None:
-        super().__init__(root, (), programs, emit, note, settings=settings, pace=pace, allow_root=allow_root)
+        super().__init__(
+            root, (), programs, emit, note, settings=settings, pace=pace, allow_root=allow_root, containment=containment
+        )  # fmt: skip
         self.ray = ray
         self.bridge: subprocess.Popen[bytes] | None = None
         self.found: dict[str, NodeFound] = {}
@@ -137,7 +141,13 @@ class RayExecutor(LocalExecutor):
             return
         self._started_at = clock()
         own = self.root / "nodes"
-        options = ["--renew-s", str(self.settings.renew_s), *(["--allow-root"] if self.allow_root else [])]
+        options = [
+            "--renew-s",
+            str(self.settings.renew_s),
+            "--containment",
+            self.containment,
+            *(["--allow-root"] if self.allow_root else []),
+        ]
         mirror = [] if Path(self.ray.node_root) == own else ["--mirror", str(own)]
         with open(turned(self.root / "bridge.log"), "ab") as log:
             self.bridge = subprocess.Popen(

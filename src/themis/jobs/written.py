@@ -33,10 +33,13 @@ class JobText(Written):
         "type (any)",
     )
     cpus: Annotated[float, Field(ge=0, le=100_000, allow_inf_nan=False)] = Field(
-        default=0.0, description="CPU cores for each GPU (nothing is asked for)"
+        default=0.0,
+        description="CPU cores for each GPU, the job's limit where the machine can limit them (nothing is asked for)",
     )
     memory: Annotated[int, reads(sizes.memory)] = Field(
-        default=0, description="memory for each GPU: `16 GiB`, `500 MB` (nothing is asked for)"
+        default=0,
+        description="memory for each GPU: `16 GiB`, `500 MB`; a job that exceeds it is killed where the machine can limit it "
+        "(nothing is asked for)",
     )
     workdir: Annotated[str, reads(readers.folder)] | None = Field(
         default=None, description="folder to run in, relative to the folder it is submitted from (that folder)"

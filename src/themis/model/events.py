@@ -93,6 +93,21 @@ class MachineDraining:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GpusWithheld:
+    """From now on exactly these GPUs of a machine get no gang; leases that run on them go on. None: all can be leased again.
+
+    Attributes
+    ----------
+    gpus : ids in the cluster. ``pids`` : processes that are on them and belong to no gang. ``reason`` : why, for people.
+    """
+
+    machine: int
+    gpus: tuple[int, ...]
+    pids: tuple[int, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AppSubmitted:
     """An app arrived; apps and jobs are numbered in this order. ``weight`` includes user and group."""
 
@@ -303,7 +318,7 @@ Event: TypeAlias = (
     MachineJoined | MachineFailed | MachineReturned | MachineDraining | AppSubmitted | AppCancelled | AppHeld | AppResumed
     | JobDelayed | JobGivenUp | QuotaSet | JournalRepaired
     | JobStarted | JobProgress | JobStopped | JobReached | SpeedMeasured | BatchChanged | LossReported | Allocated
-    | BidsCollected | Wake | AgentBid | JobsOrdered | Compacted
+    | BidsCollected | Wake | AgentBid | JobsOrdered | Compacted | GpusWithheld
 )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ _FLAT = (
     events.BatchChanged, events.LossReported, events.JobEnded, events.CurveStopped, events.AppCancelled, events.AppFinished,
     events.AppHeld, events.AppResumed, events.JobDelayed, events.JobGivenUp, events.QuotaSet,
     events.MachineFailed, events.MachineReturned, events.MachineDraining, events.AgentBid, events.JobsOrdered, events.Compacted,
-    events.JournalRepaired,
+    events.JournalRepaired, events.GpusWithheld,
 )  # fmt: skip
 
 
@@ -290,6 +290,9 @@ _DECODERS: Mapping[str, Callable[[Fields], Record]] = MappingProxyType(
             lost=d["lost"], attempts=tuple((job, attempt) for job, attempt in d["attempts"])
         ),
         "QuotaSet": lambda d: events.QuotaSet(**{**d, "users": tuple(d["users"])}),
+        "GpusWithheld": lambda d: events.GpusWithheld(
+            **{**d, "gpus": tuple(d["gpus"]), "pids": tuple(d.get("pids", ()))}
+        ),
         "MachineJoined": lambda d: MachineJoined(machine=Machine(**d["machine"])),
         "AppSubmitted": _read_app,
         "Allocated": read_allocated,

@@ -9,6 +9,8 @@ from pathlib import Path
 from themis.errors import ThemisError
 from themis.node.agent import Agent, AgentSettings
 from themis.node.channel import connect
+from themis.node.keeper import PR_SET_CHILD_SUBREAPER, prctl
+from themis.node.means import AUTO, find
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -21,12 +23,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--allow-root", action="store_true", help="let jobs run as root")
     parser.add_argument("--leave", action="store_true", help="end once the lease is over and nothing runs")
     parser.add_argument("--claim", type=int, action="append", default=[], help="open file to keep open")
+    parser.add_argument("--device", action="append", default=[], help="UUID of a GPU of this machine, in their order")
+    parser.add_argument("--containment", default=AUTO, help="of jobs: auto, cgroup, namespace or none")
     given = parser.parse_args(arguments)
     try:
         settings = AgentSettings(
             node=given.node, root=given.root.resolve(), renew_s=given.renew_s, allow_root=given.allow_root, leave=given.leave,
-            claims=tuple(given.claim),
+            claims=tuple(given.claim), means=find(given.containment), reaper=True, devices=tuple(given.device),
         )  # fmt: skip
+        # What a keeper that dies leaves comes to the agent.
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
         Agent(settings=settings, dial=lambda: connect(given.connect)).run()
     except ThemisError as error:
         print(f"themis node: {error}", file=sys.stderr)

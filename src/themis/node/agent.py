@@ -8,6 +8,7 @@ away, the keepers stop their gangs at the deadline by themselves; an agent witho
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -15,15 +16,30 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from themis.errors import InputError
 from themis.node.channel import Channel, Closed
-from themis.node.keeper import clock
+from themis.node.foreign import Foreign
+from themis.node.keeper import children, clock, descendants
 from themis.node.locks import locked
-from themis.node.messages import Forget, Go, Hello, Lease, Message, Prepare, Renew, Stop, TaskSpec, TaskState
+from themis.node.means import UNCONTAINED, Means
+from themis.node.messages import (
+    Forget,
+    Go,
+    GpusOccupied,
+    Hello,
+    Lease,
+    Message,
+    Occupied,
+    Prepare,
+    Renew,
+    Stop,
+    TaskSpec,
+    TaskState,
+)
 from themis.node.tasks import Task
 
 MACHINES_OWN = frozenset(
@@ -45,6 +61,9 @@ class AgentSettings:
     poll_s : seconds between looks at its tasks.
     allow_root : let jobs run as root. ``leave`` : end once the lease is over and nothing runs (agents started by an arbiter).
     claims : open files that the agent and its keepers keep open (``node.gpus``).
+    means : how gangs are contained and limited on this machine.
+    devices : UUIDs of the machine's GPUs by position, where they are real.
+    reaper : orphans of the process come to it (PR_SET_CHILD_SUBREAPER), and all its children are keepers or such orphans.
     """
 
     node: str
@@ -54,6 +73,9 @@ class AgentSettings:
     allow_root: bool = False
     leave: bool = False
     claims: tuple[int, ...] = ()
+    means: Means = UNCONTAINED
+    reaper: bool = False
+    devices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.renew_s > 0 or not self.poll_s > 0:
@@ -78,9 +100,17 @@ class Agent:
     """Tasks that could not be prepared."""
     sent: dict[int, float] = field(default_factory=dict)
     """When each unanswered ``Renew`` went out."""
+    occupied: tuple[Occupied, ...] = ()
+    """As the arbiter heard it last."""
+    forgotten: set[str] = field(default_factory=set)
+    """Tasks that may be dropped once nothing of them lives."""
     sequence: int = 0
     renew_at: float = 0.0
     ending: bool = False
+    foreign: Foreign = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.foreign = Foreign(self.settings.devices, self._ours)
 
     def run(self) -> None:
         """Until told to end; jobs stay, for the agent that comes next, as long as the lease lasts."""
@@ -105,7 +135,7 @@ class Agent:
                 shutil.rmtree(path, ignore_errors=True)  # half made, or half removed
                 continue
             try:
-                self.tasks[path.name] = Task(self.settings.root, path.name)
+                self._keep(Task(self.settings.root, path.name))
             except (OSError, ValueError, KeyError, TypeError, InputError) as error:
                 # Power was lost while it was written: nothing of it lives, or another version's keeper does, as long as its lease.
                 if locked(path / "lock"):
@@ -164,9 +194,10 @@ class Agent:
             if clock() >= self.deadline:
                 self._refuse(spec, "lease", f"machine {settings.node!r} holds no lease")
                 return
-            self.tasks[spec.task] = Task.prepare(
-                settings.root, spec, self.deadline, allow_root=settings.allow_root, claims=settings.claims
-            )
+            task = Task.prepare(
+                settings.root, spec, self.deadline, allow_root=settings.allow_root, claims=settings.claims, means=settings.means
+            )  # fmt: skip
+            self._keep(task)
             self.failed.pop(spec.task, None)
         except (InputError, OSError) as error:
             self._refuse(spec, "machine" if of_machine(error) else "not_started", str(error))
@@ -174,11 +205,50 @@ class Agent:
     def _refuse(self, spec: TaskSpec, cause: str, message: str) -> None:
         self.failed[spec.task] = TaskState(task=spec.task, phase="ended", cause=cause, message=message)
 
+    def _keep(self, task: Task) -> None:
+        self.tasks[task.name] = task
+        if self.settings.reaper:
+            task.orphans = self._orphans
+
     def _forget(self, name: str) -> None:
         self.failed.pop(name, None)
         if name in self.tasks and self.tasks[name].state().phase == "ended":
+            self.forgotten.add(name)
+            self._drop()
+        else:
+            self.told.pop(name, None)
+
+    def _drop(self) -> None:
+        """Forget tasks of which nothing is left."""
+        for name in [name for name in self.forgotten if not self.tasks[name].left]:
+            self.forgotten.remove(name)
             self.tasks.pop(name).remove()
-        self.told.pop(name, None)
+            self.told.pop(name, None)
+
+    def _orphans(self) -> set[int]:
+        """Processes of gangs whose keepers died, as far as they became this process's children; those that ended are collected."""
+        keepers = {task.process.pid for task in self.tasks.values() if task.process is not None}
+        found: set[int] = set()
+        for pid in children(os.getpid()) - keepers:
+            with contextlib.suppress(ChildProcessError):
+                if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                    found |= {pid} | descendants(pid)
+        return found
+
+    def _occupied(self, states: Iterable[TaskState]) -> tuple[Occupied, ...]:
+        """GPUs that are not safe to use, and why; ``states`` : of the tasks, as they were just found."""
+        ended = {state.task for state in states if state.phase == "ended"}
+        left = tuple(
+            Occupied(gpus=task.spec.slots, pids=tuple(sorted(task.left)), reason=f"{name} left it")
+            for name, task in sorted(self.tasks.items()) if task.left and name in ended
+        )  # fmt: skip
+        return left + self.foreign.look()
+
+    def _ours(self) -> set[int]:
+        """Every process of the gangs here, those that a gang left among them."""
+        tasks = self.tasks.values()
+        below = descendants(*filter(None, (task.keeper_pid() for task in tasks)))
+        return below.union(*(task.cell.pids() | task.left for task in tasks))
 
     def _say(self, name: str, word: dict[str, object]) -> None:
         if name in self.tasks:
@@ -196,7 +266,13 @@ class Agent:
             reports = tuple(report for task in self.tasks.values() if (report := task.whole_report()) is not None)
             own = trust(self.settings.allow_root)
             nice = os.getpriority(os.PRIO_PROCESS, 0)
-            self.channel.send(Hello(node=self.settings.node, trust=own, tasks=states, reports=reports, niceness=nice))
+            self.occupied, means = self._occupied(states), self.settings.means
+            self.channel.send(
+                Hello(
+                    node=self.settings.node, trust=own, tasks=states, reports=reports, niceness=nice,
+                    containment=means.containment, limits=means.limits, occupied=self.occupied,
+                )
+            )  # fmt: skip
             self.told = {state.task: state for state in states}
             self.renew_at = 0.0
 
@@ -210,9 +286,15 @@ class Agent:
 
     def _report(self) -> None:
         assert self.channel is not None
+        self._drop()
+        states = {name: task.state() for name, task in self.tasks.items()}
+        # Before how gangs ended: their GPUs are free then, but for these.
+        if (occupied := self._occupied(states.values())) != self.occupied:
+            self.channel.send(GpusOccupied(items=occupied))
+            self.occupied = occupied
         for name, task in self.tasks.items():
             # The state first: what a rank reported before it ended is then never heard after its end.
-            state = task.state()
+            state = states[name]
             if (report := task.report()) is not None:
                 self.channel.send(report)
             if state != self.told.get(name):

@@ -8,7 +8,8 @@ so that nothing runs on when nobody comes back: the agent moves the deadline, an
 The agent writes lines of JSON into the FIFO ``control``; the keeper answers by replacing ``status.json``, and is alive
 as long as it holds the lock on ``lock``. The cause of a stop is in the status before the first signal is sent.
 Standard library alone, and run as a script by its path with ``-I -S``: neither the job's environment nor any package
-can break it, and it starts in milliseconds.
+can break it, and it starts in milliseconds. How the gang's processes are held together is in ``cells.py``, which is loaded
+from the same folder at the start.
 """
 
 from __future__ import annotations
@@ -29,7 +30,15 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING or __name__ != "__main__":
+    from themis.node.cells import NAMESPACE, NONE, Cell, fork_init, mount_proc, unshare_pids
+else:
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    from cells import NAMESPACE, NONE, Cell, fork_init, mount_proc, unshare_pids
+
+    del sys.path[0]
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -44,6 +53,12 @@ NOT_RUN = 127
 DIED = "a rank died before it was started"
 LOOK_S = 3.0
 """For looking whether anything was saved."""
+STUCK_S = 5.0
+"""What lives so long after SIGKILL hangs in the kernel: the gang counts as ended, and its GPUs as occupied."""
+CHASE_S = 0.1
+"""For killing processes that fork and exit faster than /proc is read, in each round."""
+MEMBERS_S = 1.0
+"""Between two records of the gang's processes, where neither a cgroup nor a namespace holds them together."""
 
 
 def clock() -> float:
@@ -60,7 +75,8 @@ class Status:
     pids: list[int]
     cause: str = ""
     """Why they stop: what the agent said, or lease | peer (a rank failed) | keeper (it was told to end itself) |
-    absent (what the job names is not on this machine) | not_started (it could not be started otherwise)."""
+    absent (what the job names is not on this machine) | not_started (it could not be started otherwise) |
+    memory (the gang exceeded its memory)."""
     first: int | None = None
     """Exit code of the first rank that ran and did not end with 0."""
     message: str = ""
@@ -70,6 +86,10 @@ class Status:
     ended: float = 0.0
     saved: bool = False
     """Whether the checkpoint folder changed during this attempt."""
+    init: tuple[int, int] = (0, 0)
+    """First process of the gang's PID namespace and when it started; (0, 0) without one."""
+    left: list[int] = field(default_factory=list)
+    """Processes that SIGKILL did not end."""
 
 
 class Log:
@@ -122,11 +142,21 @@ class Keeper:
     """The checkpoint folder's state when the ranks began."""
     told_to_end: bool = False
     published: bool = True
+    cell: Cell = field(default_factory=Cell)
+    init: int = 0
+    """Of the gang's PID namespace, as long as it lives."""
+    recorded_at: float = 0.0
+    members: dict[int, int] = field(default_factory=dict)
+    """The gang's processes by pid, with when they started, as they are on disk."""
 
     # ---- starting -----------------------------------------------------------------------------------------------
 
     def fork_ranks(self) -> None:
         """All ranks up to the point where only ``exec`` is left; they wait there for the word."""
+        if self.cell.kind == NAMESPACE:
+            unshare_pids()
+            self.init = fork_init()
+            self.status.init = (self.init, started(self.init))
         for number, env in enumerate(self.task["ranks"]):
             log = Log(self.task["logs"][number], self.task["log_bytes"])
             barrier, go = os.pipe2(os.O_CLOEXEC)
@@ -176,6 +206,8 @@ class Keeper:
 
     def stop(self, cause: str, grace_s: float, message: str = "") -> None:
         """Record why, then ask the ranks to end; a second call may only shorten the time they have."""
+        if self.status.phase == "ended":
+            return
         if self.status.phase == "stopping":
             self.kill_at = min(self.kill_at, clock() + grace_s)
             return
@@ -204,14 +236,73 @@ class Keeper:
 
     def _pursue(self) -> None:
         """Ask what outlived all ranks to end (a shell's child that still saves, a daemon); kill at the deadline."""
-        alive = descendants(os.getpid())
+        alive = self._alive()
         if all(rank.code is not None for rank in self.ranks):
             if self.status.phase == "running" and alive:
                 self._tidy(LEFTOVERS_S)
             self._signal(signal.Signals[self.task["stop_signal"]], alive - self.termed)
+            if self.init and not alive:
+                self._signal(signal.SIGKILL, {self.init})  # an empty namespace
         if clock() >= self.kill_at and alive:
             self.status.killed = True
-            self._signal(signal.SIGKILL, alive)
+            self.cell.kill()
+            # The end of a namespace's first process is the end of all others in it.
+            self._signal(signal.SIGKILL, {self.init} if self.init else alive)
+            if self.cell.kind == NONE:
+                self._chase()
+            if clock() >= self.kill_at + STUCK_S:
+                self._give_up(alive)
+
+    def _alive(self) -> set[int]:
+        """The gang's processes: what descends from this one, and what the kernel counts in the gang's cgroup."""
+        return (descendants(os.getpid()) - {self.init}) | self.cell.pids()
+
+    def _chase(self) -> None:
+        """SIGKILL to all children, again and again: processes that fork and exit are gone before /proc is read as a whole.
+
+        Every orphan of the gang is a child of this process, and its pid is not used again before it is collected here.
+        """
+        until, me = clock() + CHASE_S, os.getpid()
+        while clock() < until and not self._over():
+            self._signal(signal.SIGKILL, children(me))
+
+    def _give_up(self, alive: set[int]) -> None:
+        """What SIGKILL does not end hangs in the kernel: the gang has ended but for that, and its GPUs are not free."""
+        left = sorted(alive)
+        if self.status.phase != "ended":
+            self._conclude()
+        if self.status.left != left:
+            self.status.left = left
+            self.publish()
+
+    def _look_at_memory(self) -> None:
+        """The kernel killed one of the gang's processes for want of memory: the others end with it."""
+        if self.task.get("memory") and self.cell.out_of_memory() and self.status.cause != "memory":
+            limit = self.task["memory"] / 2**20
+            self._end_of_memory(f"it exceeded its memory, {limit:.0f} MiB on this machine, and was killed; see memory")
+
+    def _end_of_memory(self, why: str) -> None:
+        if self.status.phase == "running":
+            self.stop("memory", 0.0, why)
+        if self.status.phase == "stopping" and self.status.cause in ("", "peer"):
+            self.status.cause, self.status.message, self.kill_at = "memory", why, clock()
+            self.publish()
+
+    def _record(self) -> None:
+        """Write down who belongs to the gang: should this process be killed, the agent finds them by that."""
+        self.recorded_at = clock()
+        todo, found = [os.getpid()], dict[int, int]()
+        while todo:
+            for pid in children(todo.pop()) - found.keys():
+                todo.append(pid)
+                found[pid] = started(pid)
+        if found == self.members:
+            return
+        draft = self.folder / "members.json.new"
+        with contextlib.suppress(OSError):
+            draft.write_text(json.dumps(found))
+            draft.replace(self.folder / "members.json")
+            self.members = found
 
     # ---- the loop -----------------------------------------------------------------------------------------------
 
@@ -231,12 +322,16 @@ class Keeper:
             self._wait(woken)
             if not self.published:
                 self.publish()
-            if self.told_to_end and self.status.phase != "stopping":
+            if self.told_to_end and self.status.phase not in ("stopping", "ended"):
                 self.stop("keeper", self.task["grace_s"], "the process that keeps this job was told to end")
-            if clock() >= self.deadline and self.status.phase != "stopping":
+            if clock() >= self.deadline and self.status.phase not in ("stopping", "ended"):
                 self.stop("lease", self.task["grace_s"], "the machine's lease was not renewed")
-            if self.status.phase == "stopping" or all(r.code is not None for r in self.ranks):
+            self._look_at_memory()
+            if self.cell.kind == NONE and self.status.began and clock() >= self.recorded_at + MEMBERS_S:
+                self._record()
+            if self.status.phase in ("stopping", "ended") or all(r.code is not None for r in self.ranks):
                 self._pursue()
+        self._look_at_memory()
         self._finish()
 
     def _told_to_end(self, *_: object) -> None:
@@ -282,20 +377,23 @@ class Keeper:
                 rank.output = -1
 
     def _over(self) -> bool:
-        """Collect the dead; nothing is left when no child is, adopted ones included."""
+        """Collect the dead; nothing is left when no child is, adopted ones included, and the kernel counts none."""
         while True:
             try:
                 pid, wait = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                return True
+                return self.cell.empty()
             if pid == 0:
                 return False
+            if pid == self.init:
+                self.init = 0
             for rank in self.ranks:
                 if rank.pid == pid:
                     self._ended(rank, os.waitstatus_to_exitcode(wait))
 
     def _ended(self, rank: Rank, code: int) -> None:
         rank.code = code
+        self._look_at_memory()
         if self.status.phase in ("preparing", "prepared"):
             if not rank.is_ready:
                 self._hear_ready(rank)
@@ -312,6 +410,17 @@ class Keeper:
         self.publish()
 
     def _finish(self) -> None:
+        if self.status.phase != "ended":
+            self._conclude()
+        self.status.left = []
+        self.cell.remove()
+        self.publish()
+        while not self.published:
+            time.sleep(1.0)
+            self.publish()
+
+    def _conclude(self) -> None:
+        """The gang has ended: write down how."""
         for rank in self.ranks:
             while rank.output >= 0:
                 before = rank.log.size
@@ -323,10 +432,6 @@ class Keeper:
         for note in notes(self.status, self.task):
             for rank in self.ranks[:1]:
                 rank.log.write(f"themis: {note}\n".encode())
-        self.publish()
-        while not self.published:
-            time.sleep(1.0)
-            self.publish()
 
     def publish(self) -> None:
         """Replace the status in one step, so that no reader ever sees half of it; a full disk is tried again."""
@@ -354,11 +459,16 @@ def run_rank(task: dict[str, Any], env: dict[str, str], parent: int, barrier: in
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGPIPE, signal.SIGHUP, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
+        cell = as_cell(task)
+        cell.enter()
+        if cell.kind == NAMESPACE:
+            mount_proc()
         if task["user"]:
             become(task["user"])
         # After the change of user, which would clear it.
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
+        # From another PID namespace a parent cannot be seen; there, its end is seen at the barrier.
+        if os.getppid() != parent and cell.kind != NAMESPACE:
             os._exit(1)
         os.makedirs(task["checkpoint_dir"], exist_ok=True)
         try:
@@ -441,19 +551,47 @@ def processes() -> Iterator[tuple[int, int, str]]:
                 yield int(name), int(rest[1]), rest[0]
 
 
-def descendants(root: int) -> set[int]:
-    """All living descendants; complete for a subreaper, whom every orphan below it comes to."""
+def descendants(*roots: int) -> set[int]:
+    """All living descendants of these; complete for subreapers, whom every orphan below them comes to."""
     children: dict[int, list[tuple[int, str]]] = {}
     for pid, parent, state in processes():
         children.setdefault(parent, []).append((pid, state))
     found: set[int] = set()
-    todo = [root]
+    todo = [*roots]
     while todo:
         for pid, state in children.get(todo.pop(), []):
             todo.append(pid)
             if state not in "ZX":
                 found.add(pid)
     return found
+
+
+def started(pid: int) -> int:
+    """When a process started, in clock ticks since boot: with its pid that names one process for ever; 0 if there is none."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
+    return 0
+
+
+def children(pid: int) -> set[int]:
+    """Living and dead children of a process, as far as they are not collected; empty where it is gone."""
+    found: set[int] = set()
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(ProcessLookupError):
+                found |= {int(child) for child in Path(f"/proc/{pid}/task/{thread}/children").read_text().split()}
+    except FileNotFoundError:
+        # It is gone, or this kernel does not list children (CONFIG_PROC_CHILDREN).
+        return {child for child, parent, _ in processes() if parent == pid}
+    return found
+
+
+def as_cell(task: dict[str, Any]) -> Cell:
+    """The gang's cell, from its task file."""
+    cell = task.get("cell")
+    if cell is None:  # a task of an earlier version
+        return Cell()
+    return Cell(cell["kind"], cell["group"], tuple(cell["limits"]), cell["memory"])
 
 
 def newest(folder: str) -> tuple[int, int]:
@@ -478,7 +616,7 @@ def notes(status: Status, task: dict[str, Any]) -> Iterator[str]:
         yield status.message
     if status.killed:
         yield f"what had not ended {task['grace_s']:g} s after {task['stop_signal']} was killed; see grace_s"
-    asked = status.cause not in ("", "peer", "absent", "not_started", "machine")
+    asked = status.cause not in ("", "peer", "absent", "not_started", "machine", "memory")
     if asked and status.began and not status.saved:
         lost = status.ended - status.began
         yield (
@@ -500,11 +638,12 @@ def main(folder: Path) -> None:
     keep_to_itself()
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.lockf(lock, fcntl.LOCK_EX)
+    os.write(lock, str(os.getpid()).encode())
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     task = json.loads((folder / "task.json").read_text())
     # Also opened for writing, so that it never ends when no agent is there.
     control = os.open(folder / "control", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-    Keeper(folder=folder, task=task, deadline=task["deadline"], control=control).run()
+    Keeper(folder=folder, task=task, deadline=task["deadline"], control=control, cell=as_cell(task)).run()
 
 
 if __name__ == "__main__":

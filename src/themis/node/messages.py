@@ -1,6 +1,6 @@
 """What the arbiter and a node agent say to each other: frozen dataclasses, independent of how they travel.
 
-    agent -> arbiter    Hello, Renew, TaskState, TaskReport
+    agent -> arbiter    Hello, Renew, TaskState, TaskReport, GpusOccupied
     arbiter -> agent    Lease, Prepare, Go, Stop, Forget
     bridge  -> arbiter  NodeFound, NodeLeaves
     arbiter -> bridge   EndNodes
@@ -44,6 +44,8 @@ class TaskSpec:
     make_checkpoint_dir : the folder is the scheduler's own, for the agent to make and hand over; otherwise it is the
         user's, made with the user's rights.
     target : steps after which this attempt should end.
+    slots : positions of the gang's GPUs on this machine, from 0. cpus, memory : limits of all these ranks together, CPUs and
+        bytes; 0 for none.
     """
 
     task: str
@@ -67,6 +69,9 @@ class TaskSpec:
     make_checkpoint_dir: bool
     target: float
     log_bytes: int
+    slots: tuple[int, ...] = ()
+    cpus: float = 0.0
+    memory: int = 0
 
 
 # ---- from the agent ---------------------------------------------------------------------------------------------------
@@ -81,7 +86,8 @@ class TaskState:
     port : a free port of this machine, for MASTER_PORT if rank 0 runs here.
     codes : exit codes by rank, a signal as minus its number; ``first`` the first that was not 0, None if all were.
     cause : why its ranks stop: what ``Stop`` said, or lease | peer | keeper | lost | not_started |
-        absent (what the job names is not there) | machine (it lacked room or processes to start them).
+        absent (what the job names is not there) | machine (it lacked room or processes to start them) |
+        memory (they exceeded the job's memory).
     saved : whether anything was written to the checkpoint folder.
     """
 
@@ -124,6 +130,22 @@ class TaskReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Occupied:
+    """GPUs of this machine, by position, that cannot be given to a gang while these processes live; ``reason`` says why."""
+
+    gpus: tuple[int, ...]
+    pids: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpusOccupied:
+    """All such GPUs of this machine as they stand now; empty once there are none."""
+
+    items: tuple[Occupied, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
     """First message of a connection: who I am and everything that I keep."""
 
@@ -135,6 +157,11 @@ class Hello:
     """What ranks said so far, to be heard before how they ended; without a pace."""
     niceness: int = 0
     """Of the agent, and so of all that it starts: -20 to 19, above 0 whatever else runs there comes first."""
+    containment: str = ""
+    """Of gangs: cgroup | namespace | none (``node.cells``); empty from an agent of an earlier version."""
+    limits: tuple[str, ...] = ()
+    """What of jobs is limited there: memory, cpus."""
+    occupied: tuple[Occupied, ...] = ()
 
 
 # ---- from the arbiter -------------------------------------------------------------------------------------------------
@@ -209,7 +236,19 @@ class EndNodes:
 
 
 Message: TypeAlias = (
-    Hello | Renew | TaskState | TaskReport | Lease | Prepare | Go | Stop | Forget | NodeFound | NodeLeaves | EndNodes
+    Hello
+    | Renew
+    | TaskState
+    | TaskReport
+    | GpusOccupied
+    | Lease
+    | Prepare
+    | Go
+    | Stop
+    | Forget
+    | NodeFound
+    | NodeLeaves
+    | EndNodes
 )
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in typing.get_args(Message)}
 

@@ -224,7 +224,8 @@ class Relay:
         subprocess.run(
             ["sh", "-c", DETACH, str(turned(self.root / "agent.log")), sys.executable, "-m", "themis.node", "--node", self.node,
              "--root", str(self.root), "--connect", str(self.root / "relay.sock"), "--leave",
-             *(word for lock in locks for word in ("--claim", lock)), *self.options],
+             *(word for lock in locks for word in ("--claim", lock)),
+             *(word for held in self.claims for word in ("--device", held.device)), *self.options],
             env=env, check=True, timeout=10.0, pass_fds=tuple(map(int, locks)),
         )  # fmt: skip
 

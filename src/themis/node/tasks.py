@@ -21,18 +21,23 @@ import socket
 import stat
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from themis.errors import InputError
 from themis.node import keeper
 from themis.node.environment import rank_env
+from themis.node.keeper import STUCK_S, clock
 from themis.node.locks import locked
+from themis.node.means import UNCONTAINED, Means
 from themis.node.messages import TaskReport, TaskSpec, TaskState, build
 
 PORTS = range(20000, 32000)
 """Below what Linux hands out for outgoing connections, so that a port found free stays free."""
 READ_AT_MOST = 1 << 20
+HUNG_S = 5.0
+"""A keeper whose gang lives so long after even a process that hangs in the kernel counts as left hangs itself."""
 MOST_BATCH = 1e9
 """A batch size above is none."""
 SAYS = ("steps", "saved", "unsaved", "step_s", "loss", "reached", "epochs", "saved_epochs", "batch")
@@ -53,16 +58,30 @@ class Task:
         self._read_up_to = 0
         self._said: dict[str, Any] = {}
         """The last of each that was ever read."""
+        self.cell = keeper.as_cell(raw)
+        self.left: set[int] = set()
+        """Processes that outlived the end of the gang."""
+        self.orphans: Callable[[], set[int]] = set
+        """Processes that no keeper has any more, for the agent whose children they became."""
+        self._lease_over = self._stop_over = math.inf
+        """When its keeper must be over, by its lease and by what it was asked."""
+        self._lost_at = math.inf
+        """When its keeper was found dead."""
+        self._swept = False
+        if process is not None:
+            self._lease(raw["deadline"])
 
     # ---- what it does --------------------------------------------------------------------------------------------
 
     @classmethod
     def prepare(
-        cls, root: Path, spec: TaskSpec, deadline: float, *, allow_root: bool = False, claims: tuple[int, ...] = ()
-    ) -> Task:
+        cls, root: Path, spec: TaskSpec, deadline: float, *, allow_root: bool = False, claims: tuple[int, ...] = (),
+        means: Means = UNCONTAINED,
+    ) -> Task:  # fmt: skip
         """Write the task's folder and start its keeper, which brings the ranks to the barrier.
 
-        ``claims`` : open files that its keeper keeps open, and no rank gets (``node.gpus``).
+        ``claims`` : open files that its keeper keeps open, and no rank gets (``node.gpus``). ``means`` : how gangs are
+        contained and limited on this machine.
 
         Raises
         ------
@@ -83,11 +102,13 @@ class Task:
             _make_for(Path(spec.checkpoint_dir), spec)
         os.mkfifo(draft / "control", 0o600)
         port = free_port()
+        cell = means.cell(folder, spec.memory, spec.cpus)
         task = {
             "spec": dataclasses.asdict(spec), "port": port, "deadline": deadline, "argv": spec.argv, "cwd": spec.cwd,
             "user": spec.user, "grace_s": spec.grace_s, "stop_signal": spec.stop_signal, "log_bytes": spec.log_bytes,
             "ranks": [rank_env(spec, i, str(folder)) for i in range(len(spec.ranks))],
             "logs": [str(logs / f"rank-{rank}.log") for rank in spec.ranks], "checkpoint_dir": spec.checkpoint_dir,
+            "cell": dataclasses.asdict(cell), "memory": spec.memory if cell.memory else 0,
         }  # fmt: skip
         # It may hold the submitter's secrets.
         with open(os.open(draft / "task.json", os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
@@ -103,11 +124,16 @@ class Task:
                 )  # fmt: skip
         except OSError:
             shutil.rmtree(folder, ignore_errors=True)
+            cell.remove()
             raise
         return cls(root, spec.task, process)
 
     def say(self, word: dict[str, Any]) -> None:
         """A line to the keeper; nobody hears it when it has ended."""
+        if "lease" in word:
+            self._lease(float(word["lease"]))
+        elif "stop" in word:
+            self._stop_over = min(self._stop_over, clock() + float(word["grace_s"]) + STUCK_S + HUNG_S)
         with contextlib.suppress(OSError):
             control = os.open(self.folder / "control", os.O_WRONLY | os.O_NONBLOCK)
             try:
@@ -117,6 +143,7 @@ class Task:
 
     def remove(self) -> None:
         """Drop the folder; logs and checkpoints stay."""
+        self.cell.remove()
         gone = self.folder.with_name(f".{self.name}.gone")
         self.folder.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
@@ -133,10 +160,16 @@ class Task:
         raw = self._status()
         phase = str(raw.get("phase", "preparing"))
         if phase != "ended" and not alive:
+            self._sweep(raw)
+            # What does not end even so hangs in the kernel: the gang is over, its GPUs are not free.
+            over = not self.left or clock() >= self._lost_at + STUCK_S
             return TaskState(
-                task=self.name, phase="ended" if self._swept() else "stopping", cause=raw.get("cause") or "lost",
+                task=self.name, phase="ended" if over else "stopping", cause=raw.get("cause") or "lost",
                 port=self.port, message="the process that kept this job died",
             )  # fmt: skip
+        if phase != "ended" and clock() >= min(self._lease_over, self._stop_over):
+            self._end_keeper()
+        self.left = self._living(raw.get("left", ()))
         began, ended = float(raw.get("began", 0.0)), float(raw.get("ended", 0.0))
         return TaskState(
             task=self.name, phase=phase, port=self.port, cause=raw.get("cause", ""), first=raw.get("first"),
@@ -151,13 +184,64 @@ class Task:
             return status
         return {}
 
-    def _swept(self) -> bool:
-        """Whether nothing is left of a dead keeper's gang: its ranks died with it, their children carry its folder's path."""
-        left = [pid for pid, _, state in keeper.processes() if state not in "ZX" and self._mark in _environment(pid)]
-        for pid in left:
+    def _lease(self, deadline: float) -> None:
+        self._lease_over = deadline + self.spec.grace_s + STUCK_S + HUNG_S
+
+    def _end_keeper(self) -> None:
+        """It should have ended its gang long ago: a process that was stopped, say, keeps no lease."""
+        if (pid := self.keeper_pid()) and keeper.descendants(pid):
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        return not left
+
+    def keeper_pid(self) -> int:
+        """Of its keeper, if that lives; 0 otherwise."""
+        with contextlib.suppress(OSError, ValueError):
+            if self.alive():
+                return self.process.pid if self.process else int((self.folder / "lock").read_text())
+        return 0
+
+    def _sweep(self, raw: dict[str, Any]) -> None:
+        """End what a dead keeper's gang left; ``left`` is what still lives.
+
+        Its ranks died with it. Others are found by the gang's cgroup; by the first process of its PID namespace, with which all
+        end; by the keeper's record of its descendants; as orphans that became the agent's children; and by the path of its
+        folder in their environment.
+        """
+        if self._swept:
+            return
+        self._lost_at = min(self._lost_at, clock())
+        self.cell.kill()
+        table = [*keeper.processes()]
+        found = self.cell.pids() | self.orphans()
+        for pid, start in self._recorded(raw):
+            found |= _end(pid, start)
+        for _ in range(len(table)):
+            below = {pid for pid, parent, _ in table if parent in found} - found
+            if not below:
+                break
+            found |= below
+        found |= {pid for pid, _, _ in table if self._mark in _environment(pid)}
+        found.discard(os.getpid())
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        self.left = {pid for pid, _, state in table if pid in found and state not in "ZX"}
+        self._swept = not found and self.cell.empty()
+        if self._swept:
+            self.cell.remove()
+
+    def _recorded(self, raw: dict[str, Any]) -> list[tuple[int, int]]:
+        """Processes that the keeper wrote down, each with when it started."""
+        init = raw.get("init") or (0, 0)
+        out = [(int(init[0]), int(init[1]))] if init[0] else []
+        with contextlib.suppress(OSError, ValueError):
+            out += [(int(pid), start) for pid, start in json.loads((self.folder / "members.json").read_text()).items()]
+        return out
+
+    @staticmethod
+    def _living(pids: Iterable[int]) -> set[int]:
+        wanted = set(pids)
+        return {pid for pid, _, state in keeper.processes() if pid in wanted and state not in "ZX"} if wanted else set()
 
     def report(self) -> TaskReport | None:
         """What rank 0 wrote since the last call, the last of each; the file is the job's, so nothing in it is trusted."""
@@ -289,3 +373,19 @@ def _environment(pid: int) -> list[bytes]:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return []
+
+
+def _end(pid: int, start: int) -> set[int]:
+    """SIGKILL to the process of this pid if it is the one that started then; it, or nothing where that is gone."""
+    try:
+        held = os.pidfd_open(pid)
+    except OSError:
+        return set()
+    try:
+        if keeper.started(pid) != start:
+            return set()
+        with contextlib.suppress(OSError):
+            signal.pidfd_send_signal(held, signal.SIGKILL)
+        return {pid}
+    finally:
+        os.close(held)

@@ -33,6 +33,7 @@ from themis.model.events import (
     AppHeld,
     Command,
     Event,
+    GpusWithheld,
     Grant,
     JobStopped,
     MachineDraining,
@@ -79,10 +80,12 @@ class LiveExecutor(Protocol):
     def recorded(self, job: int, attempt: int) -> None: ...
     def dismiss(self, jobs: Sequence[int]) -> None: ...
     def restore_lost(self, machine: int) -> None: ...
+    def restore_withheld(self, machine: int) -> None: ...
     def join(self, machine: Machine) -> None: ...
     def check_user(self, user: str) -> None: ...
     def niceness(self, machine: int) -> int: ...
     def trust(self, machine: int) -> str: ...
+    def containment_of(self, machine: int) -> tuple[str, tuple[str, ...]]: ...
     def start(self) -> object: ...
     def close(self, *, stop_jobs: bool = True) -> None: ...
 
@@ -343,7 +346,9 @@ class Arbiter:
         except BaseException as error:
             call.reply.set_exception(error)
             # Whatever changes the core is written down before. So a bug in the checks of a submission is its sender's alone too.
-            if not isinstance(error, Exception) or (call.changes and self.journal.changes != before):
+            # A disk that is full at the first statement has changed nothing, and yet ended the transaction.
+            lost = isinstance(error, NoRoom) or not isinstance(error, Exception)
+            if lost or (call.changes and self.journal.changes != before):
                 raise
             return call.reply, _TOLD, None
 
@@ -368,6 +373,10 @@ class Arbiter:
             case Reply():
                 if not self._closing:
                     self.engine.answered(item, now)
+            case GpusWithheld(machine=n):
+                # An agent says it again to an arbiter that was started again.
+                if self.state.withheld.get(n, ((), (), "")) != (item.gpus, item.pids, item.reason):
+                    self.engine.feed(item, now)
             case MachineFailed() | MachineReturned():
                 away = isinstance(item, MachineFailed)
                 (self.lost.add if away else self.lost.discard)(item.machine)

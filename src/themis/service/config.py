@@ -10,6 +10,7 @@ from themis.jobs.build import PRIOR_S
 from themis.model.cluster import Cluster
 from themis.model.units import Seconds
 from themis.model.workload import Group, User
+from themis.node.means import AUTO, WANTED
 
 ENGINES = ("local", "ray")
 
@@ -48,6 +49,8 @@ class Config:
         checkpoints of apps that completed, of those below the home; None keeps them.
     agent_s : within so long apps' own agents answer (docs/agents.md). ``agent_misses`` : so many answers in a row may be
         missing before the service's agent takes over. ``max_agents`` : so many may attend.
+    containment : how a gang's processes are held together (``node.means.find``); ``auto`` is the strongest way that each machine
+        allows.
     max_message_bytes, max_jobs, max_apps, max_apps_per_user : limits of a call, of jobs in an app, of active apps.
     max_submissions : of one user in an hour.
     allow_root : let jobs run as root where the arbiter does. ``single_trust`` : jobs run as the arbiter's own user even
@@ -94,6 +97,7 @@ class Config:
     journal_keep_s: Seconds = 30 * 86400.0
     logs_keep_s: Seconds = 30 * 86400.0
     checkpoints_keep_s: Seconds | None = None
+    containment: str = AUTO
     agent_misses: int = 3
     max_agents: int = 256
     max_message_bytes: int = 4 << 20
@@ -108,6 +112,8 @@ class Config:
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
             raise UnknownName("engine", self.engine, ENGINES)
+        if self.containment not in WANTED:
+            raise UnknownName("containment", self.containment, WANTED)
         if self.engine == "ray" and (self.gpus or self.cluster):
             raise InputError("with the engine ray, machines are Ray's nodes; leave out gpus and machines.")
         if self.gpus and self.cluster:

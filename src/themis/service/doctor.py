@@ -19,6 +19,7 @@ from themis.client.home import read_endpoint, read_token
 from themis.errors import ThemisError, counted
 from themis.node.agent import trust
 from themis.node.gpus import nvml_gpus
+from themis.node.means import find
 from themis.service.config import Config
 from themis.service.integrity import check_there, verify
 from themis.service.migrations import SCHEMA
@@ -45,7 +46,8 @@ def examine(home: Path) -> list[Check]:
     checks: dict[str, Callable[[Path], tuple[str, str]]] = {
         "system": _system, "home": _home, "disk": _disk, "token": _token, "settings": _settings, "journal": _journal,
         "GPUs": lambda home: _gpus(home, there), "Ray": lambda home: _ray(home, there),
-        "rights": lambda home: _rights(home, there), "arbiter": lambda home: _arbiter(home, there),
+        "rights": lambda home: _rights(home, there), "containment": lambda home: _containment(home, there),
+        "arbiter": lambda home: _arbiter(home, there),
         "nodes": lambda home: _nodes(there),
     }  # fmt: skip
     out = []
@@ -191,6 +193,39 @@ def _rights(home: Path, there: Running | ThemisError) -> tuple[str, str]:
     if warning:
         return "note", warning
     return "ok", "each job runs as its submitter's system user; root's own need --allow-root"
+
+
+HOLDS = {
+    "cgroup": "jobs are contained by cgroups: everything that a job started ends with it",
+    "namespace": "jobs are contained by PID namespaces: everything that a job started ends with it",
+    "none": "jobs are not contained: a process that a job detached can outlive it if the job's supervisor is killed",
+}
+"""Of each way of containment (``node.cells``)."""
+
+
+def _containment(home: Path, there: Running | ThemisError) -> tuple[str, str]:
+    if isinstance(there, Running) and (nodes := [node for node in there.nodes if node.containment]):
+        kinds = sorted({node.containment for node in nodes})
+        limits = set[str].intersection(*(set(node.limits) for node in nodes))
+        where = {kind: _names([node.name for node in nodes if node.containment == kind]) for kind in kinds}
+        said = [f"on {where[kind]} {HOLDS[kind]}" if len(kinds) > 1 else HOLDS[kind] for kind in kinds]
+        weak, why_not = "none" in kinds, ""
+    else:
+        config = _load(home)
+        if config.engine == "ray":
+            return "note", "known while `themis up` runs"
+        found = find(config.containment)
+        limits, said, weak, why_not = (
+            set(found.limits),
+            [HOLDS[found.containment]],
+            found.containment == "none",
+            found.why_not,
+        )
+    what = " and ".join(name for name in ("memory", "cpus") if name in limits)
+    said.append(
+        f"{what} of jobs are limited as asked for" if what else "memory and cpus of jobs are counted, not limited"
+    )
+    return "note" if weak or not what else "ok", "; ".join((*said, *filter(None, (why_not,))))
 
 
 def _arbiter(home: Path, there: Running | ThemisError) -> tuple[str, str]:

@@ -123,7 +123,7 @@ def _waiting(arbiter: Arbiter, app: int, s: State) -> Reason:
     jobs = s.app_jobs(app)[s.jobs.status[s.app_jobs(app)] == Status.WAITING]
     allowed, least = s.allowed(jobs), s.jobs.gpus_min[jobs]
     free = np.bincount(s.gpu_machine[free_gpus(s, s.now)], minlength=len(s.machines))
-    there = np.bincount(s.machine_type, np.where(s.open_machines(), s.machine_size, 0), len(s.gpu_types))
+    there = np.bincount(s.machine_type[s.gpu_machine[s.open_gpus()]], minlength=len(s.gpu_types))
     open_ = np.bincount(s.machine_type, free, len(s.gpu_types))
     if not (allowed & (there >= least[:, None])).any():
         return Reason(

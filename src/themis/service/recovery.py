@@ -124,6 +124,8 @@ def hand_over(arbiter: Arbiter) -> None:
         if not state.machine_up[n] and machine.name not in drained:
             arbiter.lost.add(n)
             executor.restore_lost(n)
+    for n in sorted(state.withheld):
+        executor.restore_withheld(n)
     for grant, steps, started in engine.held():
         executor.restore(grant, steps, started=started)
         if grant.job in engine.core.stopping:

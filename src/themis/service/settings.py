@@ -160,6 +160,11 @@ class ServiceText(Written):
         default=3, description="answers in a row that an agent may miss before the service bids for its app (3)"
     )
     max_agents: Annotated[int, Field(ge=1, le=4096)] = Field(default=256, description="most agents at once (256)")
+    containment: Literal["auto", "cgroup", "namespace", "none"] = Field(
+        default="auto",
+        description="how a job's processes are held together, see [containment.md](containment.md); `auto`: the strongest way "
+        "that each machine allows (auto)",
+    )
     max_message: Annotated[int, reads(_message)] = Field(
         default=4 << 20, description="largest message of a caller (4 MiB)"
     )
@@ -365,7 +370,7 @@ def _config(findings: Findings, path: Path | None) -> Config:
         node_margin_s=text.node_margin, progress_s=text.progress, solve_s=text.solve,
         agent_s=text.agent_wait, journal_keep_s=text.journal_keep,
         logs_keep_s=text.logs_keep, checkpoints_keep_s=text.checkpoints_keep,
-        agent_misses=text.agent_misses, max_agents=text.max_agents,
+        containment=text.containment, agent_misses=text.agent_misses, max_agents=text.max_agents,
         max_message_bytes=text.max_message, max_jobs=text.max_jobs,
         max_apps=text.max_apps, max_apps_per_user=text.max_apps_per_user, max_submissions=text.max_submissions,
         allow_root=text.allow_root, single_trust=text.single_trust, validate=text.check_state,

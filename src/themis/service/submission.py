@@ -282,6 +282,7 @@ def _program(job: pb.Job, user: str, config: Config) -> Program:
         argv=tuple(p.argv), cwd=p.cwd or "/", env=dict(p.env), user="" if config.single_trust else user,
         launch=p.launch or "gpu", grace_s=grace_s, stop_signal=p.stop_signal or "SIGTERM",
         checkpoint_dir=p.checkpoint_dir, own_steps=not p.work_is_time,
+        cpus=job.cpus, memory=job.memory,
     )  # fmt: skip
 
 

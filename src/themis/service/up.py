@@ -24,6 +24,7 @@ from themis.executors.local import LocalExecutor
 from themis.executors.program import Programs
 from themis.executors.ray import NODE_ROOT, RayExecutor, RaySettings
 from themis.node.gpus import claim_all
+from themis.node.means import find
 from themis.policies.api import check_types, make_policy
 from themis.profiles.library import load_book
 from themis.profiles.speed import ProfileBook
@@ -85,6 +86,8 @@ def running(home: Path, config: Config) -> Iterator[Service]:
 
 def start(home: Path, config: Config) -> Service:
     """Start a service in a home that is locked already."""
+    if config.engine == "local":
+        find(config.containment)  # refused here rather than by agents
     _let_pass(home, config)
     check_there(home / "journal.db")
     access = Access(home, make_token(home), user_name())
@@ -109,11 +112,11 @@ def start(home: Path, config: Config) -> Service:
             ray = RaySettings(address=config.address, owner=owner_of(home), node_root=config.node_root or NODE_ROOT)
             return RayExecutor(
                 home / "run", programs, heard, heard, ray=ray, settings=nodes, pace=believed_pace(book),
-                allow_root=config.allow_root,
+                allow_root=config.allow_root, containment=config.containment,
             )  # fmt: skip
         return LocalExecutor(
             home / "run", hosts, programs, heard, heard, settings=nodes, pace=believed_pace(book),
-            allow_root=config.allow_root, claims=claims,
+            allow_root=config.allow_root, claims=claims, containment=config.containment,
         )  # fmt: skip
 
     book = load_book(config.profiles, home / "profiles")

@@ -168,11 +168,14 @@ def node_row(arbiter: Arbiter, n: int) -> pb.Node:
     state = "drained" if drained else "lost" if not s.machine_up[n] else "draining" if n in s.draining else "up"
     holders = s.gpu_job[s.gpu_machine == n]
     names = dict.fromkeys(s.app_specs[int(s.jobs.app[j])].name for j in holders[holders != NONE].tolist())
+    withheld, pids, why = s.withheld.get(n, ((), (), ""))
+    containment, limits = arbiter.executor.containment_of(n)
     return pb.Node(
         name=machine.name, state=state, gpu_type=machine.gpu_type,
         gpus=machine.gpus, leased=int((holders != NONE).any(axis=1).sum()), apps=names,
         until=arbiter.epoch + s.draining[n] if n in s.draining else None, niceness=arbiter.executor.niceness(n),
-        trust=arbiter.executor.trust(n),
+        trust=arbiter.executor.trust(n), containment=containment, limits=limits,
+        withheld=len(withheld), withheld_pids=pids, withheld_reason=why,
     )  # fmt: skip
 
 

@@ -1,0 +1,93 @@
+"""GPUs that are withheld get no job, in the core and across restarts; `themis nodes` names the processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fake import World, request, world
+
+from themis.cli.rows import NODES
+from themis.core.scheduler import Scheduler
+from themis.model.events import GpusWithheld, JobStopped
+from themis.service import views
+from themis.service.pages import as_dict
+from themis.service.submission import submit
+
+LEFT = GpusWithheld(machine=1, gpus=(2, 3), pids=(4711,), reason="job9-attempt1 left it")
+
+
+def enter(w: World, name: str, **more: object) -> int:
+    return int(w.ask(lambda a: submit(a, request(name, **more))).app)
+
+
+def test_withheld_gpus_get_no_job_until_they_are_given_back(tmp_path: Path) -> None:
+    with world(tmp_path, 2, 2) as w:
+        w.say(LEFT)
+        enter(w, "a", gpus=(1, 1), jobs=4)
+        for _ in range(5):
+            w.turn(2.0)
+        assert sorted(gpus for gpus in w.held().values()) == [(0,), (1,)]
+        row = as_dict(w.ask(views.nodes).nodes[1])
+        assert NODES["withheld"](row) == "2: process 4711 (job9-attempt1 left it)"
+        w.say(GpusWithheld(machine=1, gpus=()))
+        w.turn(2.0)
+        assert sorted(w.held().values()) == [(0,), (1,), (2,), (3,)]
+        assert NODES["withheld"](as_dict(w.ask(views.nodes).nodes[1])) == ""
+
+
+def test_a_lease_that_runs_goes_on_and_is_not_renewed_there(tmp_path: Path) -> None:
+    with world(tmp_path, 1, 1) as w:
+        enter(w, "a")
+        ((job, before),) = w.held().items()
+        machine = before[0]
+        w.say(GpusWithheld(machine=machine, gpus=before, pids=(4711,), reason="not of this service"))
+        assert w.held() == {job: before}
+        w.turn(5.0)
+        assert w.held() == {job: (1 - machine,)}
+
+
+def test_a_job_that_waits_for_gpus_whose_last_gang_leaves_a_process_does_not_start_there(tmp_path: Path) -> None:
+    with world(tmp_path, 1, silent=True, policy="fifo") as w:
+        first, second = enter(w, "a"), enter(w, "b")
+        w.ask(lambda a: a.cancel(first))
+        w.turn(1.0)
+        w.say(
+            GpusWithheld(machine=0, gpus=(0,), pids=(4711,), reason="job0-attempt1 left it"),
+            JobStopped(job=0, attempt=1, steps=0.0),
+        )
+        w.turn(5.0)
+        started = [c for c in w.executor.commands if getattr(c, "job", None) == second and type(c).__name__ == "Grant"]
+        assert started == []
+        w.say(GpusWithheld(machine=0, gpus=()))
+        w.turn(1.0)
+        assert [c.gpus for c in w.executor.commands if type(c).__name__ == "Grant" and c.job == second] == [(0,)]  # type: ignore[union-attr]
+
+
+def test_an_arbiter_that_is_started_again_withholds_them_still_and_hears_each_change_once(tmp_path: Path) -> None:
+    clock = [1000.0]
+    with world(tmp_path, 2, 2, clock=clock) as w:
+        w.say(LEFT)
+        w.turn(1.0)
+    with world(tmp_path, 2, 2, clock=clock) as w:
+        assert w.executor.withheld == [1]
+        assert w.arbiter.state.withheld == {1: ((2, 3), (4711,), "job9-attempt1 left it")}
+        before = w.arbiter.journal.last()[0]
+        w.say(LEFT)
+        assert w.arbiter.journal.last()[0] == before
+        enter(w, "a", gpus=(3, 4))
+        w.turn(5.0)
+        assert w.held() == {}
+        assert "2 are in service" in str(w.ask(lambda a: views.why(a, "a"))[2].sentence)
+        w.say(GpusWithheld(machine=1, gpus=()))
+        w.turn(1.0)
+        assert len(w.held()) == 1
+
+
+def test_a_state_file_holds_them(tmp_path: Path) -> None:
+    from themis.core import checkpoint
+
+    with world(tmp_path, 2, 2) as w:
+        w.say(LEFT)
+        core = w.arbiter.engine.core
+        fresh = Scheduler(w.arbiter.book, core.settings, core.pace, core.needs)
+        assert checkpoint.load(checkpoint.save(core), fresh).state.withheld == core.state.withheld
