@@ -86,6 +86,7 @@ def auction(policy: str, seed: int = 0) -> float:
     return got[0] / (sum(got[1:]) / 9)
 
 
+USERS = (1, 3, 30)
 WEIGHTS = (0.37, 1.0, 7.0)
 WORLDS: Mapping[str, tuple[int, int, tuple[int, ...]]] = {
     "1 GPU, an app of one job for each weight": (1, 1, (1,)),
@@ -105,6 +106,16 @@ def by_weight(
     return [sum(got[f"a{w:g}-{i}"] for i in range(of_weight)) / total / (w / sum(WEIGHTS)) for w in WEIGHTS]
 
 
+def by_user(
+    policy: str, between: str, machines: Sequence[int] = (4,), until: float = 120_000.0, seed: int = 0
+) -> list[float]:
+    """GPU time of users with 1, 3 and 30 apps of two jobs over a third of all, 1 where all users had the same."""
+    apps = [app_of(f"u{n}-{i}", 2, 1e6, user=f"u{n}") for n in USERS for i in range(n)]
+    got = received(world(apps, machines, policy, seed, between=between), until)
+    total = sum(got.values())
+    return [sum(x for name, x in got.items() if name.startswith(f"u{n}-")) / total * len(USERS) for n in USERS]
+
+
 def main(what: str) -> None:
     """Print one table."""
     if what == "auction":
@@ -114,6 +125,13 @@ def main(what: str) -> None:
         print("| policy |" + "|".join(f" {name}: {WEIGHTS} " for name in WORLDS) + "|")
         for policy in SHARING:
             cells = [by_weight(policy, *setting, 120_000.0) for setting in WORLDS.values()]
+            print(
+                f"| {policy} | " + " | ".join(" / ".join(f"{x:.2f}" for x in cell) for cell in cells) + " |", flush=True
+            )
+    if what == "users":
+        print(f"| policy | between apps: users of {USERS} apps | between users |")
+        for policy in SHARING:
+            cells = [by_user(policy, between) for between in ("apps", "users")]
             print(
                 f"| {policy} | " + " | ".join(" / ".join(f"{x:.2f}" for x in cell) for cell in cells) + " |", flush=True
             )

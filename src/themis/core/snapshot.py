@@ -80,7 +80,7 @@ def take(
         job_locality=i["locality"], job_gpu_type=i["gpu_type"], job_done=done, job_serial=f["serial"],
         job_order=i["order"], job_loss_a=f["loss_a"], job_loss_b=f["loss_b"],
         received=state.received_now(job_id),
-        finished_service=state.finished_service,
+        finished_service=state.finished_service, between=state.between,
     )  # fmt: skip
     if len(later):
         snapshot = _with_later(state, snapshot, later)

@@ -148,6 +148,17 @@ class QuotaSet:
     gpus: int | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FairnessSet:
+    """From now on fairness is between ``apps``, ``users`` or ``groups`` (``core.unit``); without this, between apps.
+
+    ``groups`` : (name, weight, its users) of each group.
+    """
+
+    between: str
+    groups: tuple[tuple[str, float, tuple[str, ...]], ...] = ()
+
+
 @record
 class JobStarted:
     """The gang is training now (after restart and container costs)."""
@@ -285,7 +296,7 @@ class Wake:
 
 Event: TypeAlias = (
     MachineJoined | MachineFailed | MachineReturned | MachineDraining | AppSubmitted | AppCancelled | AppHeld | AppResumed
-    | JobDelayed | JobGivenUp | QuotaSet
+    | JobDelayed | JobGivenUp | QuotaSet | FairnessSet
     | JobStarted | JobProgress | JobStopped | JobReached | SpeedMeasured | BatchChanged | LossReported | Allocated
     | BidsCollected | Wake | AgentBid | JobsOrdered | Compacted
 )  # fmt: skip

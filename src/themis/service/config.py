@@ -39,6 +39,7 @@ class Config:
     grace_s : from the stop signal to SIGKILL, where a job does not say. ``max_grace_s`` : most that a job may ask for.
     node_lease_s, node_renew_s, node_margin_s : leases of machines (``themis.executors.hosts``).
     progress_s : at most one progress record of a job in so long.
+    between : unit of fairness: apps, users or groups.
     users, groups : those with a weight or a group; users who are not listed have ``others_weight``.
     user_gpus, group_gpus : quotas of those who have one. ``others_gpus`` : of each user who is not listed, or None.
     solve_s : about so long may a decision take; its searches then stop with the best answer found and its proven gap.
@@ -88,6 +89,7 @@ class Config:
     user_gpus: Mapping[str, int] = field(default_factory=dict)
     group_gpus: Mapping[str, int] = field(default_factory=dict)
     others_weight: float = 1.0
+    between: str = "users"
     others_gpus: int | None = None
     solve_s: Seconds = 10.0
     agent_s: Seconds = 2.0

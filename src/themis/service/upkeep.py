@@ -18,6 +18,7 @@ from themis.model.events import (
     AppHeld,
     AppResumed,
     Event,
+    FairnessSet,
     JobDelayed,
     JobGivenUp,
     JobReached,
@@ -26,6 +27,7 @@ from themis.model.events import (
     QuotaSet,
 )  # fmt: skip
 from themis.model.units import Seconds
+from themis.model.workload import members
 from themis.service.journal import Entry, Options
 from themis.service.retention import EVERY_S, Sweeper, due
 
@@ -186,8 +188,12 @@ class Upkeep:
                 self.arbiter.engine.feed(QuotaSet(name=name, users=members, gpus=gpus), now)
 
     def all_quotas(self) -> None:
-        """After a start: quotas may have come, gone or changed."""
+        """After a start: the unit of fairness may be another one, quotas may have come, gone or changed."""
         state, config, now = self.arbiter.state, self.arbiter.config, self.arbiter.instant
+        groups = members(config.users, config.groups)
+        by_user = {user: (name, weight) for name, weight, users in groups for user in users}
+        if (state.between, state.groups) != (config.between, by_user):
+            self.arbiter.engine.feed(FairnessSet(between=config.between, groups=groups), now)
         wanted = {name for user in state.users for name in config.quotas(user)}
         for name in sorted(state.quotas.keys() - wanted):
             self.arbiter.engine.feed(QuotaSet(name=name, users=state.quotas[name][0], gpus=None), now)
