@@ -164,7 +164,8 @@ NODES: Columns = {
 }  # fmt: skip
 SHARES: Columns = {
     "user": _plain("user"), "apps": _plain("apps"), "GPUs": _plain("gpus"), "share": _number("share", ".0%"),
-    "by weight": _number("fair", ".0%"), "between": _plain("between"), "worst rho": _number("rho_worst"), "median rho": _number("rho_median"),
+    "by weight": _number("fair", ".0%"), "between": _plain("between"),
+    "worst rho": _number("rho_worst"), "median rho": _number("rho_median"),
     "GPU hours": _number("gpu_hours"), "1/N would give": _number("private_gpu_hours"),
 }  # fmt: skip
 USAGES: Columns = {

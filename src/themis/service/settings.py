@@ -356,7 +356,8 @@ def _config(findings: Findings, path: Path | None) -> Config:
     return Config(
         gpus=text.gpus, cluster=_machines(text.machines, findings, path), engine=text.engine, address=text.address,
         node_root=text.node_root or "", gpu_names=text.gpu_names, cpus=text.cpus, memory=text.memory,
-        policy=text.policy, between=text.between, profiles=text.profiles, lease_s=text.lease, tick_s=text.tick, container_s=text.container,
+        policy=text.policy, between=text.between, profiles=text.profiles,
+        lease_s=text.lease, tick_s=text.tick, container_s=text.container,
         gather_s=text.gather,
         checkpoint_every_s=text.checkpoint_every, unknown_work_s=text.unknown_work, seed=text.seed, host=text.host,
         port=text.port, http_port=text.http_port, retries=text.retries, backoff_s=text.backoff,

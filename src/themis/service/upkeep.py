@@ -27,7 +27,7 @@ from themis.model.events import (
     QuotaSet,
 )  # fmt: skip
 from themis.model.units import Seconds
-from themis.model.workload import members
+from themis.model.workload import members as members_of
 from themis.service.journal import Entry, Options
 from themis.service.retention import EVERY_S, Sweeper, due
 
@@ -190,7 +190,7 @@ class Upkeep:
     def all_quotas(self) -> None:
         """After a start: the unit of fairness may be another one, quotas may have come, gone or changed."""
         state, config, now = self.arbiter.state, self.arbiter.config, self.arbiter.instant
-        groups = members(config.users, config.groups)
+        groups = members_of(config.users, config.groups)
         by_user = {user: (name, weight) for name, weight, users in groups for user in users}
         if (state.between, state.groups) != (config.between, by_user):
             self.arbiter.engine.feed(FairnessSet(between=config.between, groups=groups), now)
