@@ -21,7 +21,7 @@ from themis.model.workload import App, Group, User, Workload, members
 from themis.policies.api import make_policy
 from themis.sim.plan import make_settings
 from themis.sim.replay import replay
-from themis.sim.runner import Record, Simulation
+from themis.sim.runner import Simulation
 from themis.testing.builders import BOOK, app, job, machines, random_workload
 
 GROUPS = (("lab", 3.0, ("u0", "u1")), ("shop", 0.37, ("u2",)))

@@ -29,8 +29,13 @@ def set_unit(state: State, event: FairnessSet) -> None:
     if event.between not in BETWEEN:
         raise UnknownName("unit of fairness", event.between, BETWEEN)
     state.between = event.between
-    state.groups = {user: (name, weight) for name, weight, users in event.groups for user in users}
+    state.groups = groups_of(event)
     reweigh(state)
+
+
+def groups_of(event: FairnessSet) -> dict[str, tuple[str, float]]:
+    """The group of each user who has one, and the group's weight."""
+    return {user: (name, weight) for name, weight, users in event.groups for user in users}
 
 
 def reweigh(state: State) -> None:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from themis.errors import InputError, UnknownName
 from themis.jobs.build import PRIOR_S
 from themis.model.cluster import Cluster
+from themis.model.events import FairnessSet
 from themis.model.units import Seconds
-from themis.model.workload import Group, User
+from themis.model.workload import Group, User, members
 
 ENGINES = ("local", "ray")
 
@@ -130,6 +131,11 @@ class Config:
         known = self._user(user)
         group = next((g for g in self.groups if known and g.name == known.group), None)
         return (known.weight if known else self.others_weight) * (group.weight if group else 1.0)
+
+    def fairness(self) -> FairnessSet:
+        """The unit of fairness as the core is told it, with groups only where it is between these."""
+        groups = members(self.users, self.groups) if self.between == "groups" else ()
+        return FairnessSet(between=self.between, groups=groups)
 
     def quotas(self, user: str) -> Mapping[str, tuple[frozenset[str], int]]:
         """Quotas that the user is under: name of the quota -> who shares it, most GPUs."""

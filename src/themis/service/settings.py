@@ -29,7 +29,7 @@ from themis.yaml_text import BadYaml, Document, documents
 NESTED = ("gpu_names", "groups", "users", "others")
 """Keys that only a file can set."""
 
-Weight = Annotated[float, Field(gt=0, le=1e9)]
+Weight = Annotated[float, Field(ge=1e-6, le=1e6)]
 Quota = Annotated[int, Field(ge=0, le=10**9)] | None
 
 

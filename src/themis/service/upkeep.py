@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from themis.core.unit import groups_of
 from themis.executors.program import ABSENT, AttemptEnded
 from themis.jobs import After, When, decide
 from themis.model.events import (
@@ -18,7 +19,6 @@ from themis.model.events import (
     AppHeld,
     AppResumed,
     Event,
-    FairnessSet,
     JobDelayed,
     JobGivenUp,
     JobReached,
@@ -27,7 +27,6 @@ from themis.model.events import (
     QuotaSet,
 )  # fmt: skip
 from themis.model.units import Seconds
-from themis.model.workload import members as members_of
 from themis.service.journal import Entry, Options
 from themis.service.retention import EVERY_S, Sweeper, due
 
@@ -190,10 +189,9 @@ class Upkeep:
     def all_quotas(self) -> None:
         """After a start: the unit of fairness may be another one, quotas may have come, gone or changed."""
         state, config, now = self.arbiter.state, self.arbiter.config, self.arbiter.instant
-        groups = members_of(config.users, config.groups)
-        by_user = {user: (name, weight) for name, weight, users in groups for user in users}
-        if (state.between, state.groups) != (config.between, by_user):
-            self.arbiter.engine.feed(FairnessSet(between=config.between, groups=groups), now)
+        fairness = config.fairness()
+        if (state.between, state.groups) != (fairness.between, groups_of(fairness)):
+            self.arbiter.engine.feed(fairness, now)
         wanted = {name for user in state.users for name in config.quotas(user)}
         for name in sorted(state.quotas.keys() - wanted):
             self.arbiter.engine.feed(QuotaSet(name=name, users=state.quotas[name][0], gpus=None), now)
