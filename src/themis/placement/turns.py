@@ -1,14 +1,15 @@
 """Who is next for GPUs by weight, also where a share is less than one gang: turns, as a pure function of the snapshot.
 
 An app's share is its weighted part of the GPUs in service, water-filled under what it can use. Most shares are no whole number
-of gangs. The whole gangs of a share are dealt first; the GPUs that remain make up the fractions, and go to the apps that had
-least of what they were entitled to over their lives:
+of gangs. The whole gangs of a share are dealt first; the GPUs that remain make up the fractions, and go to the apps that would
+have least of what they are entitled to at the end of a lease that they got now:
 
-    received over entitled = GPU-seconds so far / (elapsed R_C / N_avg)
+    (GPU-seconds so far + smallest gang * lease) / ((elapsed + lease) R_C / N_avg)
 
 No app holds more than one gang beyond its share for the sake of what it missed, and in the long run all have received alike
-(decision 0024; the deficit of deficit round robin, Shreedhar and Varghese 1995, relative to the weight as in stride scheduling,
-Waldspurger and Weihl 1995). Where all weights are alike this does not apply: the least share per weight is next, as ever.
+(decision 0024). The next lease counts, as in fair queueing by finish times (Demers, Keshav and Shenker 1989): an app that just
+came, with a share of a third of a gang, waits two leases for its first one, or a user could be served ever first by submitting
+ever new apps. Where all weights are alike this does not apply: the least share per weight is next, as ever.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Turns:
 
     Attributes
     ----------
-    share : Float[A], GPUs (``shares``). ``received`` : Float[A], received over entitled, 0 for newcomers.
+    share : Float[A], GPUs (``shares``). ``received`` : Float[A], over entitled, the next lease of a gang included.
     least : Int[A], GPUs of the smallest gang that waits.
     """
 
@@ -71,9 +72,9 @@ class Turns:
         if not s.weighted:
             none = np.zeros(s.apps)
             return cls(s, none, none, np.zeros(s.apps, dtype=np.int64))
-        entitled = s.app_elapsed * s.app_capacity / s.app_contention
-        received = np.divide(s.app_attained, entitled, out=np.zeros(s.apps), where=entitled > 0)
-        return cls(s, shares(s), received, least_waiting(s))
+        least = least_waiting(s)
+        entitled = (s.app_elapsed + s.lease_s) * s.app_capacity / s.app_contention
+        return cls(s, shares(s), (s.app_attained + least * s.lease_s) / entitled, least)
 
     def keys(self, rows: Int, has: Float | Int) -> tuple[Float, Float]:
         """(rank, value) of the next gangs of app rows that have so many GPUs, the least first, each [len(rows)]."""
@@ -86,8 +87,13 @@ class Turns:
 
     def key(self, a: int, has: float) -> tuple[float, float]:
         """``keys`` of one app."""
-        rank, value = self.keys(np.array([a]), np.array([has]))
-        return float(rank[0]), float(value[0])
+        per_weight = has / float(self.snapshot.app_weight[a])
+        if not self.snapshot.weighted:
+            return 0.0, per_weight
+        share = float(self.share[a]) + 1e-9
+        if has + float(self.least[a]) <= share:
+            return WHOLE, per_weight
+        return (TURN, float(self.received[a])) if has < share - 2e-9 else (BEYOND, per_weight)
 
     def waits(self, gpus: int) -> Bool:
         """[A], apps without GPUs whose share is less than a gang and whose turn it is not, where ``gpus`` are on offer.
