@@ -16,7 +16,7 @@ from themis.core import phases, regimes
 from themis.core.curves import Curves
 from themis.core.rounds import Rounds
 from themis.core.tables import ENDED, RUNNING, WAITING, Apps, Growing, Jobs
-from themis.core.unit import reweigh
+from themis.core.unit import joined, left, reweigh
 from themis.errors import ClusterError, counted
 from themis.fairness.finish_time import t_id_exact, t_id_paper
 from themis.forecast.rules import FORECASTER, Forecaster
@@ -90,6 +90,9 @@ class State:
         self.between = "apps"
         """The unit of fairness; ``groups`` : the group of each user who has one, and its weight."""
         self.groups: dict[str, tuple[str, float]] = {}
+        self.accounts: dict[int, tuple[float, float, float, float]] = {}
+        """Between users or groups: of each user since when it has had apps, the integrals of weight and capacity then, and the
+        GPU-seconds of its apps that ended since."""
         self.phase: Float = np.zeros((3, 64, 1))
         self.future: Float = np.zeros((3, 64, 1))
         self.phase_bracket: Int = np.zeros((64, 1), dtype=np.int64)
@@ -238,6 +241,8 @@ class State:
         self._fill_app(a, app, weight, rows)
         phases.plan(self, a, app, rows)
         self.weight_in_system += weight
+        if self.between != "apps":
+            joined(self, a)
         self._reweigh()
         self.jobs_in_system += len(app.jobs)
         return a
@@ -310,6 +315,8 @@ class State:
         self.finished_service = np.insert(
             self.finished_service, np.searchsorted(self.finished_service, t.attained[a]), t.attained[a]
         )
+        if self.between != "apps":
+            left(self, a)
         self._leave(a)
         self.at_once.pop(a, None)
         jct = self.now - float(t.arrival[a])

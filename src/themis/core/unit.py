@@ -31,6 +31,51 @@ def set_unit(state: State, event: FairnessSet) -> None:
     state.between = event.between
     state.groups = groups_of(event)
     reweigh(state)
+    t = state.apps
+    state.accounts = {}
+    for a in np.flatnonzero(t.active[: t.size] == 1).tolist():
+        joined(state, a)
+        since, weight, capacity, before = state.accounts[int(t.user[a])]
+        had = float(t.attained[a] + t.leased[a] * (state.now - t.since[a]))
+        state.accounts[int(t.user[a])] = since, weight, capacity, before - had
+
+
+def joined(state: State, a: int) -> None:
+    """An app came: with a user's first one the account of what the user received begins, and ends with the last one."""
+    t, user = state.apps, int(state.apps.user[a])
+    others = (t.active[: t.size] == 1) & (t.user[: t.size] == user)
+    others[a] = False
+    if user not in state.accounts or not others.any():
+        state.accounts[user] = state.now, state.weight_integral, state.capacity_integral, 0.0
+
+
+def left(state: State, a: int) -> None:
+    """An app is over: what it received stays in its user's account."""
+    user = int(state.apps.user[a])
+    since, weight, capacity, before = state.accounts[user]
+    state.accounts[user] = since, weight, capacity, before + float(state.apps.attained[a])
+
+
+def balance(state: State, rows: Int) -> tuple[Float, Float, Float]:
+    """Of the user of each app: GPU-seconds received, those entitled to, and GPUs entitled to now, each [len(rows)].
+
+    From when the first of its present apps came, or one before that was still there then, and so on. The user's weight is taken
+    to have been what it is now.
+    """
+    t, size = state.apps, max(len(state.users), 1)
+    active = np.flatnonzero(t.active[: t.size] == 1)
+    had = t.attained[active] + t.leased[active] * (state.now - t.since[active])
+    received: Float = np.bincount(t.user[active], weights=had, minlength=size).astype(np.float64)
+    contend = active[t.held[active] == 0]
+    weight: Float = np.bincount(t.user[contend], weights=t.weight[contend], minlength=size).astype(np.float64)
+    of_user = t.user[rows]
+    account = np.array([state.accounts[u] for u in of_user.tolist()]).reshape(-1, 4)
+    elapsed, weights = state.now - account[:, 0], state.weight_integral - account[:, 1]
+    capacity, mine = state.capacity_integral - account[:, 2], weight[of_user]
+    # Its part of the mean weight in the system, of the mean GPUs in service, for all this time.
+    entitled: Float = np.divide(capacity * mine * elapsed, weights, out=np.zeros(len(rows)), where=weights > 0)
+    rate: Float = state.capacity * mine / max(state.weight_in_system, 1e-300)
+    return received[of_user] + account[:, 3], entitled, rate
 
 
 def groups_of(event: FairnessSet) -> dict[str, tuple[str, float]]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
@@ -28,6 +29,14 @@ if TYPE_CHECKING:
 
 
 Derived = TypeVar("Derived")
+
+
+_OPTIONAL: Mapping[str, object] = MappingProxyType(
+    {
+        "bids": None, "ahead": None, "rho_said": None, "between": "apps", "unit_received": None, "unit_entitled": None,
+        "unit_rate": None,
+    }
+)  # fmt: skip
 
 
 class Kind(IntEnum):
@@ -54,6 +63,8 @@ class Snapshot:
     lease_s, tick_s, restart_s : settings (seconds); ``restart_s`` is the container's share, models add their checkpoint's.
     users : names, by the number in ``app_user``.
     between : the unit of fairness, ``apps``, ``users`` or ``groups`` (``model.settings.BETWEEN``).
+    unit_received, unit_entitled, unit_rate : [A], not between apps: GPU-seconds that the app's user received while it has had
+        apps, those that it was entitled to, and GPUs that it is entitled to now.
     app_weight : between apps the product of the app's, its user's and its group's weights; otherwise the app's part of its
         user's (decision 0020).
     app_away : seconds that its user held the app, which are no part of its life.
@@ -165,6 +176,9 @@ class Snapshot:
     ahead: Ahead | None = field(default=None)
     rho_said: Float | None = field(default=None)
     between: str = "apps"
+    unit_received: Float | None = field(default=None)
+    unit_entitled: Float | None = field(default=None)
+    unit_rate: Float | None = field(default=None)
 
     @property
     def apps(self) -> int:
@@ -223,7 +237,8 @@ class Snapshot:
     def of(cls, **columns: object) -> Snapshot:
         """A picture of these columns, all but the optional ones: ``Snapshot(...)`` in a tenth of its time."""
         out = object.__new__(cls)
-        out.__dict__.update({"bids": None, "ahead": None, "rho_said": None, "between": "apps"} | columns)
+        out.__dict__.update(_OPTIONAL)
+        out.__dict__.update(columns)
         return out
 
     def filled(self, **columns: object) -> Snapshot:

@@ -18,7 +18,7 @@ from themis.model.snapshot import Snapshot
 from themis.model.units import Locality
 from themis.placement.grants import Demand, Hand, demand_of, lease_end
 from themis.placement.packing import Counts
-from themis.placement.turns import Turns
+from themis.placement.turns import Key, Turns
 from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
 
 
@@ -46,7 +46,7 @@ class Gandiva:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Bid:
-    key: tuple[float, int, float, float, float, int]
+    key: tuple[float, int, Key, float, int]
     app: int
     counts: Counts
 
@@ -87,7 +87,9 @@ class _Greedy:
                 continue
             hand.give(fresh.app, fresh.counts, until)
             self.places.clear()
-            self.held[fresh.app] += sum(c for _, c in fresh.counts)
+            size = sum(c for _, c in fresh.counts)
+            self.held[fresh.app] += size
+            self.turns.take(fresh.app, size)
             demand = self.demand[fresh.app]
             demand.low.pop(0)
             demand.high.pop(0)
@@ -107,9 +109,9 @@ class _Greedy:
         if found is None:
             return None
         size = sum(c for _, c in found[0])
-        rank, share = self.turns.key(a, float(self.held[a]))
+        turn = self.turns.key(a, float(self.held[a]))
         counts = self.hand.home(a, size, found[1]) or found[0]
-        return _Bid((-self._score(a, found[1]), -size, rank, share, float(s.app_arrival[a]), a), a, counts)
+        return _Bid((-self._score(a, found[1]), -size, turn, float(s.app_arrival[a]), a), a, counts)
 
     def _gang(self, demand: Demand, left: int) -> int:
         """An elastic job asks for all it can use of what is left, once the app's other jobs have their smallest gang."""
@@ -140,7 +142,7 @@ def _alike(s: Snapshot, turns: Turns) -> list[list[int]]:
     )
     # Apps that are not alike get a number of their own.
     wants = np.column_stack([wants, np.where(single, -1, apps)])
-    rank, share = turns.keys(apps, s.app_held[apps])
-    order = np.lexsort((-apps, -s.app_arrival[apps], -share, -rank, *wants.T[::-1]))
+    turn = turns.keys(apps, s.app_held[apps])
+    order = np.lexsort((-apps, -s.app_arrival[apps], *-turn.T[::-1], *wants.T[::-1]))
     ends = (wants[order[1:]] != wants[order[:-1]]).any(axis=1).nonzero()[0] + 1
     return [part.tolist() for part in np.split(apps[order], ends)] if len(apps) else []
