@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from themis.core.checkpoint import load, save
 from themis.core.scheduler import Scheduler
 from themis.core.state import State
-from themis.core.unit import set_unit
+from themis.core.tables import Status
+from themis.core.unit import balance, set_unit
 from themis.errors import UnknownName
 from themis.model.events import AppHeld, AppResumed, AppSubmitted, FairnessSet, MachineJoined
 from themis.model.log import LogWriter
@@ -157,3 +158,23 @@ def test_an_unknown_unit_is_refused_in_a_sentence() -> None:
     with pytest.raises(UnknownName, match="between"):
         make_settings({"between": "user"}, seed=0)
     assert make_settings({"between": "users"}, seed=0).between == "users"
+
+
+def test_the_account_of_a_user_outlives_its_apps() -> None:
+    """Two users on four GPUs; the first has one app after another on two GPUs, so it had just its half."""
+    state = fresh("users")
+    for name, user in (("a", "x"), ("b", "y"), ("c", "y")):
+        state.add_app(app(name, [job(1000.0, 2)], user=user), 1.0)
+    state.lease(0, (0, 1), 0, 1e9, state.locality((0, 1)))
+    state.advance(100.0)
+    state.add_app(app("d", [job(1000.0, 2)], user="x"), 1.0)
+    state.release(0, Status.ENDED)
+    state.finish_app(0, "completed")
+    state.advance(150.0)
+    received, entitled, rate = balance(state, np.array([3, 1, 2]))
+    assert received.tolist() == [200.0, 0.0, 0.0]
+    assert entitled == pytest.approx([300.0, 300.0, 300.0])
+    assert rate == pytest.approx([2.0, 2.0, 2.0])
+    state.finish_app(3, "completed")
+    state.add_app(app("e", [job(1000.0, 2)], user="x"), 1.0)
+    assert balance(state, np.array([4]))[0].tolist() == [0.0]
