@@ -36,7 +36,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.between not in BETWEEN:
-            raise UnknownName("value of the setting between", self.between, BETWEEN)
+            raise UnknownName("unit of fairness (between)", self.between, BETWEEN)
         for name in ("lease_s", "tick_s", "checkpoint_every_s"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} is {getattr(self, name)}, expected more than 0 seconds.")
