@@ -27,7 +27,7 @@ from themis.auction.clear import clear
 from themis.auction.outcome import Limits, Outcome
 from themis.auction.payment import DRAWN, FORMS, pay
 from themis.errors import InputError, UnknownName
-from themis.fairness.filtering import bidder_count, worst_first
+from themis.fairness.filtering import bidder_count, fraction, worst_first
 from themis.fairness.finish_time import FinishTime, Form
 from themis.model.answers import Ask, Proof, Solved
 from themis.model.snapshot import Snapshot
@@ -99,9 +99,13 @@ class Themis:
             queue = snapshot.once((type(self), self.waiting, self.rho), lambda columns: self._queue(columns, rho))
         else:
             queue = self._queue(snapshot, rho)
-        waits = snapshot.once(Turns, Turns.of).waits(int(snapshot.free.sum()))[queue]
-        queue = np.concatenate([queue[~waits], queue[waits]])
-        count = min(bidder_count(snapshot.app_weight[queue], self.f), max(len(queue) - int(waits.sum()), 1))
+        if snapshot.weighted:
+            waits = snapshot.once(Turns, Turns.of).waits(int(snapshot.free.sum()))[queue]
+            queue = np.concatenate([queue[~waits], queue[waits]])
+            most = max(len(queue) - int(waits.sum()), 1)
+            count = min(bidder_count(snapshot.app_weight[queue], self.f), most)
+        else:
+            count = fraction(len(queue), self.f)
         bidders = np.sort(queue[:count])
         if snapshot.bids is None:
             return Solved(answer=Ask(column="bids", apps=bidders, offer=snapshot.free, form=self.rho.value))
