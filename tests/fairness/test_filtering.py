@@ -57,7 +57,7 @@ def test_filter_toy_of_shockwave_table_1(share: float, expected: tuple[int, int,
     ("apps", "f", "bid"), [(10, 0.8, 2), (5, 0.8, 1), (11, 0.8, 3), (7, 1.0, 1), (7, 0.0, 7), (1, 0.5, 1)]
 )
 def test_the_worst_one_minus_f_of_the_apps_bid(apps: int, f: float, bid: int) -> None:
-    assert bidder_count(apps, f) == bid
+    assert bidder_count(np.ones(apps), f) == bid
 
 
 def test_equal_rho_goes_by_arrival_then_id() -> None:

@@ -119,6 +119,8 @@ RECORDS: list[Record] = [
     e.QuotaSet(name="group g", users=("a", "b"), gpus=4),
     e.QuotaSet(name="user a", users=("a",), gpus=None),
     e.JournalRepaired(lost=12, attempts=((2, 3), (4, 1))),
+    e.FairnessSet(between="users"),
+    e.FairnessSet(between="groups", groups=(("g", 0.37, ("a", "b")), ("h", 7.0, ("c",)))),
     e.JobStarted(job=2, attempt=1),
     e.SpeedMeasured(model="m", gpu_type="V100", gpus=1, locality=0, steps_per_s=0.0, batch=64, partner="n", partner_batch=8),
     e.JobProgress(job=2, attempt=1, steps=0.1),

@@ -70,11 +70,11 @@ def test_shares_are_in_proportion_to_weights_where_nobody_has_enough(name: str, 
     assert x[:, 0] == pytest.approx([0.6, 0.2, 0.2])
 
 
-def test_finish_time_fairness_divides_rho_by_weight() -> None:
-    """Two fresh jobs on one GPU, alone at half: rho = 1 / (2 x), and weights 3 and 1 make x 1/4 and 3/4."""
+def test_finish_time_fairness_gives_a_job_of_weight_three_three_shares() -> None:
+    """Two fresh jobs on one GPU, alone at half: rho = 1 / (2 x), and weights 3 and 1 make x 3/4 and 1/4."""
     apps = [app(f"a{i}", [job(1000.0)], weight=weight) for i, weight in enumerate((3.0, 1.0))]
     x = shares("finish_time_fairness", snapshot_of(machines(1), apps))
-    assert x[:, 0] == pytest.approx([0.25, 0.75])
+    assert x[:, 0] == pytest.approx([0.75, 0.25])
 
 
 def test_progress_counts_time_since_arrival_and_work_done_at_the_rate_of_isolation() -> None:

@@ -433,7 +433,9 @@ def test_nothing_that_a_restart_does_not_need_stays_in_memory_of_apps_that_are_o
 def test_gangs_grow_to_the_cluster_at_most_and_users_have_weights(tmp_path: Path) -> None:
     with world(tmp_path, 2, users=(User(name="u", weight=1.5, group="g"),), groups=(Group(name="g", weight=2.0),)) as w:
         enter(w, gpus=(1, 1_000_000), weight=2.0)
-        assert (w.arbiter.state.job_specs[0].gpus_max, w.arbiter.state.apps.weight[0]) == (2, 6.0)
+        state = w.arbiter.state
+        assert (state.job_specs[0].gpus_max, state.apps.given[0]) == (2, 6.0)
+        assert state.apps.weight[0] == 3.0  # its user's times its group's: fairness is between users
 
 
 def test_speeds_of_a_submission_are_believed_and_outlive_a_restart(tmp_path: Path) -> None:

@@ -356,7 +356,8 @@ def test_time_on_hold_is_no_part_of_an_apps_life_nor_of_the_others_contention(tm
 def test_nobody_contends_with_a_held_app(tmp_path: Path) -> None:
     with world(tmp_path, 2) as w:
         enter(w, "a"), enter(w, "b")
-        assert w.arbiter.state.weight_in_system == 2.0
+        assert w.arbiter.state.apps.weight[:2].tolist() == [0.5, 0.5]
+        assert w.arbiter.state.weight_in_system == 1.0
         w.ask(lambda a: a.hold(0))
         w.ask(lambda a: a.hold(0))
         assert w.arbiter.state.weight_in_system == 1.0

@@ -38,6 +38,7 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
         cpus: 5
         memory: 6 GiB
         policy: drf
+        between: groups
         profiles: gavel
         lease: 11m
         tick: 50s
@@ -138,7 +139,7 @@ def test_machines_may_be_a_preset_a_shorthand_or_a_file_beside(tmp_path: Path) -
             "users: {a: {wight: 2}}",
             "unknown key 'wight' in users.a. Did you mean 'weight'? Known: gpus, group, weight.",
         ),
-        ("users:\n  a: {weight: 0}", "line 2: key 'weight' in users.a: got 0, expected a number above 0."),
+        ("users:\n  a: {weight: 0}", "line 2: key 'weight' in users.a: got 0, expected a number of at least 1e-06."),
         ("users: {a: {group: b}}\ngroups: {bb: {}}", "key 'group' in users.a: unknown group 'b'. Did you mean 'bb'?"),
         ("others: {gpus: many}", "key 'gpus' in others: got 'many', expected a whole number."),
         ("machines: demo-23", "unknown cluster 'demo-23'. Did you mean"),

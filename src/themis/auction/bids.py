@@ -129,6 +129,12 @@ class Bids:
         """The same bids, nothing being worth so many nats less, shape [B], >= 0: they stay valid."""
         return self.made(**{name: getattr(self, name) for name in self.__slots__} | {"base": self.base - by})
 
+    def weighted(self, weight: Floats) -> Bids:
+        """The same bids in weighted nats, w log V, for weights of shape [B], > 0: they stay valid."""
+        columns = {name: getattr(self, name) for name in self.__slots__}
+        columns["base"], columns["row_value"] = self.base * weight, self.row_value * weight[self.row_bidder]
+        return self.made(**columns)
+
     @classmethod
     def made(cls, **columns: Ints | Floats) -> Self:
         """Bids of all these columns, ``gpus`` too, that are known to be right: nothing is checked again."""

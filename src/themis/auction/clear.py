@@ -3,6 +3,9 @@
 1. G_pf maximises the product over bidders of V; here the sum of log V, each GPU to at most one bidder.
 2. c_a = prod_{b != a} V_b(G_pf) / prod_{b != a} V_b(G_pf without a), the share of G_pf that a keeps.
 
+Bidders may have weights. G_pf then maximises the sum of w log V, the weighted Nash welfare, and the payment that belongs to it is
+``c_a = (prod_{b != a} V_b(G_pf)^w_b / prod_{b != a} V_b(G_pf without a)^w_b)^(1/w_a)`` (decision 0019).
+
 Leaves out how a share of a gang is paid (`payment`) and what becomes of the rest.
 """
 
@@ -24,8 +27,9 @@ DEFAULT_LIMITS = Limits()
 
 
 def clear(
-    offer: Offer, bids: Bids, limits: Limits = DEFAULT_LIMITS, payments: bool = True, forgiven: float = 0.0
-) -> Outcome:
+    offer: Offer, bids: Bids, limits: Limits = DEFAULT_LIMITS, payments: bool = True, forgiven: float = 0.0,
+    weight: Floats | None = None,
+) -> Outcome:  # fmt: skip
     """Hold one auction.
 
     Equal optima (in steps of about 1e-12 nats) are decided by fewest GPU moves, counting for each row the GPUs that
@@ -41,8 +45,11 @@ def clear(
     payments
         Also compute `Outcome.kept`; otherwise it is 1 with the interval [0, 1] for winners.
     forgiven
-        Shares below this one, in [0, 1], may be told as the interval from 0 to a proven upper bound, which is then
-        `Outcome.kept`, wherever a loser who takes the winner's place proves one: most need no search then.
+        Where the others would gain more than ``-log(forgiven)`` weighted nats without a winner, its share may be told as the
+        interval from 0 to a proven upper bound, which is then `Outcome.kept`, wherever a loser who takes the winner's place
+        proves one: most need no search then. In [0, 1].
+    weight
+        Shape [B], > 0: ``bids`` are in weighted nats, w log V (`Bids.weighted`), and payments are made by these. None: all 1.
 
     Raises
     ------
@@ -57,7 +64,7 @@ def clear(
     market = build(offer, bids)
     nothing = math.fsum(bids.base.tolist())
     if not market.row.size:
-        return _outcome(bids, None, [], nothing, nothing, np.ones((3, bids.bidders)), None)
+        return _outcome(bids, None, [], nothing, nothing, np.zeros((3, bids.bidders)), weight, None)
     huge = market.row.size * int(offer.free.sum()) > limits.huge
     packer = Packer(market, limits.packing)
     solver = Solver(market, packer, limits, limits.gap_huge if huge else limits.gap, huge)
@@ -68,18 +75,18 @@ def clear(
     gains = bids.row_value[taken] - bids.base[who]
     objective = math.fsum([*bids.base.tolist(), *gains.tolist()])
     bound = objective + _excess(market, main)
-    kept = np.ones((3, bids.bidders))
+    cost = np.zeros((3, bids.bidders))
     if payments:
         let_off = _let_off(market, main, solver.replaced(main), forgiven) if forgiven else {}
         paying = [(a, r) for a, r in zip(who.tolist(), main.rows) if a not in let_off]
         others = solver.without([a for a, _ in paying], main)
         for (a, r), other in zip(paying, others):
-            kept[:, a] = _kept(market, main, r, other)
-        for a, most in let_off.items():
-            kept[:, a] = most, 0.0, most
+            cost[:, a] = _cost(market, main, r, other)
+        for a, least in let_off.items():
+            cost[:, a] = least, math.inf, least
     else:
-        kept[1, who] = 0.0
-    return _outcome(bids, solver, taken.tolist(), objective, bound, kept, arrays(grants), main.method)
+        cost[1, who] = math.inf
+    return _outcome(bids, solver, taken.tolist(), objective, bound, cost, weight, arrays(grants), main.method)
 
 
 def _all_served(bids: Bids, served: Served, payments: bool) -> Outcome:
@@ -93,15 +100,15 @@ def _all_served(bids: Bids, served: Served, payments: bool) -> Outcome:
     who, machine, gpus = (np.array(x, np.int64) for x in served.grants)
     return Outcome(
         row=row, win_bidder=who, win_machine=machine, win_gpus=gpus, objective=objective, bound=objective,
-        kept=kept, kept_low=low, kept_high=kept, method="all", nodes=0, programs=0,
+        kept=kept, kept_low=low, kept_high=kept, cost=np.zeros(bids.bidders), method="all", nodes=0, programs=0,
     )  # fmt: skip
 
 
 def _let_off(market: Market, main: Found, replaced: dict[int, int], forgiven: float) -> dict[int, float]:
-    """Upper bounds of c_a below `forgiven`, by winner: the others gain at least `replaced` nats more."""
+    """Lower bounds of what winners cost the others, where they make up for `forgiven`: these gain `replaced` more."""
     slack = (main.high // market.unit - main.low // market.unit + 1) * market.quantum
-    most = {a: math.exp(min(0.0, slack - steps * market.quantum)) for a, steps in replaced.items()}
-    return {a: bound for a, bound in most.items() if bound < forgiven}
+    least = {a: max(0.0, steps * market.quantum - slack) for a, steps in replaced.items()}
+    return {a: bound for a, bound in least.items() if math.exp(-bound) < forgiven}
 
 
 def _excess(market: Market, found: Found) -> float:
@@ -110,27 +117,29 @@ def _excess(market: Market, found: Found) -> float:
     return (steps + (market.bids.bidders if found.method != "all" else 0)) * market.quantum
 
 
-def _kept(market: Market, main: Found, row: int, other: Found) -> tuple[float, float, float]:
-    """c_a and its interval, from the worth of the others in G_pf and without a."""
+def _cost(market: Market, main: Found, row: int, other: Found) -> tuple[float, float, float]:
+    """Nats that a costs the others and their interval (highest, lowest), from the worth of the others in G_pf and without a."""
     beside = (main.low - int(market.score[row])) // market.unit
     rounding = _excess(market, other) - (other.high // market.unit - other.low // market.unit) * market.quantum
     low, high = other.low // market.unit, other.high // market.unit
     slack = (main.high // market.unit - main.low // market.unit) * market.quantum
-    kept = math.exp(min(0.0, (beside - low) * market.quantum))
-    least = math.exp(min(0.0, (beside - max(low, high)) * market.quantum - rounding))
-    most = math.exp(min(0.0, (beside - low) * market.quantum + slack + rounding))
-    return kept, least, most
+    cost = max(0.0, (low - beside) * market.quantum)
+    most = max(0.0, (max(low, high) - beside) * market.quantum + rounding)
+    least = max(0.0, (low - beside) * market.quantum - slack - rounding)
+    return cost, most, least
 
 
 def _outcome(
-    bids: Bids, solver: Solver | None, rows: list[int], objective: float, bound: float, kept: Floats,
-    grants: tuple[list[int], list[int], list[int]] | None, method: str = "all",
+    bids: Bids, solver: Solver | None, rows: list[int], objective: float, bound: float, cost: Floats,
+    weight: Floats | None, grants: tuple[list[int], list[int], list[int]] | None, method: str = "all",
 ) -> Outcome:  # fmt: skip
     row = np.full(bids.bidders, -1)
     row[bids.row_bidder[rows]] = rows
     who, machine, gpus = (np.array(x, np.int64) for x in grants or ([], [], []))
+    paid = cost if weight is None else cost / weight
+    kept, low, high = np.array([math.exp(-nats) for nats in paid.ravel().tolist()]).reshape(3, bids.bidders)
     return Outcome(
         row=row, win_bidder=who, win_machine=machine, win_gpus=gpus, objective=objective, bound=bound,
-        kept=kept[0], kept_low=kept[1], kept_high=kept[2], method=method,
+        kept=kept, kept_low=low, kept_high=high, cost=cost[0], method=method,
         nodes=solver.nodes if solver else 0, programs=solver.programs if solver else 0,
     )  # fmt: skip

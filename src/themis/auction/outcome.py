@@ -67,13 +67,15 @@ class Outcome:
     win_bidder, win_machine, win_gpus
         Shape [*], GPUs per bidder and machine: the proportionally fair allocation G_pf, sorted by (bidder, machine).
     objective
-        Sum over bidders of log V at G_pf, nats.
+        Sum over bidders of w log V at G_pf, nats.
     bound
         Proven upper bound of `objective`; never below it.
     kept
         Shape [B], c_a in (0, 1]: the share of G_pf that a keeps. Exactly 1 for losers.
     kept_low, kept_high
         Shape [B]: c_a lies within, given the gaps of the allocation and of the allocation without a.
+    cost
+        Shape [B], >= 0: weighted nats that the others lose by the presence of a; ``kept`` is ``exp(-cost / w)``. 0 for losers.
     method
         What settled the allocation: ``all``, ``table``, ``search``, ``program``, ``prices``, or ``time``: nothing did
         before the time was up, and the best choice found is within ``gap``.
@@ -90,6 +92,7 @@ class Outcome:
     kept: Floats
     kept_low: Floats
     kept_high: Floats
+    cost: Floats
     method: str
     nodes: int
     programs: int

@@ -182,7 +182,8 @@ NODES: Columns = {
 }  # fmt: skip
 SHARES: Columns = {
     "user": _plain("user"), "apps": _plain("apps"), "GPUs": _plain("gpus"), "share": _number("share", ".0%"),
-    "by weight": _number("fair", ".0%"), "worst rho": _number("rho_worst"), "median rho": _number("rho_median"),
+    "by weight": _number("fair", ".0%"), "between": _plain("between"),
+    "worst rho": _number("rho_worst"), "median rho": _number("rho_median"),
     "GPU hours": _number("gpu_hours"), "1/N would give": _number("private_gpu_hours"),
 }  # fmt: skip
 USAGES: Columns = {
@@ -210,6 +211,10 @@ def why_now(found: Any) -> list[str]:
         for a in found.ahead[:5]:
             lines.append(f"  ahead: app {a.app}, {a.name} of {a.user}" + (f", rho {a.rho:.2f}" if known(a.rho) else ""))
         lines += [f"  ahead: {found.position - 6} more"] if found.position > 6 else []
+    if found.weight:
+        lines.append(
+            f"Fairness is between {found.between}: its weight is {found.weight:.3g}, {found.fair:.0%} of the cluster."
+        )
     if found.HasField("start_median"):
         earliest = clock(found.start_earliest)
         latest = clock(found.start_latest) if found.HasField("start_latest") else "much later"

@@ -410,7 +410,7 @@ class UsersRequest(_message.Message):
     def __init__(self, user: _Optional[str] = ...) -> None: ...
 
 class UserShare(_message.Message):
-    __slots__ = ("user", "apps", "gpus", "share", "fair", "rho_worst", "rho_median", "gpu_hours", "private_gpu_hours")
+    __slots__ = ("user", "apps", "gpus", "share", "fair", "rho_worst", "rho_median", "gpu_hours", "private_gpu_hours", "between")
     USER_FIELD_NUMBER: _ClassVar[int]
     APPS_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
@@ -420,6 +420,7 @@ class UserShare(_message.Message):
     RHO_MEDIAN_FIELD_NUMBER: _ClassVar[int]
     GPU_HOURS_FIELD_NUMBER: _ClassVar[int]
     PRIVATE_GPU_HOURS_FIELD_NUMBER: _ClassVar[int]
+    BETWEEN_FIELD_NUMBER: _ClassVar[int]
     user: str
     apps: int
     gpus: int
@@ -429,7 +430,8 @@ class UserShare(_message.Message):
     rho_median: float
     gpu_hours: float
     private_gpu_hours: float
-    def __init__(self, user: _Optional[str] = ..., apps: _Optional[int] = ..., gpus: _Optional[int] = ..., share: _Optional[float] = ..., fair: _Optional[float] = ..., rho_worst: _Optional[float] = ..., rho_median: _Optional[float] = ..., gpu_hours: _Optional[float] = ..., private_gpu_hours: _Optional[float] = ...) -> None: ...
+    between: str
+    def __init__(self, user: _Optional[str] = ..., apps: _Optional[int] = ..., gpus: _Optional[int] = ..., share: _Optional[float] = ..., fair: _Optional[float] = ..., rho_worst: _Optional[float] = ..., rho_median: _Optional[float] = ..., gpu_hours: _Optional[float] = ..., private_gpu_hours: _Optional[float] = ..., between: _Optional[str] = ...) -> None: ...
 
 class ShareReply(_message.Message):
     __slots__ = ("users",)
@@ -544,7 +546,7 @@ class LogChunk(_message.Message):
     def __init__(self, data: _Optional[bytes] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class WhyReply(_message.Message):
-    __slots__ = ("json", "code", "sentence", "position", "of", "rho", "ahead", "start_median", "start_earliest", "start_latest", "simulations")
+    __slots__ = ("json", "code", "sentence", "position", "of", "rho", "ahead", "start_median", "start_earliest", "start_latest", "simulations", "between", "weight", "fair")
     JSON_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     SENTENCE_FIELD_NUMBER: _ClassVar[int]
@@ -556,6 +558,9 @@ class WhyReply(_message.Message):
     START_EARLIEST_FIELD_NUMBER: _ClassVar[int]
     START_LATEST_FIELD_NUMBER: _ClassVar[int]
     SIMULATIONS_FIELD_NUMBER: _ClassVar[int]
+    BETWEEN_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    FAIR_FIELD_NUMBER: _ClassVar[int]
     json: str
     code: str
     sentence: str
@@ -567,7 +572,10 @@ class WhyReply(_message.Message):
     start_earliest: float
     start_latest: float
     simulations: int
-    def __init__(self, json: _Optional[str] = ..., code: _Optional[str] = ..., sentence: _Optional[str] = ..., position: _Optional[int] = ..., of: _Optional[int] = ..., rho: _Optional[float] = ..., ahead: _Optional[_Iterable[_Union[Ahead, _Mapping]]] = ..., start_median: _Optional[float] = ..., start_earliest: _Optional[float] = ..., start_latest: _Optional[float] = ..., simulations: _Optional[int] = ...) -> None: ...
+    between: str
+    weight: float
+    fair: float
+    def __init__(self, json: _Optional[str] = ..., code: _Optional[str] = ..., sentence: _Optional[str] = ..., position: _Optional[int] = ..., of: _Optional[int] = ..., rho: _Optional[float] = ..., ahead: _Optional[_Iterable[_Union[Ahead, _Mapping]]] = ..., start_median: _Optional[float] = ..., start_earliest: _Optional[float] = ..., start_latest: _Optional[float] = ..., simulations: _Optional[int] = ..., between: _Optional[str] = ..., weight: _Optional[float] = ..., fair: _Optional[float] = ...) -> None: ...
 
 class Ahead(_message.Message):
     __slots__ = ("app", "name", "user", "rho")

@@ -129,6 +129,12 @@ def _fill(core: Scheduler, saved: Mapping[str, Any]) -> None:
         elif hasattr(s, name) and name not in _DERIVED:
             setattr(s, name, value)
     s.jobs_in_system = s.count_jobs()
+    # States of before there were units of fairness: all between apps.
+    old = s.apps.given[: s.apps.size] == 0
+    s.apps.given[: s.apps.size][old] = s.apps.weight[: s.apps.size][old]
+    s.apps.own[: s.apps.size][old] = [
+        1.0 if is_retired(s.app_specs[a]) else s.app_specs[a].weight for a in np.flatnonzero(old)
+    ]
 
 
 def _table(table: Table) -> dict[str, Any]:

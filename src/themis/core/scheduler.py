@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from themis.core import limits, phases, regimes, rungs
+from themis.core import limits, phases, regimes, rungs, unit
 from themis.core import snapshot as snapshots
 from themis.core.intend import Gang, falls_short, intend, plan_from
 from themis.core.leases import Freed, Leases
@@ -38,6 +38,7 @@ from themis.model.events import (
     Compacted,
     CurveStopped,
     Event,
+    FairnessSet,
     GpusWithheld,
     JobDelayed,
     JobEnded,
@@ -164,6 +165,9 @@ class Scheduler:
                 self._set_quota(event)
             case JournalRepaired():
                 self._repaired(event)
+            case FairnessSet():
+                unit.set_unit(s, event)
+                s.plan = None
             case MachineJoined():
                 s.add_machine(event.machine)
             case MachineFailed():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from themis.core import limits, reference
+from themis.core import limits, reference, unit
 from themis.core.ahead import ahead
 from themis.core.offer import free_gpus
 from themis.core.state import EPS, State, not_nothing
@@ -80,8 +80,11 @@ def take(
         job_locality=i["locality"], job_gpu_type=i["gpu_type"], job_done=done, job_serial=f["serial"],
         job_order=i["order"], job_loss_a=f["loss_a"], job_loss_b=f["loss_b"],
         received=state.received_now(job_id),
-        finished_service=state.finished_service,
+        finished_service=state.finished_service, between=state.between,
     )  # fmt: skip
+    if state.between != "apps":
+        received, entitled, rate = unit.balance(state, app_id)
+        snapshot = snapshot.filled(unit_received=received, unit_entitled=entitled, unit_rate=rate)
     if len(later):
         snapshot = _with_later(state, snapshot, later)
     expected = ahead(state, job_id, done) if "ahead" in needs else None

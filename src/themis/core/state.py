@@ -16,6 +16,7 @@ from themis.core import phases, reference, regimes
 from themis.core.curves import Curves
 from themis.core.rounds import Rounds
 from themis.core.tables import ENDED, RUNNING, WAITING, Apps, Growing, Jobs
+from themis.core.unit import joined, left, reweigh
 from themis.errors import ClusterError, counted
 from themis.fairness.finish_time import t_id_exact, t_id_paper
 from themis.forecast.rules import FORECASTER, Forecaster
@@ -88,6 +89,12 @@ class State:
         self.outlines: dict[int, Outline] = {}
         """Of jobs that were forecast; a cache."""
         self.users: dict[str, int] = {}
+        self.between = "apps"
+        """The unit of fairness; ``groups`` : the group of each user who has one, and its weight."""
+        self.groups: dict[str, tuple[str, float]] = {}
+        self.accounts: dict[int, tuple[float, float, float, float]] = {}
+        """Between users or groups: of each user since when it has had apps, the integrals of weight and capacity then, and the
+        GPU-seconds of its apps that ended since."""
         self.phase: Float = np.zeros((3, 64, 1))
         self.future: Float = np.zeros((3, 64, 1))
         self.phase_bracket: Int = np.zeros((64, 1), dtype=np.int64)
@@ -257,6 +264,9 @@ class State:
         self._fill_app(a, app, weight, rows)
         phases.plan(self, a, app, rows)
         self.weight_in_system += weight
+        if self.between != "apps":
+            joined(self, a)
+        self._reweigh()
         self.jobs_in_system += len(app.jobs)
         reference.enter(self, a)
         return a
@@ -266,6 +276,7 @@ class State:
         rungs = bool(brackets_of(app.tuner))
         single = len(app.jobs) == 1 and not rungs
         t.arrival[a], t.weight[a], t.since[a] = self.now, weight, self.now
+        t.given[a], t.own[a] = weight, app.weight
         t.contention_0[a], t.capacity_0[a] = self.weight_integral, self.capacity_integral
         t.jobs_0[a] = self.jobs_integral
         t.reference[a] = np.nan
@@ -332,6 +343,8 @@ class State:
         self.finished_service = np.insert(
             self.finished_service, np.searchsorted(self.finished_service, t.attained[a]), t.attained[a]
         )
+        if self.between != "apps":
+            left(self, a)
         self._leave(a)
         self.at_once.pop(a, None)
         jct = self.now - float(t.arrival[a])
@@ -363,6 +376,12 @@ class State:
         self.weight_in_system -= float(t.weight[a])
         if not (t.active[: t.size] > t.held[: t.size]).any():
             self.weight_in_system = 0.0
+        self._reweigh()
+
+    def _reweigh(self) -> None:
+        """Where the unit of fairness is not the app, weights follow the apps that contend."""
+        if self.between != "apps":
+            reweigh(self)
 
     def set_aside(self, a: int) -> None:
         """The app's user holds it: its life stands still, and nobody contends with it."""
@@ -383,6 +402,7 @@ class State:
         t.away[a] += self.now - t.held_at[a]
         self._turn_integrals(a)
         self.weight_in_system += float(t.weight[a])
+        self._reweigh()
         self.jobs_in_system += self._unfinished(a)
 
     def _turn_integrals(self, a: int) -> None:

@@ -95,7 +95,7 @@ class Apps(Table):
     floats = (
         "arrival", "weight", "contention_0", "capacity_0", "attained", "since", "budget", "longest_s",
         "finish", "deadline", "jobs_0", "away", "held_at",
-        "ended", "shadow", "reference",
+        "ended", "shadow", "reference", "given", "own",
     )  # fmt: skip
     ints = (
         "user", "kind", "gang_min", "gang_max", "rigid", "demand", "first_job", "jobs", "leased", "active",
@@ -104,6 +104,9 @@ class Apps(Table):
 
     arrival: Float
     weight: Float
+    """In force: see ``core.unit``. ``given`` : as submitted, with its user's and its group's; ``own`` : without."""
+    given: Float
+    own: Float
     contention_0: Float
     """Integral of (sum of weights in the system) dt at arrival."""
     capacity_0: Float

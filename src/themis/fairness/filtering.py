@@ -21,9 +21,25 @@ def worst_first(rho: Float, arrival: Float, app_id: Int, first: Bool | None = No
     return out
 
 
-def bidder_count(apps: int, f: float) -> int:
-    """How many of the worst apps bid: max(1, ceil((1 - f) n)).
+def fraction(apps: int, f: float) -> int:
+    """How many of the worst apps bid where their weights are alike: max(1, ceil((1 - f) n)).
 
     The paper's pseudocode 1 takes the top 1 - f; "a fraction f" in its §4.2.2 is a slip.
     """
     return max(1, math.ceil((1 - f) * apps - 1e-9))
+
+
+def bidder_count(weight: Float, f: float) -> int:
+    """How many of the worst apps bid: as few as have the fraction 1 - f of the weight, at least one.
+
+    An app of weight w has w shares, so it counts as w apps.
+
+    Parameters
+    ----------
+    weight : [n], weights of the apps from the worst on, > 0. ``f`` : fairness knob in [0, 1].
+    """
+    if not len(weight) or (weight == weight[0]).all():
+        return fraction(len(weight), f)
+    total = (weight / float(weight.max())).cumsum()
+    enough = (1 - f) * float(total[-1]) - 1e-9
+    return min(int(np.searchsorted(total, enough)) + 1, len(total))

@@ -261,6 +261,21 @@ class FinishTime:
         return np.where(np.isfinite(held), held, self.left_waiting)
 
     @cached_property
+    def rho_by_weight(self) -> Float:
+        """``rho``, an app of weight w being w apps of one share, [A]: the order of the filter. ``rho`` where weights are alike.
+
+        An app without GPUs then waits for the worst useful grant of each of its shares, w of them, and not of one only: else its
+        seconds left would not shrink with its weight as its T_id does, and it would seem ever worse off.
+        """
+        s = self.snapshot
+        if not s.weighted:
+            return self.rho
+        share = s.app_capacity / s.app_contention * s.app_speed
+        worst = self.left_worst * (s.app_weight.mean() / s.app_weight)
+        waiting = s.lease_s + np.maximum(self.left_on(share, s.app_gang_max * s.app_speed), worst)
+        return self.rho_of(np.where(np.isfinite(s.app_left_held), s.app_left_held, waiting))
+
+    @cached_property
     def rho(self) -> Float:
         """Current finish-time fairness at the GPUs held beyond this instant, [A]: the sort key and rho_old."""
         return self.rho_of(self.left)

@@ -120,7 +120,9 @@ def _flow(entity: Entity, weight: Float, unit: Float, progress: Progress | None,
             left=progress.left[at], elapsed=progress.elapsed[at], isolated_elapsed=progress.isolated_elapsed[at],
             isolated_rate=progress.isolated_rate[at],
         )  # fmt: skip
-        return _Jobs(at, _OneRho(mine, weight[at], unit[at], base[at], room[at]))
+        # A job of weight w has w shares: its rho may be as much less than that of a job of mean weight.
+        allowed = weight[at].mean() / weight[at] if len(at) else weight[at]
+        return _Jobs(at, _OneRho(mine, allowed, unit[at], base[at], room[at]))
     return _Jobs(at, _divider(entity.rule, weight[at], room[at]))
 
 

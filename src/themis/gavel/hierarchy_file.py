@@ -86,9 +86,10 @@ def read_plan(path: Path) -> Plan:
     return plan
 
 
-def by_user(names: Sequence[str]) -> Plan:
-    """The plan without a file: every user is an entity, fairness between and within them."""
-    return Plan(name="root", members=tuple(Plan(name=f"user {name}", users=(name,)) for name in names))
+def by_user(weights: Mapping[str, float]) -> Plan:
+    """The plan without a file: every user is an entity of its weight, by name; fairness between and within them."""
+    members = (Plan(name=f"user {name}", weight=weight, users=(name,)) for name, weight in sorted(weights.items()))
+    return Plan(name="root", members=tuple(members))
 
 
 def jobs_of(plan: Plan, user_of_job: Sequence[str], order: Int) -> dict[str, Int]:

@@ -179,6 +179,17 @@ class QuotaSet:
     gpus: int | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FairnessSet:
+    """From now on fairness is between ``apps``, ``users`` or ``groups`` (``core.unit``); without this, between apps.
+
+    ``groups`` : (name, weight, its users) of each group.
+    """
+
+    between: str
+    groups: tuple[tuple[str, float, tuple[str, ...]], ...] = ()
+
+
 @record
 class JobStarted:
     """The gang is training now (after restart and container costs)."""
@@ -316,7 +327,7 @@ class Wake:
 
 Event: TypeAlias = (
     MachineJoined | MachineFailed | MachineReturned | MachineDraining | AppSubmitted | AppCancelled | AppHeld | AppResumed
-    | JobDelayed | JobGivenUp | QuotaSet | JournalRepaired
+    | JobDelayed | JobGivenUp | QuotaSet | FairnessSet | JournalRepaired
     | JobStarted | JobProgress | JobStopped | JobReached | SpeedMeasured | BatchChanged | LossReported | Allocated
     | BidsCollected | Wake | AgentBid | JobsOrdered | Compacted | GpusWithheld
 )  # fmt: skip

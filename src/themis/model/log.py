@@ -42,7 +42,7 @@ _FLAT = (
     Header, Grant, events.Renew, events.Revoke, events.JobStarted, events.JobProgress, events.JobStopped, events.JobReached,
     events.SpeedMeasured,
     events.BatchChanged, events.LossReported, events.JobEnded, events.CurveStopped, events.AppCancelled, events.AppFinished,
-    events.AppHeld, events.AppResumed, events.JobDelayed, events.JobGivenUp, events.QuotaSet,
+    events.AppHeld, events.AppResumed, events.JobDelayed, events.JobGivenUp, events.QuotaSet, events.FairnessSet,
     events.MachineFailed, events.MachineReturned, events.MachineDraining, events.AgentBid, events.JobsOrdered, events.Compacted,
     events.JournalRepaired, events.GpusWithheld,
 )  # fmt: skip
@@ -292,6 +292,9 @@ _DECODERS: Mapping[str, Callable[[Fields], Record]] = MappingProxyType(
         "QuotaSet": lambda d: events.QuotaSet(**{**d, "users": tuple(d["users"])}),
         "GpusWithheld": lambda d: events.GpusWithheld(
             **{**d, "gpus": tuple(d["gpus"]), "pids": tuple(d.get("pids", ()))}
+        ),
+        "FairnessSet": lambda d: events.FairnessSet(
+            between=d["between"], groups=tuple((name, weight, tuple(users)) for name, weight, users in d["groups"])
         ),
         "MachineJoined": lambda d: MachineJoined(machine=Machine(**d["machine"])),
         "AppSubmitted": _read_app,

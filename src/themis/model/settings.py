@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from themis.errors import InputError
+from themis.errors import InputError, UnknownName
 from themis.model.units import Seconds
+
+BETWEEN = ("apps", "users", "groups")
+"""Units of fairness: who has equal shares, but for weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +21,7 @@ class Settings:
     container_s : cost of a real change of GPUs (§6.2.3: 35 s median); the model's checkpoint cost comes on top.
     gather_s : what happens within so long is decided on together; jobs that end alike end a little apart in real life.
     checkpoint_every_s : a crash loses at most the work since the last multiple of it.
+    between : unit of fairness, apps (the papers'), users or groups; decision 0020.
     validate : check every invariant after every step (tests).
     """
 
@@ -27,9 +31,12 @@ class Settings:
     gather_s: Seconds = 0.0
     checkpoint_every_s: Seconds = 600.0
     seed: int = 0
+    between: str = "apps"
     validate: bool = False
 
     def __post_init__(self) -> None:
+        if self.between not in BETWEEN:
+            raise UnknownName("unit of fairness (between)", self.between, BETWEEN)
         for name in ("lease_s", "tick_s", "checkpoint_every_s"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} is {getattr(self, name)}, expected more than 0 seconds.")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
@@ -28,6 +29,14 @@ if TYPE_CHECKING:
 
 
 Derived = TypeVar("Derived")
+
+
+_OPTIONAL: Mapping[str, object] = MappingProxyType(
+    {
+        "bids": None, "ahead": None, "rho_said": None, "between": "apps", "unit_received": None, "unit_entitled": None,
+        "unit_rate": None,
+    }
+)  # fmt: skip
 
 
 class Kind(IntEnum):
@@ -53,7 +62,11 @@ class Snapshot:
     origin : where rounds are counted from: when the first app came.
     lease_s, tick_s, restart_s : settings (seconds); ``restart_s`` is the container's share, models add their checkpoint's.
     users : names, by the number in ``app_user``.
-    app_weight : the product of the app's, its user's and its group's weights.
+    between : the unit of fairness, ``apps``, ``users`` or ``groups`` (``model.settings.BETWEEN``).
+    unit_received, unit_entitled, unit_rate : [A], not between apps: GPU-seconds that the app's user received while it has had
+        apps, those that it was entitled to, and GPUs that it is entitled to now.
+    app_weight : between apps the product of the app's, its user's and its group's weights; otherwise the app's part of its
+        user's (decision 0020).
     app_away : seconds that its user held the app, which are no part of its life.
     app_contention : N_avg, mean over the app's life of (sum of weights of apps in the system / its own).
     app_capacity : R_C, in-service GPUs averaged over the app's life.
@@ -165,6 +178,10 @@ class Snapshot:
     ahead: Ahead | None = field(default=None)
     reference: Float | None = field(default=None)
     rho_said: Float | None = field(default=None)
+    between: str = "apps"
+    unit_received: Float | None = field(default=None)
+    unit_entitled: Float | None = field(default=None)
+    unit_rate: Float | None = field(default=None)
 
     @property
     def apps(self) -> int:
@@ -180,6 +197,11 @@ class Snapshot:
     def app_elapsed(self) -> Float:
         """Seconds since each app arrived, but for those that its user held it."""
         return self.now - self.app_arrival - self.app_away
+
+    @cached_property
+    def weighted(self) -> bool:
+        """Whether the apps' weights differ."""
+        return self.apps > 0 and bool((self.app_weight != self.app_weight[0]).any())
 
     @cached_property
     def gangs(self) -> Mapping[int, tuple[int, ...]]:
@@ -218,7 +240,8 @@ class Snapshot:
     def of(cls, **columns: object) -> Snapshot:
         """A picture of these columns, all but the optional ones: ``Snapshot(...)`` in a tenth of its time."""
         out = object.__new__(cls)
-        out.__dict__.update(columns, bids=None, ahead=None, reference=None, rho_said=None)
+        out.__dict__.update(_OPTIONAL)
+        out.__dict__.update(columns)
         return out
 
     def filled(self, **columns: object) -> Snapshot:
@@ -233,7 +256,7 @@ class Snapshot:
         """The same picture but for these columns: ``dataclasses.replace`` in a tenth of its time."""
         assert columns.keys() <= self.__dict__.keys()
         out = self._copy()
-        for computed in ("_kept", "gangs"):
+        for computed in ("_kept", "gangs", "weighted"):
             out.__dict__.pop(computed, None)
         out.__dict__.update(columns)
         return out

@@ -7,6 +7,7 @@ decides which of its jobs run is the business of ``themis.tuning``; here is only
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -293,8 +294,22 @@ class Workload:
         """Number of jobs over all apps."""
         return sum(len(app.jobs) for app in self.apps)
 
+    def members(self) -> tuple[tuple[str, float, tuple[str, ...]], ...]:
+        """(name, weight, its users) of each group that users belong to, by name."""
+        return members(self.users, self.groups)
+
     def weight(self, app: App) -> float:
         """The app's weight times its user's and its group's."""
         user = next((u for u in self.users if u.name == app.user), None)
         group = next((g for g in self.groups if user and g.name == user.group), None)
         return app.weight * (user.weight if user else 1.0) * (group.weight if group else 1.0)
+
+
+def members(users: Iterable[User], groups: Iterable[Group]) -> tuple[tuple[str, float, tuple[str, ...]], ...]:
+    """(name, weight, its users) of each group that users belong to, by name; groups that are not listed have weight 1."""
+    weights = {group.name: group.weight for group in groups}
+    found: dict[str, list[str]] = {}
+    for user in users:
+        if user.group:
+            found.setdefault(user.group, []).append(user.name)
+    return tuple((name, weights.get(name, 1.0), tuple(sorted(found[name]))) for name in sorted(found))

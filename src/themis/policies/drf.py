@@ -1,7 +1,8 @@
 """Dominant resource fairness (NSDI'11) on GPUs alone, as the Themis paper runs it: equalise the apps' shares.
 
 Progressive filling: the app with the smallest share of the cluster, per unit of weight, takes its next gang, until
-nothing fits. The share is what it holds beyond this instant plus what it was just dealt.
+nothing fits. The share is what it holds beyond this instant plus what it was just dealt. Where weights differ, shares that are
+no whole number of gangs are made up by turns (``placement.turns``).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float, Int
 from themis.placement.grants import Demand, Hand, demand_of, lease_end, waiting_apps
+from themis.placement.turns import Turns
 from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
 
 
@@ -49,16 +51,25 @@ class Drf:
 def _fill(s: Snapshot, queue: Int, left: int) -> tuple[list[tuple[int, list[int]]], bool]:
     """Gangs for each app, least share first, and whether a gang larger than all ``left`` GPUs is due first."""
     demands: dict[int, Demand] = {}
-    share, arrival, lone = s.app_held[queue] / s.app_weight[queue], s.app_arrival[queue], _only_gang(s)[queue]
-    order = np.lexsort((queue, arrival, share))
+    turns = Turns.of(s)
+    given = turns.keys(queue, s.app_held[queue])
+    arrival, lone = s.app_arrival[queue], _only_gang(s)[queue]
+    order = np.lexsort((queue, arrival, *given.T[::-1]))
     # Bursts leave hundreds of apps whose only gang is larger than what is free: all that matters is if one comes first.
     large, rest = order[lone[order] > left], order[lone[order] <= left]
-    due = _keys(share, arrival, queue, large[:1])
-    heap, gang = _keys(share, arrival, queue, rest), dict(zip(queue[rest].tolist(), lone[rest].tolist()))
+    due = _keys(given, arrival, queue, large[:1])
+    heap, gang = _keys(given, arrival, queue, rest), dict(zip(queue[rest].tolist(), lone[rest].tolist()))
     starving, dealt = False, False
     while heap and left:
         key = heapq.heappop(heap)
-        a = key[2]
+        a = key[-1]
+        if s.weighted:
+            # Another app of its user may have been dealt something since.
+            has = float(s.app_held[a]) + (sum(demands[a].gangs) if a in demands else 0)
+            fresh = (*turns.key(a, has), key[-2], a)
+            if fresh > key:
+                heapq.heappush(heap, fresh)
+                continue
         starving |= not dealt and bool(due) and due[0] < key
         if a not in demands:
             if gang[a] > left:
@@ -70,17 +81,20 @@ def _fill(s: Snapshot, queue: Int, left: int) -> tuple[list[tuple[int, list[int]
             continue
         if step:
             demands[a].take()
+            turns.take(a, step)
             dealt, left = True, left - step
-            heapq.heappush(heap, (key[0] + step / float(s.app_weight[a]), key[1], a))
+            has = float(s.app_held[a]) + sum(demands[a].gangs)
+            heapq.heappush(heap, (*turns.key(a, has), key[-2], a))
     starving |= bool(due) and left > 0 and not dealt
     wants = [(a, d.gangs) for a, d in demands.items() if d.gangs]
-    order = np.argsort([float(s.app_held[a] / s.app_weight[a]) for a, _ in wants], kind="stable")
+    first = np.array([a for a, _ in wants], dtype=np.int64)
+    order = np.lexsort(Turns.of(s).keys(first, s.app_held[first]).T[::-1])
     return [wants[i] for i in order], starving
 
 
-def _keys(share: Float, arrival: Float, queue: Int, at: Int) -> list[tuple[float, float, int]]:
-    """What decides who is next, for positions in the queue: share, arrival, app row."""
-    return list(zip(share[at].tolist(), arrival[at].tolist(), queue[at].tolist()))
+def _keys(given: Float, arrival: Float, queue: Int, at: Int) -> list[tuple[float, float, float, float, float, int]]:
+    """What decides who is next, for positions in the queue: its key (``Turns``), arrival, app row."""
+    return list(zip(*given[at].T.tolist(), arrival[at].tolist(), queue[at].tolist()))
 
 
 def _only_gang(s: Snapshot) -> Int:

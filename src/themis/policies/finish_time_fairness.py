@@ -14,23 +14,23 @@ from themis.gavel.finish_time import finish_time_fairness, needed
 from themis.gavel.pairs import PairShares, highest_level_paired
 from themis.gavel.problem import Problem, Shares
 from themis.model.snapshot import Snapshot
-from themis.policies.shares import progress, weights
+from themis.policies.shares import allowances, progress
 from themis.policies.sharing import PairPolicy, pair_rates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishTimeFairness(PairPolicy):
-    """Minimise the worst rho over weight."""
+    """Minimise the worst rho times weight: a job of weight w has w shares, and is to finish as much earlier."""
 
     smaller_is_better: ClassVar[bool] = True
 
     def allocate(self, snapshot: Snapshot, problem: Problem) -> Shares:
         """One rho for all."""
-        return finish_time_fairness(problem, progress(snapshot, problem), weights(snapshot))
+        return finish_time_fairness(problem, progress(snapshot, problem), allowances(snapshot))
 
     def paired(self, snapshot: Snapshot, problem: Problem) -> tuple[PairShares, float, float]:
         """One rho for all, over jobs and pairs."""
-        so_far, weight, able = progress(snapshot, problem), weights(snapshot), problem.active
+        so_far, weight, able = progress(snapshot, problem), allowances(snapshot), problem.active
         pairs = pair_rates(snapshot, problem)
         alone = np.where(able, weight * so_far.alone(), 1.0)
         quickest = so_far.elapsed + so_far.left / np.where(able, pairs.fastest(problem), 1.0)

@@ -18,6 +18,7 @@ from themis.model.snapshot import Snapshot
 from themis.model.units import Locality
 from themis.placement.grants import Demand, Hand, demand_of, lease_end
 from themis.placement.packing import Counts
+from themis.placement.turns import Key, Turns
 from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
 
 
@@ -37,15 +38,15 @@ class Gandiva:
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """Deal gang after gang to the app that can be placed best now.
 
-        Among equal scores the larger gang goes first (it has fewer good places), then the least share held, then
-        arrival and id.
+        Among equal scores the larger gang goes first (it has fewer good places), then the least share held, or, where
+        weights differ, whose turn it is (``placement.turns``), then arrival and id.
         """
         return _Greedy(snapshot).solve()
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Bid:
-    key: tuple[float, int, float, float, int]
+    key: tuple[float, int, Key, float, int]
     app: int
     counts: Counts
 
@@ -54,7 +55,8 @@ class _Greedy:
     def __init__(self, snapshot: Snapshot) -> None:
         self.s = snapshot
         self.hand = Hand(snapshot)
-        self.alike = _alike(snapshot)
+        self.turns = Turns.of(snapshot)
+        self.alike = _alike(snapshot, self.turns)
         self.demand: dict[int, Demand] = {}
         self.held = snapshot.app_held.astype(float)
         self.places: dict[tuple[int, int, bytes], tuple[Counts, Locality] | None] = {}
@@ -85,7 +87,9 @@ class _Greedy:
                 continue
             hand.give(fresh.app, fresh.counts, until)
             self.places.clear()
-            self.held[fresh.app] += sum(c for _, c in fresh.counts)
+            size = sum(c for _, c in fresh.counts)
+            self.held[fresh.app] += size
+            self.turns.take(fresh.app, size)
             demand = self.demand[fresh.app]
             demand.low.pop(0)
             demand.high.pop(0)
@@ -105,9 +109,9 @@ class _Greedy:
         if found is None:
             return None
         size = sum(c for _, c in found[0])
-        share = float(self.held[a] / s.app_weight[a])
+        turn = self.turns.key(a, float(self.held[a]))
         counts = self.hand.home(a, size, found[1]) or found[0]
-        return _Bid((-self._score(a, found[1]), -size, share, float(s.app_arrival[a]), a), a, counts)
+        return _Bid((-self._score(a, found[1]), -size, turn, float(s.app_arrival[a]), a), a, counts)
 
     def _gang(self, demand: Demand, left: int) -> int:
         """An elastic job asks for all it can use of what is left, once the app's other jobs have their smallest gang."""
@@ -126,7 +130,7 @@ class _Greedy:
         return 1.0 / float(self.s.speeds.slowdown[self.s.job_config[self.s.job_ptr[a]], locality])
 
 
-def _alike(s: Snapshot) -> list[list[int]]:
+def _alike(s: Snapshot, turns: Turns) -> list[list[int]]:
     """Waiting apps whose only waiting job asks for the same, last first; every other app is alone."""
     rows = np.flatnonzero(s.job_held == 0)
     apps, first, waiting = np.unique(s.job_app[rows], return_index=True, return_counts=True)
@@ -138,6 +142,7 @@ def _alike(s: Snapshot) -> list[list[int]]:
     )
     # Apps that are not alike get a number of their own.
     wants = np.column_stack([wants, np.where(single, -1, apps)])
-    order = np.lexsort((-apps, -s.app_arrival[apps], -(s.app_held[apps] / s.app_weight[apps]), *wants.T[::-1]))
+    turn = turns.keys(apps, s.app_held[apps])
+    order = np.lexsort((-apps, -s.app_arrival[apps], *-turn.T[::-1], *wants.T[::-1]))
     ends = (wants[order[1:]] != wants[order[:-1]]).any(axis=1).nonzero()[0] + 1
     return [part.tolist() for part in np.split(apps[order], ends)] if len(apps) else []

@@ -1,6 +1,7 @@
 """Entities within entities, each with its own rule: Gavel §4.3, by water filling, to any depth.
 
-Without a file every user is an entity of weight 1 and shares fairly between its jobs by their weights.
+Without a file every user is an entity and shares fairly between its jobs by their weights. Its weight is the mean of its
+apps'; where fairness is between users or groups, their sum, which is then the user's own.
 """
 
 from __future__ import annotations
@@ -8,12 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from themis.gavel.hierarchy import Entity, hierarchical
 from themis.gavel.hierarchy_file import Plan, by_user, jobs_of, read_plan
 from themis.gavel.pair_hierarchy import hierarchical_paired
 from themis.gavel.pairs import PairShares
 from themis.gavel.problem import Problem, Shares
 from themis.model.snapshot import Snapshot
+from themis.model.units import Float
 from themis.policies.shares import by_arrival, progress, weights
 from themis.policies.sharing import PairPolicy, pair_rates
 
@@ -48,5 +52,13 @@ class Hierarchical(PairPolicy):
     def _root(self, snapshot: Snapshot, problem: Problem) -> Entity:
         """Jobs belong to the entity that lists their app's user."""
         users = [snapshot.users[u] for u in snapshot.app_user[snapshot.job_app].tolist()]
-        plan = self.plan or by_user(sorted(set(users)))
+        plan = self.plan or by_user(_user_weights(snapshot))
         return plan.entity(jobs_of(plan, users, by_arrival(snapshot, problem)))
+
+
+def _user_weights(s: Snapshot) -> dict[str, float]:
+    """The weight of each user who has apps here, by name."""
+    weight: Float = np.bincount(s.app_user, weights=s.app_weight).astype(np.float64)
+    if s.between == "apps":
+        weight = weight / np.maximum(np.bincount(s.app_user), 1)
+    return {s.users[u]: float(weight[u]) for u in np.unique(s.app_user).tolist()}

@@ -15,6 +15,7 @@ from themis.placement.packing import most_gpus
 from themis.planning.counts import Counts, best_counts
 from themis.planning.order import Schedule, ordered
 from themis.planning.window import Window, all_work, columns, needed, window_of
+from themis.policies.shares import allowances, weights
 
 HANDED_OUT = 20
 """Rounds of a plan that the core is given: long before they are over something happens, and it is planned anew. So many
@@ -72,7 +73,7 @@ class View:
 
     ``start_s`` : seconds that a job's start takes, 0 for those that run. ``started`` : seconds that those who hold GPUs
     train before the next round begins at ``begin``.
-    ``weight`` : its app's.
+    ``weight`` : its app's. ``allowance`` : how much longer than a job of mean weight it may take (``shares.allowances``).
     """
 
     ahead: Ahead
@@ -83,6 +84,7 @@ class View:
     started: Float
     elapsed: Float
     weight: Float
+    allowance: Float
     rows: Int
     begin: Seconds
     now: Seconds
@@ -117,7 +119,7 @@ class View:
             ahead=ahead, gpus=gpus, held=held, running=running,
             start_s=np.where(running, 0.0, _start_seconds(s)[rows]),
             started=np.where(held, begin - s.now, 0.0), elapsed=s.now - arrival,
-            weight=s.app_weight[s.job_app[rows]], rows=rows, begin=begin, now=s.now, round_s=round_s,
+            weight=weights(s)[rows], allowance=allowances(s)[rows], rows=rows, begin=begin, now=s.now, round_s=round_s,
         )  # fmt: skip
 
     def columns(self, s: Snapshot, run: Bool, due: Float) -> Bool:

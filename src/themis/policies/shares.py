@@ -98,9 +98,15 @@ def work_left(s: Snapshot) -> Float:
 
 
 def weights(s: Snapshot) -> Float:
-    """[J], every job's weight is its app's."""
+    """[J], every job's weight is its app's; where fairness is between users or groups, its part of its app's."""
     out: Float = s.app_weight[s.job_app]
-    return out
+    return out if s.between == "apps" else out / np.diff(s.job_ptr)[s.job_app]
+
+
+def allowances(s: Snapshot) -> Float:
+    """[J], how many times the rho of a job of mean weight a job may have: a job of weight w has w shares. 1 for equal weights."""
+    weight = weights(s)
+    return weight.mean() / weight if s.weighted or s.between != "apps" else np.ones(len(weight))
 
 
 def by_arrival(s: Snapshot, problem: Problem) -> Int:
@@ -115,7 +121,9 @@ def progress(s: Snapshot, problem: Problem) -> Progress:
     of the app's life, not at the contention of each instant.
     """
     in_app = np.diff(s.job_ptr)[s.job_app]
-    then = np.maximum(s.app_contention[s.job_app] * in_app, 1.0)
+    # The mean number of jobs: contention counts weights in units of the app's own.
+    relative = s.app_weight / s.app_weight.mean() if s.weighted else np.ones(s.apps)
+    then = np.maximum((s.app_contention * relative)[s.job_app] * in_app, 1.0)
     rate_then = problem.isolated_rate(then)
     done = s.job_done * s.job_serial
     return Progress(

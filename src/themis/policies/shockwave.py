@@ -4,7 +4,8 @@
 
 over the rounds n_j of each job: UTIL_j is its progress over the forecast regimes, rho_j^k its budget, H the lower bound of
 the makespan. Which rounds these are changes nothing in the objective. They are dealt in order of the finishes that jobs are
-promised (``themis.planning.promise``): arrival plus P N where that can be kept.
+promised (``themis.planning.promise``): arrival plus P N where that can be kept. A job of weight w has w shares: its budget is
+w times as large, and its N as much less.
 
 Differs from the paper: decision 0010. Leaves out: GPUs of different speed (one pool of GPUs that are alike).
 """
@@ -91,8 +92,9 @@ class Shockwave:
             pull=self.makespan * scale / max(float(view.ahead.isolated_s.sum()), 1e-9),
         )  # fmt: skip
         ahead, since = view.ahead, view.elapsed + (view.begin - view.now)
+        fair = ahead.isolated_s * np.maximum(ahead.contention * view.allowance, 1.0)
         claims = Claims(
-            since=since, fair=ahead.isolated_s * ahead.contention, left=np.maximum(ahead.left_s - view.started, 0.0),
+            since=since, fair=fair, left=np.maximum(ahead.left_s - view.started, 0.0),
             gpus=view.gpus, capacity=max(capacity, 1),
         )  # fmt: skip
         due = promised(claims, self.patience)

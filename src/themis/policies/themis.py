@@ -1,9 +1,11 @@
 """Themis (NSDI'20): finish-time fairness by round-by-round partial-allocation auctions (§3.3, pseudocode 1).
 
-1. Filter: of the apps with unmet demand, the fraction 1 - f with the worst current rho takes part.
+1. Filter: of the apps with unmet demand, the fraction 1 - f with the worst current rho takes part. An app of weight w
+   counts as w apps; where weights differ, apps whose share is less than a gang take part in turns (``placement.turns``).
 2. Bid: their agents price the offer (``Ask`` for the column ``bids``).
-3. Clear: the proportionally fair allocation, proven, and each winner's hidden payment.
-4. Leftovers go to apps outside the auction, one gang at a time in random order, then back to those who paid.
+3. Clear: the proportionally fair allocation by weight, proven, and each winner's hidden payment (decision 0019).
+4. Leftovers go to apps outside the auction, one gang at a time in random order, by weight where weights differ, then back to those
+   who paid.
 
 Differs from the paper where it leaves points open (decision 0003): payments are made in lease time by default, so that
 no gang is broken and nothing is rounded.
@@ -11,6 +13,7 @@ no gang is broken and nothing is rounded.
 
 from __future__ import annotations
 
+import heapq
 import math
 from dataclasses import dataclass
 from enum import StrEnum
@@ -24,13 +27,14 @@ from themis.auction.clear import clear
 from themis.auction.outcome import Limits, Outcome
 from themis.auction.payment import DRAWN, FORMS, pay
 from themis.errors import InputError, UnknownName
-from themis.fairness.filtering import bidder_count, worst_first
+from themis.fairness.filtering import bidder_count, fraction, worst_first
 from themis.fairness.finish_time import FinishTime, Form
 from themis.model.answers import Ask, Proof, Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Bool, Float, Int, Locality
 from themis.placement.grants import Hand, demand_of, lease_end, least_waiting
 from themis.placement.packing import Counts, narrowest
+from themis.placement.turns import Turns
 from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
 from themis.tuning.agent import Agents, Row, growing_job
 
@@ -89,12 +93,20 @@ class Themis:
         """First ask for bids, then clear."""
         finish = FinishTime.of(snapshot, self.rho)
         said = snapshot.rho_said
-        rho = finish.rho if said is None else np.where(np.isnan(said), finish.rho, said)
+        own = finish.rho_by_weight
+        rho = own if said is None else np.where(np.isnan(said), own, said)
         if said is None:
             queue = snapshot.once((type(self), self.waiting, self.rho), lambda columns: self._queue(columns, rho))
         else:
             queue = self._queue(snapshot, rho)
-        bidders = np.sort(queue[: bidder_count(len(queue), self.f)])
+        if snapshot.weighted:
+            waits = snapshot.once(Turns, Turns.of).waits(int(snapshot.free.sum()))[queue]
+            queue = np.concatenate([queue[~waits], queue[waits]])
+            most = max(len(queue) - int(waits.sum()), 1)
+            count = min(bidder_count(snapshot.app_weight[queue], self.f), most)
+        else:
+            count = fraction(len(queue), self.f)
+        bidders = np.sort(queue[:count])
         if snapshot.bids is None:
             return Solved(answer=Ask(column="bids", apps=bidders, offer=snapshot.free, form=self.rho.value))
         return _Round(self, snapshot, finish, rho, queue, bidders).solve(snapshot.bids, Limits(seconds=bench.seconds))
@@ -105,6 +117,12 @@ class Themis:
         first = s.app_held[unmet] == 0 if self.waiting is Waiting.UNBOUNDED else None
         out: Int = unmet[worst_first(rho[unmet], s.app_arrival[unmet], s.app_id[unmet], first)]
         return out
+
+
+def relative_weight(weight: Float) -> Float | None:
+    """Weights over the largest of them, None where all are alike: only their ratios matter to an auction."""
+    most = float(weight.max())
+    return None if (weight == most).all() else weight / most
 
 
 class _Round:
@@ -129,11 +147,14 @@ class _Round:
     def solve(self, bids: Bids, limits: Limits) -> Solved:
         s = self.s
         offer = Offer(free=s.free, machine_rack=s.machine_rack, machine_type=s.machine_type)
+        weight = relative_weight(s.app_weight[self.bidders])
+        if weight is not None:
+            bids = bids.weighted(weight)
         if self.policy.waiting is Waiting.UNBOUNDED:
             # Sets of as many served apps are compared by what each gains over its 1/N share: V has no scale of its own.
             bids = bids.lowered(np.where(s.app_held[self.bidders] == 0, UNSERVED, 0.0))
         unbounded = self.policy.waiting is Waiting.UNBOUNDED
-        outcome = clear(offer, bids, limits, forgiven=FREE if unbounded else 0.0)
+        outcome = clear(offer, bids, limits, forgiven=FREE if unbounded else 0.0, weight=weight)
         kept = self._kept(outcome).tolist()
         won: dict[int, list[tuple[int, int]]] = {}
         for b, n, gpus in zip(outcome.win_bidder.tolist(), outcome.win_machine.tolist(), outcome.win_gpus.tolist()):
@@ -183,7 +204,7 @@ class _Round:
 
     def _free_of_charge(self, outcome: Outcome) -> Bool:
         unbounded = self.policy.waiting is Waiting.UNBOUNDED
-        free: Bool = (outcome.kept < FREE) & unbounded
+        free: Bool = (np.exp(-outcome.cost) < FREE) & unbounded
         return free
 
     def _has_waiting(self, a: int) -> bool:
@@ -240,6 +261,9 @@ class _Round:
         least = self._least
         shuffled = self.rng.permutation(apps) if len(apps) > 1 else apps  # of one there is nothing to draw
         order = [a for a in shuffled.tolist() if least[a] <= self.hand.left]
+        if self.s.weighted and len(order) > 1:
+            self._draw(agents, order, takes)
+            return
         while self.hand.left and order:
             again = []
             for a in order:
@@ -252,6 +276,20 @@ class _Round:
                 if takes[a] and self._one(a, takes[a].pop(0)):
                     again.append(a)
             order = again
+
+    def _draw(self, agents: Agents, order: list[int], takes: dict[int, list[int]]) -> None:
+        """One gang at a time to an app drawn with the chance of its weight (exponential clocks)."""
+        weight = self.s.app_weight
+        clock = [(float(self.rng.exponential()) / float(weight[a]), a) for a in order]
+        heapq.heapify(clock)
+        while self.hand.left and clock:
+            time, a = heapq.heappop(clock)
+            if self._least[a] > self.hand.left:
+                continue
+            if a not in takes:
+                takes[a] = self._takes(agents, a)
+            if takes[a] and self._one(a, takes[a].pop(0)):
+                heapq.heappush(clock, (time + float(self.rng.exponential()) / float(weight[a]), a))
 
     @cached_property
     def _least(self) -> list[int]:

@@ -42,7 +42,10 @@ RHO_DEFINITIONS: Mapping[str, str] = MappingProxyType(
 )  # fmt: skip
 APP_DEFINITIONS: Mapping[str, str] = MappingProxyType(
     {
-        "weight": "The app's weight times its user's and its group's.",
+        "weight": (
+            "The app's weight times its user's and its group's, as it was submitted; between users or groups it has a part of "
+            "theirs."
+        ),
         "arrival": "When the app arrived, seconds from the start.",
         "finish": "When its last job ended, seconds from the start.",
         "jct": "Job (here: app) completion time: finish - arrival, seconds.",

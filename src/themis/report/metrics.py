@@ -10,6 +10,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,7 @@ class Fold:
             events.MachineJoined: self._joined,
             events.MachineFailed: self._failed,
             events.MachineReturned: lambda time, e: self._in_service(self.machine_gpus[e.machine]),
+            events.FairnessSet: self._fairness,
             AppSubmitted: self._submitted,
             Allocated: self._allocated,
             Grant: self._granted,
@@ -87,6 +89,11 @@ class Fold:
 
     def _header(self, time: Seconds, header: Header) -> None:
         self.header = header
+
+    def _fairness(self, time: Seconds, event: events.FairnessSet) -> None:
+        """A report names the unit of fairness among the run's settings, where it is not the app."""
+        if self.header is not None:
+            self.header = replace(self.header, settings={**self.header.settings, "between": event.between})
 
     def _joined(self, time: Seconds, event: events.MachineJoined) -> None:
         self.machine_gpus.append(event.machine.gpus)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from themis.errors import InputError, UnknownName
 from themis.jobs.build import PRIOR_S
 from themis.model.cluster import Cluster
+from themis.model.events import FairnessSet
 from themis.model.units import Seconds
-from themis.model.workload import Group, User
+from themis.model.workload import Group, User, members
 from themis.node.means import AUTO, WANTED
 
 ENGINES = ("local", "ray")
@@ -40,6 +41,7 @@ class Config:
     grace_s : from the stop signal to SIGKILL, where a job does not say. ``max_grace_s`` : most that a job may ask for.
     node_lease_s, node_renew_s, node_margin_s : leases of machines (``themis.executors.hosts``).
     progress_s : at most one progress record of a job in so long.
+    between : unit of fairness: apps, users or groups.
     users, groups : those with a weight or a group; users who are not listed have ``others_weight``.
     user_gpus, group_gpus : quotas of those who have one. ``others_gpus`` : of each user who is not listed, or None.
     solve_s : about so long may a decision take; its searches then stop with the best answer found and its proven gap.
@@ -91,6 +93,7 @@ class Config:
     user_gpus: Mapping[str, int] = field(default_factory=dict)
     group_gpus: Mapping[str, int] = field(default_factory=dict)
     others_weight: float = 1.0
+    between: str = "users"
     others_gpus: int | None = None
     solve_s: Seconds = 10.0
     agent_s: Seconds = 2.0
@@ -134,6 +137,11 @@ class Config:
         known = self._user(user)
         group = next((g for g in self.groups if known and g.name == known.group), None)
         return (known.weight if known else self.others_weight) * (group.weight if group else 1.0)
+
+    def fairness(self) -> FairnessSet:
+        """The unit of fairness as the core is told it, with groups only where it is between these."""
+        groups = members(self.users, self.groups) if self.between == "groups" else ()
+        return FairnessSet(between=self.between, groups=groups)
 
     def quotas(self, user: str) -> Mapping[str, tuple[frozenset[str], int]]:
         """Quotas that the user is under: name of the quota -> who shares it, most GPUs."""

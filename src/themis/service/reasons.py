@@ -164,9 +164,10 @@ def standing(s: State, app: int) -> Standing:
     if row >= view.apps or view.app_id[row] != app:
         return Standing(position=0, of=0, rho=float("nan"))
     with np.errstate(all="ignore"):
-        rho = FinishTime(view, Form.PAPER).rho
+        finish = FinishTime(view, Form.PAPER)
+        rho, key = finish.rho, finish.rho_by_weight
     unmet = np.unique(view.job_app[view.job_held < view.job_gpus_max])
-    order = unmet[worst_first(rho[unmet], view.app_arrival[unmet], view.app_id[unmet], view.app_held[unmet] == 0)]
+    order = unmet[worst_first(key[unmet], view.app_arrival[unmet], view.app_id[unmet], view.app_held[unmet] == 0)]
     place = np.flatnonzero(order == row)
     if not len(place):
         return Standing(position=0, of=len(order), rho=float(rho[row]))

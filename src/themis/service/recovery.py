@@ -46,6 +46,8 @@ def begin(arbiter: Arbiter, wall: float) -> None:
         journal.append(0.0, header)
         for host in arbiter.hosts:
             engine.feed(MachineJoined(machine=host.machine), 0.0)
+        if config.between != arbiter.state.between:
+            engine.feed(config.fairness(), 0.0)
         engine.advance(0.0)
 
 

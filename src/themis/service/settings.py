@@ -29,7 +29,7 @@ from themis.yaml_text import BadYaml, Document, documents
 NESTED = ("gpu_names", "groups", "users", "others")
 """Keys that only a file can set."""
 
-Weight = Annotated[float, Field(gt=0, le=1e9)]
+Weight = Annotated[float, Field(ge=1e-6, le=1e6)]
 Quota = Annotated[int, Field(ge=0, le=10**9)] | None
 
 
@@ -108,6 +108,11 @@ class ServiceText(Written):
     )
     policy: Annotated[str, reads(readers.text)] = Field(
         default="themis", description="who gets GPUs, as `themis simulate --policy` takes it (themis)"
+    )
+    between: Literal["apps", "users", "groups"] = Field(
+        default="users",
+        description="who has equal shares, but for weights: `users` divide theirs among their apps, `groups` among their users; "
+        "with `apps` a user with more apps has more (users)",
     )
     profiles: Annotated[str, reads(readers.text)] = Field(
         default="themis",
@@ -361,7 +366,8 @@ def _config(findings: Findings, path: Path | None) -> Config:
     return Config(
         gpus=text.gpus, cluster=_machines(text.machines, findings, path), engine=text.engine, address=text.address,
         node_root=text.node_root or "", gpu_names=text.gpu_names, cpus=text.cpus, memory=text.memory,
-        policy=text.policy, profiles=text.profiles, lease_s=text.lease, tick_s=text.tick, container_s=text.container,
+        policy=text.policy, between=text.between, profiles=text.profiles,
+        lease_s=text.lease, tick_s=text.tick, container_s=text.container,
         gather_s=text.gather,
         checkpoint_every_s=text.checkpoint_every, unknown_work_s=text.unknown_work, seed=text.seed, host=text.host,
         port=text.port, http_port=text.http_port, retries=text.retries, backoff_s=text.backoff,

@@ -104,7 +104,7 @@ def read_app(request: pb.SubmitRequest, now: Seconds, config: Config, gpus: int)
             f"app {request.name!r} has {len(request.jobs)} jobs, this arbiter takes {config.max_jobs} (max_jobs); make several "
             "apps of them."
         )
-    weight = _within("weight", request.weight or 1.0, 1e-9, 1e9)
+    weight = _within("weight", request.weight or 1.0, 1e-6, 1e6)
     deadline = (
         now + _within("deadline_s", request.deadline_s, 0.0, LONGEST_S) if request.HasField("deadline_s") else None
     )

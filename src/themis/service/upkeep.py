@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from themis.core.unit import groups_of
 from themis.executors.program import ABSENT, AttemptEnded
 from themis.jobs import After, When, decide
 from themis.model.events import (
@@ -186,8 +187,11 @@ class Upkeep:
                 self.arbiter.engine.feed(QuotaSet(name=name, users=members, gpus=gpus), now)
 
     def all_quotas(self) -> None:
-        """After a start: quotas may have come, gone or changed."""
+        """After a start: the unit of fairness may be another one, quotas may have come, gone or changed."""
         state, config, now = self.arbiter.state, self.arbiter.config, self.arbiter.instant
+        fairness = config.fairness()
+        if (state.between, state.groups) != (fairness.between, groups_of(fairness)):
+            self.arbiter.engine.feed(fairness, now)
         wanted = {name for user in state.users for name in config.quotas(user)}
         for name in sorted(state.quotas.keys() - wanted):
             self.arbiter.engine.feed(QuotaSet(name=name, users=state.quotas[name][0], gpus=None), now)

@@ -209,7 +209,7 @@ def share(arbiter: Arbiter, user: str = "") -> pb.ShareReply:
         row = out.users.add(
             user=name, apps=len(members), gpus=gpus, share=gpus / max(s.capacity, 1.0),
             fair=float(weight[members].sum()) / total, gpu_hours=float(had[members].sum()),
-            private_gpu_hours=float(private[members].sum()),
+            private_gpu_hours=float(private[members].sum()), between=s.between,
         )  # fmt: skip
         known = [rho[a] for a in members if a in rho]
         if known:
@@ -242,7 +242,12 @@ def why(arbiter: Arbiter, ref: str) -> tuple[int, str, pb.WhyReply, bytes]:
     """An app's number, its name, why it waits, and the state to simulate from if it does."""
     app, s = find_app(arbiter, ref), picture(arbiter)
     found, place = reasons.reason(arbiter, app, s), reasons.standing(s, app)
-    reply = pb.WhyReply(code=found.code, sentence=found.sentence, position=place.position, of=place.of)
+    reply = pb.WhyReply(
+        code=found.code, sentence=found.sentence, position=place.position, of=place.of, between=s.between
+    )
+    if s.apps.active[app] and not s.apps.held[app]:
+        reply.weight = float(s.apps.weight[app])
+        reply.fair = reply.weight / max(s.weight_in_system, 1e-9)
     if np.isfinite(place.rho):
         reply.rho = place.rho
     for other, rho in place.ahead:

@@ -193,11 +193,15 @@ def parse_seeds(text: str) -> list[int]:
 def make_settings(values: Mapping[str, str], *, seed: int) -> Settings:
     """Settings from text; the seed comes from elsewhere."""
     types = {f.name: f.type for f in fields(Settings) if f.name != "seed"}
-    converted: dict[str, float | bool] = {}
+    converted: dict[str, float | bool | str] = {}
     for key, value in values.items():
         if key not in types:
             raise UnknownName("setting", key, types)
-        kind = bool if isinstance(getattr(Settings(), key), bool) else FiniteFloat
+        default = getattr(Settings(), key)
+        if isinstance(default, str):
+            converted[key] = value
+            continue
+        kind = bool if isinstance(default, bool) else FiniteFloat
         try:
             converted[key] = TypeAdapter[float | bool](kind).validate_python(value)
         except ValidationError:

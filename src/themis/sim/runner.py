@@ -27,6 +27,7 @@ from themis.model.events import (
     Command,
     CurveStopped,
     Event,
+    FairnessSet,
     Grant,
     Header,
     JobEnded,
@@ -165,6 +166,8 @@ class _Run:
             self._feed(MachineJoined(machine=machine))
         for app in sim.workload.apps:
             self.core.state.check_fits(app)
+        if sim.settings.between != "apps":
+            self._feed(FairnessSet(between=sim.settings.between, groups=sim.workload.members()))
         self._schedule_inputs()
         total = len(sim.workload.apps)
         while self.finished < total:
