@@ -1,7 +1,8 @@
 """The virtual cluster of ``fair_finish``, kept beside the real one: who would have got what on their own shares.
 
 Functions over the state's tables, as ``phases``. Apps are in the reference from their arrival until they finish there or are
-cancelled, whatever becomes of them on the real cluster; an app that is held stands still in both.
+cancelled, whatever becomes of them on the real cluster; an app that is held stands still in both. Where fairness is between
+users or groups, so it is here: between those that have apps in the reference.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from themis.core import unit
 from themis.fairness import fluid
 from themis.model.units import Float, Int
 
@@ -23,7 +25,7 @@ def advance(state: State) -> None:
     if not state.keeps_reference or passed <= 0:
         return
     rows = _present(state)
-    got, finish = fluid.run(*_left(state, rows), state.apps.weight[rows], state.capacity, passed)
+    got, finish = fluid.run(*_left(state, rows), unit.effective(state, rows), state.capacity, passed)
     t = state.apps
     t.shadow[rows] += got
     done = np.isfinite(finish)
@@ -56,7 +58,7 @@ def finishes(state: State, rows: Int) -> Float:
 
 def _seconds(state: State, rows: Int) -> Float:
     """Seconds from ``reference_at`` on; kept until what it follows from changes, which time alone does not."""
-    given = (rows, *_left(state, rows), state.apps.weight[rows], np.array([state.capacity]))
+    given = (rows, *_left(state, rows), unit.effective(state, rows), np.array([state.capacity]))
     if state._reference is None or not all(map(np.array_equal, state._reference[0], given)):
         state._reference = given, fluid.run(*given[1:4], state.capacity)[1]
     return state._reference[1]

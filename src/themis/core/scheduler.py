@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from themis.core import limits, phases, regimes, rungs, unit
+from themis.core import limits, phases, reference, regimes, rungs, unit
 from themis.core import snapshot as snapshots
 from themis.core.intend import Gang, falls_short, intend, plan_from
 from themis.core.leases import Freed, Leases
@@ -166,6 +166,7 @@ class Scheduler:
             case JournalRepaired():
                 self._repaired(event)
             case FairnessSet():
+                reference.advance(s)
                 unit.set_unit(s, event)
                 s.plan = None
             case MachineJoined():

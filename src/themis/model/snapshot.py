@@ -33,8 +33,8 @@ Derived = TypeVar("Derived")
 
 _OPTIONAL: Mapping[str, object] = MappingProxyType(
     {
-        "bids": None, "ahead": None, "rho_said": None, "between": "apps", "unit_received": None, "unit_entitled": None,
-        "unit_rate": None,
+        "bids": None, "ahead": None, "reference": None, "rho_said": None, "between": "apps",
+        "unit_received": None, "unit_entitled": None, "unit_rate": None,
     }
 )  # fmt: skip
 
