@@ -115,7 +115,7 @@ def test_the_settings_of_a_simulation_are_described_with_their_defaults() -> Non
     page = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
     for field in fields(Settings):
         if field.name != "seed":  # --seeds says it
-            default = "false" if field.default is False else f"{field.default:g}"
+            default = str(field.default).lower() if isinstance(field.default, bool) else f"{field.default:g}"
             assert re.search(rf"^\| `{field.name}` \| .* \({default}\) \|$", page, flags=re.MULTILINE), field.name
 
 

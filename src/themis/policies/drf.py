@@ -1,7 +1,8 @@
 """Dominant resource fairness (NSDI'11) on GPUs alone, as the Themis paper runs it: equalise the apps' shares.
 
 Progressive filling: the app with the smallest share of the cluster, per unit of weight, takes its next gang, until
-nothing fits. The share is what it holds beyond this instant plus what it was just dealt.
+nothing fits. The share is what it holds beyond this instant plus what it was just dealt. Of equal shares the one that has
+received least GPU time per unit of weight goes first, so that apps take turns where there are fewer GPUs than apps.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from themis.model.units import Float, Int
 from themis.placement.grants import Demand, Hand, demand_of, lease_end, waiting_apps
 from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
 
+_Key = tuple[float, float, float, int]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drf:
@@ -33,7 +36,7 @@ class Drf:
         return ON_FREE_GPUS
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
-        """Fill progressively; ties go to the earlier arrival, then the lower id."""
+        """Fill progressively; ties go to least received, then the earlier arrival, then the lower id."""
         hand = Hand(snapshot)
         queue = waiting_apps(snapshot)
         wants, starving = _fill(snapshot, queue, hand.left)
@@ -49,16 +52,17 @@ class Drf:
 def _fill(s: Snapshot, queue: Int, left: int) -> tuple[list[tuple[int, list[int]]], bool]:
     """Gangs for each app, least share first, and whether a gang larger than all ``left`` GPUs is due first."""
     demands: dict[int, Demand] = {}
-    share, arrival, lone = s.app_held[queue] / s.app_weight[queue], s.app_arrival[queue], _only_gang(s)[queue]
-    order = np.lexsort((queue, arrival, share))
+    weight, arrival, lone = s.app_weight[queue], s.app_arrival[queue], _only_gang(s)[queue]
+    share, received = s.app_held[queue] / weight, s.app_attained[queue] / weight
+    order = np.lexsort((queue, arrival, received, share))
     # Bursts leave hundreds of apps whose only gang is larger than what is free: all that matters is if one comes first.
     large, rest = order[lone[order] > left], order[lone[order] <= left]
-    due = _keys(share, arrival, queue, large[:1])
-    heap, gang = _keys(share, arrival, queue, rest), dict(zip(queue[rest].tolist(), lone[rest].tolist()))
+    due = _keys(share, received, arrival, queue, large[:1])
+    heap, gang = _keys(share, received, arrival, queue, rest), dict(zip(queue[rest].tolist(), lone[rest].tolist()))
     starving, dealt = False, False
     while heap and left:
         key = heapq.heappop(heap)
-        a = key[2]
+        a = key[3]
         starving |= not dealt and bool(due) and due[0] < key
         if a not in demands:
             if gang[a] > left:
@@ -71,16 +75,16 @@ def _fill(s: Snapshot, queue: Int, left: int) -> tuple[list[tuple[int, list[int]
         if step:
             demands[a].take()
             dealt, left = True, left - step
-            heapq.heappush(heap, (key[0] + step / float(s.app_weight[a]), key[1], a))
+            heapq.heappush(heap, (key[0] + step / float(s.app_weight[a]), *key[1:]))
     starving |= bool(due) and left > 0 and not dealt
     wants = [(a, d.gangs) for a, d in demands.items() if d.gangs]
     order = np.argsort([float(s.app_held[a] / s.app_weight[a]) for a, _ in wants], kind="stable")
     return [wants[i] for i in order], starving
 
 
-def _keys(share: Float, arrival: Float, queue: Int, at: Int) -> list[tuple[float, float, int]]:
-    """What decides who is next, for positions in the queue: share, arrival, app row."""
-    return list(zip(share[at].tolist(), arrival[at].tolist(), queue[at].tolist()))
+def _keys(share: Float, received: Float, arrival: Float, queue: Int, at: Int) -> list[_Key]:
+    """What decides who is next, for positions in the queue: share, GPU time received, arrival, app row."""
+    return list(zip(share[at].tolist(), received[at].tolist(), arrival[at].tolist(), queue[at].tolist()))
 
 
 def _only_gang(s: Snapshot) -> Int:

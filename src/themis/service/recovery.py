@@ -7,6 +7,7 @@ machines then tell what is there, and what is not waits for another lease.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,12 +15,11 @@ import numpy as np
 from themis import __version__
 from themis.errors import InputError
 from themis.model.events import SCHEMA, Header, MachineJoined
+from themis.model.settings import EARLIER, Settings
 from themis.policies.api import params
 
 if TYPE_CHECKING:
-    from themis.model.units import Seconds
     from themis.service.arbiter import Arbiter
-    from themis.service.config import Config
     from themis.service.journal import Journal
 
 
@@ -41,11 +41,12 @@ def begin(arbiter: Arbiter, wall: float) -> None:
         engine.advance(0.0)
 
 
-def gather_of(journal: Journal, config: Config) -> Seconds:
-    """What is gathered for one decision; journals from before there was such a setting go on as they began."""
+def as_begun(journal: Journal, settings: Settings) -> Settings:
+    """The settings of the core; a journal from before there was one of them goes on as it began."""
     _, header = next(journal.records(), (0.0, None))
-    old = isinstance(header, Header) and "gather_s" not in header.settings
-    return 0.0 if old else config.gather_s
+    if not isinstance(header, Header):
+        return settings
+    return replace(settings, **{name: value for name, value in EARLIER.items() if name not in header.settings})
 
 
 def recall(arbiter: Arbiter) -> int:
@@ -60,7 +61,7 @@ def recall(arbiter: Arbiter) -> int:
     _, header = next(records)
     if not isinstance(header, Header):
         raise InputError(f"{journal.path} begins with a {type(header).__name__}, expected a Header.")
-    then: dict[str, object] = {"gather_s": 0.0, **header.settings, "policy": header.policy, "seed": header.seed}
+    then: dict[str, object] = {**EARLIER, **header.settings, "policy": header.policy, "seed": header.seed}
     now: dict[str, object] = {
         **_core_settings(arbiter), "policy": arbiter.config.policy, "seed": arbiter.config.seed
     }  # fmt: skip
@@ -105,7 +106,7 @@ def hand_over(arbiter: Arbiter) -> None:
 
 
 def _core_settings(arbiter: Arbiter) -> dict[str, float]:
-    names = ("lease_s", "tick_s", "container_s", "gather_s", "checkpoint_every_s")
+    names = ("lease_s", "tick_s", "container_s", "gather_s", "checkpoint_every_s", "renew_idle", "shortest_lease_s")
     return {name: getattr(arbiter.settings, name) for name in names}
 
 

@@ -246,7 +246,7 @@ def relabelled(s: Snapshot) -> Snapshot:
 def rescaled(s: Snapshot, factor: float) -> Snapshot:
     """The same state with time measured in a unit that is ``factor`` times smaller."""
     times = (
-        "now", "lease_s", "tick_s", "restart_s", "app_arrival", "app_attained", "app_budget", "app_longest",
+        "now", "lease_s", "full_lease_s", "tick_s", "restart_s", "app_arrival", "app_attained", "app_budget", "app_longest",
         "app_left_held", "app_deadline", "app_away", "phase_work", "phase_longest", "future_work", "future_longest", "job_left",
         "job_attained", "job_until", "job_serial", "received", "finished_service",
     )  # fmt: skip
