@@ -132,6 +132,10 @@ class IdleFold:
             first_gpu=tuple(app.first - app.arrival for app in self.apps),
         )  # fmt: skip
 
+    def fitting_types(self) -> list[str]:
+        """GPU types with so many free GPUs that a waiting job fits, as of the records so far."""
+        return [name for name, gpus in self.free.items() if gpus and self._fits(name, gpus)]
+
     # ---- time -------------------------------------------------------------------------------------------------------
 
     def _advance(self, time: Seconds) -> None:
@@ -149,8 +153,7 @@ class IdleFold:
         self.sums[0] += self.service * passed
         self.sums[1] += idle * passed
         if idle and self.waits:
-            types = [name for name, gpus in self.free.items() if gpus and self._fits(name, gpus)]
-            self.sums[2] += sum(self.free[name] for name in types) * passed
+            self.sums[2] += sum(self.free[name] for name in self.fitting_types()) * passed
 
     def _stood_idle(self, j: int, gpus: tuple[int, ...]) -> bool:
         waits = self.jobs[j].status == WAITING and self.waits[self.jobs[j].want] > 0
