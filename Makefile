@@ -43,6 +43,7 @@ KILLS ?= 200
 RAY_KILLS ?= $(KILLS)
 soak: $(VENV)/.torch ## Kill arbiter, agents and jobs at KILLS=200 random moments, fail 10,000 simulated machines (an hour)
 	THEMIS_SIMULATED_FAULTS=10000 $(PYTEST) tests/sim/test_simulated_faults.py
+	THEMIS_DELIVERY_SEEDS=100 $(PYTEST) tests/policies/test_delivery.py
 	THEMIS_FAULT_TRIALS=$(KILLS) THEMIS_RAY_FAULT_TRIALS=$(RAY_KILLS) $(PYTEST) tests/service/test_faults.py
 
 proto: $(VENV)/.dev ## Compile the API's description anew
