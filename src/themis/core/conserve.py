@@ -88,22 +88,27 @@ def _starts(s: State, answer: Answer, offer: Offer, open_: Bool, taken: set[int]
     room = np.bincount(s.machine_type[s.gpu_machine[open_]], minlength=len(s.gpu_types))
     rows = offer.waiting()
     rows = rows[t.gpus_min[rows] <= room.max()]
-    if len(rows) and isinstance(answer, GpuGrant) and len(answer.declined):
-        rows = rows[~np.isin(t.app[rows], answer.declined)]
-    rows = rows[[j not in taken for j in rows.tolist()]] if len(rows) else rows
     if not len(rows):
         return []
-    least, may = t.gpus_min[rows], s.allowed(rows)
-    out = []
-    for i in np.lexsort((rows, -s.work_left(rows), t.order[rows], _served(s, rows))).tolist():
-        j, gpus = int(rows[i]), int(least[i])
-        speed = s.speeds.scale[t.config[j], np.arange(len(room)), gpus] * (may[i] & (room >= gpus))
+    out_of_it = np.isin(rows, list(taken)) if taken else np.zeros(len(rows), dtype=bool)
+    if isinstance(answer, GpuGrant) and len(answer.declined):
+        out_of_it |= np.isin(t.app[rows], answer.declined)
+    rows = rows[~out_of_it]
+    may, out = s.allowed(rows), list[Gang]()
+    fits = (may & (t.gpus_min[rows][:, None] <= room)).any(axis=1)
+    rows, may = rows[fits], may[fits]
+    order = np.lexsort((rows, -s.work_left(rows), t.order[rows], _served(s, rows)))
+    rows, may = rows[order], may[order]
+    while len(rows):
+        j, gpus = int(rows[0]), int(t.gpus_min[rows[0]])
+        speed = s.speeds.scale[t.config[j], np.arange(len(room)), gpus] * (may[0] & (room >= gpus))
         k = int(speed.argmax())
         if speed[k] > 0:
             out.append(Gang(app=int(t.app[j]), job=j, gpus=gpus, until=s.now, gpu_type=k))
             room[k] -= gpus
-            if not room.any():
-                break
+        rows, may = rows[1:], may[1:]
+        fits = (may & (t.gpus_min[rows][:, None] <= room)).any(axis=1)
+        rows, may = rows[fits], may[fits]
     return sorted(out, key=lambda gang: -gang.gpus)
 
 
