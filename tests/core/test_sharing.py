@@ -47,7 +47,7 @@ class Pairs:
 
     @property
     def pace(self) -> Pace:
-        return Pace(round_s=ROUND)
+        return Pace(round_s=ROUND, spare=False)
 
     def __call__(self, s: Snapshot, bench: Workbench) -> Solved:
         ids = np.roll(s.job_id, self.turn * s.round)

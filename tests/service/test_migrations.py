@@ -52,6 +52,14 @@ def test_jobs_of_an_older_version_run_on_under_this_one(tmp_path: Path, dump: Pa
         assert w.arbiter.journal.failures(1) == 1
         w.finish(2)
         assert 2 not in w.held()
+        # Rules that came later are not those that its records were made by.
+        assert (w.arbiter.settings.renew_idle, w.arbiter.settings.shortest_lease_s) == (False, 0.0)
+
+
+def test_a_fresh_journal_has_todays_rules_and_keeps_them(tmp_path: Path) -> None:
+    for _ in range(2):
+        with world(tmp_path, 2, lease_s=600.0, tick_s=60.0) as w:
+            assert (w.arbiter.settings.renew_idle, w.arbiter.settings.shortest_lease_s) == (True, 180.0)
 
 
 def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,8 @@ import numpy as np
 
 from themis.core import limits, phases, reference, regimes, rungs, unit
 from themis.core import snapshot as snapshots
+from themis.core.conserve import left_over
+from themis.core.contention import paced
 from themis.core.intend import Gang, falls_short, intend, plan_from
 from themis.core.leases import Freed, Leases
 from themis.core.offer import Offer
@@ -513,7 +515,8 @@ class Scheduler:
             return
         solving, self.solving = self.solving, None
         asked, by = (s.version, s.now) if solving is None else (solving.version, solving.now)
-        if asked != s.version or self._ran_out(by):
+        stale = asked != s.version or self._ran_out(by)
+        if stale:
             # Time passed while the solve ran (live only): what still fits is placed. Leases that ran out since were not on
             # offer; they, and whatever else happened, are for the next decision.
             self._wake(s.now)
@@ -521,7 +524,8 @@ class Scheduler:
         offer, self.offer = self.offer, None
         # Nothing happened since, where the answer came at once: it is the same offer.
         still = offer is not None and solving is not None and offer.by == by == s.now and asked == s.version
-        self._carry_out(event.solved.answer, offer if offer is not None and still else Offer(state=s, by=by))
+        offer = offer if offer is not None and still else Offer(state=s, by=by)
+        self._carry_out(event.solved.answer, offer, stale=stale)
         s.round += 1
         self._wake_for_expiry()
 
@@ -537,10 +541,14 @@ class Scheduler:
         elif isinstance(answer, RoundPlan):
             s.plan, s.plan_start = answer, s.round_end(answer.round_s) - answer.round_s
 
-    def _carry_out(self, answer: Answer, offer: Offer) -> None:
+    def _carry_out(self, answer: Answer, offer: Offer, *, stale: bool = False) -> None:
         gangs = intend(self.state, answer, offer, self.pace.spare)
         found = place(self.state, gangs, offer)
+        if self.pace.spare and self.settings.renew_idle:
+            found += left_over(self.state, answer, offer, found, stale=stale)
         placed = limits.within_quotas(self.state, found)
+        if self.settings.shortest_lease_s and isinstance(answer, GpuGrant):
+            placed = paced(self.state, placed, offer)
         if isinstance(answer, TimeShare):
             self._deal(gangs, placed)
             if not placed and (answer.x[offer.idle(answer.combos).all(axis=1)] > 0).any():

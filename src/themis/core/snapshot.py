@@ -6,12 +6,14 @@ import numpy as np
 
 from themis.core import limits, reference, unit
 from themis.core.ahead import ahead
+from themis.core.contention import lease_length, unserved
 from themis.core.offer import free_gpus
 from themis.core.state import EPS, State, not_nothing
 from themis.core.tables import RUNNING
 from themis.fairness.finish_time import left_held, list_schedule
 from themis.model.snapshot import Kind, Snapshot
-from themis.model.units import Bool, Float, Int
+from themis.model.units import Bool, Float, Int, Seconds
+from themis.placement.grants import least_waiting
 
 BAG = int(Kind.BAG)
 """As a plain number: numpy takes ten times as long to compare with a member of an enumeration."""
@@ -54,7 +56,8 @@ def take(
 
     snapshot = Snapshot.of(
         version=state.version, round=state.round, seed=state.settings.seed, now=state.now,
-        origin=state.origin, lease_s=state.settings.lease_s, tick_s=state.settings.tick_s, restart_s=state.settings.container_s,
+        origin=state.origin, lease_s=state.settings.lease_s, full_lease_s=state.settings.lease_s,
+        tick_s=state.settings.tick_s, restart_s=state.settings.container_s,
         gpu_types=tuple(state.gpu_types), users=tuple(state.users), speeds=state.speeds,
         machine_gpus=_gpus(state), machine_type=state.machine_type,
         machine_rack=state.machine_rack, machine_slot=state.machine_slot,
@@ -85,11 +88,18 @@ def take(
     if state.between != "apps":
         received, entitled, rate = unit.balance(state, app_id)
         snapshot = snapshot.filled(unit_received=received, unit_entitled=entitled, unit_rate=rate)
+    if state.settings.shortest_lease_s:
+        snapshot.filled(lease_s=_lease_length(state, snapshot))
     if len(later):
         snapshot = _with_later(state, snapshot, later)
     expected = ahead(state, job_id, done) if "ahead" in needs else None
     finishes = reference.finishes(state, app_id) if "reference" in needs else None
     return snapshot.filled(app_left_held=_left_held(state, snapshot, i), ahead=expected, reference=finishes)
+
+
+def _lease_length(state: State, s: Snapshot) -> Seconds:
+    waiting, served = unserved(least_waiting(s), s.app_held, int(s.free.sum())) if s.apps else (0, 0)
+    return lease_length(s.full_lease_s, state.settings.shortest_lease_s, waiting, served)
 
 
 def _with_later(state: State, s: Snapshot, later: Int) -> Snapshot:

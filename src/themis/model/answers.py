@@ -96,6 +96,7 @@ class GpuGrant:
     ----------
     app : Int[W], app ids. ``gang`` : Int[W], rows of one gang share a number. ``machine``, ``gpus`` : Int[W].
     until : Float[W], end of the lease. ``extend`` : Int[W], id of the running job that the gang's GPUs are added to, or -1.
+    declined : Int[D], ids of apps whose own agents want no more than they got: nothing that is left over is given to them.
     """
 
     app: Int
@@ -104,6 +105,7 @@ class GpuGrant:
     gpus: Int
     until: Float
     extend: Int
+    declined: Int = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 from themis.errors import InputError, UnknownName
 from themis.model.units import Seconds
 
 BETWEEN = ("apps", "users", "groups")
 """Units of fairness: who has equal shares, but for weights."""
+
+
+EARLIER: Mapping[str, Any] = MappingProxyType({"gather_s": 0.0, "renew_idle": False, "shortest_lease_s": 0.0})
+"""What holds in a log whose header lacks one of these settings, because an earlier version wrote it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,10 +25,14 @@ class Settings:
     Attributes
     ----------
     lease_s : length of a lease (Themis §6.4: 10 minutes). ``tick_s`` : expiries fall on multiples of it.
+    shortest_lease_s : leases shorten down to this while apps wait for their first GPUs, and their ends are spread (decision 21);
+        0, the default, as in the Themis paper: every lease has one length. A start should cost a small part of it.
     container_s : cost of a real change of GPUs (§6.2.3: 35 s median); the model's checkpoint cost comes on top.
     gather_s : what happens within so long is decided on together; jobs that end alike end a little apart in real life.
     checkpoint_every_s : a crash loses at most the work since the last multiple of it.
     between : unit of fairness, apps (the papers'), users or groups; decision 0020.
+    renew_idle : GPUs that a policy's answer leaves to nobody go on serving: leases that end there are renewed, and waiting jobs
+        that fit get the rest (decision 21). False: as before there was this rule.
     validate : check every invariant after every step (tests).
     """
 
@@ -32,6 +43,8 @@ class Settings:
     checkpoint_every_s: Seconds = 600.0
     seed: int = 0
     between: str = "apps"
+    renew_idle: bool = True
+    shortest_lease_s: Seconds = 0.0
     validate: bool = False
 
     def __post_init__(self) -> None:
@@ -40,10 +53,15 @@ class Settings:
         for name in ("lease_s", "tick_s", "checkpoint_every_s"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} is {getattr(self, name)}, expected more than 0 seconds.")
-        for name in ("container_s", "gather_s"):
+        for name in ("container_s", "gather_s", "shortest_lease_s"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} is {getattr(self, name)}, expected 0 seconds or more.")
         if self.lease_s < self.tick_s:
             raise InputError(
                 f"lease_s is {self.lease_s}, shorter than tick_s {self.tick_s}; make the lease at least one tick."
+            )
+        if self.shortest_lease_s and not self.tick_s <= self.shortest_lease_s <= self.lease_s:
+            raise InputError(
+                f"shortest_lease_s is {self.shortest_lease_s}, expected from tick_s {self.tick_s} to lease_s {self.lease_s}, or 0 "
+                "for leases of one length."
             )

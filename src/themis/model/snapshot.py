@@ -60,7 +60,9 @@ class Snapshot:
     version : number of the state that this is a picture of.
     round : decisions taken so far; with ``seed`` it seeds every random draw of a decision.
     origin : where rounds are counted from: when the first app came.
-    lease_s, tick_s, restart_s : settings (seconds); ``restart_s`` is the container's share, models add their checkpoint's.
+    lease_s : seconds that a lease given now lasts, less than the setting where apps wait (``core.contention``); ``full_lease_s`` :
+        the setting. ``tick_s``, ``restart_s`` : settings (seconds); the latter is the container's share, models add their
+        checkpoint's.
     users : names, by the number in ``app_user``.
     between : the unit of fairness, ``apps``, ``users`` or ``groups`` (``model.settings.BETWEEN``).
     unit_received, unit_entitled, unit_rate : [A], not between apps: GPU-seconds that the app's user received while it has had
@@ -108,6 +110,7 @@ class Snapshot:
     now: Seconds
     origin: Seconds
     lease_s: Seconds
+    full_lease_s: Seconds
     tick_s: Seconds
     restart_s: Seconds
     gpu_types: tuple[str, ...]

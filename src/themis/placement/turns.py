@@ -67,7 +67,8 @@ class Turns:
     share : Float[U], GPUs (``shares``, summed). ``weight`` : Float[U], of its apps here together.
     received : Float[U], GPU-seconds so far. ``entitled`` : Float[U], those by the end of a lease that begins now.
     own : Float[A], GPUs of the app's own share. ``least`` : Int[A], GPUs of the smallest gang that waits.
-    behind : Float[A], received over entitled of the app itself, the next lease of a gang included.
+    behind : Float[A], received over entitled of the app itself, the next lease of a gang included; where weights are alike, what it
+        received per weight, or 0.
     """
 
     snapshot: Snapshot
@@ -82,11 +83,15 @@ class Turns:
     behind: Float
 
     @classmethod
-    def of(cls, s: Snapshot) -> Turns:
-        """Before anything is dealt."""
+    def of(cls, s: Snapshot, *, by_received: bool = False) -> Turns:
+        """Before anything is dealt.
+
+        ``by_received`` : of alike weights and equal shares, the app that has received least GPU time is next.
+        """
         if not s.weighted:
             none, no = np.zeros(0), np.zeros(0, dtype=np.int64)
-            return cls(s, no, none, none, none, none, none, no, none, none)
+            so_far = s.app_attained / s.app_weight if by_received else np.zeros(s.apps)
+            return cls(s, no, none, none, none, none, none, no, none, so_far)
         least = least_waiting(s)
         entitled = (s.app_elapsed + s.lease_s) * s.app_capacity / s.app_contention
         behind = (s.app_attained + least * s.lease_s) / entitled
@@ -104,7 +109,7 @@ class Turns:
         s = self.snapshot
         per_weight = has / float(s.app_weight[a])
         if not s.weighted:
-            return 0.0, per_weight, 0.0, 0.0
+            return 0.0, per_weight, float(self.behind[a]), 0.0
         u, step = int(self.unit[a]), float(self.least[a])
         own, share = float(self.has[u]), float(self.share[u]) + 1e-9
         if own + step > share and own < share - 2e-9:
@@ -121,7 +126,7 @@ class Turns:
         """``key`` of app rows, [len(rows), 4]."""
         if not self.snapshot.weighted:
             out = np.zeros((len(rows), 4))
-            out[:, 1] = has / self.snapshot.app_weight[rows]
+            out[:, 1], out[:, 2] = has / self.snapshot.app_weight[rows], self.behind[rows]
             return out
         return np.array([self.key(a, h) for a, h in zip(rows.tolist(), has.tolist())]).reshape(-1, 4)
 

@@ -39,14 +39,15 @@ class Pace:
         the policy is asked anew for every decision.
     backfill : GPUs that fall free in mid-round are given out at once, not at the round's end.
     replan_on_regime : a job's change of speed ends the plan in force (Shockwave §7, reactive); otherwise it goes on (lazy).
-    spare : GPUs that no time share claims in a round go to jobs that wait, and count on nobody's account.
+    spare : GPUs that the answer gives to nobody go to jobs that wait, and leases that end on them are renewed; of time shares
+        that counts on nobody's account. False: the policy leaves GPUs idle on purpose.
     """
 
     round_s: Seconds | None = None
     resolve_interval: Seconds | None = None
     backfill: bool = True
     replan_on_regime: bool = True
-    spare: bool = False
+    spare: bool = True
 
     def __post_init__(self) -> None:
         if self.round_s is not None and not 1.0 <= self.round_s < math.inf:

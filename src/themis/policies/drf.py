@@ -1,8 +1,9 @@
 """Dominant resource fairness (NSDI'11) on GPUs alone, as the Themis paper runs it: equalise the apps' shares.
 
 Progressive filling: the app with the smallest share of the cluster, per unit of weight, takes its next gang, until
-nothing fits. The share is what it holds beyond this instant plus what it was just dealt. Where weights differ, shares that are
-no whole number of gangs are made up by turns (``placement.turns``).
+nothing fits. The share is what it holds beyond this instant plus what it was just dealt. Of equal shares the one that has
+received least GPU time per unit of weight goes first, so that apps take turns where there are fewer GPUs than apps. Where weights
+differ, shares that are no whole number of gangs are made up by turns (``placement.turns``).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Drf:
         return ON_FREE_GPUS
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
-        """Fill progressively; ties go to the earlier arrival, then the lower id."""
+        """Fill progressively; ties go to least received, then the earlier arrival, then the lower id."""
         hand = Hand(snapshot)
         queue = waiting_apps(snapshot)
         wants, starving = _fill(snapshot, queue, hand.left)
@@ -51,7 +52,7 @@ class Drf:
 def _fill(s: Snapshot, queue: Int, left: int) -> tuple[list[tuple[int, list[int]]], bool]:
     """Gangs for each app, least share first, and whether a gang larger than all ``left`` GPUs is due first."""
     demands: dict[int, Demand] = {}
-    turns = Turns.of(s)
+    turns = Turns.of(s, by_received=True)
     given = turns.keys(queue, s.app_held[queue])
     arrival, lone = s.app_arrival[queue], _only_gang(s)[queue]
     order = np.lexsort((queue, arrival, *given.T[::-1]))

@@ -36,7 +36,7 @@ class GandivaPacking:
     @property
     def pace(self) -> Pace:
         """Rounds; GPUs that nobody is owed do not idle while a job waits."""
-        return Pace(self.round_s, 0.0, spare=True)
+        return Pace(self.round_s, 0.0)
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """Shares of jobs and of pairs."""

@@ -24,6 +24,8 @@ class Isolated:
     """A private 1/N for each app, realised in rounds."""
 
     round_s: Seconds = 360.0
+    spare: bool = True
+    """GPUs that no private share claims in a round go to jobs that wait; false: the bare yardstick, where they idle."""
 
     claims: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -32,7 +34,7 @@ class Isolated:
     @property
     def pace(self) -> Pace:
         """Rounds."""
-        return Pace(self.round_s)
+        return Pace(self.round_s, spare=self.spare)
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """x[j, k]: the app's share of type k, split over its jobs."""

@@ -2,9 +2,10 @@
 
     throughput of the app with the next GPU / its throughput without
 
-An app that has nothing scales infinitely, so everybody gets a gang before anybody gets two. Throughput is in reference
-GPUs, at the span that the offer has for the gang: a GPU beyond the machine counts for what it brings. For steps of more
-than one GPU the ratio is taken per GPU (its root). Leaves out parameter servers, and fitting speeds while jobs run.
+An app that has nothing scales infinitely, so every app gets a gang before any gets two; of these the one that has received
+least GPU time per unit of weight comes first, so that apps take turns where there are fewer GPUs than apps. Throughput is in
+reference GPUs, at the span that the offer has for the gang: a GPU beyond the machine counts for what it brings. For steps of
+more than one GPU the ratio is taken per GPU (its root). Leaves out parameter servers, and fitting speeds while jobs run.
 """
 
 from __future__ import annotations

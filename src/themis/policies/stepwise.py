@@ -26,7 +26,7 @@ DECIMALS = 12
 
 
 def by_gain(s: Snapshot, value: Value) -> Solved:
-    """Step after step to the app whose value grows most per GPU, ties by arrival and id.
+    """Step after step to the app whose value grows most per GPU, ties by GPU time received per weight, arrival and id.
 
     Steps that gain nothing come last, but are dealt: a GPU that nobody gains from costs nobody anything. Where an
     elastic gang declines GPUs that are too far away, the apps that had no turn are dealt what is left.
@@ -46,7 +46,8 @@ def _fill(s: Snapshot, apps: list[int], left: int, value: Value, worths: _Worths
     """Gangs for each app, the one with the first step first, and whether a gang larger than the offer is due first."""
     demands: dict[int, Demand] = {a: demand_of(s, a) for a in apps} if left else {}
     values = {a: value(a, ()) for a in demands}
-    heap: list[tuple[float, float, int, int]] = []
+    heap: list[tuple[float, float, float, int, int]] = []
+    received = (s.app_attained / s.app_weight).tolist()
 
     def queue(a: int) -> None:
         """The app's next step joins those to choose from."""
@@ -54,7 +55,7 @@ def _fill(s: Snapshot, apps: list[int], left: int, value: Value, worths: _Worths
             demands[a].take()
             before, values[a] = values[a], value(a, [worths.of(a, g) for g in demands[a].gangs])
             gain = round((values[a] - before) / step, DECIMALS)
-            heapq.heappush(heap, (-gain, float(s.app_arrival[a]), a, step))
+            heapq.heappush(heap, (-gain, received[a], float(s.app_arrival[a]), a, step))
 
     for a in demands:
         queue(a)

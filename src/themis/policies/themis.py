@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import ClassVar
@@ -65,7 +65,8 @@ class Themis:
     payment : how the hidden payment is made: time, floor, randomised or lottery.
     waiting : rho of an app that holds and wins nothing: ``unbounded``, where first the number of served apps counts and
         then the product of gains over a 1/N share, or ``share``, finite (one lease of waiting, then its 1/N).
-    decline : apps decline leftovers that do not strictly lower their rho; otherwise any waiting job takes them.
+    decline : apps decline leftovers that do not strictly lower their rho: these go last, to whom the core gives what is left over;
+        otherwise any waiting job takes them in turn.
     """
 
     f: float = 0.8
@@ -162,7 +163,12 @@ class _Round:
         for b, seats in won.items():
             self._pay_out(b, seats, bids.gangs(int(outcome.row[b])), kept[b])
         self._leftovers()
-        return Solved(answer=self.hand.grant(), proof=self._proof(outcome))
+        return Solved(answer=replace(self.hand.grant(), declined=self._declined()), proof=self._proof(outcome))
+
+    def _declined(self) -> Int:
+        """Ids of apps whose own agents, programs of others, answered: they want no more than they bid for."""
+        said = self.s.rho_said
+        return np.zeros(0, dtype=np.int64) if said is None else self.s.app_id[~np.isnan(said)]
 
     def _pay_out(self, b: int, seats: list[tuple[int, int]], wanted: dict[int, int], kept_share: float) -> None:
         """What the winner keeps of its gangs, {size: count}, and for how long; ``seats`` : (machine, GPUs) that it won."""

@@ -48,5 +48,5 @@ class Tiresias2Q:
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """Deal the offer by queue, then arrival, then id."""
         s = snapshot
-        limit = self.threshold * s.lease_s * s.machine_gpus.sum()
+        limit = self.threshold * s.full_lease_s * s.machine_gpus.sum()
         return in_order(s, np.lexsort((s.app_id, s.app_arrival, s.app_attained / s.app_weight >= limit)))

@@ -157,11 +157,12 @@ class Arbiter:
         """The time that everything in the turn under way happens at."""
         self.per_gpu = per_gpu(config, hosts)
         self._closing = self._ended = False
-        self.settings = Settings(
+        settings = Settings(
             lease_s=config.lease_s, tick_s=config.tick_s, container_s=config.container_s, seed=config.seed,
-            gather_s=recovery.gather_of(journal, config), checkpoint_every_s=config.checkpoint_every_s,
-            validate=config.validate,
+            gather_s=config.gather_s, checkpoint_every_s=config.checkpoint_every_s, validate=config.validate,
+            shortest_lease_s=config.shortest_lease,
         )  # fmt: skip
+        self.settings = recovery.as_begun(journal, settings)
         policy = make_policy(config.policy)
         self.desk = Desk(
             self._names, lambda: self.queue.put(Nudge()), answer_s=config.agent_s, misses=config.agent_misses

@@ -31,6 +31,7 @@ class Config:
     policy : as ``themis simulate -p`` takes it. ``seed`` : of policies that draw lots.
     profiles : books of speeds, as ``themis simulate --profiles`` takes them.
     lease_s : the least time that GPUs stay with a job that can use them. ``tick_s`` : leases end at multiples of it.
+    shortest_lease_s : leases shorten down to it while apps wait (``core.contention``), if it is below ``lease_s``; 0: never.
     container_s : what a change of GPUs is believed to cost. ``gather_s`` : what happens within so long is decided on
         together. ``checkpoint_every_s`` : how often jobs are believed to save.
     unknown_work_s : training on its fewest GPUs of a job of which nothing is known.
@@ -70,6 +71,7 @@ class Config:
     policy: str = "themis"
     profiles: str = "themis"
     lease_s: Seconds = 600.0
+    shortest_lease_s: Seconds = 180.0
     tick_s: Seconds = 60.0
     container_s: Seconds = 35.0
     gather_s: Seconds = 0.5
@@ -131,6 +133,12 @@ class Config:
             raise InputError(
                 f"node_renew is {self.node_renew_s:g} s, not below node_lease, {self.node_lease_s:g} s; a third of it is usual."
             )
+
+    @property
+    def shortest_lease(self) -> Seconds:
+        """``shortest_lease_s`` as the core takes it: at least a tick; 0 where leases are no longer anyway."""
+        shortest = max(self.shortest_lease_s, self.tick_s) if self.shortest_lease_s else 0.0
+        return shortest if shortest < self.lease_s else 0.0
 
     def weight(self, user: str) -> float:
         """What multiplies into the weight of the user's apps: the user's weight times the group's."""

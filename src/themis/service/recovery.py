@@ -7,6 +7,7 @@ machines then tell what is there, and what is not waits for another lease.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,17 +17,15 @@ from themis.client import themis_pb2 as pb
 from themis.core.scheduler import Scheduler
 from themis.errors import InputError
 from themis.model.events import SCHEMA, Header, MachineJoined
-from themis.model.settings import Settings
+from themis.model.settings import EARLIER, Settings
 from themis.policies.api import forecaster_of, make_policy, params
 from themis.service.engine import Engine
 from themis.service.folding import fold
 from themis.service.speeds import read_profile
 
 if TYPE_CHECKING:
-    from themis.model.units import Seconds
     from themis.profiles.speed import ProfileBook
     from themis.service.arbiter import Arbiter
-    from themis.service.config import Config
     from themis.service.journal import Journal
 
 
@@ -63,15 +62,16 @@ def engine_over(journal: Journal, book: ProfileBook) -> Engine:
         raise InputError(f"{journal.path} does not begin with a Header.")
     book = book.with_profiles(read_profile(name, pb.Profile.FromString(m)) for name, m in journal.profiles())
     policy = make_policy(header.policy)
-    settings = Settings(**{"gather_s": 0.0, **header.settings}, seed=header.seed)
+    settings = Settings(**{**EARLIER, **header.settings}, seed=header.seed)
     return Engine(journal, Scheduler(book, settings, policy.pace, policy.needs, forecaster_of(policy)), policy)
 
 
-def gather_of(journal: Journal, config: Config) -> Seconds:
-    """What is gathered for one decision; journals from before there was such a setting go on as they began."""
+def as_begun(journal: Journal, settings: Settings) -> Settings:
+    """The settings of the core; a journal from before there was one of them goes on as it began."""
     _, header = next(journal.records(), (0.0, None))
-    old = isinstance(header, Header) and "gather_s" not in header.settings
-    return 0.0 if old else config.gather_s
+    if not isinstance(header, Header):
+        return settings
+    return replace(settings, **{name: value for name, value in EARLIER.items() if name not in header.settings})
 
 
 def recall(arbiter: Arbiter) -> int:
@@ -86,7 +86,7 @@ def recall(arbiter: Arbiter) -> int:
     _, header = next(records)
     if not isinstance(header, Header):
         raise InputError(f"{journal.path} begins with a {type(header).__name__}, expected a Header.")
-    then: dict[str, object] = {"gather_s": 0.0, **header.settings, "policy": header.policy, "seed": header.seed}
+    then: dict[str, object] = {**EARLIER, **header.settings, "policy": header.policy, "seed": header.seed}
     now: dict[str, object] = {
         **_core_settings(arbiter), "policy": arbiter.config.policy, "seed": arbiter.config.seed
     }  # fmt: skip
@@ -135,7 +135,7 @@ def hand_over(arbiter: Arbiter) -> None:
 
 
 def _core_settings(arbiter: Arbiter) -> dict[str, float]:
-    names = ("lease_s", "tick_s", "container_s", "gather_s", "checkpoint_every_s")
+    names = ("lease_s", "tick_s", "container_s", "gather_s", "checkpoint_every_s", "renew_idle", "shortest_lease_s")
     return {name: getattr(arbiter.settings, name) for name in names}
 
 

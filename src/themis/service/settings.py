@@ -119,6 +119,10 @@ class ServiceText(Written):
         description="where speeds of models are from, as `themis simulate --profiles` takes it (themis)",
     )
     lease: Duration = Field(default=600.0, description="length of a lease: the least time with GPUs (10m)")
+    shortest_lease: Wait = Field(
+        default=180.0,
+        description="leases shorten down to it while apps wait for their first GPUs; 0, or no less than `lease`: never (3m)",
+    )
     tick: Duration = Field(default=60.0, description="leases end at multiples of it (60s)")
     container: Wait = Field(default=35.0, description="what a change of GPUs is believed to cost (35s)")
     gather: Wait = Field(default=0.5, description="what happens within so long is decided on together (500ms)")
@@ -367,7 +371,7 @@ def _config(findings: Findings, path: Path | None) -> Config:
         gpus=text.gpus, cluster=_machines(text.machines, findings, path), engine=text.engine, address=text.address,
         node_root=text.node_root or "", gpu_names=text.gpu_names, cpus=text.cpus, memory=text.memory,
         policy=text.policy, between=text.between, profiles=text.profiles,
-        lease_s=text.lease, tick_s=text.tick, container_s=text.container,
+        lease_s=text.lease, shortest_lease_s=text.shortest_lease, tick_s=text.tick, container_s=text.container,
         gather_s=text.gather,
         checkpoint_every_s=text.checkpoint_every, unknown_work_s=text.unknown_work, seed=text.seed, host=text.host,
         port=text.port, http_port=text.http_port, retries=text.retries, backoff_s=text.backoff,

@@ -20,6 +20,7 @@ import orjson
 from themis import __version__
 from themis.core import snapshot as snapshots
 from themis.core.checkpoint import load, pack, save, unpack
+from themis.core.conserve import left_over
 from themis.core.intend import intend
 from themis.core.offer import Offer
 from themis.core.place import Placed, place
@@ -146,6 +147,8 @@ def decide(dump: Dump, spec: str = "") -> Decision:
     if isinstance(solved.answer, TimeShare):
         state.rounds.adopt(solved.answer, state.now, state.version)
     placed = place(state, intend(state, solved.answer, offer, policy.pace.spare), offer)
+    if policy.pace.spare and core.settings.renew_idle:
+        placed += left_over(state, solved.answer, offer, placed)
     return Decision(time=snapshot.now, core=core, snapshot=snapshot, solved=solved, placed=placed, cpu_s=spent)
 
 

@@ -32,7 +32,7 @@ from themis.model.events import (
     unsaid,
 )
 from themis.model.log import read_log
-from themis.model.settings import Settings
+from themis.model.settings import EARLIER, Settings
 from themis.model.units import Seconds
 from themis.policies.api import forecaster_of, make_policy
 from themis.profiles.library import BOOKS
@@ -123,7 +123,11 @@ class _Replay:
         policy = make_policy(header.policy.partition(":")[0], header.params)
         self.header = header
         self.core = Scheduler(
-            book, Settings(**header.settings, seed=header.seed), policy.pace, policy.needs, forecaster_of(policy)
+            book,
+            Settings(**{**EARLIER, **header.settings}, seed=header.seed),
+            policy.pace,
+            policy.needs,
+            forecaster_of(policy),
         )
         self.wakes: list[Seconds] = []
         self.told = told

@@ -104,7 +104,15 @@ class Simulation:
         """First record of the log."""
         settings: Mapping[str, Any] = {
             name: getattr(self.settings, name)
-            for name in ("lease_s", "tick_s", "container_s", "gather_s", "checkpoint_every_s")
+            for name in (
+                "lease_s",
+                "tick_s",
+                "container_s",
+                "gather_s",
+                "checkpoint_every_s",
+                "renew_idle",
+                "shortest_lease_s",
+            )
         }
         return Header(
             schema=SCHEMA, version=__version__, simulated=True, policy=self.policy_name, params=params(self.policy),

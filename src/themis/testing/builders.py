@@ -162,6 +162,32 @@ def random_simulation(
     )  # fmt: skip
 
 
+def uneven_simulation(policy: Policy, seed: int, *, name: str = "policy") -> Simulation:
+    """A random workload with odd weights and gangs of up to 8 GPUs on machines of three types, every second one with failures."""
+    rng = np.random.default_rng(seed)
+    types = ("slow", "fast", "odd")
+    sizes = (8, 4, 4, 2, 1)
+    cluster = machines(*sizes, per_rack=2)
+    cluster = replace(
+        cluster, machines=tuple(replace(m, gpu_type=types[n % 3]) for n, m in enumerate(cluster.machines))
+    )
+    apps = []
+    for i, spec in enumerate(random_workload(seed, span=1500.0).apps):
+        only = (types[i % 3],) if i % 5 == 0 else ()
+        gang = int(rng.choice([1, 3, 8])) if len(spec.jobs) == 1 else 0
+        jobs = tuple(
+            replace(j, gpu_types=only or j.gpu_types, gpus_min=min(j.gpus_min, 2), gpus_max=min(j.gpus_max, 2))
+            if only else replace(j, gpus_min=gang or j.gpus_min, gpus_max=gang or j.gpus_max)
+            for j in spec.jobs
+        )  # fmt: skip
+        apps.append(replace(spec, jobs=jobs, weight=float(rng.choice([0.37, 1 / 3, 1.0, 7.0]))))
+    broken = (Outage(time=700.0, machine=1, lasts=600.0),) if seed % 2 else ()
+    return Simulation(
+        workload=Workload(name=f"uneven-{seed}", apps=tuple(apps), source="themis.testing"), cluster=cluster, book=BOOK,
+        policy_name=name, policy=policy, settings=Settings(lease_s=300.0, tick_s=30.0, seed=seed, validate=True), outages=broken,
+    )  # fmt: skip
+
+
 def _two_types(cluster: Cluster) -> Cluster:
     types = ("slow", "fast")
     return Cluster(

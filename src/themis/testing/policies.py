@@ -22,12 +22,13 @@ from themis.fairness.finish_time import FinishTime
 from themis.model.answers import Answer, Ask, GpuGrant, RoundPlan, Solved, TimeShare
 from themis.model.events import AppFinished, JobEnded
 from themis.model.snapshot import Snapshot
-from themis.model.units import NONE, Float, Int, Locality, Seconds
+from themis.model.units import NONE, Float, Int, Locality, Seconds, round_end
 from themis.placement.grants import Hand, demand_of
 from themis.placement.packing import narrowest
 from themis.policies.api import Level, Pace, Policy, Workbench
-from themis.sim.runner import Record
-from themis.testing.builders import leased_twice, random_simulation
+from themis.report.idle import IdleFold
+from themis.sim.runner import Record, Simulation
+from themis.testing.builders import leased_twice, random_simulation, uneven_simulation
 from themis.tuning.agent import Agents, Row, answer_ask
 
 MakePolicy = Callable[[], Policy]
@@ -49,6 +50,7 @@ def check_policy(make: MakePolicy, seeds: Sequence[int] = (0, 1, 2), *, beside: 
         dropped = check_run(make, seed, drop=True, beside=beside)
         assert log == dropped, "dropping the workbench changed the log; keep no state in it"
         check_run(make, seed, mixed=True, beside=beside)
+    check_delivery(make, seeds[0])
     for snapshot in sample_snapshots(make, seeds[0], beside=beside):
         check_pure(make(), snapshot)
         check_relabelling(make(), snapshot)
@@ -77,6 +79,43 @@ def check_run(
     assert sorted(ended) == list(range(simulation.workload.jobs)), "each job must end exactly once"
     assert not leased_twice(log), f"GPUs {leased_twice(log)} were leased twice"
     return [(time, repr(record)) for time, record in log if type(record).__name__ not in ("Header", "Allocated")]
+
+
+def check_delivery(make: MakePolicy, seed: int) -> None:
+    """No gang is stopped for GPUs that then idle, and no GPU idles while a waiting job fits it by count.
+
+    On random instances of three GPU types, odd weights and gangs of up to eight GPUs. Policies that leave GPUs idle on purpose
+    (``Pace.spare`` false) are not held to it; nor is anybody in a round's last seconds, in which nothing could start, or in
+    mid-round without ``Pace.backfill``.
+    """
+    policy = make()
+    if policy.pace.spare:
+        check_delivered(uneven_simulation(policy, seed))
+
+
+def check_delivered(simulation: Simulation) -> None:
+    """``check_delivery`` of one simulation, whatever its policy says of itself."""
+    fold, pace = IdleFold(), simulation.policy.pace
+
+    def sink(time: Seconds, record: Record) -> None:
+        if time > fold.now and fold.fitting_types() and not _between_rounds(pace, simulation, fold.now):
+            waits = ", ".join(f"{n} of {want.gpus} GPUs" for want, n in fold.waits.items())
+            raise AssertionError(
+                f"at {fold.now:g} s {dict(fold.free)} GPUs idle although jobs wait that fit by count: {waits}"
+            )
+        fold.add(time, record)
+
+    simulation.run(sink)
+    assert not fold.result().stopped_idle, (
+        f"{fold.result().stopped_idle} gangs were stopped although their GPUs then idled"
+    )
+
+
+def _between_rounds(pace: Pace, simulation: Simulation, now: Seconds) -> bool:
+    if pace.round_s is None:
+        return False
+    left = round_end(now, pace.round_s, min(a.arrival for a in simulation.workload.apps)) - now
+    return left <= simulation.settings.container_s + 1e-6 or (not pace.backfill and left < pace.round_s - 1e-6)
 
 
 def sample_snapshots(make: MakePolicy, seed: int, every: int = 7, *, beside: float = 0.0) -> Iterator[Snapshot]:
@@ -246,7 +285,7 @@ def relabelled(s: Snapshot) -> Snapshot:
 def rescaled(s: Snapshot, factor: float) -> Snapshot:
     """The same state with time measured in a unit that is ``factor`` times smaller."""
     times = (
-        "now", "lease_s", "tick_s", "restart_s", "app_arrival", "app_attained", "app_budget", "app_longest",
+        "now", "lease_s", "full_lease_s", "tick_s", "restart_s", "app_arrival", "app_attained", "app_budget", "app_longest",
         "app_left_held", "app_deadline", "app_away", "phase_work", "phase_longest", "future_work", "future_longest", "job_left",
         "job_attained", "job_until", "job_serial", "received", "finished_service",
     )  # fmt: skip

@@ -1,0 +1,120 @@
+"""Work conservation after the policy's answer: what the answer gives to nobody does not idle while a job could use it.
+
+First, a gang whose lease is over and whose GPUs nobody else gets keeps them: it would restart for nothing. Then waiting jobs take
+what is free, the least served app per unit of weight first, each with its smallest gang. Such leases end with the first lease
+that ends anyway (rounds: with the round), so that the policy soon decides on these GPUs again and nobody waits longer for them.
+Decision 21.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+
+import numpy as np
+
+from themis.core.intend import Gang
+from themis.core.offer import Offer
+from themis.core.place import Placed, place
+from themis.core.state import EPS, State
+from themis.model.answers import Answer, GpuGrant, RoundPlan, TimeShare
+from themis.model.units import Bool, Float, Int, Seconds
+
+
+def left_over(
+    state: State, answer: Answer, offer: Offer, placed: Sequence[Placed], *, stale: bool = False
+) -> list[Placed]:
+    """Renewals, then new gangs, on GPUs of the offer that ``placed`` leaves free.
+
+    Parameters
+    ----------
+    placed : what the answer came to. ``stale`` : the answer is of an earlier instant, and the policy is about to be asked
+        again: gangs stay where they are for one tick, and nothing is started.
+    """
+    open_ = offer.free.copy()
+    for p in placed:
+        open_[list(p.gpus)] = False
+    if not open_.any():
+        return []
+    taken, until = {p.job for p in placed}, state.jobs.one.until
+    stale = stale and isinstance(answer, GpuGrant)
+    stays = [
+        j
+        for j, gpus in state.job_gpus.items()
+        if until[j] <= offer.by + EPS and j not in taken and all(open_[g] for g in gpus)
+    ]
+    ends = _Ends(state, answer, offer, placed)
+    out = []
+    if stays:
+        end = state.now + state.settings.tick_s if stale else ends.after(0.0)
+        for j in sorted(stays):
+            gpus = state.job_gpus[j]
+            open_[list(gpus)] = False
+            out.append(Placed(j, gpus, state.job_seat[j], end))
+    if stale or not open_.any():
+        return out
+    taken.update(stays)
+    gangs = _starts(state, answer, offer, open_, taken)
+    if gangs:
+        end = ends.after(state.settings.container_s)
+        if end > state.now:
+            rest = copy(offer)
+            rest.free = open_
+            out += place(state, [gang._replace(until=end) for gang in gangs], rest)
+    return out
+
+
+class _Ends:
+    """When leases on what is left over end."""
+
+    def __init__(self, state: State, answer: Answer, offer: Offer, placed: Sequence[Placed]) -> None:
+        self.state, self.offer, self.placed = state, offer, placed
+        self.round_s = answer.round_s if isinstance(answer, TimeShare | RoundPlan) else None
+
+    def after(self, start_s: Seconds) -> Seconds:
+        """The first end of a lease more than ``start_s`` from now; of rounds, the round's, or 0 where that is sooner."""
+        s = self.state
+        if self.round_s is not None:
+            end = s.round_end(self.round_s)
+            return end if end - s.now > start_s + EPS or not start_s else 0.0
+        running = s.lease_ends()
+        ends = [*running[running > self.offer.by + EPS].tolist(), *(p.until for p in self.placed)]
+        return min((end for end in ends if end > s.now + start_s + EPS), default=s.now + s.settings.lease_s)
+
+
+def _starts(s: State, answer: Answer, offer: Offer, open_: Bool, taken: set[int]) -> list[Gang]:
+    """Gangs for jobs that wait and fit the open GPUs by count, in order of precedence."""
+    t = s.jobs
+    room = np.bincount(s.machine_type[s.gpu_machine[open_]], minlength=len(s.gpu_types))
+    rows = offer.waiting()
+    rows = rows[t.gpus_min[rows] <= room.max()]
+    if not len(rows):
+        return []
+    out_of_it = np.isin(rows, list(taken)) if taken else np.zeros(len(rows), dtype=bool)
+    if isinstance(answer, GpuGrant) and len(answer.declined):
+        out_of_it |= np.isin(t.app[rows], answer.declined)
+    rows = rows[~out_of_it]
+    may, out = s.allowed(rows), list[Gang]()
+    fits = (may & (t.gpus_min[rows][:, None] <= room)).any(axis=1)
+    rows, may = rows[fits], may[fits]
+    order = np.lexsort((rows, -s.work_left(rows), t.order[rows], _served(s, rows)))
+    rows, may = rows[order], may[order]
+    while len(rows):
+        j, gpus = int(rows[0]), int(t.gpus_min[rows[0]])
+        speed = s.speeds.scale[t.config[j], np.arange(len(room)), gpus] * (may[0] & (room >= gpus))
+        k = int(speed.argmax())
+        if speed[k] > 0:
+            out.append(Gang(app=int(t.app[j]), job=j, gpus=gpus, until=s.now, gpu_type=k))
+            room[k] -= gpus
+        rows, may = rows[1:], may[1:]
+        fits = (may & (t.gpus_min[rows][:, None] <= room)).any(axis=1)
+        rows, may = rows[fits], may[fits]
+    return sorted(out, key=lambda gang: -gang.gpus)
+
+
+def _served(s: State, rows: Int) -> Float:
+    """GPU-seconds that each job's app has received, per unit of weight."""
+    a, apps = s.jobs.app[rows], s.apps
+    had = apps.attained[a] + apps.leased[a] * np.maximum(s.now - apps.since[a], 0.0)
+    out: Float = had / np.maximum(apps.weight[a], EPS)
+    return out
