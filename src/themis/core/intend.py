@@ -92,10 +92,11 @@ def _time_shared(s: State, answer: TimeShare, offer: Offer, spare: bool) -> list
     free = np.bincount(s.machine_type[s.gpu_machine[offer.free]], minlength=len(s.gpu_types)).tolist()
     until, combos = s.round_end(answer.round_s), answer.combos
     idle = offer.idle(combos)
-    alike = np.ptp(answer.gpus) == 0 and not (s.type_gpus % answer.gpus[0]).any() if len(combos) else True
-    priority = s.rounds.priority(s.now, until, idle[:, 0] & idle[:, 1], _speeds(s, answer), packs=bool(alike))
+    size, in_service = s.rounds.size, s.type_gpus.tolist()
+    alike = size > 0 and not any(gpus % size for gpus in in_service)
+    priority = s.rounds.priority(s.now, until, idle[:, 0] & idle[:, 1], _speeds(s, answer), alike)
     picked = pick(priority, combos, answer.gpus, free, lambda c, k: _may_share(s, combos[c], k, int(answer.gpus[c])))
-    if idle.all() and free == s.type_gpus.tolist():
+    if not size and free == in_service and idle.all():
         picked = steadied(s.rounds, picked, free)
     out, apps = [], s.jobs.one.app
     rows = [c for c, _ in picked]

@@ -50,6 +50,8 @@ class Rounds:
     dealt: Float = field(default_factory=lambda: np.zeros((0, 0)))
     due: Float = field(default_factory=lambda: np.zeros((0, 0)))
     since: Seconds = 0.0
+    size: int = 0
+    """GPUs of every gang, 0 where they differ."""
     packs: bool = True
     """Whether the shares in force may still be an average of sets of gangs that fit together (``core.steady``)."""
 
@@ -65,6 +67,8 @@ class Rounds:
             due[here, :types] = self.due[before]
         self.answer, self.promised, self.due, self.dealt = answer, promised, due, dealt
         self.solved, self.since, self.version, self.packs = now, now, version, True
+        sizes = set(answer.gpus.tolist())
+        self.size = sizes.pop() if len(sizes) == 1 else 0
 
     def priority(
         self, now: Seconds, until: Seconds, able: Bool, speeds: Speeds | None = None, packs: bool = False
@@ -110,32 +114,36 @@ class Rounds:
     ) -> None:
         """Put those far ``behind`` first in ``out`` [C, K], by the part of their work that is missing."""
         limit = late_after(x.shape[1])
-        late = runs & (behind > limit)
-        if late.any():
-            rows, kinds = np.nonzero(late)
-            top = max(limit, float(out.max(initial=0.0, where=runs & ~late)))
+        if behind.max(initial=0.0) <= limit:
+            return
+        rows, kinds = np.nonzero(runs & (behind > limit))
+        if len(rows):
+            # Parts are at most 1 and the others' order stays, so one step up puts those rows first.
+            top = max(limit, float(out.max()))
             out[rows, kinds] = top + self._lacking(rows, until, entitled, x, speeds)[0]
 
     def overdue(self, now: Seconds, until: Seconds, rows: Int, speeds: Speeds | None = None) -> Float:
         """[R], part of its work that each of these combinations lacks by ``until``; 0 where it is within a round of its share."""
         assert self.answer is not None
         self._accrue(now)
-        part, behind = self._lacking(rows, until, self.promised, self.answer.x, speeds)
-        return np.where(behind > 1.0, part, 0.0)
+        none = np.zeros(len(rows))
+        if (self.promised - self.dealt).max(initial=0.0) <= self.answer.round_s - (until - now):
+            return none
+        x = self.answer.x[rows]
+        part, lacks, rate = self._lacking(rows, until, self.promised, self.answer.x, speeds)
+        # A round of a combination is its mean speed over its types for as long as a round is.
+        mean = np.divide((rate * x).sum(axis=1), x.sum(axis=1), out=none.copy(), where=x.any(axis=1))
+        return np.where((mean > 0) & (lacks > mean * self.answer.round_s), part, none)
 
     def _lacking(
         self, rows: Int, until: Seconds, promised: Float, shares: Float, speeds: Speeds | None
-    ) -> tuple[Float, Float]:
-        """([R], part of the work promised by ``until`` that was not received, in [0, 1]; [R], in rounds of the combination)."""
-        assert self.answer is not None
-        x = shares[rows]
-        rate = np.ones(x.shape) if speeds is None else speeds(rows)
-        entitled = promised[rows] + x * (until - self.since)
-        work, lacks = (rate * entitled).sum(axis=1), (rate * (entitled - self.dealt[rows])).sum(axis=1)
-        time, nothing = x.sum(axis=1), np.zeros(len(x))
-        in_round = (rate * x).sum(axis=1) * np.divide(self.answer.round_s, time, out=nothing.copy(), where=time > 0)
-        part = np.divide(lacks, work, out=nothing.copy(), where=work > 0)
-        return np.clip(part, 0.0, 1.0), np.divide(lacks, in_round, out=nothing, where=in_round > 0)
+    ) -> tuple[Float, Float, Float]:
+        """([R], part in [0, 1] of the work promised by ``until`` that was not received; [R], that work; [R, K], speeds)."""
+        entitled = promised[rows] + shares[rows] * (until - self.since)
+        rate = np.ones(entitled.shape) if speeds is None else speeds(rows)
+        lacks = (rate * (entitled - self.dealt[rows])).sum(axis=1)
+        work = np.maximum((rate * entitled).sum(axis=1), 1e-12)
+        return np.minimum(np.maximum(lacks / work, 0.0), 1.0), lacks, rate
 
     def make_up(self, combo: int, seconds: Seconds, worth: Sequence[float]) -> None:
         """A round on a type that has no share left pays off deficits on the others, in proportion to the work they are.

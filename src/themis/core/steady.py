@@ -35,7 +35,7 @@ def steadied(rounds: Rounds, picked: Picked, free: Sequence[int]) -> Picked:
     """
     answer = rounds.answer
     assert answer is not None
-    if not rounds.packs or answer.due is not None or np.ptp(answer.gpus) == 0:
+    if not rounds.packs or rounds.size or answer.due is not None:
         return picked
     x, gpus = answer.x, answer.gpus
     behind = (rounds.promised - rounds.dealt) / answer.round_s
