@@ -1,10 +1,11 @@
 """What jobs receive of the time shares that they were promised, under three rules of dealing rounds: delivered.md.
 
-    python reproduction/delivered_rounds.py gang | mixed | batch
+    python reproduction/delivered_rounds.py gang|mixed|batch|ledger
 
 ``gang`` : one gang of 8 GPUs and seven single jobs on one machine of 8, equal weights, 400 rounds, every policy of time shares.
 ``mixed`` : 31 jobs with gangs of 1 to 8 on three GPU types, drawn from a seed; their shares of max-min fairness in rounds.
-``batch`` : Gavel's recorded batch under makespan, on the repository's cluster of 36 GPUs: makespan, mean completion time.
+``batch`` : Gavel's recorded batch on 36 GPUs: makespan and mean completion time.
+``ledger`` : received over entitled on a Themis workload, a policy a line.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import fields
 
 import numpy as np
 
@@ -25,8 +27,13 @@ from themis.model.settings import Settings
 from themis.model.units import Bool, Float, Int, Seconds
 from themis.model.workload import App, Job, Regime, Workload
 from themis.policies.api import make_policy
+from themis.profiles.models import DEFAULT_BOOK
+from themis.profiles.presets import load_cluster
 from themis.profiles.speed import ProfileBook, linear
+from themis.report.delivery import Missing
+from themis.report.metrics import Fold
 from themis.sim.runner import Record, Simulation
+from themis.traces.api import load_workload
 
 ROUND = 360.0
 SHARING = (
@@ -100,8 +107,16 @@ def absolute(
     """The order before: the largest deficit in rounds first."""
     assert self.answer is not None
     self._accrue(now)
-    owed = (self.promised + self.answer.x * (until - now) - self.dealt) / ROUND
-    return np.where((self.answer.x > 0) & able[:, None] & (owed > 1e-6), owed, 0.0)
+    x = self.answer.x
+    owed = (self.promised + x * (until - now) - self.dealt) / ROUND
+    runs = (x > 0) & able[:, None] & (owed > 1e-6)
+    out: Float = np.where(runs, owed, 0.0)
+    if self.answer.due is not None:
+        due = x * self.answer.due[:, None]
+        behind = (self.due + due * (until - now) - self.dealt) / ROUND
+        idle = np.maximum(1.0 - due.sum(axis=1, keepdims=True), 1e-6)
+        out = np.where(runs & (behind > 1e-6), float(out.max(initial=0.0)) + 1.0 + behind / idle, out)
+    return out
 
 
 def published(
@@ -135,7 +150,7 @@ def gang() -> None:
     """The case of one large gang."""
     on = Cluster(name="1x8", machines=(Machine(name="m", gpus=8, gpu_type="t"),))
     book = ProfileBook.of([linear("m", 1.0)])
-    apps = [_app(f"a{j}", "m", gpus, 1e9 * gpus) for j, gpus in enumerate((8, *[1] * 7))]
+    apps = [_app(f"a{j}", "m", gpus, 1e9) for j, gpus in enumerate((8, *[1] * 7))]
     print("policy, promised gang / single; received over promised, gang / least single, by rule")
     for name in SHARING:
         line = []
@@ -199,5 +214,33 @@ def batch() -> None:
         )  # fmt: skip
 
 
+def ledger() -> None:
+    """Worst and mean of received over entitled, and where the rest of what apps were entitled to went."""
+    workload = load_workload("themis1", seed=0, book=DEFAULT_BOOK, apps=20, load=2.0, gpus=64, scale=0.1)
+    for name in (
+        "themis",
+        "drf",
+        "gandiva",
+        "tiresias",
+        "srtf",
+        "max_min_fairness",
+        "finish_time_fairness",
+        "shockwave",
+    ):
+        fold = Fold()
+        Simulation(
+            workload=workload, cluster=load_cluster("sim-64"), book=DEFAULT_BOOK, policy_name=name,
+            policy=make_policy(name), settings=Settings(),
+        ).run(fold)  # fmt: skip
+        run = fold.result()
+        due = sum(app.entitled for app in run.apps)
+        causes = {f.name: sum(getattr(app.missing, f.name) for app in run.apps) / due for f in fields(Missing)}
+        print(
+            f"{name:22s} worst {run.delivered_worst:.2f} mean {run.delivered_mean:.2f}   "
+            + "  ".join(f"{cause} {part:+.1%}" for cause, part in causes.items()),
+            flush=True,
+        )
+
+
 if __name__ == "__main__":
-    {"gang": gang, "mixed": mixed, "batch": batch}[sys.argv[1]]()
+    {"gang": gang, "mixed": mixed, "batch": batch, "ledger": ledger}[sys.argv[1]]()

@@ -95,6 +95,19 @@ def test_under_a_plan_an_app_is_entitled_to_its_planned_rounds() -> None:
     assert [row.entitled for row in fold(log).apps] == [2 * 150.0, 100.0]
 
 
+def test_a_plan_made_in_mid_round_lets_the_round_that_runs_go_on() -> None:
+    """A runs from 0 to 100 s. At 40 s a new plan has B from then on, and A in no round."""
+    first = RoundPlan(job=np.array([0]), gpus=np.array([1]), round_s=100.0, run=np.array([[True, True]]))
+    then = RoundPlan(
+        job=np.array([0, 1]), gpus=np.array([1, 1]), round_s=100.0, run=np.array([[False] * 2, [True] * 2])
+    )
+    log: Log = [
+        (0.0, HEADER), (0.0, e.MachineJoined(machine=Machine(name="m", gpus=2))), (0.0, app("A", 0.0, 1)),
+        (0.0, app("B", 0.0, 1)), (0.0, answered(first)), (40.0, answered(then)), (150.0, decision()),
+    ]  # fmt: skip
+    assert [row.entitled for row in fold(log).apps] == [100.0, 110.0]
+
+
 def test_what_an_app_is_promised_while_its_user_holds_it_is_declined() -> None:
     shares = TimeShare(combos=np.array([[0, NONE]]), gpus=np.array([1]), x=np.array([[1.0]]), round_s=10.0)
     log: Log = [

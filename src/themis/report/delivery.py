@@ -69,6 +69,14 @@ class _Promise:
     over: dict[int, Seconds] = field(default_factory=dict)
     """Jobs that take no more part, since when."""
 
+    def running(self, now: Seconds, others: Int) -> Int:
+        """Rows of a plan that are to run in the round that goes on now, without these other jobs; none at a round's beginning."""
+        column = int(np.searchsorted(self.ends, now + 1e-6, side="right"))
+        if self.run is None or column >= len(self.ends) or (column and now - self.ends[column - 1] <= 1e-6):
+            return np.zeros(0, dtype=np.int64)
+        gone = [*self.over, *others.tolist()]
+        return np.flatnonzero((self.run[:, column] > 0) & ~np.isin(self.job, gone))
+
     def amounts(self, now: Seconds) -> Float:
         """[J], GPU-seconds of each job from the beginning until now."""
         until = np.full(len(self.job), now)
@@ -164,9 +172,14 @@ class Delivery:
         elif isinstance(answer, RoundPlan):
             first = round_end(time, answer.round_s, self.origin)
             ends: Float = first + answer.round_s * np.arange(answer.run.shape[1], dtype=np.float64)
-            self.promise = _Promise(
-                since=time, job=answer.job, rate=answer.gpus.astype(float), run=answer.run.astype(float), ends=ends
-            )
+            job, gang, run = answer.job, answer.gpus.astype(np.float64), answer.run.astype(np.float64)
+            if self.promise is not None and len(rows := self.promise.running(time, job[run[:, 0] > 0])):
+                # Decided in mid-round: what runs by the plan before runs to the round's end.
+                goes_on = np.zeros((len(rows), run.shape[1]))
+                goes_on[:, 0] = 1.0
+                job = np.concatenate([job, self.promise.job[rows]])
+                gang, run = np.concatenate([gang, self.promise.rate[rows]]), np.concatenate([run, goes_on])
+            self.promise = _Promise(since=time, job=job, rate=gang, run=run, ends=ends)
             self._rounds(answer.job, answer.gpus.astype(np.float64) * answer.round_s)
         else:
             self.promise = None
