@@ -298,9 +298,10 @@ def test_what_the_objective_needs_goes_first_where_gangs_do_not_pack() -> None:
     account.adopt(TimeShare(combos=combos, gpus=np.array([1, 2, 2]), x=x, round_s=ROUND, due=due), 0.0, 0)
     able = np.ones(3, dtype=bool)
     for r in range(20):
-        first = account.priority(r * ROUND, (r + 1) * ROUND, able).argmax()
-        assert first == 0
-        account.deal(0, 0, ROUND)
+        picked = pick(account.priority(r * ROUND, (r + 1) * ROUND, able), combos, np.array([1, 2, 2]), [3])
+        assert (0, 0) in picked
+        for c, k in picked:
+            account.deal(c, k, ROUND)
 
 
 def test_what_the_objective_needs_is_carried_over_with_the_rest() -> None:

@@ -10,6 +10,7 @@ import pytest
 from report_cases import MINI, fold, runs
 
 from themis.errors import InputError
+from themis.report.delivery import Missing
 from themis.report.export import to_dict
 from themis.report.parquet import write_parquet
 from themis.report.result import SCALARS, AppRow
@@ -24,7 +25,9 @@ def test_three_tables_hold_every_number(tmp_path: Path) -> None:
     for name in SCALARS:
         assert results[name][0] == pytest.approx(run[name]), name
     assert results["rho_exact_max"][0] == 2.5
-    assert set(apps.columns) == {"policy", "seed", *(f.name for f in fields(AppRow))}
+    causes = {f"missing_{f.name}" for f in fields(Missing)}
+    assert set(apps.columns) == {"policy", "seed", *(f.name for f in fields(AppRow) if f.name != "missing")} | causes
+    assert apps["missing_restarts"][0] == made[0].apps[0].missing.restarts
     assert (len(apps), len(jobs)) == (4 * 2, 4 * 3)
     joined = jobs.group_by("policy", "seed", "app").agg(pl.col("gpu_seconds").sum())
     both = apps.join(joined, on=["policy", "seed", "app"], suffix="_jobs")

@@ -25,6 +25,7 @@ from themis.cli.rows import (
     check_output,
     clock,
     connect,
+    delivered_now,
     dump,
     last_words,
     planned_now,
@@ -97,7 +98,7 @@ def why(app: AppName, output: Output = "table", watch: Watch = False, home: Home
             if output != "table":
                 dump({"now": now, **story}, output)
                 continue
-            for line in (*why_now(found), *planned_now(story)):
+            for line in (*why_now(found), *planned_now(story), *delivered_now(story)):
                 out.print(line, markup=False, highlight=False, soft_wrap=True)
             begin = story["arrival"]
             show_rows([{**step, "time": step["time"] - begin} for step in story["steps"]], output, STEPS)

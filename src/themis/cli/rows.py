@@ -254,3 +254,11 @@ def planned_now(story: Mapping[str, Any]) -> list[str]:
     return [
         f"As planned {told:.0f} s after it was submitted: it runs next at {at('starts')}, and ends at {at('ends')}."
     ]
+
+
+def delivered_now(story: Mapping[str, Any]) -> list[str]:
+    """What an app was entitled to and received so far, and why they differ; nothing where it was entitled to nothing."""
+    from themis.report.explained import delivered
+
+    line = delivered(story["entitled"], story["received"], story["missing"])
+    return [line] if line else []

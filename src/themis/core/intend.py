@@ -11,12 +11,13 @@ from typing import NamedTuple
 import numpy as np
 
 from themis.core.offer import Offer
-from themis.core.rounds import pick
+from themis.core.rounds import Speeds, pick
 from themis.core.state import State
+from themis.core.steady import steadied
 from themis.core.tables import RUNNING
 from themis.errors import InvariantBroken
 from themis.model.answers import Answer, GpuGrant, RoundPlan, TimeShare
-from themis.model.units import NONE, Bool, Int, Seconds
+from themis.model.units import NONE, Bool, Float, Int, Seconds
 from themis.placement.packing import Counts
 
 _gpus = itemgetter(1)
@@ -31,6 +32,7 @@ class Gang(NamedTuple):
     job : its job, or -1 where the app's own scheduler chooses. ``partner`` : the job that shares the GPUs, or -1.
     counts : GPUs on each machine, or None where placement chooses. ``gpu_type`` : the type to use, or -1 for any.
     extend : the GPUs are added to those that ``job`` holds. ``combo`` : row of the time shares, or -1.
+    worth : of a round that makes up for missed ones: seconds on each type that do as much work as one second of it.
     """
 
     app: int
@@ -42,6 +44,7 @@ class Gang(NamedTuple):
     gpu_type: int = NONE
     extend: bool = False
     combo: int = NONE
+    worth: tuple[float, ...] = ()
 
 
 def intend(state: State, answer: Answer, offer: Offer, spare: bool = False) -> list[Gang]:
@@ -89,8 +92,12 @@ def _time_shared(s: State, answer: TimeShare, offer: Offer, spare: bool) -> list
     free = np.bincount(s.machine_type[s.gpu_machine[offer.free]], minlength=len(s.gpu_types)).tolist()
     until, combos = s.round_end(answer.round_s), answer.combos
     idle = offer.idle(combos)
-    priority = s.rounds.priority(s.now, until, idle[:, 0] & idle[:, 1])
+    size, in_service = s.rounds.size, s.type_gpus.tolist()
+    alike = size > 0 and not any(gpus % size for gpus in in_service)
+    priority = s.rounds.priority(s.now, until, idle[:, 0] & idle[:, 1], _speeds(s, answer), alike)
     picked = pick(priority, combos, answer.gpus, free, lambda c, k: _may_share(s, combos[c], k, int(answer.gpus[c])))
+    if not size and free == in_service and idle.all():
+        picked = steadied(s.rounds, picked, free)
     out, apps = [], s.jobs.one.app
     rows = [c for c, _ in picked]
     for (c, k), (job, partner), gpus in zip(picked, combos[rows].tolist(), answer.gpus[rows].tolist()):
@@ -103,9 +110,11 @@ def _time_shared(s: State, answer: TimeShare, offer: Offer, spare: bool) -> list
 
 
 def _on_spare(s: State, answer: TimeShare, offer: Offer, free: list[int], busy: Int, until: Seconds) -> list[Gang]:
-    """GPUs left, [K], go to jobs that wait, each on its fastest type; no share is charged.
+    """GPUs left, [K], go to jobs that wait, each on its fastest type.
 
-    First to those who have no share yet, then to those whose lease ends now, who need not start again, then by arrival.
+    First to those more than a round behind their shares, for whom there was no room on the types of their shares: such a
+    round pays off their deficit. The others are not charged: first those who have no share yet, then those whose lease
+    ends now, who need not start again, then by arrival.
     """
     t, rows = s.jobs, offer.waiting()
     rows = rows[~_among(rows, t.size, busy)]
@@ -113,11 +122,13 @@ def _on_spare(s: State, answer: TimeShare, offer: Offer, free: list[int], busy: 
         return []
     standing = t.status[rows] == RUNNING
     shares = _among(rows, t.size, answer.combos[(answer.x > 0).any(axis=1)])
-    order = np.lexsort((~standing, shares))
+    row, lacks = _overdue(s, answer, rows, until)
+    order = np.lexsort((~standing, shares, -lacks))
     if until - s.now <= s.settings.container_s:
         # Nobody else would get to train before the round's end.
         order = order[standing[order]]
-    rows = rows[order]
+    rows, row, lacks = rows[order], row[order], lacks[order]
+    of = dict(zip(rows[lacks > 0].tolist(), row[lacks > 0].tolist()))
     may, least, room, out = s.allowed(rows), t.gpus_min[rows], np.array(free), []
     while len(rows := rows[(fits := (may & (least[:, None] <= room)).any(axis=1))]):
         may, least = may[fits], least[fits]
@@ -125,10 +136,34 @@ def _on_spare(s: State, answer: TimeShare, offer: Offer, free: list[int], busy: 
         speed = s.speeds.scale[t.config[j], np.arange(len(room)), gpus] * (may[0] & (gpus >= least[0]))
         k = int(speed.argmax())
         if speed[k] > 0:
-            out.append(Gang(app=int(t.app[j]), job=j, gpus=int(gpus[k]), until=until, gpu_type=k))
+            c = of.get(j, NONE)
+            worth = _worth(s, j, float(speed[k]), int(answer.gpus[c])) if c != NONE else ()
+            out.append(Gang(int(t.app[j]), int(gpus[k]), until, j, gpu_type=k, combo=c, worth=worth))
             room[k] -= gpus[k]
         rows, may, least = rows[1:], may[1:], least[1:]
     return _large_first(out)
+
+
+def _overdue(s: State, answer: TimeShare, rows: Int, until: Seconds) -> tuple[Int, Float]:
+    """Of each job: its row among the shares of jobs alone, or -1, and how much of its work is missing (``Rounds.overdue``)."""
+    row = np.full(s.jobs.size, NONE)
+    alone = np.flatnonzero(answer.combos[:, 1] == NONE)
+    row[answer.combos[alone, 0]] = alone
+    row = row[rows]
+    has, lacks = row != NONE, np.zeros(len(rows))
+    lacks[has] = s.rounds.overdue(s.now, until, row[has], _speeds(s, answer))
+    return row, lacks
+
+
+def _speeds(s: State, answer: TimeShare) -> Speeds:
+    """Speeds of combinations on each type; of a pair those of its first job."""
+    return lambda rows: s.speeds.scale[s.jobs.config[answer.combos[rows, 0]], :, answer.gpus[rows]]
+
+
+def _worth(s: State, j: int, speed: float, gpus: int) -> tuple[float, ...]:
+    """Seconds of a gang of this size on each type that do as much work as one second at ``speed``; 0 where it cannot run."""
+    there: list[float] = s.speeds.scale[s.jobs.config[j], :, gpus].tolist()
+    return tuple(speed / rate if rate > 0 else 0.0 for rate in there)
 
 
 def _among(rows: Int, jobs: int, others: Int) -> Bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
@@ -17,6 +18,18 @@ from themis.model.units import NONE, Bool, Float, Int, Seconds
 
 OWED = 1e-6
 """Rounds below which nothing is owed."""
+
+
+def late_after(types: int) -> float:
+    """Rounds behind a share from which relative deficits count, where gangs may not pack: decision 22.
+
+    What the order of absolute deficits leaves a job behind where shares do pack is less on one to four types.
+    """
+    return 1.0 + types / 2
+
+
+Speeds: TypeAlias = Callable[[Int], Float]
+"""Combinations [R] -> [R, K], work per second of each on each type; 0 where it cannot run."""
 
 
 @dataclass(slots=True)
@@ -37,6 +50,10 @@ class Rounds:
     dealt: Float = field(default_factory=lambda: np.zeros((0, 0)))
     due: Float = field(default_factory=lambda: np.zeros((0, 0)))
     since: Seconds = 0.0
+    size: int = 0
+    """GPUs of every gang, 0 where they differ."""
+    packs: bool = True
+    """Whether the shares in force may still be an average of sets of gangs that fit together (``core.steady``)."""
 
     def adopt(self, answer: TimeShare, now: Seconds, version: int) -> None:
         """New shares are in force; combinations that were there before keep their account."""
@@ -49,14 +66,25 @@ class Rounds:
             promised[here, :types], dealt[here, :types] = self.promised[before], self.dealt[before]
             due[here, :types] = self.due[before]
         self.answer, self.promised, self.due, self.dealt = answer, promised, due, dealt
-        self.solved, self.since, self.version = now, now, version
+        self.solved, self.since, self.version, self.packs = now, now, version, True
+        sizes = set(answer.gpus.tolist())
+        self.size = sizes.pop() if len(sizes) == 1 else 0
 
-    def priority(self, now: Seconds, until: Seconds, able: Bool) -> Float:
-        """[C, K], what a combination is owed on a type by ``until``, in rounds; 0 where it is not to run.
+    def priority(
+        self, now: Seconds, until: Seconds, able: Bool, speeds: Speeds | None = None, packs: bool = False
+    ) -> Float:
+        """[C, K], which combination has precedence on a type until ``until``; 0 where it is not to run.
 
-        Differs from the paper (§5: share over fraction received): what counts is how far behind a combination will be, so
-        that nobody falls back by more than others, and who is ahead waits. Where an answer says what its objective needs,
-        those who are behind with that come first, and of these whoever would need the longest to catch up.
+        Within ``late_after`` rounds of the share, the largest deficit comes first, so no combination falls back by more than
+        others; one that is ahead waits. Of those further behind, the one comes first that lacks the largest part of the work
+        that it was promised on all types, as in the paper (§5: share over fraction received): by absolute deficits a gang
+        with a small share would lose as many rounds as a job with a large one. Where an answer says what its objective
+        needs, those behind with that come first, and of these the one that would need the longest to catch up.
+
+        Parameters
+        ----------
+        speeds : of combinations on each type, in one unit of work; None: all types are equally fast.
+        packs : gangs are all of one size that divides every type's GPUs, so any shares pack and nobody is late for long.
         """
         assert self.answer is not None
         self._accrue(now)
@@ -64,18 +92,72 @@ class Rounds:
         owed = (self.promised + x * (until - now) - self.dealt) / round_s
         runs = (x > 0) & able[:, None] & (owed > OWED)
         out: Float = np.where(runs, owed, 0.0)
+        if not packs:
+            self._relative(out, runs, owed, self.promised, x, until, speeds)
         if self.answer.due is not None:
             due = x * self.answer.due[:, None]
             behind = (self.due + due * (until - now) - self.dealt) / round_s
             idle = np.maximum(1.0 - due.sum(axis=1, keepdims=True), 1e-6)
             first = runs & (behind > OWED)
-            top = float(out.max(initial=0.0)) + 1.0
-            out = np.where(first, top + behind / idle, out)
+            needed = np.where(first, behind / idle, 0.0)
+            if not packs:
+                self._relative(needed, first, behind, self.due, due, until, speeds)
+            out = np.where(first, float(out.max(initial=0.0)) + 1.0 + needed, out)
         return out
 
     def deal(self, combo: int, gpu_type: int, seconds: Seconds) -> None:
-        """A combination gets GPUs of a type for so long."""
+        """A combination gets GPUs of a type for this time."""
         self.dealt[combo, gpu_type] += seconds
+
+    def _relative(
+        self, out: Float, runs: Bool, behind: Float, entitled: Float, x: Float, until: Seconds, speeds: Speeds | None
+    ) -> None:
+        """Put those far ``behind`` first in ``out`` [C, K], by the part of their work that is missing."""
+        limit = late_after(x.shape[1])
+        if behind.max(initial=0.0) <= limit:
+            return
+        rows, kinds = np.nonzero(runs & (behind > limit))
+        if len(rows):
+            # Parts are at most 1 and the others' order stays, so one step up puts those rows first.
+            top = max(limit, float(out.max()))
+            out[rows, kinds] = top + self._lacking(rows, until, entitled, x, speeds)[0]
+
+    def overdue(self, now: Seconds, until: Seconds, rows: Int, speeds: Speeds | None = None) -> Float:
+        """[R], part of its work that each of these combinations lacks by ``until``; 0 where it is within a round of its share."""
+        assert self.answer is not None
+        self._accrue(now)
+        none = np.zeros(len(rows))
+        if (self.promised - self.dealt).max(initial=0.0) <= self.answer.round_s - (until - now):
+            return none
+        x = self.answer.x[rows]
+        part, lacks, rate = self._lacking(rows, until, self.promised, self.answer.x, speeds)
+        # A round of a combination is its mean speed over its types for as long as a round is.
+        mean = np.divide((rate * x).sum(axis=1), x.sum(axis=1), out=none.copy(), where=x.any(axis=1))
+        return np.where((mean > 0) & (lacks > mean * self.answer.round_s), part, none)
+
+    def _lacking(
+        self, rows: Int, until: Seconds, promised: Float, shares: Float, speeds: Speeds | None
+    ) -> tuple[Float, Float, Float]:
+        """([R], part in [0, 1] of the work promised by ``until`` that was not received; [R], that work; [R, K], speeds)."""
+        entitled = promised[rows] + shares[rows] * (until - self.since)
+        rate = np.ones(entitled.shape) if speeds is None else speeds(rows)
+        lacks = (rate * (entitled - self.dealt[rows])).sum(axis=1)
+        work = np.maximum((rate * entitled).sum(axis=1), 1e-12)
+        return np.minimum(np.maximum(lacks / work, 0.0), 1.0), lacks, rate
+
+    def make_up(self, combo: int, seconds: Seconds, worth: Sequence[float]) -> None:
+        """A round on a type that has no share left pays off deficits on the others, in proportion to the work they are.
+
+        Parameters
+        ----------
+        worth : [K], seconds on each type in which the combination does as much work as in one second of this round;
+            0 where it cannot run.
+        """
+        ratio = np.array(worth)
+        lacks = np.where(ratio > 0, np.maximum(self.promised[combo] - self.dealt[combo], 0.0), 0.0)
+        work = np.divide(lacks, ratio, out=np.zeros(len(ratio)), where=ratio > 0)
+        if (total := float(work.sum())) > 0:
+            self.dealt[combo] += seconds * ratio * work / total
 
     def _accrue(self, now: Seconds) -> None:
         if self.answer is not None and now > self.since:

@@ -567,7 +567,11 @@ class Scheduler:
         """Gangs that found room count as served until their round ends."""
         there = {p.job for p in placed}
         for gang in gangs:
-            if gang.job in there and gang.combo != NONE:
+            if gang.job not in there or gang.combo == NONE:
+                continue
+            if gang.worth:
+                self.state.rounds.make_up(gang.combo, gang.until - self.state.now, gang.worth)
+            else:
                 self.state.rounds.deal(gang.combo, gang.gpu_type, gang.until - self.state.now)
 
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from themis.gavel.filling import flat, water_fill
 from themis.gavel.level import highest_level
 from themis.gavel.problem import Problem, Shares
+from themis.gavel.total import best_total
 from themis.model.units import Float
+
+_SLACK = 1e-9
+"""Part of the needed rates that solvers' tolerances may cost."""
+
+_SMALLEST = 1e-5
+"""Least weight of a job over the largest."""
 
 
 def min_makespan(problem: Problem, left: Float, *, fill: bool = True) -> Shares:
@@ -15,8 +21,8 @@ def min_makespan(problem: Problem, left: Float, *, fill: bool = True) -> Shares:
 
     Parameters
     ----------
-    left : [J], work left in the problem's unit of work; > 0. ``fill`` : hand out what the objective leaves over, in
-        proportion to work left.
+    left : [J], work left in the problem's unit of work; > 0. ``fill`` : hand out what the objective leaves over, to the
+        jobs with the least work left first.
     """
     able = problem.active
     if not able.any():
@@ -27,9 +33,21 @@ def min_makespan(problem: Problem, left: Float, *, fill: bool = True) -> Shares:
     found = highest_level(problem, lambda t: work * t, ceiling)
     x = found.x
     if fill:
-        unit = np.where(able, left, 1.0)
-        x = water_fill(problem, unit, flat(np.ones(problem.jobs)), np.where(able, found.level, 0.0)).x
+        x = _shortest_first(problem, left, work * (found.level * (1.0 - _SLACK)))
     rate = problem.throughput(x)
     seconds = float((left[able] / rate[able]).max())
     due = np.divide(work * found.level, rate, out=np.zeros(problem.jobs), where=rate > 0)
     return Shares(x=x, objective=seconds, bound=1.0 / found.level, price=found.price, due=np.clip(due, 0.0, 1.0))
+
+
+def _shortest_first(problem: Problem, left: Float, least: Float) -> Float:
+    """Shares in which every job has its ``least`` rate and the rest goes where it finishes the largest parts of jobs.
+
+    Of jobs alike those with the least work left have it first. In proportion to work left, all jobs of a batch would end
+    together, at its end.
+    """
+    fastest = np.where(problem.active, problem.fastest, 1.0)
+    weight = np.where(problem.active, fastest / left, 0.0)
+    # Solvers cannot see much smaller gains; those jobs would get nothing of what is left over.
+    weight = np.maximum(weight, _SMALLEST * weight.max(initial=0.0))
+    return best_total(problem, problem.rate * (weight / fastest)[:, None], least).x

@@ -108,6 +108,8 @@ COLUMNS = (
     Column(name="restart_seconds", title="restart\nGPU h", scale=HOUR, digits=1, short=False),
     Column(name="crash_seconds", title="crash\nGPU h", scale=HOUR, digits=1, short=False),
     Column(name="failures", title="failed\nleases", digits=0, short=False),
+    Column(name="delivered_worst", title="worst\ndelivered", better="high", short=False),
+    Column(name="delivered_mean", title="mean\ndelivered", better="high", short=False),
     Column(name="wait_mean", title="queueing\nmean min", scale=60.0, digits=1, short=False),
     Column(name="wait_median", title="queueing\nmed min", scale=60.0, digits=1, short=False),
     Column(name="wait_p99", title="queueing\np99 min", scale=60.0, digits=1, short=False),

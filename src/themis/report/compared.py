@@ -26,7 +26,7 @@ CSV = (
 
 ON_SCREEN = {
     "rho_paper_p99", "rho_exact_median", "rho_exact_p99", "jct_median", "wait_mean", "wait_p99", "contention", "restarts",
-    "lost_seconds", "failures",
+    "lost_seconds", "failures", "delivered_worst", "delivered_mean",
 }  # fmt: skip
 """Shown on the screen beside what the short table of a simulation has; the rest is there on demand."""
 

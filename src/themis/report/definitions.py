@@ -59,6 +59,16 @@ APP_DEFINITIONS: Mapping[str, str] = MappingProxyType(
         "lost_seconds":
             "GPU-seconds of the app's leases that did no lasting work: restarts and work lost in crashes.",
         "placement": "Mean placement score of the app's leases, 1 / slowdown of the locality, weighted by GPU time.",
+        "entitled":
+            "GPU-seconds that the app was entitled to: under time shares gang x share x time, under round plans the "
+            "planned rounds, under other policies the weighted equal share of the GPUs in service, water-filled under "
+            "what each app can use.",
+        "received":
+            "Useful GPU-seconds of its leases: training that was kept, at the speed of its placement over the best one.",
+        "missing":
+            "entitled - received by cause, GPU-seconds: packing (slower placements; under shares and plans also what did "
+            "not fit), restarts, rounding (what rounds cannot split, at most one of each job), faults (work lost in "
+            "crashes), declined (while its user held it), policy (the rest; below 0: it had GPUs on top).",
         "outcome": "completed, cancelled, failed (a job of it was given up), or active if the log ends before.",
     }
 )  # fmt: skip
@@ -125,6 +135,8 @@ DEFINITIONS: Mapping[str, str] = MappingProxyType(
         "crash_seconds":
             "GPU-seconds of training lost when leases failed: time since the last checkpoint, taken every "
             "checkpoint_every_s of training.",
+        "delivered_worst": "Least received / entitled of a completed app: useful GPU time over what it was entitled to.",
+        "delivered_mean": "Mean received / entitled of completed apps.",
         "lost_seconds": "Lost GPU time: restart_seconds + crash_seconds.",
         "failures": "Leases that ended because their machine or gang failed.",
         "decisions": "Answers of the policy that were carried out.",

@@ -20,8 +20,10 @@ from themis.model.answers import CUT
 from themis.model.events import Allocated, AppFinished, CurveStopped, Grant, Header, Renew, Revoke
 from themis.model.log import read_lines, to_record
 from themis.model.log_decisions import Fields
-from themis.model.units import Seconds
+from themis.model.units import GpuSeconds, Seconds
 from themis.report import explained
+from themis.report.delivery import Missing
+from themis.report.metrics import FOLDED, Fold
 from themis.report.plans import Plans
 
 
@@ -116,6 +118,12 @@ class Explanation:
     steps: tuple[Step, ...]
     started: Seconds = math.nan
     """When its first job got its first GPUs."""
+    entitled: GpuSeconds = math.nan
+    """GPU-seconds that it was entitled to by now; NaN of a compacted log."""
+    received: GpuSeconds = math.nan
+    """Useful GPU-seconds that it had."""
+    missing: Missing = field(default_factory=Missing)
+    """The difference by cause."""
 
     @property
     def first_start_off(self) -> Seconds:
@@ -150,6 +158,7 @@ def explain(path: str | Path, app: str) -> Explanation:
     for number, line in read_lines(path):
         try:
             reader.take(line)
+            reader.count(line)
         except (ThemisError, KeyError, TypeError) as error:
             raise InputError(f"{path}, line {number}: {error}") from None
     return reader.story()
@@ -181,6 +190,10 @@ class _Reader:
     steps: list[Step] = field(default_factory=list)
     away: str = ""
     """Why the revocations that follow say ``failed``: their machine left service. Empty: their job failed."""
+    fold: Fold = field(default_factory=Fold)
+    """What all apps were entitled to and received."""
+    whole: bool = True
+    """Whether the log has all of its records; of a compacted one nobody can say who received what."""
 
     def take(self, line: Fields) -> None:
         kind = line["kind"]
@@ -206,6 +219,15 @@ class _Reader:
             header = to_record(line)[1]
             assert isinstance(header, Header)
             self.header = header
+
+    def count(self, line: Fields) -> None:
+        """Add a record to what all apps received; a log without its beginning, or a compacted one, does not say that."""
+        self.whole &= line["kind"] != "Compacted"
+        if self.whole and line["kind"] in FOLDED:
+            try:
+                self.fold.add(*to_record(line))
+            except (IndexError, KeyError):
+                self.whole = False
 
     @property
     def active(self) -> bool:
@@ -296,12 +318,14 @@ class _Reader:
             close = difflib.get_close_matches(self.name, self.names, n=10, cutoff=0.0)
             raise UnknownName("app", self.name, self.names if len(self.names) <= 40 else close)
         h, end = self.header, self.end
+        none = (math.nan, math.nan, Missing())
+        entitled, received, missing = self.fold.delivered(self.app) if self.whole else none
         return Explanation(
             app=self.name, user=self.user, policy=h.policy, seed=h.seed, simulated=h.simulated,
             form=str(h.params.get("rho", "paper")) if self.auctions else "", arrival=self.arrival,
             jct=end.jct if end else math.nan, rho_paper=end.rho_paper if end else math.nan,
             rho_exact=end.rho_exact if end else math.nan, steps=tuple(self.steps),
-            started=self.started,
+            started=self.started, entitled=entitled, received=received, missing=missing,
         )  # fmt: skip
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from themis.model.units import Seconds
+from themis.model.units import GpuSeconds, Seconds
 
 if TYPE_CHECKING:
     from themis.report.explain import Explanation, Step
@@ -128,8 +129,21 @@ def _title(story: Explanation) -> str:
     return f"{who}: JCT {story.jct / 3600:.1f} h, {rho}."
 
 
+def delivered(entitled: GpuSeconds | None, received: GpuSeconds, missing: Mapping[str, GpuSeconds]) -> str:
+    """What the app was entitled to and received, in a sentence; empty where it was entitled to nothing yet."""
+    if entitled is None or not entitled > 0:
+        return ""
+    causes = {name: value / 3600 for name, value in missing.items() if abs(value) >= 0.005 * entitled}
+    parts = ", ".join(f"{name} {value:+.1f}" for name, value in causes.items())
+    return (
+        f"It received {received / 3600:.1f} of the {entitled / 3600:.1f} GPU hours that it was entitled to "
+        f"({received / entitled:.0%}){f'; missing by cause: {parts}' if parts else ''}."
+    )
+
+
 def _caption(story: Explanation) -> str:
-    early = ""
+    early = delivered(story.entitled, story.received, asdict(story.missing))
+    early = f" {early}" if early else ""
     if any(s.stopped for s in story.steps):
         early = " stopped: job, its forecast final loss, the one it had to beat, its chance to."
     if not math.isnan(story.first_start_off):

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from themis.report.definitions import DEFINITIONS
+from themis.report.delivery import Missing
 from themis.report.result import RHO_FORMS, RHO_STATS, SCALARS, AppRow, RunMetrics, scalar
 from themis.report.users import by_user
 
@@ -47,9 +48,13 @@ def to_csv(runs: Sequence[RunMetrics]) -> str:
 
 def apps_to_csv(runs: Sequence[RunMetrics]) -> str:
     """One row an app and run."""
-    names = [f.name for f in fields(AppRow)]
-    rows = [[run.policy, run.seed, *(getattr(app, n) for n in names)] for run in runs for app in run.apps]
-    return _csv(("policy", "seed", *names), rows)
+    names = [f.name for f in fields(AppRow) if f.name != "missing"]
+    causes = [f.name for f in fields(Missing)]
+    rows = [
+        [run.policy, run.seed, *(getattr(app, n) for n in names), *(getattr(app.missing, n) for n in causes)]
+        for run in runs for app in run.apps
+    ]  # fmt: skip
+    return _csv(("policy", "seed", *names, *(f"missing_{cause}" for cause in causes)), rows)
 
 
 def _csv(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -46,7 +46,8 @@ APP_COLUMNS: tuple[AsText, ...] = (
     ("name", "app", 0), ("user", "user", 0), ("jobs", "jobs", 0), ("weight", "weight", 1), ("arrival", "arrival h", HOUR),
     ("wait", "queueing min", MINUTE), ("jct", "JCT h", HOUR), ("rho_paper", "ρ paper", 1), ("rho_exact", "ρ exact", 1),
     ("contention", "N avg", 1), ("gpu_seconds", "GPU h", HOUR), ("placement", "placement", 1),
-    ("restarts", "restarts", 0), ("lost_seconds", "lost GPU h", HOUR), ("outcome", "outcome", 0),
+    ("restarts", "restarts", 0), ("lost_seconds", "lost GPU h", HOUR), ("entitled", "entitled GPU h", HOUR),
+    ("received", "received GPU h", HOUR), ("outcome", "outcome", 0),
 )  # fmt: skip
 PLAN_COLUMNS: tuple[AsText, ...] = (
     ("job", "job", 0), ("told", "forecast at h", HOUR), ("starts", "start, forecast h", HOUR),

@@ -14,6 +14,7 @@ from themis.model.answers import Proof
 from themis.model.events import AppFinished, Grant
 from themis.model.units import GpuSeconds, Locality, Seconds
 from themis.model.workload import App, brackets_of
+from themis.report.delivery import Missing, Used
 from themis.report.result import AppRow, JobTable
 from themis.report.series import Intervals, Steps
 
@@ -69,8 +70,9 @@ class AppEntry:
     restarts: int = 0
     finish: Seconds = math.nan
     end: AppFinished | None = None
+    used: Used = field(default_factory=Used)
 
-    def row(self, number: int) -> AppRow:
+    def row(self, number: int, entitled: GpuSeconds, missing: Missing) -> AppRow:
         """The app's row of the report."""
         end, nan = self.end, math.nan
         return AppRow(
@@ -80,7 +82,7 @@ class AppEntry:
             t_id_paper=end.t_id_paper if end else nan, t_id_exact=end.t_id_exact if end else nan,
             contention=end.contention if end else nan, gpu_seconds=self.gpu_seconds, lost_seconds=self.lost,
             restarts=self.restarts, placement=self.placement / self.gpu_seconds if self.gpu_seconds else nan,
-            outcome=end.outcome if end else "active",
+            outcome=end.outcome if end else "active", entitled=entitled, received=self.used.received, missing=missing,
         )  # fmt: skip
 
 
@@ -137,6 +139,7 @@ class Ledger:
             entry.gpu_seconds += n * held
             entry.lost += n * (restart + crash)
         app.placement += n * held * grant.score
+        app.used.add(n, held - restart - crash, restart, crash, grant.score)
         self.intervals.add(grant.gpus, grant.app, grant.job, lease.since, time)
 
     @property

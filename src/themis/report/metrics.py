@@ -21,8 +21,9 @@ from themis.model import events
 from themis.model.answers import Ask
 from themis.model.events import Allocated, AppFinished, AppSubmitted, Grant, Header, Revoke
 from themis.model.log import Record, encode, read_log
-from themis.model.units import Float, Seconds
+from themis.model.units import Float, GpuSeconds, Seconds
 from themis.report.definitions import DEFINITIONS
+from themis.report.delivery import Delivery, Missing, ratios
 from themis.report.export import apps_to_csv, to_csv, to_json
 from themis.report.ledger import Lease, Ledger, Levels, Rounds
 from themis.report.plans import Plans
@@ -47,12 +48,22 @@ def metrics_of(path: str | Path) -> RunMetrics:
     return fold.result()
 
 
+FOLDED = frozenset(
+    (
+        "Header", "MachineJoined", "MachineFailed", "MachineReturned", "AppSubmitted", "AppHeld", "AppResumed", "Allocated",
+        "Grant", "JobStarted", "Revoke", "JobReached", "JobEnded", "AppFinished",
+    )
+)  # fmt: skip
+"""Kinds of records that ``Fold`` counts; others only move its clock."""
+
+
 class Fold:
     """Takes records in order and tells what they come to; ``result`` may be asked at any time, also while apps run."""
 
     def __init__(self) -> None:
         self.header: Header | None = None
         self.levels, self.ledger, self.rounds, self.plans = Levels(), Ledger(), Rounds(), Plans()
+        self.delivery = Delivery()
         self.machine_gpus: list[int] = []
         self.seats_taken: list[int] = []
         """Leases on each GPU: two where jobs share it."""
@@ -63,8 +74,10 @@ class Fold:
             Header: self._header,
             events.MachineJoined: self._joined,
             events.MachineFailed: self._failed,
-            events.MachineReturned: lambda time, e: self._in_service(self.machine_gpus[e.machine]),
             events.FairnessSet: self._fairness,
+            events.MachineReturned: lambda time, e: self._in_service(time, self.machine_gpus[e.machine]),
+            events.AppHeld: lambda time, e: self.delivery.hold(time, e.app, True),
+            events.AppResumed: lambda time, e: self.delivery.hold(time, e.app, False),
             AppSubmitted: self._submitted,
             Allocated: self._allocated,
             Grant: self._granted,
@@ -99,14 +112,15 @@ class Fold:
         self.machine_gpus.append(event.machine.gpus)
         self.seats_taken.extend([0] * event.machine.gpus)
         self.machines_given.update(encode(time, event))
-        self._in_service(event.machine.gpus)
+        self._in_service(time, event.machine.gpus)
 
     def _failed(self, time: Seconds, event: events.MachineFailed) -> None:
         self.outages.append((time, event.machine))
-        self._in_service(-self.machine_gpus[event.machine])
+        self._in_service(time, -self.machine_gpus[event.machine])
 
-    def _in_service(self, gpus: int) -> None:
+    def _in_service(self, time: Seconds, gpus: int) -> None:
         self.levels.in_service += gpus
+        self.delivery.service(time, gpus)
 
     def _submitted(self, time: Seconds, event: AppSubmitted) -> None:
         self.levels.begin()
@@ -114,15 +128,19 @@ class Fold:
         self.levels.jobs += len(event.app.jobs)
         self.ledger.add(event.app, event.weight, time, self.levels.met)
         self.apps_given.update(encode(time, event))
-        self._wanted(sum(job.gpus_max for job in event.app.jobs))
+        wanted = sum(job.gpus_max for job in event.app.jobs)
+        self.levels.wanted += wanted
+        self.delivery.submitted(time, len(event.app.jobs), event.weight, wanted)
 
-    def _wanted(self, change: int) -> None:
+    def _wanted(self, time: Seconds, job: int, change: int) -> None:
         self.levels.wanted += change
+        self.delivery.demand(time, job, change)
 
     def _allocated(self, time: Seconds, event: Allocated) -> None:
         if not isinstance(event.solved.answer, Ask):
             self.rounds.add(event.solved.proof)
             self.plans.add(time, event.solved.proof)
+            self.delivery.allocated(time, event.solved.answer)
 
     def _granted(self, time: Seconds, grant: Grant) -> None:
         for entry in (self.ledger.apps[grant.app], self.ledger.jobs[grant.job]):
@@ -130,7 +148,7 @@ class Fold:
                 entry.first_grant = time
             entry.restarts += grant.attempt > 1
         self.plans.start(grant.job, time)
-        self._wanted(self.ledger.resume(grant.job))
+        self._wanted(time, grant.job, self.ledger.resume(grant.job))
         self.leases[grant.job] = Lease(grant, time)
         self.levels.starting += len(grant.gpus)
         for g in grant.gpus:
@@ -168,10 +186,12 @@ class Fold:
     def _reached(self, time: Seconds, event: events.JobReached) -> None:
         lease = self.leases.get(event.job)
         if lease is not None and lease.grant.attempt == event.attempt:
-            self._wanted(self.ledger.reach(event.job))
+            self._wanted(time, event.job, self.ledger.reach(event.job))
+            self.delivery.paused(time, event.job)
 
     def _ended(self, time: Seconds, event: events.JobEnded) -> None:
-        self._wanted(self.ledger.end(event.job))
+        self._wanted(time, event.job, self.ledger.end(event.job))
+        self.delivery.paused(time, event.job)
         job = self.ledger.jobs[event.job]
         job.finish, job.outcome = time, event.outcome
         self.levels.jobs -= 1
@@ -185,11 +205,22 @@ class Fold:
         for job in sorted(j for bracket in app.brackets for j in bracket.alive):
             self._ended(time, events.JobEnded(app=event.app, job=job, outcome=event.outcome, steps=math.nan))
         app.finish, app.end = time, event
+        self.delivery.finished(time, event.app)
         self.levels.active -= 1
         if not self.levels.active:
             self.levels.mark()
 
     # ---- result -----------------------------------------------------------------------------------------------------
+
+    def delivered(self, app: int) -> tuple[GpuSeconds, GpuSeconds, Missing]:
+        """(entitled, received, the difference by cause) of one app by the last record, its leases that run included."""
+        now, used = self.levels.now, deepcopy(self.ledger.apps[app].used)
+        for lease in self.leases.values():
+            if lease.grant.app == app:
+                restart = now - lease.since if math.isnan(lease.started) else lease.started - lease.since
+                used.add(len(lease.grant.gpus), now - lease.since - restart, restart, 0.0, lease.grant.score)
+        due, declined = (float(column[app]) for column in self.delivery.entitled(now))
+        return due, used.received, self.delivery.missing(app, due, declined, used)
 
     def result(self) -> RunMetrics:
         """What the records so far come to; leases that are still held count up to the last record.
@@ -210,18 +241,23 @@ class Fold:
             profiles=self.header.profiles, outages=tuple(self.outages),
         )  # fmt: skip
         size = len(self.machine_gpus), len(self.seats_taken)
-        return _result(self.header, inputs, ledger, (self.rounds, self.plans), self.levels, size)
+        return _result(self.header, inputs, ledger, (self.rounds, self.plans), self.levels, size, self.delivery)
 
 
 def _result(
-    h: Header, inputs: Inputs, ledger: Ledger, decided: tuple[Rounds, Plans], levels: Levels, size: tuple[int, int]
-) -> RunMetrics:
+    h: Header, inputs: Inputs, ledger: Ledger, decided: tuple[Rounds, Plans], levels: Levels, size: tuple[int, int],
+    delivery: Delivery,
+) -> RunMetrics:  # fmt: skip
     r, plans = decided
-    rows = tuple(app.row(i) for i, app in enumerate(ledger.apps))
+    due, declined = (column.tolist() for column in delivery.entitled(levels.now))
+    rows = tuple(
+        app.row(i, due[i], delivery.missing(i, due[i], declined[i], app.used)) for i, app in enumerate(ledger.apps)
+    )
     done = [row for row in rows if row.outcome == "completed"]
     jct, wait = [row.jct for row in done], [row.wait for row in rows if not math.isnan(row.wait)]
     time = levels.totals()
     in_use, in_service, starting, wanted, active = (s.series() for s in levels.series or [Steps(0.0)] * 5)
+    delivered = ratios([row.entitled for row in done], [row.received for row in done])
     lost, jobs = ledger.restart + ledger.crash, ledger.job_table(size[1])
     return RunMetrics(
         policy=h.policy, params=dict(h.params), seed=h.seed, workload=h.workload, source=h.source, cluster=h.cluster,
@@ -236,7 +272,9 @@ def _result(
         gpu_seconds=time.used, utilisation=_ratio(time.used, time.service),
         useful=1.0 - _ratio(lost, ledger.leased), placement=_ratio(ledger.placement, ledger.leased),
         restarts=sum(row.restarts for row in rows), restart_seconds=ledger.restart, crash_seconds=ledger.crash,
-        lost_seconds=lost, failures=ledger.failures, decisions=r.decisions, auctions=r.auctions,
+        lost_seconds=lost, failures=ledger.failures,
+        delivered_worst=float(delivered.min()) if len(delivered) else math.nan, delivered_mean=_mean(delivered.tolist()),
+        decisions=r.decisions, auctions=r.auctions,
         bidders=_ratio(r.bidders, r.auctions), offered=_ratio(r.offered, r.auctions), payment=_ratio(r.paid, r.winners),
         leftover=_ratio(r.leftover, r.auctions), gap=r.gap if r.auctions else math.nan,
         gpus_in_use=in_use, gpus_in_service=in_service, gpus_starting=starting, gpus_wanted=wanted,

@@ -12,6 +12,7 @@ from pathlib import Path
 import polars as pl
 
 from themis.errors import InputError
+from themis.report.delivery import Missing
 from themis.report.export import RHOS, WHO
 from themis.report.result import SCALARS, AppRow, JobTable, RunMetrics, scalar
 
@@ -48,10 +49,12 @@ def results_frame(runs: Sequence[RunMetrics]) -> pl.DataFrame:
 
 def apps_frame(runs: Sequence[RunMetrics]) -> pl.DataFrame:
     """A row an app and run."""
-    names = [f.name for f in fields(AppRow)]
+    names = [f.name for f in fields(AppRow) if f.name != "missing"]
+    causes = [f.name for f in fields(Missing)]
     columns: dict[str, list[object]] = {
         "policy": [run.policy for run in runs for _ in run.apps], "seed": [run.seed for run in runs for _ in run.apps],
         **{name: [getattr(app, name) for run in runs for app in run.apps] for name in names},
+        **{f"missing_{name}": [getattr(app.missing, name) for run in runs for app in run.apps] for name in causes},
     }  # fmt: skip
     return _clean(pl.DataFrame(columns))
 

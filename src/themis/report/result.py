@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from themis.model.units import Float, GpuSeconds, Int, Seconds
+from themis.report.delivery import Missing
 from themis.report.plans import PlanTable
 from themis.report.series import Gantt, Series
 
@@ -40,6 +41,9 @@ class AppRow:
     restarts: int
     placement: float
     outcome: str
+    entitled: GpuSeconds
+    received: GpuSeconds
+    missing: Missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +150,8 @@ class RunMetrics:
     crash_seconds: GpuSeconds
     lost_seconds: GpuSeconds
     failures: int
+    delivered_worst: float
+    delivered_mean: float
 
     decisions: int
     auctions: int
@@ -177,7 +183,8 @@ class RunMetrics:
 SCALARS = (
     "makespan", "jct_mean", "jct_median", "jct_p99", "wait_mean", "wait_median", "wait_p99", "wait_max", "contention",
     "contention_max", "apps_mean", "apps_max", "gpu_seconds", "utilisation", "useful", "placement", "restarts",
-    "restart_seconds", "crash_seconds", "lost_seconds", "failures", "decisions", "auctions", "bidders", "offered",
+    "restart_seconds", "crash_seconds", "lost_seconds", "failures", "delivered_worst",
+    "delivered_mean", "decisions", "auctions", "bidders", "offered",
     "payment", "leftover", "gap",
 )  # fmt: skip
 """Fields of ``RunMetrics`` that are one number."""

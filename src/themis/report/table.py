@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from rich import box
@@ -10,7 +11,7 @@ from rich.text import Text
 
 from themis.report.compare import Column, caption, columns_for, compare
 from themis.report.intervals import Interval
-from themis.report.result import RunMetrics
+from themis.report.result import RunMetrics, scalar
 
 NOTE = (
     "ρ = JCT / JCT on one's own 1/N of the cluster, lower is better, at most 1 is fair; "
@@ -24,8 +25,12 @@ def comparison_table(runs: Sequence[RunMetrics]) -> Table:
     rows = compare(runs, columns)
     many = any(len(row.runs) > 1 for row in rows)
     spread = " Mean over seeds ± half width of its 95 % confidence interval." if many else ""
+    delivered = "\nReceived over entitled: " + "; ".join(
+        f"{row.label} worst {_mean(row.runs, 'delivered_worst')}, mean {_mean(row.runs, 'delivered_mean')}"
+        for row in rows
+    )
     table = Table(
-        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=f"{caption(runs)}\n{NOTE}{spread}", caption_justify="left",
+        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=f"{caption(runs)}\n{NOTE}{spread}{delivered}.", caption_justify="left",
         caption_style="dim", show_lines=False,
     )  # fmt: skip
     table.add_column("policy", overflow="fold", vertical="top", max_width=24)
@@ -34,6 +39,11 @@ def comparison_table(runs: Sequence[RunMetrics]) -> Table:
     for row in rows:
         table.add_row(Text(row.label, style="bold"), *map(_text, columns, row.cells, row.best))
     return table
+
+
+def _mean(runs: Sequence[RunMetrics], name: str) -> str:
+    values = [value for run in runs if not math.isnan(value := scalar(run, name))]
+    return f"{sum(values) / len(values):.2f}" if values else "–"
 
 
 def _text(column: Column, cell: Interval, best: bool) -> Text:

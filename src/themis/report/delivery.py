@@ -1,0 +1,271 @@
+"""What each app was entitled to, from the log alone, and why it received more or less: decision 23.
+
+Entitled, in GPU-seconds: under time shares gang x share x time; under round plans the planned rounds; under every other policy
+the weighted equal share of the GPUs in service, water-filled under what each app can use. A job that ended or waits for the
+others of its rung is entitled to nothing more. Received is what was useful of the leases: trained, kept, and counted at the
+speed of the placement. Nothing here asks which policy ran: only which kind of answer it gave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from themis.model.answers import Answer, RoundPlan, TimeShare
+from themis.model.units import NONE, Float, GpuSeconds, Int, Seconds, round_end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """Entitled less received of one app, GPU-seconds, by cause; causes add up to the whole, and are below 0 where it had more.
+
+    Attributes
+    ----------
+    packing : slower placements; under shares and plans also what did not fit. ``restarts`` : from grants to the first step.
+    rounding : under shares and plans what rounds cannot split, at most a round of each job.
+    faults : work lost in crashes. ``declined`` : while its user held it. ``policy`` : what is left: the policy gave it to others,
+        or, below 0, it had GPUs on top.
+    """
+
+    packing: GpuSeconds = 0.0
+    restarts: GpuSeconds = 0.0
+    rounding: GpuSeconds = 0.0
+    faults: GpuSeconds = 0.0
+    declined: GpuSeconds = 0.0
+    policy: GpuSeconds = 0.0
+
+
+@dataclass(slots=True)
+class Used:
+    """What became of an app's leases so far, GPU-seconds."""
+
+    received: GpuSeconds = 0.0
+    slower: GpuSeconds = 0.0
+    restarts: GpuSeconds = 0.0
+    faults: GpuSeconds = 0.0
+
+    def add(self, gpus: int, trained: Seconds, restart: Seconds, crash: Seconds, score: float) -> None:
+        """A lease is over; ``trained`` : seconds of training that were kept. ``score`` : of its placement, in (0, 1]."""
+        self.received += gpus * trained * score
+        self.slower += gpus * trained * (1.0 - score)
+        self.restarts += gpus * restart
+        self.faults += gpus * crash
+
+
+@dataclass(slots=True)
+class _Promise:
+    """Shares or a plan in force: rows are jobs."""
+
+    since: Seconds
+    job: Int
+    rate: Float
+    """[J], GPUs on average while it is in force; of a plan the gang."""
+    run: Float | None = None
+    """[J, R], of a plan: 1 in rounds in which the job is to run."""
+    ends: Float = field(default_factory=lambda: np.zeros(0))
+    """[R], of a plan: when each round ends."""
+    over: dict[int, Seconds] = field(default_factory=dict)
+    """Jobs that take no more part, since when."""
+
+    def running(self, now: Seconds, others: Int) -> Int:
+        """Rows of a plan that are to run in the round that goes on now, without these other jobs; none at a round's beginning."""
+        column = int(np.searchsorted(self.ends, now + 1e-6, side="right"))
+        if self.run is None or column >= len(self.ends) or (column and now - self.ends[column - 1] <= 1e-6):
+            return np.zeros(0, dtype=np.int64)
+        gone = [*self.over, *others.tolist()]
+        return np.flatnonzero((self.run[:, column] > 0) & ~np.isin(self.job, gone))
+
+    def amounts(self, now: Seconds) -> Float:
+        """[J], GPU-seconds of each job from the beginning until now."""
+        until = np.full(len(self.job), now)
+        if self.over:
+            for row in np.flatnonzero(np.isin(self.job, list(self.over))).tolist():
+                until[row] = min(now, self.over[int(self.job[row])])
+        if self.run is None:
+            return np.maximum(until - self.since, 0.0) * self.rate
+        begins = np.maximum(np.concatenate([[self.since], self.ends[:-1]]), self.since)
+        inside = np.clip(np.minimum(until[:, None], self.ends) - begins, 0.0, None)
+        out: Float = (self.run * inside).sum(axis=1) * self.rate
+        return out
+
+
+class Delivery:
+    """Takes what happens in order; ``entitled`` may be asked at any time."""
+
+    def __init__(self) -> None:
+        self.app_of: list[int] = []
+        self.weight: list[float] = []
+        self.wants: list[int] = []
+        """GPUs that each app's unfinished jobs can use."""
+        self.due: Float = np.zeros(16)
+        self.declined: Float = np.zeros(16)
+        self.most_rounding: Float = np.zeros(16)
+        """A round of each of the app's jobs, under shares and plans."""
+        self.active: dict[int, None] = {}
+        self.held: set[int] = set()
+        self.gpus = 0
+        self.origin: Seconds = 0.0
+        self.promise: _Promise | None = None
+        self.since: Seconds = 0.0
+        self.parts: tuple[Int, Float] | None = None
+        """Active apps and the GPUs of each by the equal share, as long as nothing changes."""
+
+    # ---- what happens -----------------------------------------------------------------------------------------------
+
+    def submitted(self, time: Seconds, jobs: int, weight: float, gpus: int) -> None:
+        """The next app arrived, with so many jobs that can use these GPUs together."""
+        self._change(time)
+        app = len(self.weight)
+        if not app:
+            self.origin = time
+        self.app_of += [app] * jobs
+        self.weight.append(weight)
+        self.wants.append(gpus)
+        self.active[app] = None
+        if app >= len(self.due):
+            self.due, self.declined, self.most_rounding = (
+                np.concatenate([column, np.zeros(len(column))])
+                for column in (self.due, self.declined, self.most_rounding)
+            )
+
+    def demand(self, time: Seconds, job: int, change: int) -> None:
+        """The job's app can use more or fewer GPUs from now on."""
+        if change:
+            self._change(time)
+            self.wants[self.app_of[job]] += change
+
+    def service(self, time: Seconds, change: int) -> None:
+        """GPUs came into service or left it."""
+        self._change(time)
+        self.gpus += change
+
+    def paused(self, time: Seconds, job: int) -> None:
+        """The job ended, or waits for the others of its rung: until the next answer it is entitled to nothing."""
+        if self.promise is not None:
+            self.promise.over.setdefault(job, time)
+
+    def finished(self, time: Seconds, app: int) -> None:
+        """The app is over."""
+        self._change(time)
+        self.active.pop(app, None)
+        self.held.discard(app)
+
+    def hold(self, time: Seconds, app: int, held: bool) -> None:
+        """Its user holds the app, or lets it go on."""
+        self._change(time)
+        if self.promise is not None:
+            self._close(time)  # what is promised while it is held, it declines
+        (self.held.add if held else self.held.discard)(app)
+
+    def allocated(self, time: Seconds, answer: Answer) -> None:
+        """A decision is in force."""
+        self._change(time)
+        self._close(time)
+        if isinstance(answer, TimeShare):
+            size = answer.gpus * answer.x.sum(axis=1)
+            both = answer.combos[:, 1] != NONE
+            job = np.concatenate([answer.combos[:, 0], answer.combos[both, 1]])
+            self.promise = _Promise(since=time, job=job, rate=np.concatenate([size, size[both]]))
+            self._rounds(job, np.concatenate([answer.gpus, answer.gpus[both]]) * float(answer.round_s))
+        elif isinstance(answer, RoundPlan):
+            first = round_end(time, answer.round_s, self.origin)
+            ends: Float = first + answer.round_s * np.arange(answer.run.shape[1], dtype=np.float64)
+            job, gang, run = answer.job, answer.gpus.astype(np.float64), answer.run.astype(np.float64)
+            if self.promise is not None and len(rows := self.promise.running(time, job[run[:, 0] > 0])):
+                # Decided in mid-round: what runs by the plan before runs to the round's end.
+                goes_on = np.zeros((len(rows), run.shape[1]))
+                goes_on[:, 0] = 1.0
+                job = np.concatenate([job, self.promise.job[rows]])
+                gang, run = np.concatenate([gang, self.promise.rate[rows]]), np.concatenate([run, goes_on])
+            self.promise = _Promise(since=time, job=job, rate=gang, run=run, ends=ends)
+            self._rounds(answer.job, answer.gpus.astype(np.float64) * answer.round_s)
+        else:
+            self.promise = None
+
+    # ---- totals -----------------------------------------------------------------------------------------------------
+
+    def entitled(self, now: Seconds) -> tuple[Float, Float]:
+        """([A], [A]): GPU-seconds that each app was entitled to by now, and how many of them it declined."""
+        due, declined = self.due.copy(), self.declined.copy()
+        if self.promise is not None:
+            self._credit(due, declined, self.promise, now)
+        elif now > self.since:
+            apps, gpus = self._equal_parts()
+            due[apps] += gpus * (now - self.since)
+        return due[: len(self.weight)], declined[: len(self.weight)]
+
+    def missing(self, app: int, entitled: GpuSeconds, declined: GpuSeconds, used: Used) -> Missing:
+        """Why an app received more or less than it was entitled to."""
+        rest = entitled - used.received - used.slower - used.restarts - used.faults - declined
+        most = float(self.most_rounding[app])
+        rounding = min(max(rest, -most), most)
+        rest -= rounding
+        unpacked = max(rest, 0.0) if most else 0.0
+        return Missing(
+            packing=used.slower + unpacked, restarts=used.restarts, rounding=rounding, faults=used.faults,
+            declined=declined, policy=rest - unpacked,
+        )  # fmt: skip
+
+    # ---- inside -----------------------------------------------------------------------------------------------------
+
+    def _change(self, time: Seconds) -> None:
+        """Add up the equal shares until now; they are computed again when they are next needed."""
+        if self.promise is None and time > self.since:
+            apps, gpus = self._equal_parts()
+            self.due[apps] += gpus * (time - self.since)
+        self.since, self.parts = time, None
+
+    def _equal_parts(self) -> tuple[Int, Float]:
+        if self.parts is None:
+            apps = np.array([a for a in self.active if a not in self.held], dtype=np.int64)
+            weight = np.array([self.weight[a] for a in apps.tolist()])
+            wants = np.array([float(self.wants[a]) for a in apps.tolist()])
+            self.parts = apps, equal_parts(weight, wants, float(self.gpus))
+        return self.parts
+
+    def _close(self, time: Seconds) -> None:
+        """What is in force is added up to now and goes on from there."""
+        if self.promise is not None:
+            self._credit(self.due, self.declined, self.promise, time)
+            self.promise.since = max(self.promise.since, time)
+
+    def _credit(self, due: Float, declined: Float, promise: _Promise, now: Seconds) -> None:
+        apps = np.array([self.app_of[j] for j in promise.job.tolist()], dtype=np.int64)
+        amount = np.bincount(apps, weights=promise.amounts(now), minlength=len(due))[: len(due)]
+        due += amount
+        for app in self.held:
+            declined[app] += amount[app]
+
+    def _rounds(self, job: Int, most: Float) -> None:
+        """``most`` : [J], GPU-seconds of a round of each job."""
+        apps = np.array([self.app_of[j] for j in job.tolist()], dtype=np.int64)
+        found = np.bincount(apps, weights=most, minlength=len(self.due))[: len(self.due)]
+        self.most_rounding = np.maximum(self.most_rounding, found)
+
+
+def equal_parts(weight: Float, wants: Float, gpus: float) -> Float:
+    """[A], the weighted equal share of the GPUs, water-filled: what one cannot use goes to the others by their weights.
+
+    Parameters
+    ----------
+    weight : [A], > 0. ``wants`` : [A], GPUs that each can use, >= 0. ``gpus`` : in service.
+    """
+    if not len(weight) or wants.sum() <= gpus:
+        return wants.copy()
+    order = np.argsort(wants / weight, kind="stable")
+    # Were all up to and including i filled, the others would share the rest by weight: the first i that it does not suffice for.
+    filled = np.concatenate([[0.0], np.cumsum(wants[order])[:-1]])
+    others = np.cumsum(weight[order][::-1])[::-1]
+    level = (gpus - filled) / others
+    first = int(np.argmax(wants[order] / weight[order] >= level))
+    out: Float = np.minimum(wants, weight * level[first])
+    return out
+
+
+def ratios(entitled: Sequence[GpuSeconds], received: Sequence[GpuSeconds]) -> Float:
+    """Received over entitled, of those entitled to anything."""
+    due, got = np.array(entitled, dtype=np.float64), np.array(received, dtype=np.float64)
+    out: Float = got[due > 0] / due[due > 0]
+    return out
