@@ -96,6 +96,7 @@ class GpuGrant:
     ----------
     app : Int[W], app ids. ``gang`` : Int[W], rows of one gang share a number. ``machine``, ``gpus`` : Int[W].
     until : Float[W], end of the lease. ``extend`` : Int[W], id of the running job that the gang's GPUs are added to, or -1.
+    job : Int[W], id of the waiting job that gets the gang; None where the apps' own schedulers choose.
     """
 
     app: Int
@@ -104,6 +105,7 @@ class GpuGrant:
     gpus: Int
     until: Float
     extend: Int
+    job: Int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

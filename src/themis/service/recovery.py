@@ -14,7 +14,7 @@ import numpy as np
 from themis import __version__
 from themis.errors import InputError
 from themis.model.events import SCHEMA, Header, MachineJoined
-from themis.policies.api import params
+from themis.policies.api import logged_params
 
 if TYPE_CHECKING:
     from themis.model.units import Seconds
@@ -29,7 +29,7 @@ def begin(arbiter: Arbiter, wall: float) -> None:
     known = config.cluster.name if config.cluster else "this machine"
     cluster = config.engine if config.engine != "local" else known
     header = Header(
-        schema=SCHEMA, version=__version__, simulated=False, policy=config.policy, params=params(engine.policy),
+        schema=SCHEMA, version=__version__, simulated=False, policy=config.policy, params=logged_params(engine.policy),
         seed=config.seed, workload="live", source=str(journal.path), cluster=cluster,
         settings=_core_settings(arbiter), profiles=arbiter.fingerprint,
     )  # fmt: skip
