@@ -138,7 +138,7 @@ def section(extent: Extent, results: Results, made: str) -> str:
 
 def _row(policy: str, reading: str, ratios: Iterable[Interval], shares: Iterable[Interval]) -> list[str]:
     cells = [_number(x) for x in ratios] or ["1"] * len(RATIOS)
-    return [policy, reading or "–", *cells, *(_number(x, 0) for x in shares)]
+    return [policy, reading or "–", *cells, *(_number(_percent(x), 0) for x in shares)]
 
 
 def _number(x: Interval, digits: int = 2) -> str:
@@ -148,13 +148,20 @@ def _number(x: Interval, digits: int = 2) -> str:
     return f"{x.mean:.{digits}f} [{x.low:.{digits}f}, {x.high:.{digits}f}]"
 
 
+def _percent(x: Interval) -> Interval:
+    """An interval of percents has none below 0 and none above 100."""
+    return replace(x, low=max(x.low, 0.0), high=min(x.high, 100.0)) if not math.isnan(x.low) else x
+
+
 def _verdict(level: str, reading: str, name: str, found: Sequence[Interval]) -> list[str]:
     if all(x.low > 1 for x in found):
         holds = "yes"
     elif any(x.high < 1 for x in found):
         holds = "**no**: " + f"{sum(x.high < 1 for x in found)} of {len(found)} are below"
     else:
-        holds = f"not decided: {sum(x.low > 1 for x in found)} of {len(found)} are above, none is below"
+        holds = (
+            f"not decided: {sum(x.low > 1 for x in found)} of {len(found)} are above by their intervals, none is below"
+        )
     means = [x.mean for x in found]
     return [level, reading, name, f"{min(means):.2f} to {max(means):.2f}", holds]
 

@@ -298,6 +298,11 @@ def everything(beside: Path) -> Iterator[tuple[str, list[str]]]:
     picture = beside / "shockwave-contention.svg"
     yield "contention", [varied_head("jobs per GPU"), *varied(picture, "jobs per GPU", per_gpu)]
     yield from workloads_of_pollux()
+    lines = [SEEDS_HEAD]
+    for jobs, gpus, scale, seeds, policies in SCALES:
+        worlds = [generated(jobs, gpus, seed, scale) for seed in range(seeds)]
+        lines += over_seeds(f"{jobs}, {gpus}, {scale:g}, {seeds}", worlds, policies)
+    yield "seeds", lines
 
 
 def markets(world: World) -> Iterator[tuple[str, list[str]]]:
@@ -331,12 +336,7 @@ def only(parts: Iterable[str], page: Path) -> None:
         else:
             sections.insert(min(3, len(sections)), section)
         whole = "\n## ".join(sections)
-    page.write_text(whole.rstrip("\n") + "\n", encoding="utf-8")
-    lines = [SEEDS_HEAD]
-    for jobs, gpus, scale, seeds, policies in SCALES:
-        worlds = [generated(jobs, gpus, seed, scale) for seed in range(seeds)]
-        lines += over_seeds(f"{jobs}, {gpus}, {scale:g}, {seeds}", worlds, policies)
-    yield "seeds", lines
+        page.write_text(whole.rstrip("\n") + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -70,5 +70,5 @@ def test_the_verdict_needs_every_interval_on_one_side(monkeypatch: pytest.Monkey
     above, over, below = (interval(mean=mean, low=mean - 0.2, high=mean + 0.2, method="t") for mean in (2.0, 1.1, 0.7))
     said = [readings._verdict("1x", "apps", "max", found)[-1] for found in ([above], [above, over], [above, below])]
     assert said[0] == "yes"
-    assert said[1].startswith("not decided: 1 of 2 are above")
+    assert said[1].startswith("not decided: 1 of 2 are above by their intervals")
     assert said[2].startswith("**no**: 1 of 2 are below")
