@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo simulate test quick lint docs bench soak proto reproduce-themis reproduce-tuning reproduce-gavel reproduce-fidelity reproduce-forecast \
+.PHONY: help demo simulate test quick lint docs bench soak proto reproduce-themis reproduce-pollux reproduce-tuning reproduce-gavel reproduce-fidelity reproduce-forecast \
 	reproduce-shockwave clean
 
 VENV := .venv
@@ -76,6 +76,9 @@ reproduce-forecast: $(VENV)/.installed ## Forecasts of dynamic jobs against what
 
 reproduce-shockwave: $(VENV)/.installed ## Shockwave's trace beside its published results: docs/reproduction/shockwave.md (minutes)
 	$(BIN)/python reproduction/shockwave_nsdi23.py
+
+reproduce-pollux: $(VENV)/.installed ## Tiresias on Pollux' workloads beside the artifact's: docs/reproduction/pollux.md (seconds)
+	$(BIN)/python reproduction/pollux_osdi21.py
 
 reproduce-fidelity: $(VENV)/.installed ## One workload live and simulated: docs/reproduction/fidelity.md (40 minutes)
 	$(BIN)/python reproduction/fidelity.py

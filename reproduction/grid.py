@@ -143,6 +143,17 @@ def _stored(store: Path, wanted: list[Cell]) -> dict[Cell, Result]:
     return found
 
 
+def stored_by_code(store: Path, wanted: Iterable[Cell]) -> dict[str, dict[Cell, Result]]:
+    """What a store holds of these cells, by the fingerprint of the code that measured it."""
+    by_key = {cell.key: cell for cell in wanted}
+    found: dict[str, dict[Cell, Result]] = {}
+    for text in store.read_text().splitlines() if store.exists() else ():
+        line = json.loads(text)
+        if line["cell"] in by_key:
+            found.setdefault(line["code"], {})[by_key[line["cell"]]] = Result(**line["result"])
+    return found
+
+
 def _fingerprint() -> str:
     digest = hashlib.sha256()
     for path in sorted(Path(themis.__file__).parent.rglob("*.py")):

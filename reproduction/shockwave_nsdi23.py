@@ -1,6 +1,7 @@
 """Shockwave (NSDI'23): its recorded trace, and generated ones on 64 to 256 GPUs. Writes docs/reproduction/shockwave.md.
 
     python reproduction/shockwave_nsdi23.py [--quick] [--out PAGE]
+    python reproduction/shockwave_nsdi23.py --only market,pollux      # these sections alone, the others stay
 
 Simulated, machines of 4 V100, rounds of 120 s, 20 s for every start of a job and no other cost of a change, speed
 independent of placement, as the published simulator has it. Jobs that change their batch size are forecast; nobody knows
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,7 @@ from shockwave_runs import (
     target_job,
 )  # fmt: skip
 from themis.model.units import Float
-from themis.report.intervals import t_interval
+from themis.report.intervals import ratio_interval, t_interval
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reproduction" / "shockwave.md"
@@ -56,6 +57,15 @@ VARIANTS = (
     "shockwave:window=60,power=1", "shockwave:window=60,power=10", "shockwave:forecast=greedy",
     *(f"shockwave:noise={share}" for share in (0.2, 0.4, 1)), "shockwave:reactive=false", "shockwave:backfill=false",
 )  # fmt: skip
+MARKET = (
+    "shockwave", "shockwave:plan=market", *(f"shockwave:plan=market,makespan={price}" for price in (0.001, 0.01, 1, 10)),
+    "shockwave:plan=market,power=1", "shockwave:plan=market,power=10", "shockwave:plan=market,window=30",
+    "shockwave:plan=market,window=60", "shockwave:plan=market,forecast=greedy",
+    "shockwave:plan=market,power=12,makespan=200",
+)  # fmt: skip
+"""The paper's planner: its settings, each parameter varied, and last the published code's settings in the paper's units."""
+MARKET_SCALES = ((220, 64, 5), (460, 128, 3), (900, 256, 2))
+"""Jobs, GPUs, seeds."""
 BESIDE = ("shockwave", f"max_min_fairness:{ROUNDS}", f"finish_time_fairness:{ROUNDS}", f"allox:{ROUNDS}", "ossp")
 SCALES = (
     (220, 64, 0.2, 5, BESIDE[:4]), (220, 64, 0.5, 3, BESIDE[:2]), (220, 64, 1.0, 5, (*BESIDE[:2], "shockwave:patience=2")),
@@ -72,6 +82,10 @@ UNMOVED_HEAD = (
 )
 EXACT = "shockwave:window=60,gap=1e-05"
 """A plan of this many rounds often needs the integer program for such a gap, so that the solver's choices matter."""
+MARKET_HEAD = (
+    "| jobs, GPUs, GPU-hours, seeds | planner | makespan s | mean JCT s | worst rho_static | unfair > 1.05 % | CPU s |\n"
+    "|---|---|---|---|---|---|---|"
+)
 THRESHOLDS = (1.0, 1.05, 1.1)
 HEAD = (
     "| policy | makespan s | mean JCT s | worst rho_static | unfair > 1 / 1.05 / 1.1 % | worst rho_contention | "
@@ -125,6 +139,32 @@ def over_seeds(head: str, worlds: list[World], policies: tuple[str, ...]) -> Ite
         line = "| " + " | ".join([head, f"`{name_of(policy)}`", *text, f"{cells[-1].mean:.1f}"]) + " |"
         print(line, flush=True)
         yield line
+
+
+def market_over_promises(scales: Iterable[tuple[int, int, int]]) -> Iterator[str]:
+    """Rows of both planners on generated traces, and the market's figures over those of promises by paired seeds."""
+    for jobs, gpus, seeds in scales:
+        head = f"{jobs}, {gpus}, 0.2, {seeds}"
+        found: dict[str, list[list[float]]] = {}
+        for policy in ("shockwave", "shockwave:plan=market"):
+            for world in (generated(jobs, gpus, seed) for seed in range(seeds)):
+                jct, _, cpu = simulate(world, policy)
+                end, static, _ = rhos(world, jct)
+                unfair = 100 * float((static > 1.05).mean())
+                row = [float(end.max()), float(jct.mean()), float(static.max()), unfair, cpu]
+                found.setdefault(policy, []).append(row)
+            cells = [t_interval(list(column)) for column in zip(*found[policy])]
+            text = [f"{c.mean:,.{d}f} ± {c.half:,.{d}f}" for c, d in zip(cells, (0, 0, 2, 1))]
+            yield "| " + " | ".join([head, f"`{policy}`", *text, f"{cells[-1].mean:.1f}"]) + " |"
+        ours, theirs = (list(zip(*found[p])) for p in ("shockwave:plan=market", "shockwave"))
+        ratios = [ratio_interval(a, b) for a, b in zip(ours[:3], theirs[:3])]
+        more = t_interval([a - b for a, b in zip(ours[3], theirs[3])])
+        text = [f"{r.mean:.2f} [{r.low:.2f}, {r.high:.2f}]" for r in ratios]
+        yield (
+            "| "
+            + " | ".join([head, "market over promises", *text, f"{more.mean:+.1f} ± {more.half:.1f} points", ""])
+            + " |"
+        )
 
 
 def varied(path: Path, label: str, worlds: dict[float, list[World]]) -> Iterator[str]:
@@ -209,10 +249,17 @@ def main() -> None:
     """Measure, and write the page again after every table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="24 generated jobs on 8 GPUs; seconds")
+    parser.add_argument("--only", metavar="SECTIONS", help=f"of {', '.join(PARTS)}, joined by commas; the others stay")
     parser.add_argument("--out", type=Path, default=PAGE)
     given = parser.parse_args()
     if not given.quick and not DATA.exists():
         parser.exit(2, f"No trace in {DATA}; set THEMIS_DATA to the folder that holds shockwave/, or use --quick.\n")
+    if given.only:
+        wrong = [part for part in given.only.split(",") if part not in PARTS]
+        if wrong:
+            parser.error(f"--only has {wrong[0]!r}, expected of {', '.join(PARTS)}.")
+        only(given.only.split(","), given.out)
+        return
     given.out.parent.mkdir(parents=True, exist_ok=True)
     page = NOTES.read_text(encoding="utf-8")
     for name, lines in (few if given.quick else everything)(given.out.parent):
@@ -226,6 +273,8 @@ def few(beside: Path) -> Iterator[tuple[str, list[str]]]:
     yield "examples", [EXAMPLES_HEAD, *examples()]
     yield "recorded", [HEAD, *rows(small, POLICIES[:3])]
     yield "variants", [HEAD]
+    yield "market", [HEAD, *rows(small, MARKET[:2])]
+    yield "market_scales", [MARKET_HEAD, *market_over_promises(((24, 8, 2),))]
     yield "unmoved", [UNMOVED_HEAD, *unmoved(small)]
     worlds = [generated(12, 8, seed) for seed in range(2)]
     yield "seeds", [SEEDS_HEAD, *over_seeds("12, 8, 0.2, 2", worlds, POLICIES[:1])]
@@ -240,6 +289,7 @@ def everything(beside: Path) -> Iterator[tuple[str, list[str]]]:
     world = recorded()
     yield "recorded", [HEAD, *published(world), *rows(world, POLICIES)]
     yield "variants", [HEAD, *rows(world, VARIANTS)]
+    yield from markets(world)
     yield "unmoved", [UNMOVED_HEAD, *unmoved(world)]
     mixes = {share: [generated(120, 32, seed, 0.2, share) for seed in range(2)] for share in (0.0, 0.4, 0.6, 1.0)}
     picture = beside / "shockwave-mixes.svg"
@@ -247,12 +297,46 @@ def everything(beside: Path) -> Iterator[tuple[str, list[str]]]:
     per_gpu = {n: [generated(round(14 * n), 14, seed, 0.2) for seed in range(3)] for n in (1.5, 2.0, 3.0)}
     picture = beside / "shockwave-contention.svg"
     yield "contention", [varied_head("jobs per GPU"), *varied(picture, "jobs per GPU", per_gpu)]
-    yield "pollux", [SEEDS_HEAD, *over_seeds("160, 32, -, 2", [pollux(n) for n in (1, 3)], BESIDE[:4])]
+    yield from workloads_of_pollux()
     lines = [SEEDS_HEAD]
     for jobs, gpus, scale, seeds, policies in SCALES:
         worlds = [generated(jobs, gpus, seed, scale) for seed in range(seeds)]
         lines += over_seeds(f"{jobs}, {gpus}, {scale:g}, {seeds}", worlds, policies)
     yield "seeds", lines
+
+
+def markets(world: World) -> Iterator[tuple[str, list[str]]]:
+    """The paper's planner on the recorded trace, and on generated ones beside promises."""
+    yield "market", [HEAD, *list(published(world))[:1], *rows(world, MARKET)]
+    yield "market_scales", [MARKET_HEAD, *market_over_promises(MARKET_SCALES)]
+
+
+def workloads_of_pollux() -> Iterator[tuple[str, list[str]]]:
+    """Figure 17."""
+    yield "pollux", [SEEDS_HEAD, *over_seeds("160, 32, -, 2", [pollux(n) for n in (1, 3)], BESIDE[:4])]
+
+
+PARTS = {"market": lambda: markets(recorded()), "pollux": workloads_of_pollux}
+"""Sections that can be measured alone."""
+
+
+def only(parts: Iterable[str], page: Path) -> None:
+    """Measure these sections, and put them into the page as it stands."""
+    whole, notes = page.read_text(encoding="utf-8"), NOTES.read_text(encoding="utf-8").split("\n## ")
+    for part in parts:
+        tables = dict(PARTS[part]())
+        (section,) = [text for text in notes if "{{" + part + "}}" in text]
+        for name, lines in tables.items():
+            section = section.replace("{{" + name + "}}", "\n".join(lines))
+        title = section.partition("\n")[0]
+        sections = whole.split("\n## ")
+        at = [i for i, text in enumerate(sections) if text.partition("\n")[0] == title]
+        if at:
+            sections[at[0]] = section
+        else:
+            sections.insert(min(3, len(sections)), section)
+        whole = "\n## ".join(sections)
+        page.write_text(whole.rstrip("\n") + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,10 @@
 """Measure the claims of the Themis paper's evaluation again, and write docs/reproduction/themis.md.
 
     python reproduction/themis_nsdi20.py [--quick] [--seeds 0-4] [--apps 40] [--jobs 2] [--out docs/reproduction/themis.md]
+    python reproduction/themis_nsdi20.py --only readings [--seeds 0-19] [--scale 0.25] [--store FILE] [--measured]
+
+The second form measures the claims with both kinds of baselines and writes the page's section "Readings of the baselines" alone;
+with ``--measured`` it runs nothing and writes what the store holds.
 
 Every experiment is a grid of simulations with one set of defaults; nothing is tuned to a figure. What differs from the
 paper's is said in notes/themis.md, which becomes part of the page. Results are kept in out/reproduction/themis.jsonl,
@@ -19,8 +23,9 @@ from typing import Any
 
 import numpy as np
 
+import readings
 import themis as package
-from grid import Cell, Result, Results, measure, over_seeds, table, text
+from grid import CODE, Cell, Result, Results, measure, over_seeds, stored_by_code, table, text
 from pictures import distributions
 from themis.model.snapshot import Snapshot
 from themis.policies.api import Workbench, make_policy
@@ -479,6 +484,28 @@ def read_notes(path: Path) -> dict[str, str]:
     return out
 
 
+def write_readings(given: argparse.Namespace) -> None:
+    """Measure the claims under both readings of the baselines, and write their section of the page."""
+    seeds = given.seeds or ("0-1" if given.quick else "0-19")
+    extent = readings.Extent(seeds=tuple(parse_seeds(seeds)), apps=given.apps or 40, scale=given.scale)
+    extent = readings.quick(extent) if given.quick else extent
+    cells = extent.cells()
+    if given.measured:
+        code, results = readings.of_one_code(extent, stored_by_code(given.store, cells))
+    else:
+        code, results = CODE, measure(cells, build, given.store, processes=given.jobs, batch=13)
+    here = Path(__file__).parent
+    out = given.out or (
+        Path("out/reproduction/themis.md") if given.quick else here.parent / "docs/reproduction/themis.md"
+    )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    made = readings.described(extent, code, {"seeds": seeds, "scale": f"{given.scale:g}"})
+    readings.put(
+        out, readings.section(extent, results, made), read_notes(here / "notes" / "themis.md").get("readings", "")
+    )
+    print(f"Wrote {out}")
+
+
 def main() -> None:
     """Measure and write."""
     here = Path(__file__).parent
@@ -488,7 +515,14 @@ def main() -> None:
     parser.add_argument("--apps", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--only", choices=["readings"], help="this section of the page alone")
+    parser.add_argument("--scale", type=float, default=0.25, help="of every app's work; for readings")
+    parser.add_argument("--store", type=Path, default=Path("out/reproduction/readings.jsonl"), help="of readings' runs")
+    parser.add_argument("--measured", action="store_true", help="run nothing: write what the store of readings holds")
     given = parser.parse_args()
+    if given.only:
+        write_readings(given)
+        return
     seeds = tuple(parse_seeds(given.seeds or ("0-1" if given.quick else "0-4")))
     size = Size(apps=given.apps or (6 if given.quick else 40), seeds=seeds, full=not given.quick)
     out = given.out or (
@@ -506,7 +540,10 @@ def main() -> None:
         for w in ("themis1", "themis2") for name, label in (("rho_paper", "paper's form"), ("rho_exact", "exact form"))
     }  # fmt: skip
     distributions(picture, panels)
+    old = readings.found_in(out)
     out.write_text(page(size, results, read_notes(here / "notes" / "themis.md"), picture.name))
+    if old:
+        readings.put(out, old, "")
     print(f"Wrote {out}")
 
 

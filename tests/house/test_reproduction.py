@@ -138,6 +138,6 @@ def test_the_quick_form_of_shockwave_runs_without_data(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     # A table each, and twelve ways to say the same problem.
-    assert page.read_text().count("| `shockwave` |") == 4 + 12
+    assert page.read_text().count("| `shockwave` |") == 6 + 12
     assert (tmp_path / "shockwave-mixes.svg").exists()
     assert "{{" not in page.read_text()

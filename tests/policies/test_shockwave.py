@@ -159,7 +159,7 @@ def test_restarts_are_few() -> None:
     [
         ("window", -1),
         ("patience", 0.5),
-        ("power", 11.0),
+        ("power", 21.0),
         ("makespan", -1.0),
         ("noise", 2.0),
         ("gap", -0.1),

@@ -8,6 +8,12 @@ import pytest
 from logs import assert_fault, seconds, write
 
 from themis.errors import InputError
+from themis.model.events import AppFinished
+from themis.model.workload import Workload
+from themis.policies.api import make_policy
+from themis.profiles.models import DEFAULT_BOOK
+from themis.profiles.presets import load_cluster
+from themis.sim.runner import Record, Simulation
 from themis.traces.api import load_workload, recognise
 from themis.traces.pollux_speeds import Application
 from themis.traces.summary import describe
@@ -42,7 +48,9 @@ def test_a_job_lasts_its_iterations_times_the_step_time_of_its_gpus_in_fours(tmp
     deepspeech, cifar = (a.jobs[0] for a in workload.apps)
     assert (deepspeech.model, seconds(deepspeech)) == ("DeepSpeech", pytest.approx(100 * 1.0))
     # local batch 128 / 6 = 22, on the line from (16, 1 s) to (64, 3 s)
-    assert (cifar.model, cifar.gpus_max, seconds(cifar)) == ("generic", 6, pytest.approx(60 * (1 + 2 * 6 / 48)))
+    assert (cifar.model, cifar.gpus_max) == ("generic", 6)
+    # measured on two machines: the work is what two machines do in that time, and they are slower than one by 1.1
+    assert seconds(cifar) * 1.1 == pytest.approx(60 * (1 + 2 * 6 / 48))
 
 
 def test_beyond_the_largest_local_batch_gradients_are_accumulated() -> None:
@@ -52,6 +60,49 @@ def test_beyond_the_largest_local_batch_gradients_are_accumulated() -> None:
     assert app.seconds(1, 160) == pytest.approx(70 * (step + 2 * (step - sync)))
     assert app.seconds(3, 64) is None
     assert app.seconds(1, 512) is None
+
+
+def test_one_gpu_takes_a_batch_beyond_the_smallest_in_two_parts() -> None:
+    app = Application(iterations={64: 100.0, 256: 40.0}, times={(1,): [(16, 0.5, 0.1), (256, 2.0, 0.2)],
+                      (2,): [(16, 0.5, 0.1), (128, 2.0, 0.2)]}, local_limit=256)  # fmt: skip
+    step, sync = 0.5 + 1.5 * 112 / 240, 0.1 + 0.1 * 112 / 240  # local batch 128, twice
+    assert app.seconds(1, 256) == pytest.approx(40 * (step + (step - sync)))
+    assert app.seconds(1, 64) == pytest.approx(100 * (0.5 + 1.5 * 48 / 240)), "the smallest batch in one part"
+    assert app.seconds(2, 256) == pytest.approx(40 * 2.0), "more GPUs have their gradients from each other"
+
+
+def test_a_gang_measured_over_machines_takes_the_measured_time_on_them_and_less_on_one(tmp_path: Path) -> None:
+    workload = load_workload(str(bundle(tmp_path, JOBS.splitlines()[0] + "\ncifar10-0,0,cifar10,6,128\n")))
+    measured = 60 * (1 + 2 * 6 / 48)
+    assert jcts(workload, "2x4") == pytest.approx([measured + START_S])
+    assert jcts(workload, "1x8") == pytest.approx([measured / 1.1 + START_S])
+
+
+START_S = 35.0
+"""Of a job that has no checkpoint yet (``container_s``)."""
+
+
+def jcts(workload: Workload, cluster: str) -> list[float]:
+    """Completion times under Tiresias, in the order of the ends."""
+    found = []
+
+    def sink(time: float, record: Record) -> None:
+        if isinstance(record, AppFinished):
+            found.append(record.jct)
+
+    Simulation(
+        workload=workload, cluster=load_cluster(cluster), book=DEFAULT_BOOK, policy_name="tiresias",
+        policy=make_policy("tiresias"),
+    ).run(sink)  # fmt: skip
+    return found
+
+
+@pytest.mark.parametrize(("number", "published"), [(1, 2474.0), (6, 3470.0)])
+def test_tiresias_takes_about_as_long_as_the_artifact_says(shared_data: Path, number: int, published: float) -> None:
+    archive = str(shared_data / "pollux" / "pollux-osdi21.tar.gz")
+    workload = load_workload(archive, member=f"simulator/workloads/workload-{number}.csv")
+    # What is left over is explained in docs/reproduction/pollux.md; counting slowdowns twice made it 27 and 38 %.
+    assert sum(jcts(workload, "16x4")) / 160 == pytest.approx(published, rel=0.12)
 
 
 def test_a_single_file_needs_the_measurements_named(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
@@ -206,7 +207,8 @@ def decide_on_state(path: Path, policy: str, as_json: bool) -> None:
     if as_json:
         print_json({**head, "apps": rows})
         return
-    gap = f", objective {proof.objective:.6g} within {proof.bound - proof.objective:.1e} ({proof.method})" if at else ""
+    within = f"within {proof.gap:.1e} " if math.isfinite(proof.gap) else ""
+    gap = f", objective {proof.objective:.6g} {within}({proof.method})" if at else ""
     out.print(
         f"{head['policy']} at {found.time:.0f} s on {head['free']} free GPUs{gap}, {found.cpu_s:.3f} CPU s.", markup=False,
         highlight=False,

@@ -68,6 +68,7 @@ def _granted(grant: GpuGrant) -> list[Gang]:
     for w, gang in enumerate(grant.gang.tolist()):
         gangs.setdefault(gang, []).append(w)
     app, until, of_job = grant.app.tolist(), grant.until.tolist(), grant.extend.tolist()
+    named = of_job if grant.job is None else grant.job.tolist()
     seats = list(zip(grant.machine.tolist(), grant.gpus.tolist()))
     out = []
     for rows in gangs.values():
@@ -77,7 +78,7 @@ def _granted(grant: GpuGrant) -> list[Gang]:
         out.append(
             Gang(
                 app=app[first],
-                job=extend,
+                job=extend if extend != NONE else named[first],
                 gpus=sum(c for _, c in counts),
                 until=until[first],
                 counts=counts,

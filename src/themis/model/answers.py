@@ -5,6 +5,7 @@ Whatever its kind, an answer takes one road through the core: ``intend -> place 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -14,6 +15,8 @@ from themis.model.units import Bool, Float, Int, Seconds
 
 CUT = "cut short"
 """How the method of a proof begins whose search ended at its limit."""
+UNCONTESTED = "nothing to solve"
+"""How the method of a proof begins where everything that is wanted can be had: no problem was solved, so no gap is proven."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,11 @@ class Proof:
     starts: Float = field(default_factory=lambda: np.zeros(0))
     ends: Float = field(default_factory=lambda: np.zeros(0))
     late: Int = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    @property
+    def gap(self) -> float:
+        """``bound - objective`` of the problem that was solved; NaN where there was none to solve."""
+        return math.nan if self.method.startswith(UNCONTESTED) else self.bound - self.objective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +105,7 @@ class GpuGrant:
     app : Int[W], app ids. ``gang`` : Int[W], rows of one gang share a number. ``machine``, ``gpus`` : Int[W].
     until : Float[W], end of the lease. ``extend`` : Int[W], id of the running job that the gang's GPUs are added to, or -1.
     declined : Int[D], ids of apps whose own agents want no more than they got: nothing that is left over is given to them.
+    job : Int[W], id of the waiting job that gets the gang; None where the apps' own schedulers choose.
     """
 
     app: Int
@@ -106,6 +115,7 @@ class GpuGrant:
     until: Float
     extend: Int
     declined: Int = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    job: Int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

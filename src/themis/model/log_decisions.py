@@ -76,6 +76,7 @@ def _write_answer(answer: Answer) -> Fields:
                 "kind": "gpus", "app": answer.app, "gang": answer.gang, "machine": answer.machine, "gpus": answer.gpus,
                 "until": _once(answer.until), "extend": _once(answer.extend),
                 **({"declined": answer.declined} if len(answer.declined) else {}),
+                **({} if answer.job is None else {"job": answer.job}),
             }  # fmt: skip
         case TimeShare():
             pairs = bool((answer.combos[:, 1] >= 0).any())
@@ -118,6 +119,7 @@ def _read_answer(d: Fields) -> Answer:
                 app=column("app"), gang=column("gang"), machine=column("machine"), gpus=column("gpus"),
                 until=column("until", np.float64), extend=column("extend"),
                 declined=np.array(d.get("declined", ()), dtype=np.int64),
+                job=column("job") if "job" in d else None,
             )  # fmt: skip
         case "share":
             x = column("x", np.float64).reshape(-1, d["types"])

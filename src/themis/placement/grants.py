@@ -16,6 +16,7 @@ import numpy as np
 from themis.model.answers import GpuGrant
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Int, Locality, Seconds
+from themis.placement.blind import Placing, blind_counts
 from themis.placement.packing import Counts, narrowest_of_types
 
 
@@ -89,8 +90,9 @@ def lease_end(s: Snapshot, starving: bool) -> Seconds:
 class Hand:
     """Free GPUs being dealt to apps."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, placement: Placing = Placing.PACKED) -> None:
         self.s = snapshot
+        self.blind = placement is Placing.BLIND
         self.free: Int = snapshot.free.copy()
         self.left = int(self.free.sum())
         """GPUs not yet dealt."""
@@ -174,12 +176,15 @@ class Hand:
         return None
 
     def best_place(self, a: int, gpus: int) -> tuple[Counts, Locality] | None:
-        """Where a gang of up to ``gpus`` GPUs trains fastest now; None if there is no room for it.
+        """Where a gang of up to ``gpus`` GPUs trains fastest now, or GPUs drawn blindly; None if there is no room for it.
 
         An elastic gang that would have to spread takes fewer GPUs closer together when these are worth more: no app's
         scheduler accepts GPUs that slow its job down, whatever the policy. So does one that no type has room for.
         """
         s, least = self.s, self.least(a, gpus)
+        if self.blind:
+            drawn = blind_counts(self.free, s.machine_type, gpus, least, (s.seed, s.round, self.gangs, a))
+            return (drawn, self._span(drawn)) if drawn else None
         types: list[int] = np.flatnonzero(least <= gpus).tolist()
         best = narrowest_of_types(self.free, s.machine_rack, s.machine_type, gpus, types)
         if (least >= gpus).all() or (best is not None and best[1] <= Locality.MACHINE):
@@ -211,7 +216,7 @@ class Hand:
     def _worth_moving(self, a: int, counts: Counts) -> bool:
         """Whether a spread gang would do more work in a lease elsewhere, the restart included."""
         s = self.s
-        if len(counts) == 1:
+        if len(counts) == 1 or self.blind:
             return False
         gpus = sum(c for _, c in counts)
         best = self.best_place(a, gpus)

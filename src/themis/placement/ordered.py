@@ -5,10 +5,11 @@ from __future__ import annotations
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Int
+from themis.placement.blind import Placing
 from themis.placement.grants import Hand, demand_of, lease_end, waiting_apps
 
 
-def in_order(snapshot: Snapshot, order: Int) -> Solved:
+def in_order(snapshot: Snapshot, order: Int, placement: Placing = Placing.PACKED) -> Solved:
     """Grants for app rows in ``order``; what does not fit is passed over.
 
     Where an elastic gang declines GPUs that are too far away, the apps that had no turn are dealt what is left.
@@ -17,7 +18,7 @@ def in_order(snapshot: Snapshot, order: Int) -> Solved:
     ----------
     order : rows of the snapshot's apps, most deserving first; apps without waiting jobs are ignored.
     """
-    hand = Hand(snapshot)
+    hand = Hand(snapshot, placement)
     waiting = set(waiting_apps(snapshot).tolist())
     queue = [a for a in order.tolist() if a in waiting]
     wants, starving = _wants(snapshot, queue, hand.left)

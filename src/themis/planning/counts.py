@@ -34,6 +34,7 @@ class Counts:
     ----------
     objective, bound : ``objective <= optimum <= bound``. ``idle`` : the objective if nobody got a round.
     price : of one GPU for one round, in units of the objective.
+    contested : whether jobs want more than the window has; otherwise everybody gets all it can use, and no problem is solved.
     """
 
     n: Int
@@ -41,6 +42,7 @@ class Counts:
     bound: float
     idle: float
     price: float = 0.0
+    contested: bool = True
 
     @property
     def gap(self) -> float:
@@ -66,7 +68,7 @@ def best_counts(
     if int(w.gpus @ w.takes(w.useful)) <= w.room:
         # Everybody gets all that is useful, and nothing could be better.
         best = w.objective(w.useful)
-        return Counts(n=w.useful, objective=best, bound=best, idle=idle)
+        return Counts(n=w.useful, objective=best, bound=best, idle=idle, contested=False)
     search = _Search(Choices(w), idle, gap)
     search.run()
     n, objective, bound = search.n, search.objective, search.bound

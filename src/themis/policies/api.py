@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from themis.errors import InputError, UnknownName
@@ -73,6 +74,10 @@ class Workbench:
     def clear(self) -> None:
         """Drop everything."""
         self.caches.clear()
+
+
+ADDED = MappingProxyType({"added": True})
+"""Metadata of a parameter that came later: a log names it only where it is not its default, so that old logs stay equal."""
 
 
 @runtime_checkable
@@ -171,6 +176,15 @@ def check_types(policy: Policy, gpu_types: Sequence[str]) -> None:
 def params(policy: Policy) -> dict[str, Any]:
     """A policy's parameters by name."""
     return {f.name: getattr(policy, f.name) for f in dataclasses.fields(policy) if f.init}  # type: ignore[arg-type]
+
+
+def logged_params(policy: Policy) -> dict[str, Any]:
+    """A policy's parameters as a log's header names them: those marked ``ADDED`` only where they are not the default."""
+    given = {f.name: f for f in dataclasses.fields(policy)}  # type: ignore[arg-type]
+    return {
+        name: value for name, value in params(policy).items()
+        if not given[name].metadata.get("added") or value != given[name].default
+    }  # fmt: skip
 
 
 def _example(policy: type[Policy]) -> str:

@@ -9,39 +9,30 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Locality
+from themis.placement.blind import Placing
 from themis.placement.grants import Demand, Hand, demand_of, lease_end
 from themis.placement.packing import Counts
 from themis.placement.turns import Key, Turns
-from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
+from themis.policies.baseline import Baseline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gandiva:
+class Gandiva(Baseline):
     """Highest placement score first."""
 
-    claims: ClassVar[frozenset[str]] = frozenset({"work_conserving"})
-    needs: ClassVar[frozenset[str]] = frozenset()
-    level: ClassVar[Level] = Level.APP
-
-    @property
-    def pace(self) -> Pace:
-        """On free GPUs."""
-        return ON_FREE_GPUS
-
-    def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
+    def grant(self, snapshot: Snapshot) -> Solved:
         """Deal gang after gang to the app that can be placed best now.
 
         Among equal scores the larger gang goes first (it has fewer good places), then the least share held, or, where
         weights differ, whose turn it is (``placement.turns``), then arrival and id.
         """
-        return _Greedy(snapshot).solve()
+        return _Greedy(snapshot, self.placement).solve()
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,9 +43,9 @@ class _Bid:
 
 
 class _Greedy:
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, placement: Placing) -> None:
         self.s = snapshot
-        self.hand = Hand(snapshot)
+        self.hand = Hand(snapshot, placement)
         self.turns = Turns.of(snapshot)
         self.alike = _alike(snapshot, self.turns)
         self.demand: dict[int, Demand] = {}

@@ -13,30 +13,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
-from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
+from themis.policies.baseline import Baseline
 from themis.policies.stepwise import by_gain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Optimus:
+class Optimus(Baseline):
     """Largest ratio of throughputs first, one GPU or smallest gang at a time."""
 
-    claims: ClassVar[frozenset[str]] = frozenset({"work_conserving"})
-    needs: ClassVar[frozenset[str]] = frozenset()
-    level: ClassVar[Level] = Level.APP
-
-    @property
-    def pace(self) -> Pace:
-        """On free GPUs."""
-        return ON_FREE_GPUS
-
-    def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
+    def grant(self, snapshot: Snapshot) -> Solved:
         """Fill by gain in log throughput."""
         s = snapshot
         gang = s.speeds.effective(s.job_config, s.job_gpu_type, s.job_held, s.job_locality)
@@ -46,4 +36,4 @@ class Optimus:
             throughput = held[a] + sum(gangs)
             return math.log(throughput) if throughput > 0 else -math.inf
 
-        return by_gain(s, log_throughput)
+        return by_gain(s, log_throughput, self.placement)

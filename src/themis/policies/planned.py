@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from themis.model.ahead import Ahead
-from themis.model.answers import CUT, Proof, RoundPlan, Solved
+from themis.model.answers import CUT, UNCONTESTED, Proof, RoundPlan, Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Bool, Float, Int, Seconds, round_end
 from themis.placement.packing import most_gpus
@@ -62,6 +62,8 @@ def solved(
 
 def _method(counts: Counts, effort: Effort) -> str:
     """Of the proof: whoever reads it learns of a plan that is not known to be as good as was asked for."""
+    if not counts.contested:
+        return f"{UNCONTESTED}: every job gets all the rounds that it can use"
     if counts.gap <= effort.gap + 1e-9:
         return "plan"
     return f"{CUT}: a plan with a gap of {counts.gap:.2%}, asked for {effort.gap:.2%}"

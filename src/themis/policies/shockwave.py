@@ -3,16 +3,23 @@
     maximise  1/(N M) sum_j rho_j^k log UTIL_j(n_j)  -  lambda/Z0 * H(n)                     (§6, eq. 11)
 
 over the rounds n_j of each job: UTIL_j is its progress over the forecast regimes, rho_j^k its budget, H the lower bound of
-the makespan. Which rounds these are changes nothing in the objective. They are dealt in order of the finishes that jobs are
-promised (``themis.planning.promise``): arrival plus P N where that can be kept. A job of weight w has w shares: its budget is
-w times as large, and its N as much less.
+the makespan. Two planners (decisions 0010 and 0029):
 
-Differs from the paper: decision 0010. Leaves out: GPUs of different speed (one pool of GPUs that are alike).
+- ``plan=market`` is the paper's: a window of T rounds that holds less than all work, so that the market decides who gets how
+  many; within the window whoever has the largest budget goes first, as in the published code.
+- ``plan=promises``: the window holds all work at hand where no ``window`` is given, so everybody gets all its rounds and the
+  objective decides nothing. Which rounds these are does: they are given in order of the finishes that jobs are promised
+  (``themis.planning.promise``), arrival plus P N where that can be kept.
+
+A job of weight w has w shares: its budget is w times as large, and its N as much less.
+
+Leaves out: GPUs of different speed (one pool of GPUs that are alike).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import ClassVar
 
 import numpy as np
@@ -21,11 +28,21 @@ from themis.errors import InputError
 from themis.forecast.rules import Forecaster, Rule
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
-from themis.model.units import Seconds
+from themis.model.units import Float, Seconds
 from themis.planning.promise import Claims, promised
 from themis.planning.window import budgets, forecast_rho
-from themis.policies.api import Level, Pace, Workbench
+from themis.policies.api import ADDED, Level, Pace, Workbench
 from themis.policies.planned import Effort, View, solved
+
+WINDOW = 20
+"""The paper's T (§6.1)."""
+
+
+class Plan(StrEnum):
+    """How rounds are planned: by the paper's market, or by promised finishes."""
+
+    PROMISES = "promises"
+    MARKET = "market"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +53,7 @@ class Shockwave:
     ----------
     round_s : length of a round, D. ``window`` : rounds planned ahead, T, to 1000; 0 for as many as all work at hand takes.
     patience : how much worse off than the least that all could keep to a job may be for the sake of others, 1 to 1000.
-    power : k, budgets are the forecast finish-time fairness to this power, 0 to 10.
+    power : k, budgets are the forecast finish-time fairness to this power, 0 to 20.
     makespan : lambda, price of the makespan's lower bound, 0 or more.
     forecast, noise : see ``themis.forecast.rules.Forecaster``.
     reactive : a change of batch size ends the plan in force; otherwise it goes on to the next arrival or completion.
@@ -46,6 +63,7 @@ class Shockwave:
     """
 
     round_s: Seconds = 120.0
+    plan: Plan = field(default=Plan.PROMISES, metadata=ADDED)
     window: int = 0
     patience: float = 1.0
     power: float = 5.0
@@ -65,7 +83,7 @@ class Shockwave:
     def __post_init__(self) -> None:
         ranges = (
             ("window", 0, 1000), ("patience", 1, 1000),
-            ("power", 0, 10), ("makespan", 0, 1e6), ("noise", 0, 1), ("gap", 0, 1), ("nodes", 1, 1e9), ("seed", 0, 2**31 - 1),
+            ("power", 0, 20), ("makespan", 0, 1e6), ("noise", 0, 1), ("gap", 0, 1), ("nodes", 1, 1e9), ("seed", 0, 2**31 - 1),
         )  # fmt: skip
         for name, low, high in ranges:
             if not low <= getattr(self, name) <= high:
@@ -86,17 +104,24 @@ class Shockwave:
         view = View.of(snapshot, self.round_s)
         capacity = int(snapshot.machine_gpus.sum())
         scale = max(len(view.rows) * capacity, 1)
+        budget = budgets(forecast_rho(view.ahead, view.elapsed), self.power, view.weight)
         # Equation 11 times N M.
         window = view.window(
-            self.window, weight=budgets(forecast_rho(view.ahead, view.elapsed), self.power, view.weight), capacity=capacity,
+            self.window or (WINDOW if self.plan is Plan.MARKET else 0), weight=budget, capacity=capacity,
             pull=self.makespan * scale / max(float(view.ahead.isolated_s.sum()), 1e-9),
         )  # fmt: skip
-        ahead, since = view.ahead, view.elapsed + (view.begin - view.now)
-        fair = ahead.isolated_s * np.maximum(ahead.contention * view.allowance, 1.0)
-        claims = Claims(
-            since=since, fair=fair, left=np.maximum(ahead.left_s - view.started, 0.0),
-            gpus=view.gpus, capacity=max(capacity, 1),
-        )  # fmt: skip
-        due = promised(claims, self.patience)
+        due = -budget if self.plan is Plan.MARKET else self._promised(view, max(capacity, 1))
         effort = Effort(gap=self.gap, nodes=self.nodes, seconds=bench.seconds, seed=self.seed)
-        return solved(snapshot, view, window, due=due, stay=False, effort=effort, scale=scale)
+        # §7: jobs run in one piece, and whoever runs goes on, where the counts leave that open.
+        stay = self.plan is Plan.MARKET
+        return solved(snapshot, view, window, due=due, stay=stay, effort=effort, scale=scale)
+
+    def _promised(self, view: View, capacity: int) -> Float:
+        """Seconds to the finish that each job is promised, [J]."""
+        ahead = view.ahead
+        claims = Claims(
+            since=view.elapsed + (view.begin - view.now),
+            fair=ahead.isolated_s * np.maximum(ahead.contention * view.allowance, 1.0),
+            left=np.maximum(ahead.left_s - view.started, 0.0), gpus=view.gpus, capacity=capacity,
+        )  # fmt: skip
+        return promised(claims, self.patience)

@@ -14,28 +14,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
-from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
+from themis.policies.baseline import Baseline
 from themis.policies.stepwise import by_gain, start_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slaq:
+class Slaq(Baseline):
     """Largest decrease of loss in a lease first, one GPU or smallest gang at a time."""
 
-    claims: ClassVar[frozenset[str]] = frozenset({"work_conserving"})
-    needs: ClassVar[frozenset[str]] = frozenset()
-    level: ClassVar[Level] = Level.APP
-
-    @property
-    def pace(self) -> Pace:
-        """On free GPUs."""
-        return ON_FREE_GPUS
-
-    def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
+    def grant(self, snapshot: Snapshot) -> Solved:
         """Fill by decrease of the apps' summed losses."""
         s = snapshot
         jobs: dict[int, list[int]] = {}
@@ -49,4 +39,4 @@ class Slaq:
                 jobs[a] = start_order(s, a).tolist()
             return math.fsum(height[j] * (1 - 1 / (1 + min(fall[j] * e, most[j]))) for j, e in zip(jobs[a], gangs))
 
-        return by_gain(s, decrease)
+        return by_gain(s, decrease, self.placement)

@@ -7,7 +7,6 @@ dealing one GPU at a time to the app with the least gives that app its whole dem
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -15,24 +14,15 @@ from themis.fairness.finish_time import FinishTime
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.placement.ordered import in_order
-from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
+from themis.policies.baseline import Baseline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Srsf:
+class Srsf(Baseline):
     """Fewest reference GPU-seconds left first, the rungs still to come included."""
 
-    claims: ClassVar[frozenset[str]] = frozenset({"work_conserving"})
-    needs: ClassVar[frozenset[str]] = frozenset()
-    level: ClassVar[Level] = Level.APP
-
-    @property
-    def pace(self) -> Pace:
-        """On free GPUs."""
-        return ON_FREE_GPUS
-
-    def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
+    def grant(self, snapshot: Snapshot) -> Solved:
         """Deal the offer by work left, ties by arrival and id."""
         s = snapshot
         left = FinishTime(s).current_work + s.future_work.sum(axis=1)
-        return in_order(s, np.lexsort((s.app_id, s.app_arrival, left)))
+        return in_order(s, np.lexsort((s.app_id, s.app_arrival, left)), self.placement)

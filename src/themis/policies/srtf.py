@@ -9,7 +9,6 @@ An app whose time no GPU would shorten (its longest job already runs) goes last.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -17,34 +16,28 @@ from themis.fairness.finish_time import FinishTime
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float
+from themis.placement.blind import Placing
 from themis.placement.grants import waiting_apps
 from themis.placement.ordered import in_order
 from themis.placement.packing import narrowest
-from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
+from themis.policies.baseline import Baseline
 from themis.tuning.agent import Agents, Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Srtf:
+class Srtf(Baseline):
     """Shortest remaining time first."""
 
-    claims: ClassVar[frozenset[str]] = frozenset({"work_conserving"})
-    needs: ClassVar[frozenset[str]] = frozenset()
-    level: ClassVar[Level] = Level.APP
-
-    @property
-    def pace(self) -> Pace:
-        """On free GPUs."""
-        return ON_FREE_GPUS
-
-    def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
+    def grant(self, snapshot: Snapshot) -> Solved:
         """Deal the offer by remaining time, ties by arrival and id."""
         s = snapshot
-        return in_order(s, np.lexsort((s.app_id, s.app_arrival, _time_left(s))))
+        return in_order(s, np.lexsort((s.app_id, s.app_arrival, _time_left(s, self.placement))), self.placement)
 
 
-def _time_left(s: Snapshot) -> Float:
+def _time_left(s: Snapshot, placement: Placing) -> Float:
     """Seconds that each app would still take if it had the whole offer, [A]; inf where that would not help it."""
+    if placement is Placing.BLIND:
+        return _time_left_anywhere(s)
     agents = Agents(s, FinishTime(s))
     offered: list[int] = np.bincount(s.machine_type, s.free, len(s.gpu_types)).astype(np.int64).tolist()
     spans: dict[tuple[int, int], float] = {}
@@ -59,4 +52,14 @@ def _time_left(s: Snapshot) -> Float:
     left = np.full(s.apps, np.inf)
     for a in waiting_apps(s).tolist():
         left[a] = min((row.left for row in agents.rows(a, s.free, offered) if can_be_had(row)), default=np.inf)
+    return left
+
+
+def _time_left_anywhere(s: Snapshot) -> Float:
+    """The same where every GPU counts as near every other, [A]."""
+    gpus = np.minimum(s.app_demand, s.app_held + s.free.sum())
+    gang = np.minimum(s.app_gang_max, gpus) * s.app_speed
+    left = np.full(s.apps, np.inf)
+    rows = waiting_apps(s)
+    left[rows] = FinishTime(s).left_on((gpus * s.app_speed)[rows], gang[rows], rows)
     return left

@@ -15,6 +15,7 @@ import numpy as np
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Int, Locality
+from themis.placement.blind import Placing
 from themis.placement.grants import Demand, Hand, demand_of, lease_end, waiting_apps
 from themis.placement.packing import narrowest
 
@@ -25,13 +26,13 @@ DECIMALS = 12
 """Gains that differ less are ties: the order must not hang on the last bit of a logarithm."""
 
 
-def by_gain(s: Snapshot, value: Value) -> Solved:
+def by_gain(s: Snapshot, value: Value, placement: Placing = Placing.PACKED) -> Solved:
     """Step after step to the app whose value grows most per GPU, ties by GPU time received per weight, arrival and id.
 
     Steps that gain nothing come last, but are dealt: a GPU that nobody gains from costs nobody anything. Where an
     elastic gang declines GPUs that are too far away, the apps that had no turn are dealt what is left.
     """
-    hand, worths = Hand(s), _Worths(s)
+    hand, worths = Hand(s, placement), _Worths(s, blind=placement is Placing.BLIND)
     apps = waiting_apps(s).tolist()
     wants, starving = _fill(s, apps, hand.left, value, worths)
     until = lease_end(s, starving)
@@ -82,9 +83,10 @@ def start_order(s: Snapshot, a: int) -> Int:
 
 @dataclass(frozen=True, slots=True)
 class _Worths:
-    """What gangs cut from the offer are worth, in reference GPUs."""
+    """What gangs cut from the offer are worth, in reference GPUs; ``blind``: as if each were on one machine."""
 
     snapshot: Snapshot
+    blind: bool = False
     known: dict[tuple[int, bytes, int, int], float] = field(default_factory=dict)
 
     def of(self, a: int, gpus: int) -> float:
@@ -101,6 +103,8 @@ class _Worths:
 
     def _on_type(self, config: int, k: int, gpus: int) -> float:
         s = self.snapshot
+        if self.blind:
+            return float(s.speeds.scale[config, k, gpus] / s.speeds.slowdown[config, Locality.MACHINE])
         found = narrowest(s.free, s.machine_rack, gpus, s.machine_type == k)
         span = found[1] if found else Locality.CROSS_RACK
         return float(s.speeds.scale[config, k, gpus] / s.speeds.slowdown[config, span])

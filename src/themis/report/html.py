@@ -278,6 +278,11 @@ def _quality(label: str, run: RunMetrics) -> str:
         if run.plans.cut
         else ""
     )
+    if run.plans.uncontested:
+        cut += (
+            f" {run.plans.uncontested} of {counted(run.plans.made, 'plan')} had nothing to solve: every job got all the rounds"
+            " that it could use."
+        )
     if math.isnan(run.plans.error):
         return f"{label}: no job has ended yet.{cut}"
     within = "" if math.isnan(run.plans.within) else f"; {run.plans.within:.0%} of those with an interval ended in it"

@@ -61,6 +61,21 @@ def t_interval(values: Sequence[float]) -> Interval:
     return Interval(mean=mean, low=mean - half, high=mean + half, method="t")
 
 
+def ratio_interval(over: Sequence[float], under: Sequence[float]) -> Interval:
+    """Geometric mean of paired ratios ``over[i] / under[i]``, with Student's t interval on their logarithms.
+
+    A ratio and its inverse get inverse intervals, and one run that is ten times worse weighs as much as one ten times better.
+    Pairs with a number that is not above 0 and finite are left out.
+
+    Raises
+    ------
+    ValueError : the two differ in length.
+    """
+    pairs = [(a, b) for a, b in zip(over, under, strict=True) if 0 < a < math.inf and 0 < b < math.inf]
+    logs = t_interval([math.log(a / b) for a, b in pairs])
+    return Interval(mean=math.exp(logs.mean), low=math.exp(logs.low), high=math.exp(logs.high), method=logs.method)
+
+
 def p99_interval(samples: Sequence[Float], minus: Sequence[Float] | None = None) -> Interval:
     """Mean over seeds of the 99th percentile over apps, by a two-stage bootstrap (percentile interval, fixed draws).
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from themis.model.answers import CUT, Proof
+from themis.model.answers import CUT, UNCONTESTED, Proof
 from themis.model.units import Float, Seconds
 
 LOW, HIGH, FEWEST = 0.1, 0.9, 10
@@ -65,13 +65,16 @@ class PlanTable:
 
     Attributes
     ----------
-    rows : by job. ``cut`` : plans whose search ended at its limit, short of the gap that was asked for.
+    rows : by job. ``cut`` : plans whose search ended at its limit, short of the gap that was asked for. ``made`` : all plans.
+    ``uncontested`` : plans in which every job got all it could use, so that there was nothing to solve and no gap is proven.
     life, off : Float[F], of all forecasts kept of jobs that completed: share of the time from the first forecast to the finish
         that had passed, and (finish - forecast finish) over that whole time.
     """
 
     rows: tuple[PlanRow, ...] = ()
     cut: int = 0
+    made: int = 0
+    uncontested: int = 0
     life: Float = field(default_factory=lambda: np.zeros(0))
     off: Float = field(default_factory=lambda: np.zeros(0))
 
@@ -115,11 +118,13 @@ class Plans:
         self.factors: list[float] = []
         """Of times to finishes, rising. ``waits`` : of times to starts."""
         self.waits: list[float] = []
-        self.cut = 0
+        self.cut = self.made = self.uncontested = 0
 
     def add(self, time: Seconds, proof: Proof) -> None:
         """A plan was made."""
         self.cut += proof.method.startswith(CUT)
+        self.made += bool(len(proof.job))
+        self.uncontested += proof.method.startswith(UNCONTESTED)
         for job, starts, ends in zip(proof.job.tolist(), proof.starts.tolist(), proof.ends.tolist()):
             if not (math.isfinite(starts) and math.isfinite(ends)):
                 continue
@@ -168,7 +173,9 @@ class Plans:
                 whole = known.ended - told
                 life += [(at - told) / whole for at, _, _ in known.kept]
                 off += [(known.ended - forecast) / whole for _, _, forecast in known.kept]
-        return PlanTable(rows=tuple(rows), cut=self.cut, life=np.array(life), off=np.array(off))
+        return PlanTable(
+            rows=tuple(rows), cut=self.cut, made=self.made, uncontested=self.uncontested, life=np.array(life), off=np.array(off)
+        )  # fmt: skip
 
     def start_within(self, time: Seconds, starts: Seconds) -> Interval:
         """Interval of a start as forecast at ``time``; NaN while too few jobs have started."""

@@ -18,7 +18,7 @@ from themis.core.scheduler import Scheduler
 from themis.errors import InputError
 from themis.model.events import SCHEMA, Header, MachineJoined
 from themis.model.settings import EARLIER, Settings
-from themis.policies.api import forecaster_of, make_policy, params
+from themis.policies.api import forecaster_of, logged_params, make_policy
 from themis.service.engine import Engine
 from themis.service.folding import fold
 from themis.service.speeds import read_profile
@@ -35,7 +35,7 @@ def begin(arbiter: Arbiter, wall: float) -> None:
     known = config.cluster.name if config.cluster else "this machine"
     cluster = config.engine if config.engine != "local" else known
     header = Header(
-        schema=SCHEMA, version=__version__, simulated=False, policy=config.policy, params=params(engine.policy),
+        schema=SCHEMA, version=__version__, simulated=False, policy=config.policy, params=logged_params(engine.policy),
         seed=config.seed, workload="live", source=str(journal.path), cluster=cluster,
         settings=_core_settings(arbiter), profiles=arbiter.fingerprint,
     )  # fmt: skip

@@ -43,7 +43,7 @@ from themis.model.events import (
 from themis.model.settings import Settings
 from themis.model.units import Seconds
 from themis.model.workload import Workload
-from themis.policies.api import Policy, Workbench, forecaster_of, params
+from themis.policies.api import Policy, Workbench, forecaster_of, logged_params
 from themis.profiles.speed import ProfileBook
 from themis.sim.kernel import Kernel
 from themis.tuning.agent import answer_ask
@@ -115,7 +115,7 @@ class Simulation:
             )
         }
         return Header(
-            schema=SCHEMA, version=__version__, simulated=True, policy=self.policy_name, params=params(self.policy),
+            schema=SCHEMA, version=__version__, simulated=True, policy=self.policy_name, params=logged_params(self.policy),
             seed=self.settings.seed, workload=self.workload.name, source=self.workload.source, cluster=self.cluster.name,
             settings=settings, profiles=(self.believed or self.book).fingerprint,
         )  # fmt: skip

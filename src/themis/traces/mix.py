@@ -15,6 +15,7 @@ from itertools import accumulate
 import numpy as np
 
 from themis.errors import InputError
+from themis.model.units import Locality
 from themis.profiles.models import is_network_intensive, table_4_mix
 from themis.profiles.speed import ANY_TYPE, ProfileBook
 
@@ -67,7 +68,7 @@ def model_mix(book: ProfileBook, models: str = "", network_intensive: float | No
 
 
 class ReferenceRates:
-    """Steps/s of gangs on reference GPUs with the best placement; remembered.
+    """Steps/s of gangs on reference GPUs, with the best placement where no other is given; remembered.
 
     The reference is any GPU type for linear profiles, else the first type that the profile lists. Batch size 0 is the
     profile's own; one that nobody measured on the reference counts as that.
@@ -75,16 +76,16 @@ class ReferenceRates:
 
     def __init__(self, book: ProfileBook) -> None:
         self._book = book
-        self._known: dict[tuple[str, int, int], float] = {}
+        self._known: dict[tuple[str, int, int, Locality], float] = {}
 
-    def __call__(self, model: str, gpus: int = 1, batch: int = 0) -> float:
-        """Steps/s, or UnknownName for a model that is not in the book."""
-        key = (model, gpus, batch)
+    def __call__(self, model: str, gpus: int = 1, batch: int = 0, spans: Locality = Locality.SLOT) -> float:
+        """Steps/s of a gang that spans this locality, or UnknownName for a model that is not in the book."""
+        key = (model, gpus, batch, spans)
         if key not in self._known:
             profile = self._book.get(model)
             first = next(iter(profile.curves))
             curve = profile.curve(ANY_TYPE, batch) or profile.curve(first[0], batch) or profile.curves[first]
-            self._known[key] = float(curve.at(np.array(gpus))) / profile.slowdown[0]
+            self._known[key] = float(curve.at(np.array(gpus))) / profile.slowdown[spans]
         return self._known[key]
 
 

@@ -1,8 +1,10 @@
 """Pollux' workloads: ``workload-N.csv``, 160 jobs each (OSDI'21; adaptdl, Apache-2.0 licence).
 
 Columns ``name, time, application, num_replicas, batch_size``. The file has no durations: they come from the
-measurements in the same archive (``themis.traces.pollux_speeds``). Every job is a user of its own. Jobs are rigid at
-``num_replicas``; Pollux' own policy would change GPUs and batch size together, which is left out.
+measurements in the same archive (``themis.traces.pollux_speeds``). Gangs of more than four GPUs were measured on several
+machines: such a gang takes the measured time where it spans machines of one rack, and less on one machine. Every job is a
+user of its own. Jobs are rigid at ``num_replicas``; Pollux' own policy would change GPUs and batch size together, which is
+left out.
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from themis.errors import InputError
+from themis.model.units import Locality
 from themis.profiles.models import GENERIC
 from themis.profiles.speed import ProfileBook
 from themis.traces.bundle import Glimpse, is_bundle, member_texts, members
-from themis.traces.pollux_speeds import applications
+from themis.traces.pollux_speeds import MACHINE, applications
 from themis.traces.records import JobLog, Parse, Record
 from themis.traces.table import OnFault, Row, read_rows, rows_of
 
@@ -81,6 +84,7 @@ class Pollux(JobLog):
                 row.fail("num_replicas", f"GPUs and a batch size (here {batch}) at which {kind} was measured")
             return Record(
                 name=name, user=name, gpus=gpus, duration=duration, model=MODELS.get(kind, GENERIC),
+                spans=Locality.RACK if gpus > MACHINE else Locality.MACHINE,
                 submit=row.number("time", "seconds from the trace's start, 0 or more", low=0.0),
             )  # fmt: skip
 

@@ -4,7 +4,8 @@
 
 Iterations are those of a whole training run at that batch size (``validation-BATCH.csv``), between measured batch
 sizes on a straight line; step and sync times those of the GPUs spread over machines of four (``placements.csv``,
-beyond four machines ``scalability.csv``), between local batch sizes on a straight line.
+beyond four machines ``scalability.csv``), between local batch sizes on a straight line. One GPU beyond the smallest batch
+size of the validation runs takes its batch in at least two parts, as Pollux' simulator has it (its gradient statistics need two).
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class Application:
             return None
         local = math.ceil(batch / gpus)
         accumulations = math.ceil(local / self.local_limit) - 1
+        if gpus == 1 and batch > sizes[0]:
+            accumulations = max(1, accumulations)
         x, step, sync = np.array(measured).T
         at = math.ceil(local / (accumulations + 1))
         step_s, sync_s = float(np.interp(at, x, step)), float(np.interp(at, x, sync))

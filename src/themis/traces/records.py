@@ -2,9 +2,10 @@
 
 A reader turns each row into a ``Record``, or says why it is left out. Here records become apps: cut to a window,
 grouped, given a model where the log names none (``themis.traces.mix``), and steps such that a job takes exactly its
-measured duration on its GPUs at the best placement.
+measured duration on its GPUs at the placement that was measured (the best one, where the log names none).
 
-Differs from what was measured: a duration held whatever placement the job had.
+Differs from what was measured: where the log does not say how a job was placed, its duration is taken to be that of the best
+placement.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from themis.errors import InputError, TraceError
 from themis.model.dynamic import Dynamic
-from themis.model.units import Seconds
+from themis.model.units import Locality, Seconds
 from themis.model.workload import App, Job, Regime, Workload
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.speed import ProfileBook
@@ -36,7 +37,8 @@ class Record:
     user : who the app belongs to. ``owner`` : whose jobs may be grouped; empty: the user's.
     app : the app that the log puts it in; empty where the log knows no apps.
     submit : seconds, from the trace's start or on a wall clock.
-    duration : seconds on ``gpus`` GPUs; not used where ``regimes`` are given.
+    duration : seconds on ``gpus`` GPUs; not used where ``regimes`` are given. ``spans`` : the locality at which it was
+        measured, where the log says so: a gang that spans no more takes exactly that long, a closer one is faster.
     model : empty where the log names none. ``regimes`` : its work in steps, or of a dynamic job in epochs, where the log
         knows it.
     """
@@ -46,6 +48,7 @@ class Record:
     submit: Seconds
     gpus: int
     duration: Seconds = 0.0
+    spans: Locality = Locality.SLOT
     owner: str = ""
     app: str = ""
     gpu_types: tuple[str, ...] = ()
@@ -236,7 +239,7 @@ class Scanned:
 
 
 def _job(name: str, record: Record, model: str, rates: ReferenceRates) -> Job:
-    regimes = record.regimes or (Regime(steps=record.duration * rates(model, record.gpus)),)
+    regimes = record.regimes or (Regime(steps=record.duration * rates(model, record.gpus, spans=record.spans)),)
     return Job(
         name=name, model=model, regimes=regimes, gpus_min=record.gpus, gpus_max=record.gpus,
         gpu_types=record.gpu_types, dynamic=record.dynamic,
