@@ -257,10 +257,16 @@ def _write_app(out: Fields, record: AppSubmitted, rows: int) -> None:
     out["app"] = to_fields(record.app)
     if record.weight != 1.0:
         out["weight"] = record.weight
+    if record.assumed is not None:
+        out["assumed"] = [list(speed) for speed in record.assumed]
 
 
 def _read_app(d: Fields) -> AppSubmitted:
-    return AppSubmitted(app=read_app(d["app"]), weight=d.get("weight", 1.0))
+    assumed = d.get("assumed")
+    return AppSubmitted(
+        app=read_app(d["app"]), weight=d.get("weight", 1.0),
+        assumed=None if assumed is None else tuple(events.AssumedSpeed(*speed) for speed in assumed),
+    )  # fmt: skip
 
 
 _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Fields, Any, int], None]]] = MappingProxyType(

@@ -10,6 +10,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from themis.report.ledger import Lease, Ledger, Levels, Rounds
 from themis.report.plans import Plans
 from themis.report.result import AppRow, Inputs, RhoStats, RunMetrics, rho_stats
 from themis.report.series import Steps
+from themis.report.speeds import SpeedsGiven
 
 __all__ = [
     "DEFINITIONS", "AppRow", "Fold", "RhoStats", "RunMetrics", "apps_to_csv", "metrics_of", "to_csv", "to_json",
@@ -52,6 +54,7 @@ class Fold:
     def __init__(self) -> None:
         self.header: Header | None = None
         self.levels, self.ledger, self.rounds, self.plans = Levels(), Ledger(), Rounds(), Plans()
+        self.speeds = SpeedsGiven()
         self.machine_gpus: list[int] = []
         self.seats_taken: list[int] = []
         """Leases on each GPU: two where jobs share it."""
@@ -92,6 +95,7 @@ class Fold:
         self.machine_gpus.append(event.machine.gpus)
         self.seats_taken.extend([0] * event.machine.gpus)
         self.machines_given.update(encode(time, event))
+        self.speeds.join(event.machine.gpu_type)
         self._in_service(event.machine.gpus)
 
     def _failed(self, time: Seconds, event: events.MachineFailed) -> None:
@@ -106,7 +110,9 @@ class Fold:
         self.levels.active += 1
         self.levels.jobs += len(event.app.jobs)
         self.ledger.add(event.app, event.weight, time, self.levels.met)
-        self.apps_given.update(encode(time, event))
+        # What is assumed depends on the cluster too.
+        self.apps_given.update(encode(time, replace(event, assumed=None)))
+        self.speeds.add(event)
         self._wanted(sum(job.gpus_max for job in event.app.jobs))
 
     def _wanted(self, change: int) -> None:
@@ -200,7 +206,8 @@ class Fold:
                 ledger.count(lease, self.levels.now)
         inputs = Inputs(
             apps=self.apps_given.hexdigest(), machines=self.machines_given.hexdigest(),
-            profiles=self.header.profiles, outages=tuple(self.outages),
+            profiles=self.header.profiles, outages=tuple(self.outages), speeds=self.speeds.count(),
+            assumed=self.speeds.assumed,
         )  # fmt: skip
         size = len(self.machine_gpus), len(self.seats_taken)
         return _result(self.header, inputs, ledger, (self.rounds, self.plans), self.levels, size)

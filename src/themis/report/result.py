@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from themis.model.events import AssumedSpeed
 from themis.model.units import Float, GpuSeconds, Int, Seconds
 from themis.report.plans import PlanTable
 from themis.report.series import Gantt, Series
@@ -78,12 +79,16 @@ class Inputs:
     ----------
     apps, machines, profiles : equal text, equal input; ``apps`` may differ between seeds.
     outages : (time, machine) of each failure, in order, as far as the run lasted.
+    speeds : how many speeds the apps depend on: of a model at a batch size, of a gang on a GPU type. ``assumed`` : those of
+        them that nobody measured; None where the log does not say.
     """
 
     apps: str
     machines: str
     profiles: str
     outages: tuple[tuple[Seconds, int], ...]
+    speeds: int = 0
+    assumed: tuple[AssumedSpeed, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
