@@ -18,6 +18,7 @@ from themis.core.rounds import Rounds
 from themis.core.tables import ENDED, RUNNING, WAITING, Apps, Growing, Jobs
 from themis.errors import ClusterError, counted
 from themis.fairness.finish_time import t_id_exact, t_id_paper
+from themis.forecast.history import History
 from themis.forecast.rules import FORECASTER, Forecaster
 from themis.model.answers import RoundPlan
 from themis.model.cluster import Machine
@@ -83,6 +84,8 @@ class State:
         self.job_specs: list[Job] = []
         self.regimes: list[tuple[Regime, ...]] = []
         """Of each job as far as is known: the ongoing regime of one whose program decides is taken to last for ever."""
+        self.history: History = {}
+        """How often finished dynamic jobs changed their batch size (``forecast.history``)."""
         self.outlines: dict[int, Outline] = {}
         """Of jobs that were forecast; a cache."""
         self.users: dict[str, int] = {}
