@@ -102,11 +102,14 @@ class AppSubmitted:
 
     ``assumed`` : speeds that the app depends on and that nobody measured, on the GPU types there were; None in logs from
     before they were kept.
+    ``alone`` : GPU-seconds of all its work, and seconds of its longest job on its most GPUs, alone and placed best, as was believed
+    when it came; None in logs from before.
     """
 
     app: App
     weight: float = 1.0
     assumed: tuple[AssumedSpeed, ...] | None = None
+    alone: tuple[GpuSeconds, Seconds] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

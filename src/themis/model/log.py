@@ -259,6 +259,8 @@ def _write_app(out: Fields, record: AppSubmitted, rows: int) -> None:
         out["weight"] = record.weight
     if record.assumed is not None:
         out["assumed"] = [list(speed) for speed in record.assumed]
+    if record.alone is not None:
+        out["alone"] = list(record.alone)
 
 
 def _read_app(d: Fields) -> AppSubmitted:
@@ -266,6 +268,7 @@ def _read_app(d: Fields) -> AppSubmitted:
     return AppSubmitted(
         app=read_app(d["app"]), weight=d.get("weight", 1.0),
         assumed=None if assumed is None else tuple(events.AssumedSpeed(*speed) for speed in assumed),
+        alone=(float(d["alone"][0]), float(d["alone"][1])) if "alone" in d else None,
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from themis.model.events import AssumedSpeed
+from themis.model.units import GpuSeconds, Locality, Seconds
 from themis.model.workload import App, Job
 from themis.profiles.speed import ProfileBook
 
@@ -40,3 +41,25 @@ def speeds_of(jobs: Sequence[Job], gpu_types: Sequence[str]) -> dict[tuple[str, 
         for kind in gpu_types if not job.gpu_types or kind in job.gpu_types
         for gpus in dict.fromkeys((job.gpus_min, job.gpus_max))
     }  # fmt: skip
+
+
+def alone(book: ProfileBook, app: App, gpu_types: Sequence[str]) -> tuple[GpuSeconds, Seconds] | None:
+    """GPU-seconds of an app's work, and seconds of its longest job, each on its most GPUs of the fastest type, placed best.
+
+    As believed when it comes: of a job whose program decides, all at its first batch size. None where a job has no speed.
+    """
+    work, longest = 0.0, 0.0
+    rates: dict[tuple[str, int, int, tuple[str, ...]], float] = {}
+    for job in app.jobs:
+        seconds = 0.0
+        for regime in job.believed:
+            key = (job.model, regime.batch, job.gpus_max, job.gpu_types)
+            if key not in rates:
+                may = [kind for kind in gpu_types if not job.gpu_types or kind in job.gpu_types]
+                rates[key] = max((book.rate(*key[:2], kind, job.gpus_max, Locality.SLOT) for kind in may), default=0.0)
+            if rates[key] <= 0:
+                return None
+            seconds += regime.steps * job.scale(regime.batch) / rates[key]
+        work += seconds * job.gpus_max
+        longest = max(longest, seconds)
+    return work, longest

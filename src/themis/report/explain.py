@@ -22,6 +22,7 @@ from themis.model.log import read_lines, to_record
 from themis.model.log_decisions import Fields
 from themis.model.units import Seconds
 from themis.report import explained
+from themis.report.outlook import Expected, Followed
 from themis.report.plans import Plans
 
 
@@ -116,6 +117,10 @@ class Explanation:
     steps: tuple[Step, ...]
     started: Seconds = math.nan
     """When its first job got its first GPUs."""
+    time: Seconds = math.nan
+    """Of the log's last record."""
+    expected: Expected = field(default_factory=Expected)
+    """As of then, by the run's own past: when the app starts and ends, with 80 % intervals."""
 
     @property
     def first_start_off(self) -> Seconds:
@@ -173,6 +178,8 @@ class _Reader:
     started: Seconds = math.nan
     plans: Plans = field(default_factory=Plans)
     """Of all apps: what was off by how much tells the intervals."""
+    followed: Followed = field(default_factory=Followed)
+    """Of all apps, under any policy."""
     round: int = -1
     auctions: bool = False
     gpus: dict[int, int] = field(default_factory=dict)
@@ -182,6 +189,9 @@ class _Reader:
 
     def take(self, line: Fields) -> None:
         kind = line["kind"]
+        if kind in Followed.KINDS:
+            self.followed.add(*to_record(line))
+        self.followed.now = float(line["t"])
         if kind == "AppSubmitted":
             self._submitted(line)
         elif kind == "Allocated":
@@ -294,7 +304,7 @@ class _Reader:
             form=str(h.params.get("rho", "paper")) if self.auctions else "", arrival=self.arrival,
             jct=end.jct if end else math.nan, rho_paper=end.rho_paper if end else math.nan,
             rho_exact=end.rho_exact if end else math.nan, steps=tuple(self.steps),
-            started=self.started,
+            started=self.started, time=self.followed.now, expected=self.followed.outlook.of(self.app, self.followed.now),
         )  # fmt: skip
 
 

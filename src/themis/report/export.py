@@ -28,6 +28,7 @@ def to_dict(run: RunMetrics) -> dict[str, Any]:
         "source": run.source, "params": dict(run.params), "settings": dict(run.settings),
         **{form: asdict(getattr(run, form)) for form in RHO_FORMS},
         **{name: getattr(run, name) for name in SCALARS},
+        "coverage": {**asdict(run.coverage), "of_finishes": run.coverage.of_finishes, "of_starts": run.coverage.of_starts},
         "users": [asdict(user) for user in by_user(run)], "apps": [asdict(app) for app in run.apps],
     }  # fmt: skip
 

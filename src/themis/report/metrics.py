@@ -25,6 +25,7 @@ from themis.model.units import Float, Seconds
 from themis.report.definitions import DEFINITIONS
 from themis.report.export import apps_to_csv, to_csv, to_json
 from themis.report.ledger import Lease, Ledger, Levels, Rounds
+from themis.report.outlook import Outlook
 from themis.report.plans import Plans
 from themis.report.result import AppRow, Inputs, RhoStats, RunMetrics, rho_stats
 from themis.report.series import Steps
@@ -54,7 +55,7 @@ class Fold:
     def __init__(self) -> None:
         self.header: Header | None = None
         self.levels, self.ledger, self.rounds, self.plans = Levels(), Ledger(), Rounds(), Plans()
-        self.speeds = SpeedsGiven()
+        self.speeds, self.outlook = SpeedsGiven(), Outlook()
         self.machine_gpus: list[int] = []
         self.seats_taken: list[int] = []
         """Leases on each GPU: two where jobs share it."""
@@ -104,15 +105,17 @@ class Fold:
 
     def _in_service(self, gpus: int) -> None:
         self.levels.in_service += gpus
+        self.outlook.service(gpus)
 
     def _submitted(self, time: Seconds, event: AppSubmitted) -> None:
         self.levels.begin()
         self.levels.active += 1
         self.levels.jobs += len(event.app.jobs)
         self.ledger.add(event.app, event.weight, time, self.levels.met)
-        # What is assumed depends on the cluster too.
-        self.apps_given.update(encode(time, replace(event, assumed=None)))
+        # What is believed depends on the cluster too.
+        self.apps_given.update(encode(time, replace(event, assumed=None, alone=None)))
         self.speeds.add(event)
+        self.outlook.submit(time, event)
         self._wanted(sum(job.gpus_max for job in event.app.jobs))
 
     def _wanted(self, change: int) -> None:
@@ -129,6 +132,7 @@ class Fold:
                 entry.first_grant = time
             entry.restarts += grant.attempt > 1
         self.plans.start(grant.job, time)
+        self.outlook.grant(time, grant)
         self._wanted(self.ledger.resume(grant.job))
         self.leases[grant.job] = Lease(grant, time)
         self.levels.starting += len(grant.gpus)
@@ -141,6 +145,7 @@ class Fold:
         # A report of an earlier attempt may come late; it says nothing about this lease.
         if lease is not None and lease.grant.attempt == event.attempt and math.isnan(lease.started):
             lease.started = time
+            self.outlook.train(time, event.job)
             self.levels.starting -= len(lease.grant.gpus)
 
     def _revoked(self, time: Seconds, revoke: Revoke) -> None:
@@ -148,6 +153,7 @@ class Fold:
         if lease is None:
             return
         gpus = lease.grant.gpus
+        self.outlook.revoke(time, revoke.job, len(gpus))
         if math.isnan(lease.started):
             self.levels.starting -= len(gpus)
         for g in gpus:
@@ -184,6 +190,7 @@ class Fold:
         for job in sorted(j for bracket in app.brackets for j in bracket.alive):
             self._ended(time, events.JobEnded(app=event.app, job=job, outcome=event.outcome, steps=math.nan))
         app.finish, app.end = time, event
+        self.outlook.finish(time, event.app, event.outcome)
         self.levels.active -= 1
         if not self.levels.active:
             self.levels.mark()
@@ -210,7 +217,8 @@ class Fold:
             assumed=self.speeds.assumed,
         )  # fmt: skip
         size = len(self.machine_gpus), len(self.seats_taken)
-        return _result(self.header, inputs, ledger, (self.rounds, self.plans), self.levels, size)
+        run = _result(self.header, inputs, ledger, (self.rounds, self.plans), self.levels, size)
+        return replace(run, coverage=self.outlook.coverage())
 
 
 def _result(

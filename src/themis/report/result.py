@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from themis.model.events import AssumedSpeed
 from themis.model.units import Float, GpuSeconds, Int, Seconds
+from themis.report.outlook import Coverage
 from themis.report.plans import PlanTable
 from themis.report.series import Gantt, Series
 
@@ -172,6 +173,8 @@ class RunMetrics:
     gantt: Gantt
     plans: PlanTable
     """What was forecast of each job, where the policy plans; else empty."""
+    coverage: Coverage = field(default_factory=Coverage)
+    """How often 80 % intervals of apps' starts and finishes held."""
 
     @property
     def completed(self) -> tuple[AppRow, ...]:

@@ -16,7 +16,7 @@ from themis.model.dynamic import ACCORDION_REGIMES, Dynamic, Mode
 from themis.model.events import AppSubmitted
 from themis.model.units import Seconds
 from themis.model.workload import App, Bag, CurveStopping, Halving, Hyperband, Job, Regime, Rung, Tuner
-from themis.profiles.assumed import Assumptions
+from themis.profiles.assumed import Assumptions, alone
 from themis.profiles.models import GENERIC
 from themis.profiles.speed import ProfileBook
 from themis.service.access import NAME, WORDS, Caller, Forbidden
@@ -80,7 +80,8 @@ def submit(arbiter: Arbiter, request: pb.SubmitRequest, caller: Caller | None = 
     if profile is not None:
         arbiter.learn(profile, request.profile)
     assumed = Assumptions(arbiter.book).of(app, state.gpu_types)
-    arbiter.enter(app, weight, entry, AppSubmitted(app=app, weight=weight, assumed=assumed))
+    believed = alone(arbiter.book, app, state.gpu_types)
+    arbiter.enter(app, weight, entry, AppSubmitted(app=app, weight=weight, assumed=assumed, alone=believed))
     return pb.SubmitReply(app=number, name=app.name)
 
 
