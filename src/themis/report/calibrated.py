@@ -18,10 +18,11 @@ import heapq
 import math
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 
-from themis.model.units import Seconds
+from themis.model.units import Float, Seconds
 
 Interval = tuple[Seconds, Seconds]
 UNKNOWN: Interval = (math.nan, math.nan)
@@ -33,6 +34,8 @@ OF_HORIZON = 30
 WINDOW = 150
 RATE = 0.12
 """Step of an end on the logarithmic axis when it was missed; a hit moves it back by a ninth of it."""
+_SAME = 1e-6
+_ANY = -1
 LEAST_S = 1.0
 """Seconds below which forecasts are one."""
 
@@ -75,6 +78,8 @@ class Calibrated:
     made: dict[str, int] = field(default_factory=dict)
     held: dict[str, int] = field(default_factory=dict)
     below: dict[str, int] = field(default_factory=dict)
+    _groups: dict[tuple[str, int], dict[int, _Open]] = field(default_factory=dict)
+    """Open forecasts of each kind and horizon, in order; with horizon -1, of each kind."""
     _due: list[tuple[Seconds, int, bool]] = field(default_factory=list)
     _next: int = 0
 
@@ -83,7 +88,9 @@ class Calibrated:
         self.pass_(now)
         low, high = self.interval(now, base, kind)
         number, self._next = self._next, self._next + 1
-        self.open[number] = _Open(now, max(base, LEAST_S), (kind, _horizon(base)), low, high)
+        self.open[number] = one = _Open(now, max(base, LEAST_S), (kind, _horizon(base)), low, high)
+        for group in (one.bin, (kind, _ANY)):
+            self._groups.setdefault(group, {})[number] = one
         if not math.isnan(high):
             heapq.heappush(self._due, (low, number, False))
             heapq.heappush(self._due, (high, number, True))
@@ -97,8 +104,8 @@ class Calibrated:
         base, horizon = max(base, LEAST_S), _horizon(base)
         own = known.ratios.get(horizon, ())
         alone = len(own) >= OF_HORIZON
-        bins = [one for one in self.open.values() if one.bin[0] == kind and (not alone or one.bin[1] == horizon)]
-        still = [(now - one.told) / one.base for one in bins[-WINDOW:]]
+        last = islice(reversed(self._groups.get((kind, horizon if alone else _ANY), {}).values()), WINDOW)
+        still = [(now - one.told) / one.base for one in last]
         low, high = quantiles(np.array(own if alone else known.every), np.array(still))
         return now + base * low * math.exp(-known.low), now + base * high * math.exp(known.high)
 
@@ -110,7 +117,7 @@ class Calibrated:
     def end(self, number: int, now: Seconds) -> None:
         """A forecast came true."""
         self.pass_(now)
-        one = self.open.pop(number, None)
+        one = self._close(number)
         if one is None:
             return
         kind = self.kinds.setdefault(one.bin[0], _Kind())
@@ -131,7 +138,14 @@ class Calibrated:
 
     def drop(self, number: int) -> None:
         """It will never come true: nothing is learned."""
-        self.open.pop(number, None)
+        self._close(number)
+
+    def _close(self, number: int) -> _Open | None:
+        one = self.open.pop(number, None)
+        if one is not None:
+            for group in (one.bin, (one.bin[0], _ANY)):
+                del self._groups[group][number]
+        return one
 
     def pass_(self, now: Seconds) -> None:
         """Learn from ends whose time has passed."""
@@ -150,10 +164,7 @@ class Calibrated:
                 _move_low(kind, missed=False)
 
 
-_SAME = 1e-6
-
-
-def quantiles(ratios: np.ndarray, still: np.ndarray) -> tuple[float, float]:
+def quantiles(ratios: Float, still: Float) -> tuple[float, float]:
     """The ``LOW`` and ``HIGH`` quantile of ratios of which those in ``still`` are known to be larger (Kaplan and Meier)."""
     order = np.argsort(ratios, kind="stable")
     at = ratios[order]
