@@ -1,6 +1,6 @@
 """How often 80 % intervals of apps' finishes and starts hold, by policy and workload. Writes docs/reproduction/coverage.md.
 
-Generated: Shockwave's jobs on 16 GPUs, five seeds. Philly: windows of its jobs on 8 machines of 8 GPUs; its trace is looked for
+Generated: Shockwave's jobs on 16 GPUs, five seeds. Philly: windows of its jobs on 40 machines of 8 GPUs; its trace is looked for
 in ``THEMIS_DATA`` or ``../shared/data`` and left out where it is not there.
 """
 
@@ -24,7 +24,7 @@ PAGE = ROOT / "docs" / "reproduction" / "coverage.md"
 POLICIES = ("shockwave", "themis", "drf", "max_min_fairness")
 HOUR = 3600
 SEEDS = tuple(range(int(os.environ.get("THEMIS_COVERAGE_SEEDS", "5"))))
-WINDOWS = tuple(int(day) for day in os.environ.get("THEMIS_COVERAGE_DAYS", "20,40,60").split(","))
+WINDOWS = tuple(int(day) for day in os.environ.get("THEMIS_COVERAGE_DAYS", "60").split(","))
 """Days of Philly at which a window begins."""
 
 
@@ -50,7 +50,7 @@ def worlds() -> list[World]:
     if PHILLY.exists():
         out += [
             World(
-                name=f"Philly from day {day}", workload=f"{PHILLY}:start={day * 24 * HOUR},limit=400", cluster="8x8", seeds=(0,),
+                name=f"Philly from day {day}", workload=f"{PHILLY}:start={day * 24 * HOUR},limit=400", cluster="40x8", seeds=(0,),
                 format="philly_jobs",
             )
             for day in WINDOWS
