@@ -1,6 +1,6 @@
 """How often 80 % intervals of apps' finishes and starts hold, by policy and workload. Writes docs/reproduction/coverage.md.
 
-Generated: Shockwave's jobs on 16 GPUs, five seeds. Philly: windows of its jobs on 40 machines of 8 GPUs; its trace is looked for
+Generated: Shockwave's jobs on 16 GPUs, five seeds. Philly: windows of its jobs on 40 and 20 machines of 8 GPUs; its trace is looked for
 in ``THEMIS_DATA`` or ``../shared/data`` and left out where it is not there.
 """
 
@@ -50,10 +50,10 @@ def worlds() -> list[World]:
     if PHILLY.exists():
         out += [
             World(
-                name=f"Philly from day {day}", workload=f"{PHILLY}:start={day * 24 * HOUR},limit=400", cluster="40x8", seeds=(0,),
-                format="philly_jobs",
+                name=f"Philly from day {day}, {8 * machines} GPUs", workload=f"{PHILLY}:start={day * 24 * HOUR},limit=400",
+                cluster=f"{machines}x8", seeds=(0,), format="philly_jobs",
             )
-            for day in WINDOWS
+            for day in WINDOWS for machines in (40, 20)
         ]  # fmt: skip
     return out
 
