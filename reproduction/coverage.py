@@ -1,7 +1,7 @@
 """How often 80 % intervals of apps' finishes and starts hold, by policy and workload. Writes docs/reproduction/coverage.md.
 
-Generated: Shockwave's jobs on 16 GPUs, five seeds. Philly: windows of its jobs on 40 and 20 machines of 8 GPUs; its trace is looked for
-in ``THEMIS_DATA`` or ``../shared/data`` and left out where it is not there.
+Generated: Shockwave's jobs on 16 GPUs, five seeds. Philly: windows of its jobs on 40 and 20 machines of 8 GPUs; its trace is
+looked for in ``THEMIS_DATA`` or ``../shared/data`` and left out where it is not there.
 """
 
 from __future__ import annotations
