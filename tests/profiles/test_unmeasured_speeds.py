@@ -177,7 +177,7 @@ def test_speeds_of_types_that_a_job_may_not_use_are_not_listed(book: ProfileBook
     assert Assumptions(book).of(one(job), ("V100", "K80")) == (AssumedSpeed("Net", 64, "K80", 1),)
 
 
-def test_the_published_trace_ends_as_it_does_without_rows_of_0(shared_data: Path) -> None:
+def test_the_published_trace_declares_no_batch_size_that_does_not_fit(shared_data: Path) -> None:
     from themis.sim.many import run_many
     from themis.sim.plan import Plan
 
