@@ -1,5 +1,7 @@
 """Shockwave (NSDI'23) figure 5: errors of forecasts of dynamic jobs. Writes docs/reproduction/forecast.md and its figure.
 
+The paper's three rules, and the posterior with an unknown number of changes.
+
 Jobs: the 116 dynamic ones of the published 120-job trace, and 200 that are drawn as the paper says (§5, §8.1): models, batch
 sizes and speeds of its tables, 0.2 to 5 hours on 1, 2 or 4 GPUs, a schedule imposed by Accordion or GNS. The trace and the
 speeds are looked for in ``THEMIS_DATA`` or ``../shared/data``.
@@ -76,6 +78,18 @@ def rows(name: str, errors: Errors) -> list[str]:
     return out
 
 
+def beliefs(name: str, errors: Errors) -> list[str]:
+    """Of the jobs that are believed to change when they come, those that never do."""
+    out = []
+    for rule in RULES:
+        some = int(errors.believed[RULES.index(rule), :, 0].sum())
+        if some:
+            out.append(
+                f"| {name} | {rule} | {some} of {len(errors.jobs)} | {100 * errors.wrongly_believed(rule):.1f} % |"
+            )
+    return out
+
+
 def main() -> None:
     """Measure, draw and write the page."""
     if not DATA.exists():
@@ -87,6 +101,15 @@ def main() -> None:
     jobs = drawn(book)
     of_trace, of_drawn, of_told = (evaluate(paces(workload, book)) for workload in (trace, jobs, told(jobs)))
     lines += [*rows("trace", of_trace), *rows("drawn", of_drawn), *rows("drawn, K told", of_told)]
+    untaught = [evaluate(paces(workload, book), learning=False) for workload in (trace, jobs)]
+    for name, errors in zip(("trace", "drawn"), untaught):
+        lines += [
+            f"{row.replace('| posterior |', '| posterior, nothing learned |')}"
+            for row in rows(name, errors)
+            if "| posterior |" in row
+        ]
+    lines += ["", "| jobs | rule | believed to change when they come | of these never change |", "|---|---|---|---|"]
+    lines += [*beliefs("trace", of_trace), *beliefs("drawn", of_drawn)]
     print("\n".join(lines))
     write_errors(PAGE.with_name("forecast.svg"), of_drawn, title=f"{JOBS} drawn jobs, seed {SEED}")
     notes = (ROOT / "reproduction" / "notes" / "forecast.md").read_text()

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,12 @@ def debugging() -> bool:
 def say_red(sentence: str) -> None:
     """An error, on stderr."""
     err.print(f"[bold red]Error:[/bold red] [red]{escape(sentence)}[/red]", soft_wrap=True, highlight=False)
+
+
+def say_notes(notes: Iterable[str]) -> None:
+    """What a user should know, on stderr, each once."""
+    for note in dict.fromkeys(notes):
+        err.print(f"[yellow]Note:[/yellow] {escape(note)}", soft_wrap=True, highlight=False)
 
 
 def named_path(text: str | Path) -> Path:

@@ -71,7 +71,7 @@ CASES = {
     "a power that is no number": (["-p", "shockwave:power=nan"], "power is nan, expected 0 to 20"),
     "a price without end": (["-p", "shockwave:makespan=inf"], "makespan is inf, expected 0 to 1e+06"),
     "patience below one": (["-p", "shockwave:patience=0.5"], "patience is 0.5, expected 1 to 1000"),
-    "an unknown forecast": (["-p", "shockwave:forecast=luck"], "Known: bayes, greedy, restatement"),
+    "an unknown forecast": (["-p", "shockwave:forecast=luck"], "Known: bayes, greedy, posterior, restatement"),
     "a dynamic share above one": (["-w", "shockwave_jobs:dynamic=2"], "dynamic is 2.0, expected a share"),
     "an empty trace without a header": (
         ["-w", "empty.csv", "-f", "shockwave"], "is empty, expected rows of 12 cells"

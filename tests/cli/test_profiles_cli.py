@@ -49,9 +49,9 @@ def test_a_model_is_shown_with_its_rates_and_what_it_keeps_beside_others(themis:
 
 def test_a_table_of_ones_own_is_checked_kept_and_used(themis: Command, tmp_path: Path, home: Path) -> None:
     path = tmp_path / "lab.csv"
-    path.write_text("model,gpu_type,steps_per_s\nmine,gpu,0\n")
+    path.write_text("model,gpu_type,steps_per_s\nmine,gpu,-1\n")
     ended = themis("profiles", "add", path)
-    assert (ended.code, "line 2, column 'steps_per_s': got '0'" in ended.err) == (2, True)
+    assert (ended.code, "line 2, column 'steps_per_s': got '-1'" in ended.err) == (2, True)
     assert not (home / "profiles").exists()
     path.write_text("model,gpu_type,steps_per_s\nmine,gpu,2\n")
     assert themis("profiles", "add", path).code == 0

@@ -198,15 +198,15 @@ def test_forecasts_have_intervals_once_enough_jobs_started_and_ended(tmp_path: P
     story = explain(write(tmp_path / "x.jsonl", log), "mine")
     (step,) = (s for s in story.steps if not math.isnan(s.starts))
     assert (step.starts, step.ends) == (3100.0, 3200.0)
-    assert (step.starts_low, step.starts_high) == (pytest.approx(3110.0), pytest.approx(3190.0))
-    assert (step.ends_low, step.ends_high) == (pytest.approx(3220.0), pytest.approx(3380.0))
+    assert (step.starts_low, step.starts_high) == (pytest.approx(3110.0), pytest.approx(3200.0))
+    assert (step.ends_low, step.ends_high) == (pytest.approx(3220.0), pytest.approx(3400.0))
     assert story.first_start_off == 50.0
     out = io.StringIO()
     Console(file=out, width=200).print(story.table(every=True))
-    assert "[00:51:50, 00:53:10]" in out.getvalue()
+    assert "[00:51:50, 00:53:20]" in out.getvalue()
     assert "50 s later than the first plan said" in " ".join(out.getvalue().split())
     assert planned_now(json.loads(story.to_json())) == [
-        "As planned 0 s after it was submitted: it runs next at 100 s (110 to 190 s), and ends at 200 s (220 to 380 s)."
+        "As planned 0 s after it was submitted: it runs next at 100 s (110 to 200 s), and ends at 200 s (220 to 400 s)."
     ]
 
 

@@ -23,7 +23,10 @@ def write(folder: Path, name: str, text: str) -> str:
 def seconds(job: Job) -> float:
     """How long a job takes on its GPUs at the best placement, by the book's own rates."""
     return sum(
-        r.steps * job.scale(r.batch) / DEFAULT_BOOK.rate(job.model, r.batch, "gpu", job.gpus_max, Locality.SLOT)
+        r.steps
+        * r.pace
+        * job.scale(r.batch)
+        / DEFAULT_BOOK.rate(job.model, r.batch, "gpu", job.gpus_max, Locality.SLOT)
         for r in job.regimes
     )
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from themis.console import out, print_json, print_whole
+from themis.console import out, print_json, print_whole, say_notes
 
 app = typer.Typer(
     name="forecast", no_args_is_help=True, rich_markup_mode="rich", help="Forecasts of dynamic jobs.",
@@ -54,6 +54,7 @@ def evaluate(
     book = load_book(profiles)
     name, options = split_parameters(workload)
     jobs = load_workload(name, seed=seed, book=book, **options)
+    say_notes(jobs.notes)
     errors = evaluate(paces(jobs, book), points)
     if as_json:
         print_json(

@@ -238,11 +238,26 @@ def last_words(found: Any) -> list[str]:
     return lines
 
 
+def expected_now(story: Mapping[str, Any]) -> list[str]:
+    """When an active app is expected to start and end, in seconds from its arrival; of logs that say nothing, nothing."""
+    expected, out = story.get("expected") or {}, []
+    for name, verb in (("starts", "start"), ("ends", "end")):
+        if expected.get(name) is None:
+            continue
+        low, high = expected[f"{name}_low"], expected[f"{name}_high"]
+        since = story["arrival"]
+        within = "no interval yet" if low is None else f"80 % interval {low - since:.0f} to {high - since:.0f} s"
+        out.append(f"Expected to {verb} {expected[name] - since:.0f} s after it was submitted ({within}).")
+    return out
+
+
 def planned_now(story: Mapping[str, Any]) -> list[str]:
-    """What the latest plan says of an app's next start and its end, with intervals; nothing where nobody plans."""
+    """What the latest plan says of an app's next start and its end, with intervals; of a policy without plans, the forecast."""
     last = next((step for step in reversed(story["steps"]) if step["ends"] is not None), None)
-    if last is None or story["jct"] is not None:
+    if story["jct"] is not None:
         return []
+    if last is None:
+        return expected_now(story)
 
     def at(name: str) -> str:
         low, high = (last.get(f"{name}_{end}") for end in ("low", "high"))

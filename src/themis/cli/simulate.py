@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 
 from themis.cli.report import FIGURE_FORMATS, known, say_written
-from themis.console import debugging, err, named_path, print_whole, ready_folder, say_red
+from themis.console import debugging, err, named_path, print_whole, ready_folder, say_notes, say_red
 
 if TYPE_CHECKING:
     from themis.report.result import RunMetrics
@@ -93,6 +93,8 @@ def simulate(
     with _bars(runs) if not quiet else nullcontext(lambda progress: None) as watch:
         done = run_many(runs, Fold, processes=jobs or None, watch=watch)
     good = [d.result for d in done if d.result is not None]
+    if not quiet:
+        say_notes(note for run in runs for note in run.simulation.workload.notes)
     _show(good, as_json=as_json, quiet=quiet)
     written = _write(good, folder, report=report) if folder and good else []
     if figures and good:

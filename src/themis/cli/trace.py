@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from themis.console import say_notes
 from themis.errors import InputError, TraceError, counted
 
 if TYPE_CHECKING:
@@ -200,7 +201,9 @@ def _load(trace: str, trace_format: str, seed: int, book: ProfileBook) -> Worklo
     from themis.traces.api import load_workload
 
     name, options = _options(trace)
-    return load_workload(name, seed=seed, book=book, format=trace_format, **options)
+    workload = load_workload(name, seed=seed, book=book, format=trace_format, **options)
+    say_notes(workload.notes)
+    return workload
 
 
 def _faults(trace: str, trace_format: str, limit: int, book: ProfileBook) -> list[InputError]:

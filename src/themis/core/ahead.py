@@ -1,8 +1,8 @@
 """The column ``ahead`` of a snapshot: what is forecast of each job, for policies that plan (Shockwave §5, §6).
 
-A job whose regimes are known, static jobs among them, is taken as declared. Of one whose program decides, finished
-regimes are as observed and the rest is the mean of the posterior (``forecast.rules``), at the batch sizes that its mode
-and range allow (``model.dynamic``). What it truly does next is known to nobody here.
+A job whose regimes are known, static jobs among them, is taken as declared. Of one whose program decides, finished regimes are as
+observed and the rest is the mean of the posterior (``forecast.rules``), at the batch sizes that its mode and range allow
+(``model.dynamic``), with what finished jobs taught (``forecast.history``). What it truly does next is known to nobody here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import numpy as np
 from themis.core.regimes import rows_alone
 from themis.core.state import State
 from themis.forecast import rules
-from themis.forecast.rules import Rule
+from themis.forecast.history import prior
+from themis.forecast.rules import Rule, changes_ahead, late_pace, spread
 from themis.model.ahead import Ahead
 from themis.model.units import Bool, Float, Int
 from themis.model.workload import Job, Regime
@@ -31,7 +32,8 @@ class Outline:
     ----------
     known : the regimes that it was made of. ``rows`` : of the speed table. ``scale`` : the model's steps in one of the job's.
     steps : of regimes that are known, 0 of those expected. ``hidden`` : the job's program decides; ``later`` : how many
-        regimes are expected after the last known one.
+        regimes are expected after the last known one, or by POSTERIOR at most.
+    group : mode, model and first batch size of a job whose program decides; None of others.
     """
 
     known: tuple[Regime, ...]
@@ -40,6 +42,7 @@ class Outline:
     steps: Float
     hidden: bool
     later: int
+    group: tuple[str, str, int] | None
 
 
 def ahead(state: State, job_id: Int, done: Float) -> Ahead:
@@ -50,14 +53,15 @@ def ahead(state: State, job_id: Int, done: Float) -> Ahead:
     ptr = np.concatenate([[0], np.cumsum(counts)])
     owner = np.repeat(np.arange(len(job_id)), counts)
     total = state.jobs.total[job_id]
-    steps = _expected_steps(outlines, ptr, owner, total, done, rule)
+    steps, chance = _expected_steps(state, outlines, ptr, owner, total, done, rule)
 
     end = _sums_within(steps, ptr, owner)
     begin = end - steps
     left = np.clip(np.minimum(end, total[owner]) - np.maximum(begin, done[owner]), 0.0, None)
     past = np.clip(np.minimum(end, done[owner]) - begin, 0.0, None)
     pace = _seconds_per_step(state, outlines, job_id, owner)
-    seconds = left * pace * noise_factors(state, job_id)[owner]
+    noise = noise_factors(state, job_id)
+    seconds = left * pace * noise[owner]
 
     # Stretches that are over are not ahead; the ongoing one, even with nothing left, is.
     ongoing = np.minimum(np.array([len(o.known) - 1 for o in outlines], dtype=np.int64), counts - 1)
@@ -69,6 +73,7 @@ def ahead(state: State, job_id: Int, done: Float) -> Ahead:
         progress=np.clip(done / total, 0.0, 1.0),
         isolated_s=isolated_s,
         contention=state.job_contention(job_id),
+        late_s=_late_seconds(chance, outlines, ptr, pace, np.maximum(total - done, 0.0) * noise),
     )  # fmt: skip
 
 
@@ -99,23 +104,64 @@ def _made(state: State, job: Job, known: tuple[Regime, ...], rule: Rule) -> Outl
         known=known, rows=np.array([state.speeds.index[job.model, b] for b in batches], dtype=np.int64),
         scale=np.array([job.scale(b) for b in batches]),
         steps=np.array([*(r.steps for r in known), *(0.0 for _ in later)]), hidden=hidden, later=len(later),
+        group=(str(job.dynamic.mode), job.model, known[0].batch) if hidden and job.dynamic else None,
     )  # fmt: skip
 
 
-def _expected_steps(outlines: list[Outline], ptr: Int, owner: Int, total: Float, done: Float, rule: Rule) -> Float:
-    """[S], steps of every regime: known, seen or expected."""
+def _expected_steps(
+    state: State, outlines: list[Outline], ptr: Int, owner: Int, total: Float, done: Float, rule: Rule
+) -> tuple[Float, Float | None]:
+    """[S], steps of every regime: known, seen or expected; and by POSTERIOR, chances of changes to come, [J, C]."""
     steps = np.concatenate([*(o.steps for o in outlines), np.zeros(0)])
     hidden: Bool = np.array([o.hidden for o in outlines], dtype=bool)
     if not hidden.any():
-        return steps
+        return steps, None
     finished = np.array([len(o.known) - 1 for o in outlines], dtype=np.int64)
     later = np.array([o.later for o in outlines], dtype=np.int64)
     past = np.array([sum(r.steps for r in o.known[:-1]) for o in outlines])
     seen = np.maximum(done - past, 0.0)
-    ongoing, each = rules.ahead(rule, total, past, seen, finished, later)
     place = np.arange(len(owner)) - ptr[owner] - finished[owner]
-    expected = np.where(place == 0, (seen + ongoing)[owner], each[owner])
-    return np.where(hidden[owner] & (place >= 0), expected, steps)
+    chance = None
+    if rule is Rule.POSTERIOR:
+        chance = _chances(state, outlines, total, past + seen, finished, later)
+        shares = np.maximum(total - past - seen, 0.0)[:, None] * spread(chance)
+        at = np.clip(place, 0, chance.shape[1] - 1)
+        expected = shares[owner, at] + np.where(place == 0, seen[owner], 0.0)
+    else:
+        ongoing, each = rules.ahead(rule, total, past, seen, finished, later)
+        expected = np.where(place == 0, (seen + ongoing)[owner], each[owner])
+    return np.where(hidden[owner] & (place >= 0), expected, steps), chance
+
+
+def _chances(state: State, outlines: list[Outline], total: Float, done: Float, finished: Int, later: Int) -> Float:
+    """[J, C], probability of 0, 1, ... changes still to come; of jobs whose program does not decide, of none."""
+    most = finished + later
+    known = np.zeros((len(outlines), int(most.max(initial=0)) + 1))
+    found: dict[tuple[str, str, int, int], tuple[float, ...]] = {}
+    for j, (outline, changes) in enumerate(zip(outlines, most.tolist())):
+        if outline.group is None:
+            known[j, finished[j]] = 1.0
+            continue
+        key = (*outline.group, changes)
+        if key not in found:
+            found[key] = prior(state.history, *key)
+        known[j, : changes + 1] = found[key]
+    chance = changes_ahead(known, total, np.minimum(done, total), finished)
+    return chance[:, : int(later.max(initial=0)) + 1]
+
+
+def _late_seconds(chance: Float | None, outlines: list[Outline], ptr: Int, pace: Float, left: Float) -> Float | None:
+    """[J], seconds left alone at the quantile that risk is taken at; None where nothing is uncertain.
+
+    ``left`` : [J], epochs left, times the forecasts' noise.
+    """
+    if chance is None:
+        return None
+    hidden = np.array([o.hidden for o in outlines], dtype=bool)
+    first = ptr[:-1] + np.array([len(o.known) - 1 for o in outlines], dtype=np.int64)
+    at = np.minimum(first[:, None] + np.arange(chance.shape[1]), (ptr[1:] - 1)[:, None])
+    out: Float = np.where(hidden, late_pace(chance, pace[at]) * left, 0.0)
+    return out
 
 
 def _seconds_per_step(state: State, outlines: list[Outline], job_id: Int, owner: Int) -> Float:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from themis.core import phases
+from themis.forecast.history import learn
 from themis.model.units import Float, Int, Locality, Seconds
 from themis.model.workload import Job, Regime, brackets_of
 
@@ -61,6 +62,14 @@ def rolled_back(state: State, j: int, steps: float) -> bool:
     state.regimes[j] = (*known[: there - 1], Regime(steps=job.steps - begins[there - 1], batch=known[there - 1].batch))
     renew(state, j)
     return True
+
+
+def remember(state: State, j: int) -> None:
+    """A job completed: how often it changed teaches what to expect of the next ones."""
+    job = state.job_specs[j]
+    if job.dynamic is not None and job.dynamic.hidden and len(job.dynamic.batches) > 1:
+        known = state.regimes[j]
+        learn(state.history, str(job.dynamic.mode), job.model, known[0].batch, len(known) - 1)
 
 
 def isolated_s(state: State, j: int, steps: float) -> Seconds:

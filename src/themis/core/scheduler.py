@@ -318,6 +318,8 @@ class Scheduler:
         steps = float(s.jobs.done[j])
         alone = regimes.isolated_s(s, j, steps)
         s.jobs.outcome[j] = OUTCOMES.index(outcome)
+        if outcome == "completed":
+            regimes.remember(s, j)
         self.out.append(
             JobEnded(
                 app=int(s.jobs.app[j]), job=j, outcome=outcome, steps=steps, isolated_s=alone,

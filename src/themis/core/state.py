@@ -19,6 +19,7 @@ from themis.core.tables import ENDED, RUNNING, WAITING, Apps, Growing, Jobs
 from themis.core.unit import joined, left, reweigh
 from themis.errors import ClusterError, counted
 from themis.fairness.finish_time import t_id_exact, t_id_paper
+from themis.forecast.history import History
 from themis.forecast.rules import FORECASTER, Forecaster
 from themis.model.answers import RoundPlan
 from themis.model.cluster import Machine
@@ -86,6 +87,8 @@ class State:
         self.job_specs: list[Job] = []
         self.regimes: list[tuple[Regime, ...]] = []
         """Of each job as far as is known: the ongoing regime of one whose program decides is taken to last for ever."""
+        self.history: History = {}
+        """How often finished dynamic jobs changed their batch size (``forecast.history``)."""
         self.outlines: dict[int, Outline] = {}
         """Of jobs that were forecast; a cache."""
         self.users: dict[str, int] = {}
@@ -115,6 +118,10 @@ class State:
         """Jobs that were told to wait after a failure."""
         self.restricted = False
         """Whether any job ever named the GPU types that it may use."""
+        self.changing = False
+        """Whether any job ever could change its batch size."""
+        self.barring = False
+        """Whether some model that jobs train does not run on some GPU type, or not with every gang."""
         self.finished_service: Float = np.zeros(0)
         """GPU-seconds that apps no longer in the system received, rising; replaced, never changed in place."""
         # time integrals behind N_avg and R_C
@@ -222,6 +229,7 @@ class State:
     def _capacity_changed(self) -> None:
         self.capacity = float(self.type_gpus.sum())
         if len(self.speeds.serial):
+            self.barring = bool((self.speeds.scale[:, :, 1:] <= 0).any())
             self.config_speed = self.speeds.scale[:, :, 1] @ self.type_gpus / max(self.capacity, 1.0)
 
     def _widen_types(self) -> None:
@@ -251,6 +259,7 @@ class State:
         reference.advance(self)
         self._learn(app)
         self.restricted |= any(job.gpu_types for job in app.jobs)
+        self.changing |= any(job.dynamic and len(job.dynamic.batches) > 1 for job in app.jobs)
         first = [(b.rungs[0].steps, b.steps) for b in brackets_of(app.tuner) for _ in range(b.rungs[0].jobs)]
         ends = first or [(job.steps, job.steps) for job in app.jobs]
         a = int(self.apps.extend(1).start)
@@ -605,19 +614,31 @@ class State:
         return out
 
     def allowed(self, rows: Int) -> Bool:
-        """[J, K]: the model runs on the type, and the job did not rule it out."""
-        allowed: Bool = self.speeds.scale[self.jobs.config[rows], :, 1] > 0
-        if self.restricted:
+        """[J, K]: the model runs on the type with every gang that the job may have, and the job did not rule it out."""
+        config, scale = self.jobs.config[rows], self.speeds.scale
+        allowed: Bool = scale[config, :, self.jobs.gpus_min[rows]] > 0
+        allowed &= scale[config, :, self.jobs.gpus_max[rows]] > 0
+        if self.restricted or (self.changing and self.barring):
             for row, j in enumerate(rows.tolist()):
-                if self.job_specs[j].gpu_types:
-                    allowed[row] &= np.isin(self.gpu_types, self.job_specs[j].gpu_types)
+                job = self.job_specs[j]
+                if job.gpu_types:
+                    allowed[row] &= np.isin(self.gpu_types, job.gpu_types)
+                if self.barring and job.dynamic is not None:
+                    allowed[row] = self._fits_later(job, allowed[row])
         return allowed
+
+    def _fits_later(self, job: Job, allowed: Bool) -> Bool:
+        """[K], of these types those that also run every other batch size that the job may change to, if any does."""
+        rows = [self.speeds.index[config] for config in job.configs]
+        both: Bool = allowed & (self.speeds.scale[rows, :, job.gpus_max] > 0).all(axis=0)
+        return both if both.any() else allowed
 
     def may_use(self, j: int, gpu_type: int) -> bool:
         """``allowed`` of one job and type."""
+        if self.barring:
+            return bool(self.allowed(np.array([j]))[0, gpu_type])
         names = self.job_specs[j].gpu_types
-        runs = bool(self.speeds.scale[self.jobs.config[j], gpu_type, 1] > 0)
-        return runs and (not names or self.gpu_types[gpu_type] in names)
+        return not names or self.gpu_types[gpu_type] in names
 
     def runs(self, j: int, attempt: int) -> bool:
         """Whether this is the attempt that runs now; late reports of earlier ones are ignored."""

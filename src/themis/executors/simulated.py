@@ -27,7 +27,7 @@ from themis.model.events import (
 )  # fmt: skip
 from themis.model.settings import Settings
 from themis.model.units import NONE, Locality, Seconds
-from themis.model.workload import App, CurveStopping, Job
+from themis.model.workload import App, CurveStopping, Job, Regime
 from themis.profiles.speed import ProfileBook
 from themis.tuning.curves import observation_noise
 
@@ -154,7 +154,7 @@ class SimulatedExecutor(Executor):
         gang.speed = 0.0
         if gang.steady and (target := gang.target) <= (only := gang.spec.regimes[0]).steps:
             if target > done + 1e-9:
-                gang.speed = self._rate(gang, only.batch)
+                gang.speed = self._rate(gang, only)
                 at += (target - done) / gang.speed
             if gang.loss[0] != target:
                 gang.loss = target, gang.spec.loss.at(target)
@@ -165,12 +165,12 @@ class SimulatedExecutor(Executor):
         # the one before may have been stopped at the moment of a change.
         says = gang.spec.dynamic is not None and gang.spec.dynamic.hidden
         last = gang.spec.regimes[0].batch if number == 1 or len(gang.spec.regimes) == 1 else NONE
-        for upto, batch, check in self._stretches(gang):
-            if says and batch != last:
-                changed = BatchChanged(job=job, attempt=number, steps=done, batch=batch)
+        for upto, regime, check in self._stretches(gang):
+            if says and regime.batch != last:
+                changed = BatchChanged(job=job, attempt=number, steps=done, batch=regime.batch)
                 gang.pending.append(self.timer.schedule(at, changed))
-                last = batch
-            at += (upto - done) / self._rate(gang, batch)
+                last = regime.batch
+            at += (upto - done) / self._rate(gang, regime)
             done = upto
             if done >= gang.target - 1e-9:
                 break
@@ -191,8 +191,8 @@ class SimulatedExecutor(Executor):
         reached = JobReached(job=job, attempt=gang.attempt, steps=target, loss=gang.loss[1])
         gang.pending.append(self.timer.schedule(at + next(self.finish_s), reached))
 
-    def _stretches(self, gang: _Gang) -> Iterator[tuple[float, int, int]]:
-        """(end, batch size, number of the check there or 0) of what is left up to the target, in order."""
+    def _stretches(self, gang: _Gang) -> Iterator[tuple[float, Regime, int]]:
+        """(end, regime, number of the check there or 0) of what is left up to the target, in order."""
         done, end = gang.done, 0.0
         for regime in gang.spec.regimes:
             end += regime.steps
@@ -200,20 +200,20 @@ class SimulatedExecutor(Executor):
             if gang.checks:
                 check = int(done / gang.checks.every + 1e-6) + 1
                 while (next_check := check * gang.checks.every) <= upto + 1e-9 and upto > done + 1e-9:
-                    yield next_check, regime.batch, check
+                    yield next_check, regime, check
                     done, check = next_check, check + 1
             if upto > done + 1e-9:
-                yield upto, regime.batch, 0
+                yield upto, regime, 0
                 done = upto
 
-    def _rate(self, gang: _Gang, batch: int) -> float:
-        gpu_type, gpus, locality = gang.where
+    def _rate(self, gang: _Gang, regime: Regime) -> float:
+        (gpu_type, gpus, locality), batch = gang.where, regime.batch
         key = (gang.spec.model, batch, gpu_type, gpus, locality, gang.partner)
         if key not in self._rates:
             # Who was put beside a partner that does not fit, by a mistaken belief, gets nowhere.
             where = gang.spec.model, batch, gpu_type, gpus, Locality(locality)
             self._rates[key] = self.book.rate(*where, gang.partner) or _STUCK * self.book.rate(*where)
-        return self._rates[key] / gang.spec.scale(batch)
+        return self._rates[key] / (gang.spec.scale(batch) * regime.pace)
 
     def _measure(self, job: int, gang: _Gang) -> None:
         """Say how fast it has been since it began, or since a neighbour came or left."""
@@ -300,7 +300,7 @@ class SimulatedExecutor(Executor):
             upto = min(end, gang.target)
             if upto <= done + 1e-9:
                 continue
-            rate = self._rate(gang, regime.batch)
+            rate = self._rate(gang, regime)
             if (upto - done) / rate > seconds:
                 return min(done + rate * seconds, upto)
             seconds -= (upto - done) / rate

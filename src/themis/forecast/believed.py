@@ -122,5 +122,5 @@ def _like(curve: Curve | None, one: float) -> Curve:
     """A curve through ``one`` step/s on one GPU that grows as another does."""
     if curve is None:
         return Curve(gpus=(1,), rate=(one,))
-    scale = one / float(curve.at(np.array(1)))
-    return Curve(gpus=curve.gpus, rate=tuple(rate * scale for rate in curve.rate))
+    scale = one / curve.unit
+    return Curve(gpus=curve.gpus, rate=tuple(rate * scale for rate in curve.rate), barred=curve.barred)

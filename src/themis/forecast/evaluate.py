@@ -11,13 +11,15 @@ run_time : |P - P_true| / P_true of the job's seconds alone on its own gang; the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from themis.errors import InputError
-from themis.forecast.rules import Rule, expected
+from themis.forecast.history import History, learn, prior
+from themis.forecast.rules import Rule, changes_ahead, expected, spread
 from themis.model.dynamic import Dynamic
 from themis.model.units import Bool, Float, Seconds
 from themis.model.workload import Job
@@ -44,12 +46,20 @@ class Trajectory:
         return Trajectory(self.batches[:seen], (*self.epochs[: seen - 1], max(done - float(begins[seen - 1]), 0.0)))
 
 
-def forecast(rule: Rule, dynamic: Dynamic, total: float, seen: Trajectory) -> Trajectory:
+def forecast(
+    rule: Rule, dynamic: Dynamic, total: float, seen: Trajectory, history: History | None = None, model: str = ""
+) -> Trajectory:
     """The posterior mean over all regimes of a job of ``total`` epochs, of which these were seen (Shockwave §5).
 
     By the standard update, finished regimes have their posterior mean like all others, not what was observed.
+
+    Parameters
+    ----------
+    history, model : what finished jobs taught, and the job's model; for POSTERIOR.
     """
     *finished, ongoing = seen.epochs
+    if rule is Rule.POSTERIOR:
+        return _posterior(dynamic, total, seen, history or {}, model)
     later = dynamic.ahead(len(finished), seen.batches[-1]) if rule is not Rule.GREEDY else ()
     past = sum(finished)
     mean, each = expected(
@@ -66,6 +76,24 @@ def forecast(rule: Rule, dynamic: Dynamic, total: float, seen: Trajectory) -> Tr
     return Trajectory((*seen.batches, *later), (*finished, float(mean[0]), *[float(each[0])] * len(later)))
 
 
+def _posterior(dynamic: Dynamic, total: float, seen: Trajectory, history: History, model: str) -> Trajectory:
+    later = dynamic.ahead(len(seen.epochs) - 1, seen.batches[-1])
+    left = max(total - sum(seen.epochs), 0.0)
+    *finished, ongoing = seen.epochs
+    ahead = (left * spread(chances(dynamic, total, seen, history, model))[0]).tolist()
+    return Trajectory((*seen.batches, *later), (*finished, ongoing + ahead[0], *ahead[1:]))
+
+
+def chances(dynamic: Dynamic, total: float, seen: Trajectory, history: History, model: str) -> Float:
+    """[1, C], probability of 0, 1, ... changes still to come, as the scheduler believes it."""
+    changes = len(seen.epochs) - 1
+    most = changes + len(dynamic.ahead(changes, seen.batches[-1]))
+    known = prior(history, str(dynamic.mode), model, seen.batches[0], most)
+    found = changes_ahead(np.array([known]), np.array([total]), np.array([sum(seen.epochs)]), np.array([changes]))
+    out: Float = found[:, : most - changes + 1]
+    return out
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errors:
     """Errors of every rule, job and point.
@@ -75,12 +103,19 @@ class Errors:
     progress : Float[P], shares of epochs done. ``jobs`` : their names.
     changes : Bool[J], the job does change its batch size.
     error : Float[rules, kinds, J, P], in the order of ``RULES`` and ``KINDS``.
+    believed : Bool[rules, J, P], whether a change is believed to be more likely to come than not.
     """
 
     progress: Float
     jobs: tuple[str, ...]
     changes: Bool
     error: Float
+    believed: Bool
+
+    def wrongly_believed(self, rule: Rule) -> float:
+        """Share of the jobs believed to change, when they come, that never do; NaN where none is believed to."""
+        some = self.believed[RULES.index(rule), :, 0]
+        return float((~self.changes[some]).mean()) if some.any() else math.nan
 
     def mean(self, rule: Rule, kind: str, *, changing: bool = False) -> float:
         """Mean over jobs and progress, of all dynamic jobs or of those that do change."""
@@ -93,13 +128,16 @@ class Errors:
         return out
 
 
-def evaluate(jobs: Sequence[tuple[Job, Callable[[int], Seconds]]], points: int = 20) -> Errors:
+def evaluate(
+    jobs: Sequence[tuple[Job, Callable[[int], Seconds]]], points: int = 20, *, learning: bool = True
+) -> Errors:
     """Forecast every dynamic job at ``points`` moments of its training, by every rule.
 
     Parameters
     ----------
     jobs : those that are not dynamic, or whose schedule is declared, are left out; with each, its seconds per epoch
         alone on its gang by batch size.
+    learning : POSTERIOR's prior is learned from the jobs before, in the order given.
 
     Raises
     ------
@@ -111,27 +149,46 @@ def evaluate(jobs: Sequence[tuple[Job, Callable[[int], Seconds]]], points: int =
     if not dynamic:
         raise InputError("the workload has no dynamic job whose batch sizes are to be forecast; choose one that has.")
     progress = np.arange(points) / points
+    history: History = {}
+    errors, believed = [], []
+    for job, pace in dynamic:
+        off, changes = _errors(job, pace, progress, history)
+        errors.append(off)
+        believed.append(changes)
+        if learning:
+            remember(history, job, len(job.regimes) - 1)
     return Errors(
         progress=progress, jobs=tuple(job.name for job, _ in dynamic),
-        changes=np.array([len(job.regimes) > 1 for job, _ in dynamic]),
-        error=np.stack([_errors(job, pace, progress) for job, pace in dynamic], axis=2),
+        changes=np.array([len(job.regimes) > 1 for job, _ in dynamic]), error=np.stack(errors, axis=2),
+        believed=np.stack(believed, axis=1),
     )  # fmt: skip
 
 
-def _errors(job: Job, pace: Callable[[int], Seconds], progress: Float) -> Float:
-    """[rules, kinds, P]."""
+def remember(history: History, job: Job, changes: int) -> None:
+    """A job finished after so many changes; those that declare one batch size teach nothing."""
+    if job.dynamic is not None and job.dynamic.hidden and len(job.dynamic.batches) > 1:
+        learn(history, str(job.dynamic.mode), job.model, job.regimes[0].batch, changes)
+
+
+def _errors(job: Job, pace: Callable[[int], Seconds], progress: Float, history: History) -> tuple[Float, Bool]:
+    """[rules, kinds, P], and whether a change is believed to come [rules, P]."""
     assert job.dynamic is not None
     truth = Trajectory(tuple(r.batch for r in job.regimes), tuple(r.steps for r in job.regimes))
     total, seconds = job.steps, truth.seconds(pace)
     out = np.zeros((len(RULES), len(KINDS), len(progress)))
+    believed = np.zeros((len(RULES), len(progress)), dtype=bool)
     for p, share in enumerate(progress.tolist()):
         seen = truth.until(np.floor(share * total))  # epochs are observed when they end
         for r, rule in enumerate(RULES):
-            guess = forecast(rule, job.dynamic, total, seen)
+            guess = forecast(rule, job.dynamic, total, seen, history, job.model)
             out[r, :, p] = (
                 regime_error(truth, guess), batch_error(truth, guess), abs(guess.seconds(pace) / seconds - 1.0),
             )  # fmt: skip
-    return out
+            more = len(guess.epochs) > len(seen.epochs)
+            if more and rule is Rule.POSTERIOR:
+                more = bool(chances(job.dynamic, total, seen, history, job.model)[0, 0] < 0.5)
+            believed[r, p] = more
+    return out, believed
 
 
 def regime_error(truth: Trajectory, guess: Trajectory) -> float:

@@ -1,6 +1,8 @@
-"""How many epochs a dynamic job's regimes will have had: the posterior mean, by three rules (Shockwave §5).
+"""How many epochs a dynamic job's regimes will have had: the posterior mean, by four rules (Shockwave §5).
 
-The prior of a job of E epochs and K regimes is Dirichlet, Dir(E/K, ..., E/K), of the shares of its epochs. Arrays are
+Three are the paper's, of a job whose number of regimes K is known: its prior is Dirichlet, Dir(E/K, ..., E/K), of the shares of
+its E epochs. POSTERIOR is ours: K is unknown, 1 included, and given K the shares are Dir(1, ..., 1), which is to say that its K - 1
+changes come at any epoch alike. Arrays are
 over jobs; of each, ``past`` epochs were done in finished regimes, ``seen`` in the ongoing one, and ``later`` regimes are
 expected after it. Which batch sizes these have is the business of ``model.dynamic``.
 """
@@ -19,10 +21,12 @@ from themis.model.units import Float, Int
 class Rule(StrEnum):
     """What is believed of regimes that have not ended.
 
-    RESTATEMENT: they share the remaining epochs evenly (Shockwave). BAYES: the standard update of the prior. GREEDY: the
-    ongoing one lasts to the end, as reactive schedulers take it.
+    POSTERIOR: there may be none after the ongoing one, or any number up to what the job declares. RESTATEMENT: they share the
+    remaining epochs evenly (Shockwave). BAYES: the standard update of the prior. GREEDY: the ongoing one lasts to the end, as
+    reactive schedulers take it.
     """
 
+    POSTERIOR = "posterior"
     RESTATEMENT = "restatement"
     BAYES = "bayes"
     GREEDY = "greedy"
@@ -38,7 +42,7 @@ class Forecaster:
         in 1 - p to 1 + p (Shockwave §8.10).
     """
 
-    rule: Rule = Rule.RESTATEMENT
+    rule: Rule = Rule.POSTERIOR
     noise: float = 0.0
 
     def __post_init__(self) -> None:
@@ -61,6 +65,7 @@ def expected(rule: Rule, total: Float, past: Float, seen: Float, finished: Int, 
 
     Source: Shockwave §5. Differs from the paper: it does not say what becomes of an ongoing regime that outlasts S.
     """
+    assert rule is not Rule.POSTERIOR, "needs a prior: see changes_ahead"
     regimes = finished + 1 + later
     left = np.maximum(total - past, 0.0)
     if rule is Rule.GREEDY:
@@ -84,3 +89,66 @@ def ahead(rule: Rule, total: Float, past: Float, seen: Float, finished: Int, lat
     forecast = rest + each * later
     scale = np.divide(left, forecast, out=np.zeros_like(left), where=forecast > 0)
     return np.where(forecast > 0, rest * scale, left), each * scale
+
+
+def changes_ahead(prior: Float, total: Float, done: Float, finished: Int) -> Float:
+    """[J, C], probability that 0, 1, ..., C - 1 changes are still to come (POSTERIOR).
+
+    With c changes in all, each equally likely at any of the E epochs, that the first f = ``finished`` came where they did and
+    none since has the density c! / (c - f)! (1 - d/E)^(c - f). So p(m to come) is prior[f + m] (f + m)! / m! q^m, over its sum.
+
+    Parameters
+    ----------
+    prior : Float[J, C], of the number of changes over the whole life; rows add up to 1. ``total`` : E, above 0.
+    done : epochs done, in [0, E]. ``finished`` : Int[J], changes so far, below C.
+    """
+    count = prior.shape[1]
+    m = np.arange(count)
+    at = np.minimum(finished[:, None] + m, count - 1)
+    weight = np.where(finished[:, None] + m < count, np.take_along_axis(prior, at, axis=1), 0.0)
+    q = np.clip(1.0 - done / total, 0.0, 1.0)[:, None]
+    growth = np.where(m > 0, q * (finished[:, None] + m) / np.maximum(m, 1), 1.0)
+    out = weight * np.cumprod(growth, axis=1)
+    # A prior that leaves nothing possible, which rounding may make, says that nothing more comes.
+    out[:, 0] = np.where(out.sum(axis=1) > 0, out[:, 0], 1.0)
+    shares: Float = out / out.sum(axis=1, keepdims=True)
+    return shares
+
+
+def spread(chance: Float) -> Float:
+    """[J, C], share of the epochs left that the ongoing regime, the first after it, ... has in the mean.
+
+    With m changes to come the m + 1 regimes share what is left evenly, so the i-th has sum over m >= i of p(m) / (m + 1).
+    """
+    each = chance / (np.arange(chance.shape[1]) + 1.0)
+    out: Float = np.cumsum(each[:, ::-1], axis=1)[:, ::-1]
+    return out
+
+
+RISK = 0.9
+"""Quantile of a job's seconds left that the makespan's bound takes: work that may turn out long must not come last."""
+
+
+def late_pace(chance: Float, pace: Float, quantile: float = RISK) -> Float:
+    """[J], seconds per epoch left at this quantile of the posterior, at least the mean's.
+
+    With m changes to come the mean pace of what is left is a flat Dirichlet mixture of the m + 1 paces, whose mean and variance are
+    known; three points stand for it (Gauss and Hermite's, within the range of its paces).
+
+    Parameters
+    ----------
+    chance : Float[J, C], as from ``changes_ahead``. ``pace`` : Float[J, C], seconds per epoch of the ongoing regime and of those
+        that would come after it; what cannot come may be anything.
+    """
+    n = np.arange(pace.shape[1]) + 1.0
+    mean = np.cumsum(pace, axis=1) / n
+    deviation = np.sqrt(np.maximum(np.cumsum(pace**2, axis=1) / n - mean**2, 0.0) / (n + 1.0))
+    low, high = np.minimum.accumulate(pace, axis=1), np.maximum.accumulate(pace, axis=1)
+    points = np.concatenate([np.clip(mean + k * 3**0.5 * deviation, low, high) for k in (-1, 0, 1)], axis=1)
+    weight = np.concatenate([chance * share for share in (1 / 6, 2 / 3, 1 / 6)], axis=1)
+    order = np.argsort(points, axis=1, kind="stable")
+    upto = np.cumsum(np.take_along_axis(weight, order, axis=1), axis=1)
+    first = np.argmax(upto >= quantile * upto[:, -1:] - 1e-12, axis=1)
+    rows = np.arange(len(pace))
+    out: Float = np.maximum(points[rows, order[rows, first]], (spread(chance) * pace).sum(axis=1))
+    return out

@@ -22,6 +22,7 @@ class Ahead:
     progress : Float[J], epochs done over all epochs, in [0, 1] (F / E).
     isolated_s : Float[J], forecast seconds of the whole job alone on its own gang, above 0 (P).
     contention : Float[J], N_avg: mean over the job's life of active jobs / GPUs in service, at least 1.
+    late_s : Float[J], seconds left at the quantile that risk is taken at, or 0 of a job without doubt; None: of no job.
     """
 
     ptr: Int
@@ -30,6 +31,13 @@ class Ahead:
     progress: Float
     isolated_s: Float
     contention: Float
+    late_s: Float | None = None
+
+    @property
+    def risk_s(self) -> Float:
+        """Seconds left of each job if it turns out long, never less than ``left_s``: what the makespan must reckon with."""
+        out: Float = self.left_s if self.late_s is None else np.maximum(self.late_s, self.left_s)
+        return out
 
     @property
     def left_s(self) -> Float:
@@ -45,4 +53,5 @@ class Ahead:
             ptr=np.concatenate([[0], np.cumsum([len(a) for a in at], dtype=np.int64)]).astype(np.int64),
             share=self.share[flat], seconds=self.seconds[flat], progress=self.progress[rows],
             isolated_s=self.isolated_s[rows], contention=self.contention[rows],
+            late_s=None if self.late_s is None else self.late_s[rows],
         )  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, dataclass_transform
 
 from themis.model.cluster import Machine
 from themis.model.units import GpuSeconds, Seconds
@@ -92,6 +92,15 @@ class MachineDraining:
     until: Seconds | None = None
 
 
+class AssumedSpeed(NamedTuple):
+    """A speed that nobody measured: of a model at a batch size, of a gang on a GPU type."""
+
+    model: str
+    batch: int
+    gpu_type: str
+    gpus: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpusWithheld:
     """From now on exactly these GPUs of a machine get no gang; leases that run on them go on. None: all can be leased again.
@@ -109,10 +118,18 @@ class GpusWithheld:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppSubmitted:
-    """An app arrived; apps and jobs are numbered in this order. ``weight`` includes user and group."""
+    """An app arrived; apps and jobs are numbered in this order. ``weight`` includes user and group.
+
+    ``assumed`` : speeds that the app depends on and that nobody measured, on the GPU types there were; None in logs from
+    before they were kept.
+    ``alone`` : GPU-seconds of all its work, and seconds of its longest job on its most GPUs, alone and placed best, as was believed
+    when it came; None in logs from before.
+    """
 
     app: App
     weight: float = 1.0
+    assumed: tuple[AssumedSpeed, ...] | None = None
+    alone: tuple[GpuSeconds, Seconds] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

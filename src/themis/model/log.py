@@ -264,10 +264,19 @@ def _write_app(out: Fields, record: AppSubmitted, rows: int) -> None:
     out["app"] = to_fields(record.app)
     if record.weight != 1.0:
         out["weight"] = record.weight
+    if record.assumed is not None:
+        out["assumed"] = [list(speed) for speed in record.assumed]
+    if record.alone is not None:
+        out["alone"] = list(record.alone)
 
 
 def _read_app(d: Fields) -> AppSubmitted:
-    return AppSubmitted(app=read_app(d["app"]), weight=d.get("weight", 1.0))
+    assumed = d.get("assumed")
+    return AppSubmitted(
+        app=read_app(d["app"]), weight=d.get("weight", 1.0),
+        assumed=None if assumed is None else tuple(events.AssumedSpeed(*speed) for speed in assumed),
+        alone=(float(d["alone"][0]), float(d["alone"][1])) if "alone" in d else None,
+    )  # fmt: skip
 
 
 _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Fields, Any, int], None]]] = MappingProxyType(

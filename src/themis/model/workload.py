@@ -24,6 +24,8 @@ class Regime:
     """Epochs, where the job is dynamic."""
     batch: int = 0
     """Batch size; 0 is the profile's own."""
+    pace: float = 1.0
+    """Of a dynamic job: times as long as is declared that an epoch truly takes; only simulated gangs know it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,9 @@ class Job:
             )
         if not self.regimes or any(r.steps <= 0 for r in self.regimes):
             raise InputError(f"job {self.name!r} has no work, expected at least one regime, each of more than 0 steps.")
+        if any(not 0 < r.pace < math.inf for r in self.regimes):
+            paces = [r.pace for r in self.regimes]
+            raise InputError(f"job {self.name!r} has paces {paces} of its regimes, expected factors above 0.")
         if self.step_scale <= 0:
             raise InputError(f"job {self.name!r} has step_scale {self.step_scale}, expected more than 0.")
         if self.dynamic and self.regimes[0].batch not in self.dynamic.batches:
@@ -279,6 +284,8 @@ class Workload:
     """Where it came from: a file, or a generator with its parameters and seed."""
     users: tuple[User, ...] = field(default=())
     groups: tuple[Group, ...] = field(default=())
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """What its reader warns of, a sentence each; the command line prints them."""
 
     def __post_init__(self) -> None:
         ordered = tuple(sorted(self.apps, key=lambda app: app.arrival))

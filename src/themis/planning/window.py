@@ -32,7 +32,8 @@ class Window:
     lengths : Int[C], rounds in each column, at least 1; they add up to T.
     spent : Int[J, C+1], rounds of each choice: all up to a column's end, but no more than the job needs.
     value : Float[J, C+1], weighted log of progress at each choice; never falls.
-    left : Float[J, C+1], isolated seconds left; falls by at most a round's length for each round, never below 0.
+    left : Float[J, C+1], isolated seconds left if the job turns out long; falls by at most a round's length for each
+        round, never below 0.
     useful : Int[J], choices after which more change nothing.
     pull : price of a second of H, >= 0.
     capacity : GPUs in each round.
@@ -152,10 +153,12 @@ def window_of(
     spent = np.minimum(ends, needed(ahead, skipped, started, round_s)[:, None])
     granted = np.maximum(spent * round_s - skipped[:, None], 0.0)
     seconds = np.minimum(started[:, None] + granted, ahead.left_s[:, None])
-    left = np.maximum(ahead.left_s[:, None] - seconds, 0.0)
+    remains = np.maximum(ahead.left_s[:, None] - seconds, 0.0)
+    # A job that is over by the forecast's mean may not be: the makespan's bound sees the risk, whatever rounds it got.
+    left = np.where(ahead.left_s > 0, ahead.risk_s, 0.0)[:, None] - seconds
     # A job without progress would be worth -inf: everybody is taken to have done one isolated round.
     done = progress(ahead, seconds) + np.minimum(round_s / ahead.isolated_s, 1.0)[:, None]
-    useful = np.minimum((left > 1e-9).sum(axis=1), len(lengths))
+    useful = np.minimum((remains > 1e-9).sum(axis=1), len(lengths))
     return Window(
         gpus=gpus, lengths=lengths, spent=spent, value=weight[:, None] * np.log(done), left=left, useful=useful,
         pull=pull, capacity=capacity,

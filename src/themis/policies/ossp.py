@@ -33,7 +33,7 @@ class Ossp:
     round_s: Seconds = 120.0
     window: int = 120
     backfill: bool = True
-    forecast: Rule = Rule.RESTATEMENT
+    forecast: Rule = Rule.POSTERIOR
 
     claims: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset({"ahead"})
@@ -58,5 +58,5 @@ class Ossp:
         view = View.of(snapshot, self.round_s)
         capacity = int(snapshot.machine_gpus.sum())
         window = view.window(self.window, weight=np.zeros(len(view.rows)), pull=1.0, capacity=capacity)
-        # The longest go first; where two would go on changing places, who runs stays.
-        return solved(snapshot, view, window, due=-view.ahead.left_s, stay=True, effort=Effort(seconds=bench.seconds))
+        # Those that may turn out longest go first; where two would go on changing places, who runs stays.
+        return solved(snapshot, view, window, due=-view.ahead.risk_s, stay=True, effort=Effort(seconds=bench.seconds))

@@ -68,7 +68,7 @@ class Shockwave:
     patience: float = 1.0
     power: float = 5.0
     makespan: float = 0.1
-    forecast: Rule = Rule.RESTATEMENT
+    forecast: Rule = Rule.POSTERIOR
     noise: float = 0.0
     reactive: bool = True
     backfill: bool = True

@@ -7,7 +7,8 @@
     ResNet-50,64,V100,1,2.35,,A3C,
 
 ``model``, ``gpu_type`` and ``steps_per_s`` are required; ``batch`` empty is the model's own, ``gpus`` empty is 1. A gang is
-``together`` on as few machines as possible (empty), or ``apart`` on as many. ``partner`` : the model on the same GPU; the
+``together`` on as few machines as possible (empty), or ``apart`` on as many. A rate of 0 says that the model does not fit
+there, and bars it. ``partner`` : the model on the same GPU; the
 row's rate is the first one's. Lines that begin with ``#`` are comments.
 """
 
@@ -39,6 +40,7 @@ def read_csv(path: Path) -> Throughputs:
     together: dict[str, dict[Alone, float]] = {}
     apart: dict[str, dict[Alone, float]] = {}
     beside: dict[str, dict[Beside, float]] = {}
+    barred: dict[str, set[Alone]] = {}
     seen: dict[tuple[object, ...], int] = {}
     pairs: list[_Row] = []
     for row in _rows(path):
@@ -50,7 +52,13 @@ def read_csv(path: Path) -> Throughputs:
                 f"{path}, line {row.line}: measured in line {seen[key]} already; keep one of the two rows."
             )
         seen[key] = row.line
-        if partner:
+        if rate == 0:
+            if partner or placement != PLACEMENTS[0]:
+                row.fail(
+                    "steps_per_s", "steps per second above 0; 0 (does not fit) is for rows together, without a partner"
+                )
+            barred.setdefault(kind, set()).add((model, batch, gpus))
+        elif partner:
             if placement != PLACEMENTS[0]:
                 row.fail("placement", f"{PLACEMENTS[0]} beside a partner, or nothing: it is one GPU")
             if gpus != 1:
@@ -69,7 +77,9 @@ def read_csv(path: Path) -> Throughputs:
             )
     if not together:
         raise InputError(f"{path} has no rate of a model on GPUs together, expected at least one row.")
-    return Throughputs(together=together, apart=apart, beside=beside)
+    return Throughputs(
+        together=together, apart=apart, beside=beside, barred={kind: frozenset(rows) for kind, rows in barred.items()}
+    )
 
 
 def write_csv(path: Path, rates: Throughputs) -> None:
@@ -87,6 +97,9 @@ def rows_of(rates: Throughputs) -> Iterator[tuple[object, ...]]:
         for kind, jobs in table.items():
             for (model, batch, gpus), rate in jobs.items():
                 yield model, batch or "", kind, gpus, rate, placement, "", ""
+    for kind, zero in rates.barred.items():
+        for model, batch, gpus in sorted(zero):
+            yield model, batch or "", kind, gpus, 0, "together", "", ""
     for kind, pairs in rates.beside.items():
         for (model, batch, partner, other), rate in pairs.items():
             yield model, batch or "", kind, 1, rate, "together", partner, other or ""
@@ -119,8 +132,8 @@ class _Row:
             rate = float(self.cells["steps_per_s"])
         except ValueError:
             rate = math.nan
-        if not 0 < rate < math.inf:
-            self.fail("steps_per_s", "steps per second above 0; leave out what does not run")
+        if not 0 <= rate < math.inf:
+            self.fail("steps_per_s", "steps per second above 0, or 0 for what does not fit")
         return rate
 
     def placement(self) -> str:

@@ -39,6 +39,7 @@ def read_throughputs(path: Path) -> Throughputs:
         table = json.loads(path.read_text(encoding="utf-8"))
         rates = {kind: _rates(jobs) for kind, jobs in table.items()}
         beside = {kind.upper(): _beside(jobs) for kind, jobs in table.items() if not kind.endswith(_APART)}
+        barred = {kind.upper(): _barred(jobs) for kind, jobs in table.items() if not kind.endswith(_APART)}
     except OSError as error:
         raise InputError(f"cannot read throughputs {str(path)!r}: {error.strerror}.") from None
     except (ValueError, TypeError, AttributeError, KeyError, SyntaxError) as error:
@@ -50,6 +51,7 @@ def read_throughputs(path: Path) -> Throughputs:
         together={kind.upper(): jobs for kind, jobs in rates.items() if not kind.endswith(_APART)},
         apart={kind.removesuffix(_APART).upper(): jobs for kind, jobs in rates.items() if kind.endswith(_APART)},
         beside=beside,
+        barred={kind: jobs for kind, jobs in barred.items() if jobs},
     )
 
 
@@ -74,6 +76,11 @@ def _rates(jobs: Mapping[str, Mapping[str, float]]) -> dict[tuple[str, int, int]
         if rate > 0:  # 0: it did not fit into memory
             rates[(*split_job_type(job_type), int(gpus))] = rate
     return rates
+
+
+def _barred(jobs: Mapping[str, Mapping[str, float]]) -> frozenset[tuple[str, int, int]]:
+    keys = (ast.literal_eval(key) for key, row in jobs.items() if float(row["null"]) == 0)
+    return frozenset((*split_job_type(job_type), int(gpus)) for job_type, gpus in keys)
 
 
 def _beside(jobs: Mapping[str, Mapping[str, object]]) -> dict[tuple[str, int, str, int], float]:

@@ -99,7 +99,10 @@ class Measured:
         curves = dict(profile.curves)
         for (kind, batch), measured in points.items():
             curves[kind, batch] = _through(profile.curve(kind, batch), measured)
-        found = replace(profile, curves=curves, slowdown=(slow[0], slow[1], slow[2], slow[3]))
+        found = replace(
+            profile, curves=curves, slowdown=(slow[0], slow[1], slow[2], slow[3]),
+            barred=profile.barred - points.keys(),
+        )  # fmt: skip
         beside = dict(profile.beside)
         for (kind, batch, partner, size), rate in pairs.items():
             curve = found.curve(kind, batch)
@@ -112,7 +115,10 @@ def _through(believed: Curve | None, measured: Mapping[int, float]) -> Curve:
     """A curve through what was measured, elsewhere of the shape of what was believed."""
     points = dict(measured)
     if believed is not None:
-        off = [math.log(rate / float(believed.at(np.array(gpus)))) for gpus, rate in measured.items()]
-        factor = math.exp(sum(off) / len(off))
+        # What was believed not to fit and did says nothing of the shape.
+        at = {gpus: float(believed.at(np.array(gpus))) for gpus in measured}
+        off = [math.log(rate / at[gpus]) for gpus, rate in measured.items() if at[gpus] > 0]
+        factor = math.exp(sum(off) / len(off)) if off else 1.0
         points = {gpus: rate * factor for gpus, rate in zip(believed.gpus, believed.rate)} | points
-    return Curve(gpus=tuple(sorted(points)), rate=tuple(points[g] for g in sorted(points)))
+    barred = tuple(gpus for gpus in believed.barred if gpus not in points) if believed else ()
+    return Curve(gpus=tuple(sorted(points)), rate=tuple(points[g] for g in sorted(points)), barred=barred)

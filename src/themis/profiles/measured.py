@@ -23,11 +23,14 @@ def gavel_throughputs() -> Throughputs:
     """The shipped table."""
     together: dict[str, dict[Alone, float]] = {}
     apart: dict[str, dict[Alone, float]] = {}
+    barred: dict[str, set[Alone]] = {}
     for row in _rows("gavel_alone.csv"):
         model, batch, kind = row.pop("model"), int(row.pop("batch") or 0), row.pop("gpu_type")
         for name, cell in row.items():
             where, _, gpus = name.rpartition("_")
-            if cell:
+            if cell == "0":
+                barred.setdefault(kind, set()).add((model, batch, int(gpus)))
+            elif cell:
                 (apart if where else together).setdefault(kind, {})[model, batch, int(gpus)] = float(cell)
     beside: dict[str, dict[Beside, float]] = {}
     for row in _rows("gavel_beside.csv"):
@@ -38,7 +41,9 @@ def gavel_throughputs() -> Throughputs:
             if cell:
                 key = (model, batch, name, int(other)) if name else (model, batch, other, 0)
                 beside.setdefault(kind, {})[key] = alone * float(cell) / 100.0
-    return Throughputs(together=together, apart=apart, beside=beside)
+    return Throughputs(
+        together=together, apart=apart, beside=beside, barred={kind: frozenset(jobs) for kind, jobs in barred.items()}
+    )
 
 
 @lru_cache(maxsize=1)

@@ -11,16 +11,20 @@ Linear scaling with a slowdown (Themis eq. 1) is a curve with one point; measure
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from themis.errors import InputError, UnknownName
-from themis.model.units import Float, Int, Locality, Seconds
+from themis.model.units import Bool, Float, Int, Locality, Seconds
 
 DEFAULT_SLOWDOWN = (1.0, 1.0, 1.1, 1.3)
 """Slot, machine, rack (cross-machine), cross-rack, for models that nobody has profiled (Themis footnote 3)."""
+
+ASSUMPTION = "assumption"
+"""How the source of a profile begins whose figures nobody measured."""
 
 ANY_TYPE = "*"
 """A curve under this GPU type serves every type that has none of its own."""
@@ -34,10 +38,13 @@ class Curve:
     ----------
     gpus, rate : same length, ``gpus`` rising. Between points the rate is interpolated on logarithmic axes; below the
         first and beyond the last it is continued linearly in GPUs. One point is linear scaling.
+    barred : GPU counts that were measured as 0 (the model does not fit). A count that was not measured is 0 where the
+        nearest measured one below or above it is.
     """
 
     gpus: tuple[int, ...]
     rate: tuple[float, ...]
+    barred: tuple[int, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         if not self.gpus or len(self.gpus) != len(self.rate):
@@ -55,7 +62,26 @@ class Curve:
         known, rate = np.asarray(self.gpus, dtype=np.float64), np.asarray(self.rate, dtype=np.float64)
         inside = np.exp(np.interp(np.log(np.maximum(count, 1e-9)), np.log(known), np.log(rate)))
         out = np.where(count < known[0], rate[0] * count / known[0], inside)
-        return np.where(count > known[-1], rate[-1] * count / known[-1], out)
+        out = np.where(count > known[-1], rate[-1] * count / known[-1], out)
+        return np.where(self._barred(count), 0.0, out) if self.barred else out
+
+    @property
+    def unit(self) -> float:
+        """Steps/s of one GPU by the smallest gang that was measured."""
+        return self.rate[0] / self.gpus[0]
+
+    def measured(self, gpus: int) -> bool:
+        """Whether the count lies within those that were measured."""
+        return self.gpus[0] <= gpus <= self.gpus[-1] and gpus not in self.barred
+
+    def _barred(self, count: Float) -> Bool:
+        """Whether the nearest measured count below or above is one of those that were measured as 0."""
+        known = np.array(sorted({*self.gpus, *self.barred}), dtype=np.float64)
+        zero = np.isin(known, np.array(self.barred, dtype=np.float64))
+        below = np.clip(np.searchsorted(known, count, side="right") - 1, 0, len(known) - 1)
+        above = np.clip(np.searchsorted(known, count, side="left"), 0, len(known) - 1)
+        out: Bool = zero[below] | zero[above]
+        return out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +95,8 @@ class Profile:
     checkpoint_s : seconds to write and read a checkpoint.
     beside : share of its rate that a job keeps while another shares its GPUs (Gavel §3.1): by GPU type or
         ``ANY_TYPE``, own batch or 0 for any, the other's model, and its batch or 0. Missing or 0: the two cannot share.
-    source : where the figures come from; assumptions say so.
+    source : where the figures come from; assumptions begin with that word.
+    barred : (GPU type, batch size) that was measured as 0 on every gang: the model does not fit.
     """
 
     name: str
@@ -79,6 +106,7 @@ class Profile:
     category: str = ""
     source: str = ""
     beside: Mapping[tuple[str, int, str, int], float] = field(default_factory=dict)
+    barred: frozenset[tuple[str, int]] = field(default=frozenset(), repr=False)
 
     def __post_init__(self) -> None:
         if not self.curves:
@@ -99,11 +127,54 @@ class Profile:
         return 0.0
 
     def curve(self, gpu_type: str, batch: int) -> Curve | None:
-        """The most specific curve, or None where the model cannot run on the type."""
-        for key in ((gpu_type, batch), (gpu_type, 0), (ANY_TYPE, batch), (ANY_TYPE, 0)):
+        """The most specific curve, or None where the model cannot run on the type.
+
+        A batch size that was not measured on the type takes its speed from the nearest one that was (on a logarithmic
+        axis; the larger of two): as many steps/s, or as many examples/s where that is slower. So it is never believed
+        to be faster than what was measured. Profiles that serve any type have one speed for any batch size.
+        """
+        if (gpu_type, batch) in self.barred:
+            return None
+        if (gpu_type, batch) in self.curves:
+            return self.curves[gpu_type, batch]
+        if batch and not self._serves_any(batch):
+            near = self.nearest(gpu_type, batch)
+            if near:
+                return _slower(self.curves[gpu_type, near], min(1.0, near / batch))
+        for key in ((gpu_type, 0), (ANY_TYPE, batch), (ANY_TYPE, 0)):
             if key in self.curves:
                 return self.curves[key]
         return None
+
+    def nearest(self, gpu_type: str, batch: int) -> int:
+        """The measured batch size on the type that is nearest to this one; 0: none was measured."""
+        sizes = [size for kind, size in self.curves if kind == gpu_type and size]
+        return min(sizes, key=lambda size: (abs(math.log(size / batch)), -size), default=0)
+
+    def is_assumed(self, gpu_type: str, batch: int, gpus: int) -> bool:
+        """Whether nobody measured the speed: its source is an assumption, or the batch size or the gang is beyond what was.
+
+        A speed of 0 is never assumed. A profile that serves any type is taken to scale linearly.
+        """
+        curve = self.curve(gpu_type, batch)
+        if curve is None or not float(curve.at(np.array(gpus))) > 0:
+            return False
+        if (gpu_type, batch) not in self.curves:
+            if self.source.startswith(ASSUMPTION):
+                return True
+            if self._serves_any(batch):
+                return False
+            if batch and self.nearest(gpu_type, batch):
+                return True
+        return not self._serves_any(batch) and not curve.measured(gpus)
+
+    def _serves_any(self, batch: int) -> bool:
+        return (ANY_TYPE, batch) in self.curves or (ANY_TYPE, 0) in self.curves
+
+
+def _slower(curve: Curve, factor: float) -> Curve:
+    """The curve with its rates times a factor of at most 1."""
+    return curve if factor == 1.0 else replace(curve, rate=tuple(rate * factor for rate in curve.rate))
 
 
 def linear(
@@ -149,7 +220,14 @@ class ProfileBook:
     @property
     def fingerprint(self) -> str:
         """Equal for books that say the same of the same models."""
-        return hashlib.blake2b(repr(sorted(self.profiles.items())).encode(), digest_size=8).hexdigest()
+        text = repr(sorted(self.profiles.items()))
+        # What bars nothing has the fingerprint that it had before profiles could.
+        barred = {
+            name: (sorted(p.barred), sorted((*key, c.barred) for key, c in p.curves.items() if c.barred))
+            for name, p in sorted(self.profiles.items()) if p.barred or any(c.barred for c in p.curves.values())
+        }  # fmt: skip
+        text += repr(barred) if barred else ""
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     def get(self, model: str) -> Profile:
         """The profile of a model, or UnknownName."""
@@ -231,10 +309,8 @@ def compile_speeds(
         curves = [book.get(model).curve(t, batch) for t in gpu_types]
         reference = next((c for c in curves if c is not None), None)
         if reference is None:
-            raise InputError(
-                f"model {model!r} has no speed for any of the GPU types {', '.join(gpu_types)}; add a profile for one of them."
-            )
-        serial[m] = (units or {}).get((model, batch)) or 1.0 / float(reference.at(np.array(1)))
+            raise InputError(_no_speed(book.get(model), batch, gpu_types))
+        serial[m] = (units or {}).get((model, batch)) or 1.0 / reference.unit
         for k, curve in enumerate(curves):
             if curve is not None:
                 scale[m, k] = curve.at(gpus) * serial[m]
@@ -247,6 +323,16 @@ def compile_speeds(
         checkpoint_s=np.array([book.get(model).checkpoint_s for model, _ in wanted]),
         beside=_beside(book, wanted, gpu_types),
     )
+
+
+def _no_speed(profile: Profile, batch: int, gpu_types: tuple[str, ...]) -> str:
+    types = ", ".join(gpu_types)
+    if any((kind, batch) in profile.barred for kind in gpu_types):
+        return (
+            f"model {profile.name!r} at batch size {batch} has no speed for any of the GPU types {types}: it was measured as 0, so "
+            "it does not fit. Choose another batch size or GPU type."
+        )
+    return f"model {profile.name!r} has no speed for any of the GPU types {types}; add a profile for one of them."
 
 
 def relearned(speeds: Speeds, book: ProfileBook, model: str, gpu_types: tuple[str, ...]) -> Speeds:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from themis.profiles.speed import Curve, Profile
 
@@ -29,11 +29,13 @@ class Throughputs:
     ----------
     together : (model, batch or 0, GPUs) -> rate of a gang on as few machines as possible. ``apart`` : on as many as possible.
     beside : (model, batch, partner's model, its batch) -> the first one's rate on one GPU with the other.
+    barred : (model, batch, GPUs) that were measured as 0 together: the model does not fit.
     """
 
     together: Mapping[str, Mapping[Alone, float]]
     apart: Mapping[str, Mapping[Alone, float]]
     beside: Mapping[str, Mapping[Beside, float]]
+    barred: Mapping[str, frozenset[Alone]] = field(default_factory=dict)
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -44,7 +46,8 @@ class Throughputs:
 def profiles_of(rates: Throughputs, source: str) -> tuple[Profile, ...]:
     """A profile for each model, one curve for each GPU type and batch size.
 
-    Batch size 0, the profile's own, is the smallest measured. The reference is the first GPU type, V100 before others.
+    Batch size 0, the profile's own, is the smallest measured. A rate of 0 bars the gang, and where no gang of that batch size
+    has another rate, the GPU type. The reference is the first GPU type, V100 before others.
     Slowdown across machines is the ratio of four GPUs together to four apart, the geometric mean over batch sizes and
     types, at least 1; across racks 1.3/1.1 more, an assumption. Differs from what was measured: that ratio depends on
     type, batch size and gang.
@@ -54,14 +57,23 @@ def profiles_of(rates: Throughputs, source: str) -> tuple[Profile, ...]:
 
 def _profile(model: str, rates: Throughputs, source: str) -> Profile:
     curves: dict[tuple[str, int], Curve] = {}
+    barred: set[tuple[str, int]] = set()
     for kind in sorted(rates.together, reverse=True):  # V100 first, which makes it the reference
         points: dict[int, dict[int, float]] = {}
         for (name, batch, gpus), rate in rates.together[kind].items():
             if name == model:
                 points.setdefault(batch, {})[gpus] = rate
+        zero: dict[int, set[int]] = {}
+        for name, batch, gpus in rates.barred.get(kind, ()):
+            if name == model:
+                zero.setdefault(batch, set()).add(gpus)
+        barred |= {(kind, batch) for batch in zero if batch not in points}
         for batch in sorted(points):
             measured = sorted(points[batch].items())
-            curve = Curve(gpus=tuple(gpus for gpus, _ in measured), rate=tuple(rate for _, rate in measured))
+            curve = Curve(
+                gpus=tuple(gpus for gpus, _ in measured), rate=tuple(rate for _, rate in measured),
+                barred=tuple(sorted(zero.get(batch, set()) - points[batch].keys())),
+            )  # fmt: skip
             curves[kind, batch] = curve
             curves.setdefault((kind, 0), curve)
     rack = _rack_slowdown(model, rates)
@@ -71,7 +83,9 @@ def _profile(model: str, rates: Throughputs, source: str) -> Profile:
         for kind, pairs in rates.beside.items() for (name, batch, partner, other), rate in pairs.items()
         if name == model and (model, batch, 1) in rates.together[kind]
     }  # fmt: skip
-    return Profile(name=model, curves=curves, slowdown=(1.0, 1.0, rack, cross), source=source, beside=beside)
+    return Profile(
+        name=model, curves=curves, slowdown=(1.0, 1.0, rack, cross), source=source, beside=beside, barred=frozenset(barred),
+    )  # fmt: skip
 
 
 def _rack_slowdown(model: str, rates: Throughputs) -> float:

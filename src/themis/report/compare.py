@@ -17,6 +17,7 @@ from themis.model.units import Float
 from themis.report.definitions import DEFINITIONS
 from themis.report.intervals import Interval, p99_interval, t_interval
 from themis.report.result import RHO_FORMS, RunMetrics, scalar
+from themis.report.speeds import sentence
 
 HOUR, MINUTE = 3600.0, 60.0
 BRIEF = 2 * HOUR
@@ -210,7 +211,8 @@ def caption(runs: Sequence[RunMetrics]) -> str:
     seeds = sorted({run.seed for run in runs})
     apps = sorted({len(run.apps) for run in runs})
     count = f"{apps[0]}" if len(apps) == 1 else f"{apps[0]} to {apps[-1]}"
-    return f"{kind_of(runs).capitalize()}: workload {workloads}, {count} apps, on {clusters}; {_seeds(seeds)}."
+    text = f"{kind_of(runs).capitalize()}: workload {workloads}, {count} apps, on {clusters}; {_seeds(seeds)}."
+    return f"{text} {sentence(runs)}".rstrip()
 
 
 def kind_of(runs: Sequence[RunMetrics]) -> str:

@@ -24,6 +24,7 @@ from themis.model.units import GpuSeconds, Seconds
 from themis.report import explained
 from themis.report.delivery import Missing
 from themis.report.metrics import FOLDED, Fold
+from themis.report.outlook import Expected, Followed
 from themis.report.plans import Plans
 
 
@@ -124,6 +125,10 @@ class Explanation:
     """Useful GPU-seconds that it had."""
     missing: Missing = field(default_factory=Missing)
     """The difference by cause."""
+    time: Seconds = math.nan
+    """Of the log's last record."""
+    expected: Expected = field(default_factory=Expected)
+    """As of then, by the run's own past: when the app starts and ends, with 80 % intervals."""
 
     @property
     def first_start_off(self) -> Seconds:
@@ -182,6 +187,8 @@ class _Reader:
     started: Seconds = math.nan
     plans: Plans = field(default_factory=Plans)
     """Of all apps: what was off by how much tells the intervals."""
+    followed: Followed = field(default_factory=Followed)
+    """Of all apps, under any policy."""
     round: int = -1
     auctions: bool = False
     gpus: dict[int, int] = field(default_factory=dict)
@@ -201,6 +208,9 @@ class _Reader:
             self.away = "drained" if line.get("drained") else "machine lost"
         elif kind != "Revoke":
             self.away = ""
+        if kind in Followed.KINDS:
+            self.followed.add(*to_record(line))
+        self.followed.now = float(line["t"])
         if kind == "AppSubmitted":
             self._submitted(line)
         elif kind == "Allocated":
@@ -326,6 +336,7 @@ class _Reader:
             jct=end.jct if end else math.nan, rho_paper=end.rho_paper if end else math.nan,
             rho_exact=end.rho_exact if end else math.nan, steps=tuple(self.steps),
             started=self.started, entitled=entitled, received=received, missing=missing,
+            time=self.followed.now, expected=self.followed.outlook.of(self.app, self.followed.now),
         )  # fmt: skip
 
 

@@ -124,7 +124,7 @@ def _title(story: Explanation) -> str:
     kind = "simulated" if story.simulated else "measured"
     who = f"{story.app} of {story.user} under {story.policy}, seed {story.seed} ({kind})"
     if math.isnan(story.jct):
-        return f"{who}: still active."
+        return f"{who}: still active.{expected_text(story)}"
     rho = f"ρ {story.rho_paper:.2f} paper, {story.rho_exact:.2f} exact"
     return f"{who}: JCT {story.jct / 3600:.1f} h, {rho}."
 
@@ -139,6 +139,22 @@ def delivered(entitled: GpuSeconds | None, received: GpuSeconds, missing: Mappin
         f"It received {received / 3600:.1f} of the {entitled / 3600:.1f} GPU hours that it was entitled to "
         f"({received / entitled:.0%}){f'; missing by cause: {parts}' if parts else ''}."
     )
+
+
+def expected_text(story: Explanation) -> str:
+    """When an active app is expected to start and to end, counted from its arrival, with 80 % intervals."""
+    e, said = story.expected, ""
+    for what, at, low, high in (
+        ("starts", e.starts, e.starts_low, e.starts_high), ("ends", e.ends, e.ends_low, e.ends_high)
+    ):  # fmt: skip
+        if not math.isnan(at):
+            within = "no interval yet" if math.isnan(low) else f"80 %: {_after(story, low)} to {_after(story, high)}"
+            said += f" It {what} about {_after(story, at)} after it came ({within})."
+    return said
+
+
+def _after(story: Explanation, time: Seconds) -> str:
+    return _clock(max(time - story.arrival, 0.0))
 
 
 def _caption(story: Explanation) -> str:

@@ -24,9 +24,12 @@ def to_dict(run: RunMetrics) -> dict[str, Any]:
     """One run as plain data: conditions, numbers, and a row for each user and app; no series."""
     return {
         **{name: getattr(run, name) for name in WHO},
-        "machines": run.machines, "source": run.source, "params": dict(run.params), "settings": dict(run.settings),
+        "machines": run.machines, "speeds": run.inputs.speeds,
+        "speeds_assumed": None if run.inputs.assumed is None else [speed._asdict() for speed in run.inputs.assumed],
+        "source": run.source, "params": dict(run.params), "settings": dict(run.settings),
         **{form: asdict(getattr(run, form)) for form in RHO_FORMS},
         **{name: getattr(run, name) for name in SCALARS},
+        "coverage": {**asdict(run.coverage), "of_finishes": run.coverage.of_finishes, "of_starts": run.coverage.of_starts},
         "users": [asdict(user) for user in by_user(run)], "apps": [asdict(app) for app in run.apps],
     }  # fmt: skip
 

@@ -113,6 +113,7 @@ def render(runs: Sequence[RunMetrics], *, title: str = "", baseline: str = "") -
         gantts=gantts, hover=any("<title>" in one.svg for one in gantts),
         users_tables=[_users(label, run, user_columns, len(first)) for label, run in first],
         apps_tables=[_apps(label, run, app_columns, len(first)) for label, run in first],
+        coverage=[text for label, run in first if (text := _coverage(label, run))],
         foresight=[_figure(d) for d in figures.planned(first, PAGE)], plans=[_quality(label, run) for label, run in planned],
         plans_tables=[_plans(label, run, plan_columns, len(planned)) for label, run in planned],
         plan_head=_heads(plan_columns, PLAN_DEFINITIONS),
@@ -269,6 +270,15 @@ def _users(label: str, run: RunMetrics, columns: Sequence[AsText], of: int) -> _
 def _plans(label: str, run: RunMetrics, columns: Sequence[AsText], of: int) -> _Group:
     order = sorted(run.plans.rows, key=lambda row: -abs(row.off) if row.off == row.off else -math.inf)
     return _group(label, run, order, columns, _most(MOST_PLANS, of))
+
+
+def _coverage(label: str, run: RunMetrics) -> str:
+    """How often the run's own 80 % intervals of apps' starts and finishes held; empty where there were none."""
+    c = run.coverage
+    if not c.finishes:
+        return ""
+    starts = f", and {c.of_starts:.0%} of {counted(c.starts, 'wait')}" if c.starts else ""
+    return f"{label}: of forecasts with an 80 % interval, {c.of_finishes:.0%} of {c.finishes} finishes held{starts}."
 
 
 def _quality(label: str, run: RunMetrics) -> str:

@@ -26,9 +26,11 @@ from themis.report.definitions import DEFINITIONS
 from themis.report.delivery import Delivery, Missing, ratios
 from themis.report.export import apps_to_csv, to_csv, to_json
 from themis.report.ledger import Lease, Ledger, Levels, Rounds
+from themis.report.outlook import Outlook
 from themis.report.plans import Plans
 from themis.report.result import AppRow, Inputs, RhoStats, RunMetrics, rho_stats
 from themis.report.series import Steps
+from themis.report.speeds import SpeedsGiven
 
 __all__ = [
     "DEFINITIONS", "AppRow", "Fold", "RhoStats", "RunMetrics", "apps_to_csv", "metrics_of", "to_csv", "to_json",
@@ -64,6 +66,7 @@ class Fold:
         self.header: Header | None = None
         self.levels, self.ledger, self.rounds, self.plans = Levels(), Ledger(), Rounds(), Plans()
         self.delivery = Delivery()
+        self.speeds, self.outlook = SpeedsGiven(), Outlook()
         self.machine_gpus: list[int] = []
         self.seats_taken: list[int] = []
         """Leases on each GPU: two where jobs share it."""
@@ -112,6 +115,7 @@ class Fold:
         self.machine_gpus.append(event.machine.gpus)
         self.seats_taken.extend([0] * event.machine.gpus)
         self.machines_given.update(encode(time, event))
+        self.speeds.join(event.machine.gpu_type)
         self._in_service(time, event.machine.gpus)
 
     def _failed(self, time: Seconds, event: events.MachineFailed) -> None:
@@ -121,13 +125,17 @@ class Fold:
     def _in_service(self, time: Seconds, gpus: int) -> None:
         self.levels.in_service += gpus
         self.delivery.service(time, gpus)
+        self.outlook.service(gpus)
 
     def _submitted(self, time: Seconds, event: AppSubmitted) -> None:
         self.levels.begin()
         self.levels.active += 1
         self.levels.jobs += len(event.app.jobs)
         self.ledger.add(event.app, event.weight, time, self.levels.met)
-        self.apps_given.update(encode(time, event))
+        # What is believed depends on the cluster too.
+        self.apps_given.update(encode(time, replace(event, assumed=None, alone=None)))
+        self.speeds.add(event)
+        self.outlook.submit(time, event)
         wanted = sum(job.gpus_max for job in event.app.jobs)
         self.levels.wanted += wanted
         self.delivery.submitted(time, len(event.app.jobs), event.weight, wanted)
@@ -148,6 +156,7 @@ class Fold:
                 entry.first_grant = time
             entry.restarts += grant.attempt > 1
         self.plans.start(grant.job, time)
+        self.outlook.grant(time, grant)
         self._wanted(time, grant.job, self.ledger.resume(grant.job))
         self.leases[grant.job] = Lease(grant, time)
         self.levels.starting += len(grant.gpus)
@@ -160,6 +169,7 @@ class Fold:
         # A report of an earlier attempt may come late; it says nothing about this lease.
         if lease is not None and lease.grant.attempt == event.attempt and math.isnan(lease.started):
             lease.started = time
+            self.outlook.train(time, event.job)
             self.levels.starting -= len(lease.grant.gpus)
 
     def _revoked(self, time: Seconds, revoke: Revoke) -> None:
@@ -167,6 +177,7 @@ class Fold:
         if lease is None:
             return
         gpus = lease.grant.gpus
+        self.outlook.revoke(time, revoke.job, len(gpus))
         if math.isnan(lease.started):
             self.levels.starting -= len(gpus)
         for g in gpus:
@@ -206,6 +217,7 @@ class Fold:
             self._ended(time, events.JobEnded(app=event.app, job=job, outcome=event.outcome, steps=math.nan))
         app.finish, app.end = time, event
         self.delivery.finished(time, event.app)
+        self.outlook.finish(time, event.app, event.outcome)
         self.levels.active -= 1
         if not self.levels.active:
             self.levels.mark()
@@ -238,10 +250,12 @@ class Fold:
                 ledger.count(lease, self.levels.now)
         inputs = Inputs(
             apps=self.apps_given.hexdigest(), machines=self.machines_given.hexdigest(),
-            profiles=self.header.profiles, outages=tuple(self.outages),
+            profiles=self.header.profiles, outages=tuple(self.outages), speeds=self.speeds.count(),
+            assumed=self.speeds.assumed,
         )  # fmt: skip
         size = len(self.machine_gpus), len(self.seats_taken)
-        return _result(self.header, inputs, ledger, (self.rounds, self.plans), self.levels, size, self.delivery)
+        run = _result(self.header, inputs, ledger, (self.rounds, self.plans), self.levels, size, self.delivery)
+        return replace(run, coverage=self.outlook.coverage())
 
 
 def _result(

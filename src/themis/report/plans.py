@@ -1,10 +1,9 @@
 """What plans forecast of each job's start and finish, and how good that was: a fold over proofs (``Proof.starts``, ``ends``).
 
-A forecast finish comes with an interval that is learnt from the log itself: of the jobs that had ended by then, by what factor the
-time to the finish, as first forecast, turned out longer or shorter. The interval is from the 10th to the 90th percentile of these
-factors, so that four jobs of five would end within it if jobs to come were like those that ended; jobs that end soon are
-over-represented until the log is long. The report says how many did. Nothing of the future is used. A forecast start has one
-likewise, learnt from the waits of jobs that had started by then; who is forecast to start at once has none to wait.
+A forecast finish comes with an interval that is learnt from the log itself: by what factor the time to the finish, as first
+forecast, turned out longer or shorter, calibrated such that four jobs of five end within it (``report.calibrated``). The report
+says how many did. Nothing of the future is used. A forecast start has one likewise, learnt from the waits of jobs that had
+started by then; a job that is forecast to start immediately has no wait.
 
 Leaves out: policies that plan nothing; forecasts beyond 32 a job, of which every other is then dropped.
 """
@@ -12,7 +11,6 @@ Leaves out: policies that plan nothing; forecasts beyond 32 a job, of which ever
 from __future__ import annotations
 
 import math
-from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -20,11 +18,8 @@ import numpy as np
 
 from themis.model.answers import CUT, UNCONTESTED, Proof
 from themis.model.units import Float, Seconds
+from themis.report.calibrated import Calibrated, Interval
 
-LOW, HIGH, FEWEST = 0.1, 0.9, 10
-"""Quantiles of an interval, and of how many jobs at least."""
-Interval = tuple[Seconds, Seconds]
-UNKNOWN: Interval = (math.nan, math.nan)
 _SAME = 1e-6
 """Seconds below which two instants are one."""
 MOST = 32
@@ -104,6 +99,9 @@ class _Told:
 
     kept: list[tuple[Seconds, Seconds, Seconds]]
     first: tuple[Interval, Interval]
+    start: int
+    end: int
+    """Numbers of the first forecast's start, -1 without a wait, and finish."""
     every: int = 1
     seen: int = 1
     started: Seconds = math.nan
@@ -115,9 +113,7 @@ class Plans:
 
     def __init__(self) -> None:
         self.told: dict[int, _Told] = {}
-        self.factors: list[float] = []
-        """Of times to finishes, rising. ``waits`` : of times to starts."""
-        self.waits: list[float] = []
+        self.finishes, self.waits = Calibrated(), Calibrated()
         self.cut = self.made = self.uncontested = 0
 
     def add(self, time: Seconds, proof: Proof) -> None:
@@ -130,9 +126,10 @@ class Plans:
                 continue
             known = self.told.get(job)
             if known is None:
-                self.told[job] = _Told(
-                    [(time, starts, ends)], (self.start_within(time, starts), self.end_within(time, ends))
-                )
+                within = self.start_within(time, starts), self.end_within(time, ends)
+                start = self.waits.add(time, starts - time, "plan") if starts > time else -1
+                end = self.finishes.add(time, ends - time, "plan")
+                self.told[job] = _Told([(time, starts, ends)], within, start, end)
                 continue
             known.seen += 1
             if known.seen % known.every == 0:
@@ -145,9 +142,8 @@ class Plans:
         known = self.told.get(job)
         if known is not None and math.isnan(known.started):
             known.started = time
-            told, starts, _ = known.kept[0]
-            if starts > told:
-                insort(self.waits, (time - told) / (starts - told))
+            if known.start >= 0:
+                self.waits.end(known.start, time)
 
     def end(self, job: int, time: Seconds) -> None:
         """A job completed."""
@@ -155,9 +151,7 @@ class Plans:
         if known is None:
             return
         known.ended = time
-        told, _, ends = known.kept[0]
-        if ends > told and time > told:
-            insort(self.factors, (time - told) / (ends - told))
+        self.finishes.end(known.end, time)
 
     def table(self, names: Sequence[str]) -> PlanTable:
         """What came of it; ``names`` of jobs by id."""
@@ -179,16 +173,8 @@ class Plans:
 
     def start_within(self, time: Seconds, starts: Seconds) -> Interval:
         """Interval of a start as forecast at ``time``; NaN while too few jobs have started."""
-        return _interval(self.waits, time, starts) if starts > time else (starts, starts)
+        return self.waits.interval(time, starts - time, "plan") if starts > time else (starts, starts)
 
     def end_within(self, time: Seconds, ends: Seconds) -> Interval:
         """Interval of a finish as forecast at ``time``; NaN while too few jobs have ended."""
-        return _interval(self.factors, time, ends)
-
-
-def _interval(factors: Sequence[float], time: Seconds, then: Seconds) -> Interval:
-    if len(factors) < FEWEST:
-        return UNKNOWN
-    at = (len(factors) - 1) * np.array([LOW, HIGH])
-    low, high = np.interp(at, np.arange(len(factors)), factors)
-    return time + float(low) * (then - time), time + float(high) * (then - time)
+        return self.finishes.interval(time, ends - time, "plan")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from themis.model.events import AssumedSpeed
 from themis.model.units import Float, GpuSeconds, Int, Seconds
 from themis.report.delivery import Missing
+from themis.report.outlook import Coverage
 from themis.report.plans import PlanTable
 from themis.report.series import Gantt, Series
 
@@ -82,12 +84,16 @@ class Inputs:
     ----------
     apps, machines, profiles : equal text, equal input; ``apps`` may differ between seeds.
     outages : (time, machine) of each failure, in order, as far as the run lasted.
+    speeds : how many speeds the apps depend on: of a model at a batch size, of a gang on a GPU type. ``assumed`` : those of
+        them that nobody measured; None where the log does not say.
     """
 
     apps: str
     machines: str
     profiles: str
     outages: tuple[tuple[Seconds, int], ...]
+    speeds: int = 0
+    assumed: tuple[AssumedSpeed, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +179,8 @@ class RunMetrics:
     gantt: Gantt
     plans: PlanTable
     """What was forecast of each job, where the policy plans; else empty."""
+    coverage: Coverage = field(default_factory=Coverage)
+    """How often 80 % intervals of apps' starts and finishes held."""
 
     @property
     def completed(self) -> tuple[AppRow, ...]:

@@ -17,6 +17,7 @@ from themis.model.dynamic import ACCORDION_REGIMES, Dynamic, Mode
 from themis.model.events import AppSubmitted
 from themis.model.units import Seconds
 from themis.model.workload import App, Bag, CurveStopping, Halving, Hyperband, Job, Regime, Rung, Tuner
+from themis.profiles.assumed import Assumptions, alone
 from themis.profiles.models import GENERIC
 from themis.profiles.speed import ProfileBook
 from themis.service.access import NAME, WORDS, Caller, Forbidden
@@ -75,7 +76,9 @@ def submit(arbiter: Arbiter, request: pb.SubmitRequest, caller: Caller | None = 
     )  # fmt: skip
     if profile is not None:
         arbiter.learn(profile, request.profile)
-    arbiter.enter(app, weight, entry, AppSubmitted(app=app, weight=weight))
+    assumed = Assumptions(arbiter.book).of(app, state.gpu_types)
+    believed = alone(arbiter.book, app, state.gpu_types)
+    arbiter.enter(app, weight, entry, AppSubmitted(app=app, weight=weight, assumed=assumed, alone=believed))
     return pb.SubmitReply(app=number, name=app.name)
 
 

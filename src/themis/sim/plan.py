@@ -109,7 +109,8 @@ class Plan:
             return None
         how = build_options("estimate", Estimation, self.estimate)
         assert isinstance(how, Estimation)
-        wanted = {(job.model, regime.batch) for app in workload.apps for job in app.jobs for regime in job.regimes}
+        # Of jobs whose programs decide, what is declared: their regimes are yet to come.
+        wanted = {config for app in workload.apps for job in app.jobs for config in job.configs}
         if wanted.isdisjoint(measured_configs(book, cluster.gpu_types)):
             raise InputError(
                 f"workload {self.workload!r} trains no model whose speed beside others was measured on {cluster.gpu_types[0]}, so "

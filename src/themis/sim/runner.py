@@ -44,6 +44,7 @@ from themis.model.settings import Settings
 from themis.model.units import Seconds
 from themis.model.workload import Workload
 from themis.policies.api import Policy, Workbench, forecaster_of, logged_params
+from themis.profiles.assumed import Assumptions, alone
 from themis.profiles.speed import ProfileBook
 from themis.sim.kernel import Kernel
 from themis.tuning.agent import answer_ask
@@ -189,8 +190,17 @@ class _Run:
         return self.core
 
     def _schedule_inputs(self) -> None:
+        assumptions = Assumptions(self.sim.believed or self.sim.book)
+        gpu_types = self.sim.cluster.gpu_types
         for app in self.sim.workload.apps:
-            self.kernel.schedule(app.arrival, AppSubmitted(app=app, weight=self.sim.workload.weight(app)))
+            assumed = assumptions.of(app, gpu_types)
+            event = AppSubmitted(
+                app=app,
+                weight=self.sim.workload.weight(app),
+                assumed=assumed,
+                alone=alone(assumptions.book, app, gpu_types),
+            )
+            self.kernel.schedule(app.arrival, event)
         for outage in self.sim.outages:
             self.kernel.schedule(outage.time, MachineFailed(machine=outage.machine))
             self.kernel.schedule(outage.time + outage.lasts, MachineReturned(machine=outage.machine))

@@ -216,7 +216,10 @@ def _gpus(row: Row) -> tuple[int, int]:
 
 
 def _regimes(row: Row, model: str, gpus: int, scale: float, rates: ReferenceRates) -> tuple[Regime, ...]:
-    steps, expected = row.text("steps"), "steps above 0, or regimes like '1000@32 500@64' (steps@batch)"
+    steps, expected = (
+        row.text("steps"),
+        "steps above 0, or regimes like '1000@32 500@64' (steps@batch, or steps@batch*pace)",
+    )
     if not steps:
         column = "duration_s" if "duration_s" in row.cells else "steps"
         duration = row.number(column, "seconds above 0 (or 'steps' instead)", low=0.0, above=True)
@@ -225,12 +228,13 @@ def _regimes(row: Row, model: str, gpus: int, scale: float, rates: ReferenceRate
         row.fail("duration_s", "nothing, as 'steps' is given; use one of the two")
     out = []
     for part in steps.split():
-        count, _, batch = part.partition("@")
+        count, _, rest = part.partition("@")
+        batch, _, pace = rest.partition("*")
         try:
-            regime = Regime(steps=float(count), batch=int(batch or 0))
+            regime = Regime(steps=float(count), batch=int(batch or 0), pace=float(pace or 1.0))
         except ValueError:
             row.fail("steps", expected)
-        if not 0 < regime.steps < float("inf") or regime.batch < 0:
+        if not 0 < regime.steps < float("inf") or regime.batch < 0 or not 0 < regime.pace < float("inf"):
             row.fail("steps", expected)
         out.append(regime)
     return tuple(out)
@@ -312,7 +316,7 @@ def _cells(app: App, job: Job, user: User | None, groups: dict[str, Group]) -> d
         "submit_s": repr(float(app.arrival)),
         "gpus_min": str(job.gpus_min),
         "gpus_max": str(job.gpus_max),
-        "steps": " ".join(f"{float(r.steps)!r}@{r.batch}" if r.batch else repr(float(r.steps)) for r in job.regimes),
+        "steps": " ".join(map(_regime_text, job.regimes)),
         "model": job.model,
         "job": job.name,
         "weight": _unless_one(app.weight),
@@ -326,6 +330,11 @@ def _cells(app: App, job: Job, user: User | None, groups: dict[str, Group]) -> d
         "group_weight": _unless_one(group.weight if group else 1.0),
         "dynamic": write_dynamic(job.dynamic),
     }
+
+
+def _regime_text(regime: Regime) -> str:
+    steps, pace = repr(float(regime.steps)), "" if regime.pace == 1.0 else f"*{regime.pace!r}"
+    return f"{steps}@{regime.batch}{pace}" if regime.batch or pace else steps
 
 
 def _abc(loss: LossCurve) -> Iterator[float]:

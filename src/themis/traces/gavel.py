@@ -23,7 +23,7 @@ from themis.profiles.models import GENERIC
 from themis.profiles.speed import ProfileBook
 from themis.traces.bundle import Glimpse
 from themis.traces.mix import ReferenceRates
-from themis.traces.records import JobLog, Parse, Record
+from themis.traces.records import JobLog, Parse, Record, model_hint
 from themis.traces.table import Dialect, Row
 
 COLUMNS = (
@@ -66,7 +66,7 @@ class Gavel(StepLog):
     def parser(self, path: Path, book: ProfileBook) -> Parse:
         """Each row a job."""
         position = count()
-        work = Work(book, measured_duration(self.name, self.throughputs, self.reference))
+        work = Work(book, measured_duration(self.name, self.throughputs, self.reference, book))
 
         def parse(row: Row) -> Record:
             return work.record(row, f"job{next(position):04d}")
@@ -100,6 +100,7 @@ class Work:
         return Record(
             name=name, user=name, submit=arrival, gpus=gpus, model=kept, regimes=(regime,), deadline=deadline,
             weight=row.number("priority_weight", "a number above 0", low=0.0, above=True),
+            unknown=None if known else (model, batch),
         )  # fmt: skip
 
     def knows(self, model: str, batch: int) -> bool:
@@ -107,16 +108,18 @@ class Work:
         profile = self._book.profiles.get(model)
         return profile is not None and any(measured == batch for _, measured in profile.curves)
 
-    def largest(self, model: str) -> int:
-        """The largest batch size that the book has a curve of the model for."""
-        return max(batch for _, batch in self._book.get(model).curves)
+    def largest(self, model: str, batch: int) -> int:
+        """The largest batch size of the model that fits where ``batch`` was measured first, which is the reference GPU."""
+        curves = self._book.get(model).curves
+        reference = next(kind for kind, size in curves if size == batch)
+        return max(size for kind, size in curves if kind == reference)
 
     def rate(self, model: str, gpus: int, batch: int) -> float:
         """Steps/s on reference GPUs."""
         return self._rates(model, gpus, batch)
 
 
-def measured_duration(name: str, throughputs: str, reference: str) -> Duration:
+def measured_duration(name: str, throughputs: str, reference: str, book: ProfileBook) -> Duration:
     """Durations by a table of throughputs; without one, a complaint that asks for it.
 
     Raises
@@ -127,8 +130,8 @@ def measured_duration(name: str, throughputs: str, reference: str) -> Duration:
 
         def ask(row: Row, model: str, batch: int, gpus: int) -> Seconds:
             raise InputError(
-                f"{row.file}, line {row.line}: the profile book does not know {row.text('job_type')!r}; give "
-                f"{name} the option throughputs=FILE, Gavel's JSON of steps per second."
+                f"{row.file}, line {row.line}: the profile book does not know {row.text('job_type')!r}"
+                f"{model_hint(model, batch, book)} Or give {name} the option throughputs=FILE, Gavel's JSON of steps per second."
             )
 
         return ask

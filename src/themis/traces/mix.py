@@ -14,7 +14,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from themis.errors import InputError
+from themis.errors import InputError, counted
 from themis.model.units import Locality
 from themis.profiles.models import is_network_intensive, table_4_mix
 from themis.profiles.speed import ANY_TYPE, ProfileBook
@@ -70,8 +70,8 @@ def model_mix(book: ProfileBook, models: str = "", network_intensive: float | No
 class ReferenceRates:
     """Steps/s of gangs on reference GPUs, with the best placement where no other is given; remembered.
 
-    The reference is any GPU type for linear profiles, else the first type that the profile lists. Batch size 0 is the
-    profile's own; one that nobody measured on the reference counts as that.
+    The reference is any GPU type for linear profiles, else the first type that the profile lists and the batch size fits.
+    Batch size 0 is the profile's own; one that was not measured there is as in ``Profile.curve``.
     """
 
     def __init__(self, book: ProfileBook) -> None:
@@ -83,9 +83,16 @@ class ReferenceRates:
         key = (model, gpus, batch, spans)
         if key not in self._known:
             profile = self._book.get(model)
-            first = next(iter(profile.curves))
-            curve = profile.curve(ANY_TYPE, batch) or profile.curve(first[0], batch) or profile.curves[first]
-            self._known[key] = float(curve.at(np.array(gpus))) / profile.slowdown[spans]
+            types = dict.fromkeys((ANY_TYPE, *(kind for kind, _ in profile.curves)))
+            curves = (profile.curve(kind, batch) for kind in types)
+            rates = (float(curve.at(np.array(gpus))) for curve in curves if curve is not None)
+            rate = next((rate for rate in rates if rate > 0), None)
+            if rate is None:
+                raise InputError(
+                    f"model {model!r} at batch size {batch} on {counted(gpus, 'GPU')} was measured as 0 on every GPU type: it does "
+                    "not fit. Choose another batch size or number of GPUs."
+                )
+            self._known[key] = rate / profile.slowdown[spans]
         return self._known[key]
 
 

@@ -11,16 +11,17 @@ placement.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import ClassVar, Literal, TypeAlias
 
-from themis.errors import InputError, TraceError
+from themis.errors import InputError, TraceError, closest, counted
 from themis.model.dynamic import Dynamic
 from themis.model.units import Locality, Seconds
 from themis.model.workload import App, Job, Regime, Workload
-from themis.profiles.models import DEFAULT_BOOK
+from themis.profiles.measured import gavel_book
+from themis.profiles.models import DEFAULT_BOOK, GENERIC
 from themis.profiles.speed import ProfileBook
 from themis.traces.bundle import stem
 from themis.traces.mix import ModelMix, ReferenceRates, model_mix
@@ -57,6 +58,10 @@ class Record:
     dynamic: Dynamic | None = None
     weight: float = 1.0
     deadline: Seconds | None = None
+    unknown: tuple[str, int] | None = None
+    """Model and batch size in the log, where the profile book does not know them and ``model`` stands in."""
+    changes: bool = False
+    """Whether the log says that the job changes its batch size, but not when, so that it is read as a static one."""
 
 
 Parse: TypeAlias = Callable[[Row], Record | str]
@@ -126,7 +131,12 @@ class JobLog:
         origin = [f"file: {path}", self._options(), *([f"models drawn with seed {seed}"] if drawn else [])]
         origin += [f"{count} jobs left out: {why}" for why, count in sorted(log.left_out.items())]
         apps = tuple(self._app(jobs, mix, seed, rates) for jobs in kept)
-        return Workload(name=stem(path.name), apps=apps, source="; ".join(origin))
+        notes = (*unknown_models(kept, book), *self.warnings(kept))
+        return Workload(name=stem(path.name), apps=apps, source="; ".join(origin), notes=notes)
+
+    def warnings(self, kept: Sequence[Sequence[Record]]) -> tuple[str, ...]:
+        """What a user should know of how these jobs were read, a sentence each."""
+        return ()
 
     def scan(self, path: Path, book: ProfileBook, on_fault: OnFault) -> Scanned:
         """Every record of the log that the options do not leave out, submissions counted from its start."""
@@ -236,6 +246,35 @@ class Scanned:
 
     records: list[Record] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
+
+
+def unknown_models(kept: Sequence[Sequence[Record]], book: ProfileBook) -> tuple[str, ...]:
+    """A sentence that names every model that the book does not know, with a hint; empty where it knows all."""
+    found: dict[str, Counter[int]] = {}
+    for record in (record for jobs in kept for record in jobs):
+        if record.unknown:
+            found.setdefault(record.unknown[0], Counter())[record.unknown[1]] += 1
+    if not found:
+        return ()
+    jobs = counted(sum(sizes.total() for sizes in found.values()), "job")
+    said = (_unknown(model, sizes, book) for model, sizes in sorted(found.items()))
+    return (f"the profile book does not know the models of {jobs}, which train {GENERIC!r} instead: {' '.join(said)}",)
+
+
+def _unknown(model: str, sizes: Counter[int], book: ProfileBook) -> str:
+    batches = [str(size) for size in sorted(sizes) if size]
+    at = f" at batch size {', '.join(batches)}" if batches else ""
+    return f"{model!r}{at} ({counted(sizes.total(), 'job')}){model_hint(model, min(sizes), book)}"
+
+
+def model_hint(model: str, batch: int, book: ProfileBook) -> str:
+    """What to do about a model that the book does not know; begins with a full stop or a comma."""
+    measured = gavel_book()
+    if model in book.profiles and (sizes := sorted({size for _, size in book.get(model).curves if size})):
+        return f", which was measured at batch sizes {', '.join(map(str, sizes))}."
+    if model in measured.profiles and (not batch or any(size == batch for _, size in measured.get(model).curves)):
+        return ", which --profiles gavel has."
+    return f".{closest(model, book.profiles) or ' Give its speeds as a CSV with --profiles.'}"
 
 
 def _job(name: str, record: Record, model: str, rates: ReferenceRates) -> Job:

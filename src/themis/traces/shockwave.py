@@ -14,15 +14,14 @@ batch size, as long as the file's duration.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar
 
-from themis.errors import InputError, UnknownName
+from themis.errors import InputError, UnknownName, counted
 from themis.model.dynamic import Dynamic, Mode, climb
 from themis.model.units import Seconds
 from themis.model.workload import Regime
@@ -84,19 +83,31 @@ class Shockwave(StepLog):
                 row.fail("mode", "static, accordion or gns")
             record = work.record(row, f"job{line:04d}")
             if not self.schedules:
-                return record
+                return replace(record, changes=mode != "static")
             if line not in schedules:
                 row.fail("mode", f"a job that {self.schedules} has a schedule for; there is no id {line}")
             model, _ = split_job_type(row.text("job_type"))
-            known = all(work.knows(model, stretch.batch) for stretch in schedules[line])
+            batch = schedules[line][0].batch
+            known = work.knows(model, batch)
             pace = Pace(work=work, model=model if known else GENERIC, gpus=record.gpus, stretches=schedules[line])
+            record = replace(record, unknown=None if known else (model, batch))
             if mode == "static" or self.modes == "known":
                 return replace(record, model=pace.model, regimes=pace.in_steps())
-            batch, largest = schedules[line][0].batch, work.largest(model) if known else LARGEST.get(model, 0)
+            largest = work.largest(model, batch) if known else LARGEST.get(model, 0)
             dynamic = dynamic_of(Mode(mode), batch, largest, pace.epoch_steps)
             return replace(record, model=pace.model, regimes=pace.in_epochs(), dynamic=dynamic)
 
         return parse
+
+    def warnings(self, kept: Sequence[Sequence[Record]]) -> tuple[str, ...]:
+        """Without schedules, jobs in a mode are read as static ones."""
+        changing = sum(record.changes for jobs in kept for record in jobs)
+        if self.schedules or not changing:
+            return ()
+        return (
+            f"{counted(changing, 'job')} in mode accordion or gns are read as static jobs at their first batch size, since no "
+            "schedules are given; add the option schedules=FILE, the JSON of the jobs' batch sizes.",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,23 +120,31 @@ class Pace:
     stretches: tuple[Stretch, ...]
 
     def in_steps(self) -> tuple[Regime, ...]:
-        """Regimes that count steps of the model."""
-        return tuple(Regime(steps=s.epochs * self.epoch_steps(s.batch), batch=s.batch) for s in self.stretches)
+        """Regimes that count steps of the model, as long as the schedule says."""
+        return tuple(
+            Regime(steps=s.epochs * s.seconds * self.work.rate(self.model, self.gpus, s.batch), batch=s.batch)
+            for s in self.stretches
+        )
 
     def in_epochs(self) -> tuple[Regime, ...]:
-        """Regimes that count epochs."""
-        return tuple(Regime(steps=s.epochs, batch=s.batch) for s in self.stretches)
+        """Regimes that count epochs; how long these take in truth is their pace, which no scheduler sees."""
+        return tuple(Regime(steps=s.epochs, batch=s.batch, pace=self._pace(s)) for s in self.stretches)
+
+    def _pace(self, stretch: Stretch) -> float:
+        declared = self.epoch_steps(stretch.batch) / self.work.rate(self.model, self.gpus, stretch.batch)
+        pace = stretch.seconds / declared
+        return 1.0 if abs(pace - 1.0) < 1e-9 else pace
 
     def epoch_steps(self, batch: int) -> float:
-        """Steps of the model in an epoch, such that it takes the seconds that the schedule says.
+        """Steps of the model in an epoch, such that at the first batch size it takes the seconds that the schedule says.
 
-        At a batch size that the schedule does not reach: as many examples as at the nearest, or where the book does not
-        know the model, as many seconds: no change of speed is known.
+        At other batch sizes: as many examples, or where the book does not know the model, as many seconds: no change of speed
+        is known. Nothing here depends on what the schedule does after its first stretch.
         """
-        near = min(self.stretches, key=lambda s: abs(math.log(s.batch / batch)))
+        first = self.stretches[0]
         if self.model == GENERIC:
-            return near.seconds * self.work.rate(GENERIC, self.gpus, batch)
-        return near.seconds * self.work.rate(self.model, self.gpus, near.batch) * near.batch / batch
+            return first.seconds * self.work.rate(GENERIC, self.gpus, batch)
+        return first.seconds * self.work.rate(self.model, self.gpus, first.batch) * first.batch / batch
 
 
 def dynamic_of(mode: Mode, batch: int, largest: int, epoch_steps: Callable[[int], float]) -> Dynamic:

@@ -134,7 +134,7 @@ def app_work(app: App, book: ProfileBook = DEFAULT_BOOK) -> GpuSeconds:
 
 def job_seconds(job: Job, gpus: int, rates: ReferenceRates) -> Seconds:
     """Seconds of a job on so many reference GPUs, placed best."""
-    return sum(r.steps * job.scale(r.batch) / rates(job.model, gpus, r.batch) for r in job.regimes)
+    return sum(r.steps * r.pace * job.scale(r.batch) / rates(job.model, gpus, r.batch) for r in job.regimes)
 
 
 def paces(workload: Workload, book: ProfileBook = DEFAULT_BOOK) -> list[tuple[Job, Callable[[int], Seconds]]]:
