@@ -50,8 +50,8 @@ def explained(config: Config, others: int) -> str:
 
 
 def _tokens(others: int) -> str:
-    have = f"{others} user{'s have' if others > 1 else ' has'} a token of their own: " if others else ""
+    have = f"{others} user{'s have' if others > 1 else ' has'} a token of their own: tokens" if others else "Tokens"
     return (
-        f"{have}tokens keep users from mistakes, not from each other. Give them to people who may use this account, or start the "
+        f"{have} keep users from mistakes, not from each other. Give them to people who may use this account, or start the "
         "service as root."
     )
