@@ -160,7 +160,7 @@ def _v1(controller: str, file: str) -> str:
 
 def _writable(base: Path, file: str) -> bool:
     """Whether a group can be made below ``base``, and its members and this file be set."""
-    folder = base / f"themis-try-{os.getpid()}"
+    folder = Path(_trial(str(base)))
     try:
         folder.mkdir()
     except OSError:
@@ -172,7 +172,7 @@ def _writable(base: Path, file: str) -> bool:
 
 def _tried_group(base: str) -> str:
     """Why no group of v2 can be made, entered and removed below ``base``; empty if it can."""
-    folder = f"{base}/themis-try-{os.getpid()}"
+    folder = _trial(base)
     try:
         os.mkdir(folder)
         try:
@@ -182,6 +182,15 @@ def _tried_group(base: str) -> str:
             Cell(CGROUP, "", (folder,)).remove()
     except OSError as error:
         return f"{error.strerror} ({base})"
+
+
+def _trial(base: str) -> str:
+    """A group of this process's own for a trial; those of processes that were killed in theirs are dropped."""
+    for old in Path(base).glob("themis-try-*"):
+        if not Path("/proc", old.name.rpartition("-")[2]).exists():
+            with contextlib.suppress(OSError):
+                old.rmdir()
+    return f"{base}/themis-try-{os.getpid()}"
 
 
 def _tried(*what: str) -> str:
