@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo simulate test quick lint docs bench soak proto reproduce-themis reproduce-pollux reproduce-tuning reproduce-gavel reproduce-fidelity reproduce-forecast \
-	reproduce-shockwave clean
+	reproduce-shockwave reproduce-fair-finish clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -79,6 +79,9 @@ reproduce-shockwave: $(VENV)/.installed ## Shockwave's trace beside its publishe
 
 reproduce-pollux: $(VENV)/.installed ## Tiresias on Pollux' workloads beside the artifact's: docs/reproduction/pollux.md (seconds)
 	$(BIN)/python reproduction/pollux_osdi21.py
+
+reproduce-fair-finish: $(VENV)/.installed ## fair_finish beside its rivals, 20 paired seeds: docs/reproduction/fair-finish.md (minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python reproduction/fair_finish.py
 
 reproduce-fidelity: $(VENV)/.installed ## One workload live and simulated: docs/reproduction/fidelity.md (40 minutes)
 	$(BIN)/python reproduction/fidelity.py

@@ -1,0 +1,30 @@
+"""The quick form of the measurement of fair_finish: every policy has its row, and what is stored is not run again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+def test_the_quick_form_writes_a_row_for_every_policy_and_goes_on_from_its_store(tmp_path: Path) -> None:
+    store, page = tmp_path / "store.jsonl", tmp_path / "page.md"
+
+    def run() -> str:
+        done = subprocess.run(
+            [sys.executable, "reproduction/fair_finish.py", "--quick", "--store", str(store), "--out", str(page)],
+            cwd=ROOT, capture_output=True, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        return done.stdout
+
+    assert "12 of 12" in run()
+    text = page.read_text(encoding="utf-8")
+    for policy in ("fair_finish", "srsf", "drf", "gandiva", "tiresias", "themis"):
+        assert text.count(f"| {policy} |") == 2
+    assert " of 12" not in run()
