@@ -99,6 +99,15 @@ def test_a_journal_of_odd_weights_opens_after_a_kill(tmp_path: Path) -> None:
         assert service.down() == 0, service.said()
 
 
+def test_a_client_finds_the_arbiter_that_comes_after_a_crash_on_another_port(tmp_path: Path) -> None:
+    with daemon(tmp_path / "home", options=("--gpus", "2")) as service, service.client() as client:
+        before = client.address
+        service.kill()
+        service.up()
+        assert client.info().pid > 0
+        assert client.address != before
+
+
 @pytest.mark.unfoldable
 @pytest.mark.timeout(450)
 def test_the_command_refuses_a_damaged_home_and_repairs_it_when_it_is_told_to(tmp_path: Path) -> None:

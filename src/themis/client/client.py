@@ -77,8 +77,13 @@ class Client:
 
     def _dial(self) -> grpc.Channel:
         return grpc.insecure_channel(
-            self.address, options=[("grpc.max_receive_message_length", 256 << 20), ("grpc.enable_http_proxy", 0)]
-        )
+            self.address,
+            options=[
+                ("grpc.max_receive_message_length", 256 << 20), ("grpc.enable_http_proxy", 0),
+                # gRPC would wait up to two minutes between tries, and miss an arbiter that is back.
+                ("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 1000),
+            ],
+        )  # fmt: skip
 
     def _dial_again(self) -> None:
         """The next arbiter of the home may listen elsewhere."""
@@ -333,8 +338,8 @@ class Client:
         end = began + self.timeout_s
         patient = self.timeout_s if self.patience_s is None else min(self.patience_s, self.timeout_s)
         waiting = False
-        call: Callable[..., Any] = self._channel.unary_unary(method.path, to_bytes, method.read_reply)
         while True:
+            call: Callable[..., Any] = self._channel.unary_unary(method.path, to_bytes, method.read_reply)
             try:
                 left = max(end - time.monotonic(), 0.1)
                 return call(request, metadata=self._metadata, timeout=left, wait_for_ready=False)
@@ -349,6 +354,7 @@ class Client:
                     self.on_wait(f"{what} up to {patient:g} s for it to come back.")
                 waiting = True
             time.sleep(RETRY_S)
+            self._dial_again()
 
     def _stream(self, name: str, request: Any) -> Iterator[Any]:
         method = METHODS[name]
