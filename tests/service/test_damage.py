@@ -20,6 +20,7 @@ from late import LateSolver, something
 
 from audit import as_written, copy, what_counts
 from themis.errors import InputError, ThemisError
+from themis.model.events import MachineReturned
 from themis.policies.api import make_policy
 from themis.profiles.models import DEFAULT_BOOK
 from themis.service import integrity, pictures
@@ -220,6 +221,9 @@ def test_a_repaired_home_runs_on(home: Home, tmp_path: Path) -> None:
         assert active >= home.active.keys(), lines
         w.turn(1.0)
         w.ask(lambda a: submit(a, request("more")))
+        w.turn(70.0)
+        # The random history may end while no machine is there.
+        w.say(MachineReturned(machine=0), MachineReturned(machine=1))
         w.turn(70.0)
         assert w.held()
     with world(tmp_path, 2, 2, policy="themis", clock=clock):

@@ -38,11 +38,16 @@ def test_a_change_of_batch_size_reaches_the_forecast_and_outlives_a_restart(tmp_
         w.ask(submitted)
         w.say(JobStarted(job=0, attempt=1), BatchChanged(job=0, attempt=1, steps=3.0, batch=16))
         assert [(r.steps, r.batch) for r in w.arbiter.state.regimes[0]] == [(3.0, 8), (6.0, 16)]
+        state = w.arbiter.state
+        before = ahead(state, state.app_jobs(0), state.jobs.done[:1]).share.tolist()
+        # A third is done; the rest is at batch size 16 and, later, 32.
+        assert len(before) == 2
+        assert sum(before) == pytest.approx(6 / 9)
     with world(tmp_path) as again:
         state = again.arbiter.state
         assert [(r.steps, r.batch) for r in state.regimes[0]] == [(3.0, 8), (6.0, 16)]
         left = ahead(state, state.app_jobs(0), state.jobs.done[:1])
-        assert left.share.tolist() == pytest.approx([3 / 9, 3 / 9])
+        assert left.share.tolist() == before
 
 
 @pytest.mark.parametrize(
