@@ -1,9 +1,10 @@
-"""Units of fairness, odd weights, quotas, drains and withheld GPUs together, under every policy: the records alone give the state."""
+"""Units of fairness, odd weights, quotas, drains and withheld GPUs together, under each policy: records alone give the state."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,7 +58,7 @@ def test_what_meets_in_one_home_folds_to_the_last_bit(
     rng = np.random.default_rng([7, seed, POLICIES.index(policy)])
     clock = [1000.0]
     for life, between in enumerate(BETWEEN):
-        settings = {
+        settings: dict[str, Any] = {
             "between": between, "users": (User(name="u0", weight=0.37, group="g"), User(name="u1", weight=1 / 3)),
             "groups": (Group(name="g", weight=float(rng.choice([7.0, 1e-6, 1e6]))),), "user_gpus": {"u1": life},
             "lease_s": 4.0, "shortest_lease_s": 2.0,

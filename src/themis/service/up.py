@@ -207,7 +207,8 @@ def serve_until_told(
     told = threading.Event()
     with only_one(home):
         if repairs is not None:
-            repair(home / "journal.db", load_book(config.profiles, home / "profiles"), repairs)
+            machines = [host.machine for host in find_hosts(config)] if config.engine == "local" else []
+            repair(home / "journal.db", load_book(config.profiles, home / "profiles"), repairs, machines)
         service = start(home, config)
         before = {number: signal.signal(number, lambda *_: told.set()) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
