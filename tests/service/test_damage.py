@@ -219,6 +219,8 @@ def test_a_repaired_home_runs_on(home: Home, tmp_path: Path) -> None:
     with world(tmp_path, 2, 2, policy="themis", clock=clock) as w:
         active = {a for a in range(w.arbiter.state.apps.size) if w.arbiter.state.apps.active[a]}
         assert active >= home.active.keys(), lines
+        # The home may have been copied while its machines were away.
+        w.say(*(MachineReturned(machine=n) for n in w.executor.lost))
         w.turn(1.0)
         w.ask(lambda a: submit(a, request("more")))
         w.turn(70.0)

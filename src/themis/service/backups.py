@@ -20,6 +20,7 @@ from pathlib import Path
 from themis.errors import InputError
 from themis.service import integrity
 from themis.service.journal import Journal
+from themis.service.lock import only_one
 
 FILES = ("token", "users.json", "arbiter.id", "config.yaml")
 FOLDERS = ("profiles",)
@@ -76,13 +77,18 @@ def restore(source: Path, home: Path) -> Copied:
 
     Raises
     ------
-    InputError : the source is no backup or is damaged, or the home has a journal.
+    InputError : the source is no backup or is damaged, or the home has a journal, or a service that runs.
     """
     if not (source / "journal.db").exists():
         raise InputError(f"{source} has no journal.db, so it is no backup; name a folder that `themis backup` made.")
     if (home / "journal.db").exists() and (home / "journal.db").stat().st_size:
         raise InputError(f"{home} has a journal.db already; name another home, or move that one away.")
-    home.mkdir(parents=True, exist_ok=True)
+    with only_one(home):
+        return _restore(source, home)
+
+
+def _restore(source: Path, home: Path) -> Copied:
+    """Make a home of a backup; nobody else has the home."""
     home.chmod(0o700)
     draft = home / ".journal.db.part"
     for end in ("", "-wal", "-shm"):

@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +19,10 @@ from tempfile import TemporaryDirectory
 
 import orjson
 
+from themis.core.state import State
 from themis.errors import InputError, ThemisError, counted
 from themis.executors.program import Program
+from themis.model.cluster import Machine
 from themis.model.events import (
     AppCancelled,
     AppFinished,
@@ -30,6 +32,7 @@ from themis.model.events import (
     Grant,
     JournalRepaired,
     MachineFailed,
+    MachineJoined,
 )
 from themis.model.log import decode, encode
 from themis.model.units import Seconds
@@ -48,12 +51,13 @@ KEPT = ("Header", "MachineJoined", "AppSubmitted", "AppFinished")
 _LOST = "its submission was lost with the damaged part of the journal; submit it again"
 
 
-def repair(path: Path, book: ProfileBook, say: Callable[[str], None]) -> bool:
+def repair(path: Path, book: ProfileBook, say: Callable[[str], None], machines: Sequence[Machine] = ()) -> bool:
     """Repair a home's journal if it is damaged; nobody may have it open. Returns whether it was.
 
     Parameters
     ----------
     say : called with each sentence about what is lost, before anything is changed.
+    machines : those that the service is started with, in order; none where nodes of an engine join by themselves.
 
     Raises
     ------
@@ -70,9 +74,9 @@ def repair(path: Path, book: ProfileBook, say: Callable[[str], None]) -> bool:
             say(f"{path} is whole; there is nothing to repair.")
             return False
         copy_journal(path, there / "raw")
-        found = salvage(there / "raw" / path.name)
+        found = salvage(there / "raw" / path.name, path)
         draft = there / "new" / path.name
-        lines = _rebuild(found, path, draft, book)
+        lines = _rebuild(found, path, draft, book, machines)
         say(problem.replace(str(there / "old"), str(path.parent)))
         for line in lines:
             say(line)
@@ -101,7 +105,9 @@ def _problem(copy: Path, book: ProfileBook) -> str:
 # ---- building ---------------------------------------------------------------------------------------------------------
 
 
-def _rebuild(found: Salvage, old: Path, draft: Path, book: ProfileBook) -> list[str]:
+def _rebuild(
+    found: Salvage, old: Path, draft: Path, book: ProfileBook, machines: Sequence[Machine]
+) -> list[str]:  # fmt: skip
     """Make the new journal; returns what there is to say."""
     whole = {row[0]: row for row, good in found.records if good}
     snapshots = [int(row["number"]) for row in found.tables.get("checkpoints", ())]
@@ -121,7 +127,8 @@ def _rebuild(found: Salvage, old: Path, draft: Path, book: ProfileBook) -> list[
                     continue
                 except ThemisError:
                     break
-                return _go_on(found, engine, old, base, end, [row for n, row in sorted(whole.items()) if n > end])
+                tail = [row for n, row in sorted(whole.items()) if n > end]
+                return _go_on(found, engine, old, base, end, tail, machines)
     raise InputError(
         f"too little of {old} is left to go on from; restore a backup with `themis restore`, or move the home away to begin with "
         "a new one."
@@ -172,7 +179,9 @@ def _write(found: Salvage, draft: Path, whole: dict[int, chain.Row], base: int, 
     return True
 
 
-def _go_on(found: Salvage, engine: Engine, old: Path, base: int, end: int, tail: list[chain.Row]) -> list[str]:
+def _go_on(
+    found: Salvage, engine: Engine, old: Path, base: int, end: int, tail: list[chain.Row], machines: Sequence[Machine]
+) -> list[str]:  # fmt: skip
     """Bring the state up to what is known of the time after the last good record; returns what there is to say."""
     journal, state = engine.journal, engine.core.state
     lost = found.known - end
@@ -199,6 +208,8 @@ def _go_on(found: Salvage, engine: Engine, old: Path, base: int, end: int, tail:
         # Where nothing is lost that the state depends on, it goes on as if nothing had happened.
         if lost or apps_bad:
             engine.feed(JournalRepaired(lost=lost, attempts=tuple(sorted(attempts.items()))), now)
+        for machine in _machines_again(state, end, machines, late):
+            engine.feed(MachineJoined(machine=machine), now)
         for number in range(max(numbers, default=-1) + 1):
             _bring_back(engine, number, entries.get(number), submitted, now, (again, gone, over), ends.get(number))
         drained = journal.drained()
@@ -225,6 +236,20 @@ def _go_on(found: Salvage, engine: Engine, old: Path, base: int, end: int, tail:
         "their own. What ran after the last good record goes on from its last checkpoint."
     )
     return out
+
+
+def _machines_again(
+    state: State, end: int, machines: Sequence[Machine], late: Sequence[object]
+) -> list[Machine]:  # fmt: skip
+    """Machines whose records are lost, in order: apps that need them would fit nowhere, and the service would be refused."""
+    known = {machine.name for machine in state.machines}
+    if not machines:
+        # Each with the first of its records; what changed since, a node says when it introduces itself.
+        there = {r.machine.name: r.machine for r in reversed(late) if isinstance(r, MachineJoined)}
+        return [machine for name, machine in reversed(there.items()) if name not in known]
+    # Those of one machine's service are the records after the header, before anything else.
+    only = end == 1 + len(known) and state.machines == list(machines[: len(known)])
+    return list(machines[len(known) :]) if only else []
 
 
 def _of_records(found: Salvage, journal: Journal, base: int, end: int, holes: int, tail: list[chain.Row]) -> str:

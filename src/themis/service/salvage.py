@@ -55,12 +55,19 @@ def apply_log(path: Path) -> None:
     Path(f"{path}-shm").unlink(missing_ok=True)
 
 
-def salvage(path: Path) -> Salvage:
-    """Read what can be read of a journal; a copy of it, which is changed."""
+def salvage(path: Path, name: Path) -> Salvage:
+    """Read what can be read of a journal; a copy of it, which is changed. ``name`` : of the journal, for people.
+
+    Raises
+    ------
+    InputError : nothing of it can be read.
+    """
     apply_log(path)
     out = Salvage()
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         try:
+            # A schema of which a part is damaged, such as an index, does not keep the rest from being read.
+            db.execute("PRAGMA writable_schema = ON")
             rows = _rows(db, "records", "number", "number, t, kind, line, digest")
             out.records = list(chain.linked(rows))  # type: ignore[arg-type]
             seals = {(str(a), str(b)): c for a, b, c in _rows(db, "seals", "name, key", "name, key, digest")}
@@ -69,7 +76,7 @@ def salvage(path: Path) -> Salvage:
         except (sqlite3.DatabaseError, TypeError, ValueError, AttributeError) as error:
             if not out.records:
                 raise InputError(
-                    f"nothing of {path} can be read ({error}); restore a backup with `themis restore`, or move the home away to "
+                    f"nothing of {name} can be read ({error}); restore a backup with `themis restore`, or move the home away to "
                     "begin with a new one."
                 ) from None
     trace = integrity.read_trace(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import signal
@@ -36,6 +35,7 @@ from themis.service.config import Config
 from themis.service.http import serve_http
 from themis.service.integrity import check_there
 from themis.service.journal import Journal
+from themis.service.lock import only_one
 from themis.service.machines import find_hosts
 from themis.service.repair import repair
 from themis.service.server import is_loopback, serve
@@ -76,7 +76,7 @@ def running(home: Path, config: Config) -> Iterator[Service]:
     ------
     InputError : another arbiter has this home, it was begun otherwise, or an address is taken.
     """
-    with _only_one(home):
+    with only_one(home):
         service = start(home, config)
         try:
             yield service
@@ -205,9 +205,10 @@ def serve_until_told(
     ``repairs`` : repair a damaged journal first, and say with it what is lost.
     """
     told = threading.Event()
-    with _only_one(home):
+    with only_one(home):
         if repairs is not None:
-            repair(home / "journal.db", load_book(config.profiles, home / "profiles"), repairs)
+            machines = [host.machine for host in find_hosts(config)] if config.engine == "local" else []
+            repair(home / "journal.db", load_book(config.profiles, home / "profiles"), repairs, machines)
         service = start(home, config)
         before = {number: signal.signal(number, lambda *_: told.set()) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
@@ -229,6 +230,7 @@ def serve_until_told(
 def _let_pass(home: Path, config: Config) -> None:
     """Where jobs run as their submitters, these must come through to the folders of their own jobs; nobody may look around."""
     if os.geteuid() != 0 or config.single_trust:
+        home.chmod(0o700)
         return
     home.chmod(0o711)
     shut = [folder for folder in home.parents if not folder.stat().st_mode & 0o001]
@@ -237,18 +239,3 @@ def _let_pass(home: Path, config: Config) -> None:
             "jobs run as their submitters, who cannot pass %s on the way to their folders in %s; choose another home, such "
             "as /var/lib/themis, or chmod o+x %s.", shut[-1], home, shut[-1],
         )  # fmt: skip
-
-
-@contextmanager
-def _only_one(home: Path) -> Iterator[None]:
-    home.mkdir(parents=True, exist_ok=True)
-    home.chmod(0o700)
-    lock = os.open(home / "arbiter.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"an arbiter already runs with the home {home}; use another home, or stop it.") from None
-        yield
-    finally:
-        os.close(lock)
