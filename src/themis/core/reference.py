@@ -27,7 +27,8 @@ def advance(state: State) -> None:
     rows = _present(state)
     got, finish = fluid.run(*_left(state, rows), unit.effective(state, rows), state.capacity, passed)
     t = state.apps
-    t.shadow[rows] += got
+    # In reference GPU-seconds: speeds may change with the machines in service, work that was done does not.
+    t.shadow[rows] += got * _speed(state, rows)
     done = np.isfinite(finish)
     t.reference[rows[done]] = state.reference_at + finish[done]
     t.in_reference[rows[done]] = 0
@@ -69,7 +70,7 @@ def _present(state: State) -> Int:
 
 
 def _left(state: State, rows: Int) -> tuple[Float, Float]:
-    """GPU-seconds left of each phase, and GPUs that it can use, [A, P] each: as the exact T_id has it.
+    """GPU-seconds left of each phase, and GPUs that it can use now, [A, P] each: as the exact T_id has it.
 
     A phase on a share ``s`` takes max(work / s, longest / min(s, gang_max)), so it uses up to work x gang_max / longest GPUs.
     Of Hyperband's brackets, which run beside each other, all the work is one phase that takes as long as the longest.
@@ -86,9 +87,14 @@ def _left(state: State, rows: Int) -> tuple[Float, Float]:
         work, longest = work.copy(), longest.copy()
         work[several, 0], longest[several, 0] = work[several].sum(axis=1), sides[several]
         work[several, 1:] = longest[several, 1:] = 0.0
-    speed = np.maximum(state.config_speed[t.config[rows]], 1e-9)[:, None]
-    work = work / speed
-    cap = np.where(longest > 0, work * speed * gang / np.maximum(longest, 1e-12), gang)
+    cap = np.where(longest > 0, work * gang / np.maximum(longest, 1e-12), gang)
     before = np.cumsum(work, axis=1) - work
     left: Float = np.clip(work - np.maximum(t.shadow[rows][:, None] - before, 0.0), 0.0, None)
-    return left, cap
+    speed = _speed(state, rows)[:, None]
+    return left / np.maximum(speed, 1e-9), np.where(speed > 0, cap, 0.0)
+
+
+def _speed(state: State, rows: Int) -> Float:
+    """[A], reference GPUs that a GPU of the cluster is worth to each app on average; 0 if none in service runs it."""
+    out: Float = state.config_speed[state.apps.config[rows]]
+    return out

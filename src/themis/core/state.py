@@ -331,6 +331,7 @@ class State:
         """A model's speed was measured. The unit of its work stays: what a reference GPU was first believed to do."""
         if measured.model not in self.book.profiles or not (measured.steps_per_s > 0 or measured.partner):
             return
+        reference.advance(self)
         self.measured.take(measured)
         self.book = self.book.with_profiles([self.measured.corrected(self.book.get(measured.model))])
         self.speeds = relearned(self.speeds, self.book, measured.model, tuple(self.gpu_types))

@@ -119,7 +119,7 @@ class Apps(Table):
     ended: Float
     """When it was over; 0 before, and where an older version ended it."""
     shadow: Float
-    """GPU-seconds that it got in the reference (``core.reference``), until the state's ``reference_at``."""
+    """Work that it did in the reference (``core.reference``) until the state's ``reference_at``, reference GPU-seconds."""
     reference: Float
     """When it finished in the reference; nan before."""
     in_reference: Int

@@ -42,7 +42,7 @@ def run(work: Float, cap: Float, weight: Float, capacity: float, seconds: Second
     Parameters
     ----------
     work : [A, P], GPU-seconds left of each phase; phases follow one another, those without work are passed over.
-    cap : [A, P], GPUs that the phase can use, above 0 where there is work. ``weight`` : [A], above 0.
+    cap : [A, P], GPUs that the phase can use; with 0 the app stands still. ``weight`` : [A], above 0.
     capacity : GPUs in service. ``seconds`` : how long; infinite: to the end.
 
     Returns

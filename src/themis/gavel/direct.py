@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.sparse import csc_array
+from scipy.sparse import coo_array, csc_array
 
 from themis.errors import NotSolved
 from themis.gavel.problem import Problem
@@ -127,16 +127,64 @@ class LeastUse:
         return Straight(level, bound, x, worth / total if total > 0 else worth)
 
     def solve(self, relative: Float) -> tuple[float, Float, Float]:
-        """(least utilisation of the fullest pool, shares [J, K] that have it, worth of each pool [M], summing to 1)."""
+        """(least utilisation of the fullest pool, shares [J, K] that have it, worth of each pool [M], summing to 1).
+
+        Raises
+        ------
+        NotSolved : neither this program nor the one of ``_in_place_of_fastest`` is solved.
+        """
         jobs = self.problem.jobs
         if self.program is None:
             self.program = self._build(relative)
         else:
             self.program.change_low(np.arange(jobs), relative)
-        found = self.program.solve()
+        try:
+            found = self.program.solve()
+        except NotSolved:
+            self.program = None
+            return self._in_place_of_fastest(relative)
         x = self._shares(found.x[1:], relative)
         worth = np.maximum(found.duals[2 * jobs :], 0.0)
         return -found.objective, x, worth / max(float(worth.sum()), 1e-300)
+
+    def _in_place_of_fastest(self, relative: Float) -> tuple[float, Float, Float]:
+        """The same program without a row that has no interior: a job that needs its fastest rate leaves HiGHS no room there.
+
+        Every job runs on its fastest type; the variables y[j, k] >= 0 are the time that it spends on another type instead.
+        With a = rate relative to the fastest, the fastest type keeps R_j - sum_k a[j, k] y[j, k] of the time:
+
+            sum_k (1 - a[j, k]) y[j, k] <= 1 - R_j;   sum_k a[j, k] y[j, k] <= R_j;   pools as above
+
+        y = 0 with a large u is feasible for every R in [0, 1], so HiGHS cannot find it infeasible by rounding.
+        """
+        problem, jobs, pools = self.problem, self.problem.jobs, len(self.problem.workers)
+        best = problem.rate.argmax(axis=1)
+        cell = problem.rate > 0
+        cell[np.arange(jobs), best] = False
+        job, kind = np.nonzero(cell)
+        cells, part = len(job), problem.rate[job, kind] / self.scale[job]
+        workers = np.where(problem.workers > 0, problem.workers, 1.0)
+        size, pool, home = problem.gpus[job], problem.pool[kind], problem.pool[best[job]]
+        column = np.arange(1, cells + 1)
+        row = np.concatenate([job, jobs + job, 2 * jobs + pool, 2 * jobs + home, 2 * jobs + np.arange(pools)])
+        value = np.concatenate(
+            [1.0 - part, part, size / workers[pool], -part * size / workers[home], -np.ones(pools)]
+        )  # fmt: skip
+        where = np.concatenate([column, column, column, column, np.zeros(pools, dtype=np.int64)])
+        matrix = csc_array(coo_array((value, (row, where)), shape=(2 * jobs + pools, cells + 1)))
+        fixed = np.bincount(problem.pool[best], weights=problem.gpus * relative, minlength=pools) / workers
+        high = np.concatenate([1.0 - relative, relative, -fixed])
+        program = ColumnProgram(np.full(2 * jobs + pools, -np.inf), high)
+        program.add(np.append(-1.0, np.zeros(cells)), matrix)
+        program.tighten()
+        found = program.solve()
+        x, other = np.zeros((jobs, problem.types)), np.clip(found.x[1:], 0.0, 1.0)
+        x[job, kind] = other
+        x[np.arange(jobs), best] = np.maximum(relative - np.bincount(job, weights=part * other, minlength=jobs), 0.0)
+        x /= np.maximum(x.sum(axis=1, keepdims=True), 1.0)
+        over = float((problem.usage(x) / workers).max())
+        worth = np.maximum(found.duals[2 * jobs :], 0.0)
+        return over, x, worth / max(float(worth.sum()), 1e-300)
 
     def _shares(self, x: Float, relative: Float) -> Float:
         """[J, K], the program's shares, with what its tolerance left out of a job's need on the job's fastest type.

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from themis.errors import NotSolved
-from themis.gavel.level import highest_level
+from themis.gavel.level import Level, highest_level
 from themis.gavel.problem import Line, Need, Problem
 from themis.model.units import Float
 
@@ -26,8 +26,6 @@ Fill = Callable[[float], Float]
 
 Growth = Callable[[Float, Float], tuple[Fill, float]]
 """(base [J], room [J]) -> the increments from there, and the level at which nobody has room left."""
-
-_FREE = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -62,22 +60,34 @@ def water_fill(problem: Problem, unit: Float, grow: Growth, base: Float | None =
     """
     safe = np.where(problem.active, unit, 1.0)
     amount = np.zeros(problem.jobs) if base is None else base.copy()
-    rate = problem.rate.copy()
     stuck, open_ = ~problem.active, np.ones(problem.types, dtype=bool)
     first, price = amount, np.zeros(len(problem.workers))
-    for rounds in range(1, len(problem.workers) + 2):
+    found: Level | None = None
+
+    def rise() -> tuple[Fill, Level]:
+        rate = np.where(stuck[:, None] | open_[None, :], problem.rate, 0.0)
         fastest = np.where(open_[None, :], problem.rate, 0.0).max(axis=1, initial=0.0) / safe
         room = np.where(stuck, 0.0, np.maximum(fastest - amount, 0.0))
         fill, ceiling = grow(amount, room)
-        found = highest_level(replace(problem, rate=rate), _need(amount, fill, safe), ceiling)
+        return fill, highest_level(replace(problem, rate=rate), _need(amount, fill, safe), ceiling)
+
+    for rounds in range(1, len(problem.workers) + 2):
+        try:
+            fill, found = rise()
+        except NotSolved:
+            if found is None:
+                raise
+            # Prices of pools may differ by ten orders of magnitude: rounding then hides what a job's rate costs. Jobs that
+            # use a closed pool in the shares found keep their rate; all others use open pools alone, so the rates fit.
+            stuck = stuck | (found.x[:, ~open_] > 0.0).any(axis=1)
+            fill, found = rise()
         amount = amount + fill(found.level)
         if rounds == 1:
             first, price = amount, found.price
         open_ &= found.price[problem.pool] <= 0.0
         if open_.any() and found.price.any():
             marginal = found.marginal()
-            stuck |= marginal > _FREE * float(np.max(marginal, initial=0.0, where=np.isfinite(marginal)))
-            rate = np.where(stuck[:, None] | open_[None, :], problem.rate, 0.0)
+            stuck |= marginal > 0.0
         if stuck.all() or not open_.any() or not found.price.any():
             return Filled(x=found.x, amount=amount, first=first, price=price, rounds=rounds)
     raise NotSolved(f"water filling over {len(problem.workers)} pools needs more rounds than there are pools.")

@@ -65,7 +65,8 @@ class Level:
     level : t, which no shares can exceed by the proof of ``price``, and which ``x`` reaches but for ``FITS``.
     x : Float[J, K], shares that reach R(t).
     price : Float[M], of one GPU; zeros where the ceiling was reached with GPUs to spare.
-    marginal : gives Float[J], what a little more rate than R_j(t) would cost; infinite for jobs at their fastest.
+    marginal : gives Float[J], what a little more rate than R_j(t) would cost at ``price``; 0 where pools of price 0 have it,
+        infinite for jobs at their fastest.
     solves : prices tried.
     """
 
@@ -153,6 +154,11 @@ class _Search:
             if lower <= floor < level and over <= 1.0 + _SETTLED:
                 # A pool that is full at any level, and only by rounding more than full: it says nothing about this one.
                 return self._found(level, x / over, relative, binding)
+            if level <= floor and over > 1.0 + _SETTLED:
+                raise NotSolved(
+                    f"the rates that {self.problem.jobs} jobs need at the least level use {over:.3g} times the GPUs of a pool, "
+                    "expected at most 1."
+                )
             stands = stands + 1 if lower >= level else 0
             if stands > 1:
                 # Needs that leap between one number and the next: a job long late with next to nothing left.
@@ -172,11 +178,11 @@ class _Search:
 
     def _priced(self, level: float, x: Float, relative: Float, share: Float) -> Level:
         kinds, pool = self.kinds, self.problem.pool
+        price = self._per_gpu(np.where(share > _FREE, share, 0.0))
 
         def marginal() -> Float:
-            return Envelopes.at(kinds, self._per_gpu(share)[None, pool]).one(0).marginal(relative)
+            return Envelopes.at(kinds, price[None, pool]).one(0).marginal(relative)
 
-        price = self._per_gpu(np.where(share > _FREE, share, 0.0))
         return Level(level=level, x=x, price=price, marginal=marginal, solves=self.solves)
 
     def _straight(self, need: Line, ceiling: float, floor: float) -> Level | None:

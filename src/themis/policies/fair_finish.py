@@ -58,13 +58,15 @@ def cannot_wait(s: Snapshot, left: Float, due: Float) -> Bool:
 
     Parameters
     ----------
-    left : [A], GPU-seconds. ``due`` : [A], seconds from now; below 0 where it has passed.
+    left : [A], GPU-seconds. ``due`` : [A], seconds from now; below 0 where it has passed, infinite where there is none.
     """
     speed = np.maximum(s.app_speed, 1e-9)
     alone = FinishTime.of(s).left_on(s.app_demand.astype(float) * speed, s.app_gang_max.astype(float) * speed)
     late = due < alone
-    kept = ~late
-    slack = np.full(s.apps, -np.inf)
+    known = np.isfinite(due)
+    kept = known & ~late
+    # An app that stands still in the reference, because no GPU that it runs on is in service, has no due.
+    slack = np.where(known, -np.inf, np.inf)
     # Apps past saving stretch nobody's due.
     slack[kept] = fluid.slack(left[kept], left[kept] / alone[kept], due[kept], float(s.machine_gpus.sum()))
     out: Bool = slack < s.lease_s + s.restart_s
