@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from fake import world
 
+from themis.cli.report import explain_home, replay_home
+from themis.errors import InputError
 from themis.service.journal import Journal
 from themis.service.migrations import SCHEMA, STEPS, migrate
 
@@ -71,3 +73,22 @@ def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pyt
         migrate(db, tmp_path / "journal.db", "1")
     db.close()
     assert tables(tmp_path / "journal.db") == before
+
+
+@pytest.mark.parametrize("dump", OLD, ids=lambda path: path.stem)
+def test_who_only_reads_a_home_leaves_it_to_the_version_that_wrote_it(tmp_path: Path, dump: Path) -> None:
+    restore(dump, tmp_path)
+    before = (tmp_path / "journal.db").read_bytes()
+    assert replay_home(tmp_path, None).difference is None
+    assert explain_home(tmp_path, "a").app == "a"
+    assert (tmp_path / "journal.db").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["journal.db"]
+
+
+@pytest.mark.unfoldable
+@pytest.mark.parametrize(("text", "said"), [("", "is empty"), ("no journal\n" * 100, "cannot be read")])
+def test_a_home_that_cannot_be_read_is_said_by_its_own_name(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "journal.db").write_text(text)
+    with pytest.raises(InputError, match=rf"{tmp_path}/journal\.db {said}"):
+        replay_home(tmp_path, None)
+    assert (tmp_path / "journal.db").read_text() == text

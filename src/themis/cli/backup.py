@@ -28,7 +28,7 @@ def backup(
 
     done = back_up((home or default_home()).absolute(), target.absolute(), checkpoints=checkpoints)
     out.print(
-        f"{target}: {counted(done.records, 'record')} of the journal and {', '.join(done.files)}.", markup=False, soft_wrap=True
+        f"{target}: {counted(done.records, 'record')} of the journal{_and(done.files)}.", markup=False, soft_wrap=True
     )  # fmt: skip
 
 
@@ -44,5 +44,9 @@ def restore(
 
     done = restore_home(source.absolute(), home.absolute())
     out.print(
-        f"{home}: {counted(done.records, 'record')} of the journal and {', '.join(done.files)}.", markup=False, soft_wrap=True
+        f"{home}: {counted(done.records, 'record')} of the journal{_and(done.files)}.", markup=False, soft_wrap=True
     )  # fmt: skip
+
+
+def _and(files: tuple[str, ...]) -> str:
+    return f" and {', '.join(files)}" if files else ""

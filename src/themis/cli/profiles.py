@@ -6,7 +6,6 @@ Heavy imports stand inside the functions, so that ``themis --help`` is quick.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -97,7 +96,7 @@ def from_run(
     from themis.report.throughputs import measured
 
     if run.is_dir():
-        with closing(journal_of(run)) as journal:
+        with journal_of(run) as journal:
             rates = measured(journal.records())
     else:
         rates = measured(read_log(run))

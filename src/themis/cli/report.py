@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -116,7 +116,7 @@ def replay_home(home: Path, book: ProfileBook | None) -> Replayed:
     from themis.service.speeds import read_profile
     from themis.sim.replay import replay_records
 
-    with closing(journal_of(home)) as journal:
+    with journal_of(home) as journal:
         said = [read_profile(name, pb.Profile.FromString(message)) for name, message in journal.profiles()]
         return replay_records(
             journal.records(), name=str(home), book=book, said=said, wakes=True, exact_after=journal.exact_after()
@@ -131,7 +131,7 @@ def explain_home(home: Path, name: str) -> Explanation:
     from themis.report.explain import explain
     from themis.service.journal import export
 
-    with closing(journal_of(home)) as journal, tempfile.TemporaryDirectory(prefix="themis-") as folder:
+    with journal_of(home) as journal, tempfile.TemporaryDirectory(prefix="themis-") as folder:
         log = Path(folder) / "journal.jsonl"
         export(journal.path, log)
         return explain(log, name)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -49,19 +52,35 @@ def connect(home: Path | None, *, patience_s: float = PATIENCE_S) -> Client:
     )
 
 
-def journal_of(home: Path) -> Journal:
-    """The journal of an arbiter's home, whether or not it runs.
+@contextmanager
+def journal_of(home: Path) -> Iterator[Journal]:
+    """The journal of an arbiter's home, whether or not it runs; a copy, for who only reads brings no older one up to date.
 
     Raises
     ------
-    InputError : the folder has none, or it is of a later version.
+    InputError : the folder has none, it cannot be read, or it is of a later version.
     """
     from themis.service.journal import Journal
 
     path = home / "journal.db"
     if not path.exists():
         raise InputError(f"{home} has no journal.db, so it is no arbiter's home; name a log or a home.")
-    return Journal(path)
+    if not path.stat().st_size:
+        raise InputError(f"{path} is empty; restore a backup with `themis restore`.")
+    with TemporaryDirectory(prefix="themis-") as folder:
+        copy = Path(folder) / path.name
+        try:
+            with (
+                closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db,
+                closing(sqlite3.connect(copy)) as there,
+            ):
+                db.backup(there)
+        except sqlite3.DatabaseError as error:
+            raise InputError(
+                f"{path} cannot be read ({error}); `themis doctor --home {home}` says what is wrong with it."
+            ) from None
+        with closing(Journal(copy)) as journal:
+            yield journal
 
 
 def check_output(output: str) -> None:
