@@ -55,4 +55,11 @@ def test_an_unknown_form_is_refused_with_the_known_ones() -> None:
 
 def test_a_share_out_of_range_is_refused() -> None:
     with pytest.raises(InputError, match="kept"):
-        pay("time", 0.0, GANGS, 600.0)
+        pay("time", -0.1, GANGS, 600.0)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_share_that_rounds_to_nothing_keeps_nothing(form: str) -> None:
+    """exp(-cost / w) underflows where a winner of weight 1e-6 takes GPUs from others of weight 1e6."""
+    grant = pay(form, float(np.exp(-800.0)), GANGS, 600.0, np.random.default_rng(0))
+    assert grant.lease == 0.0 or grant.gangs.sum() == 0

@@ -71,7 +71,7 @@ class Outcome:
     bound
         Proven upper bound of `objective`; never below it.
     kept
-        Shape [B], c_a in (0, 1]: the share of G_pf that a keeps. Exactly 1 for losers.
+        Shape [B], c_a in [0, 1]: the share of G_pf that a keeps (0 by underflow alone). Exactly 1 for losers.
     kept_low, kept_high
         Shape [B]: c_a lies within, given the gaps of the allocation and of the allocation without a.
     cost

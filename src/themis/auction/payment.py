@@ -44,7 +44,7 @@ def pay(form: str, kept: float, gangs: Ints, lease: float, rng: np.random.Genera
     form
         One of `FORMS`.
     kept
-        c_a in (0, 1].
+        c_a in [0, 1]; 0 where exp(-cost / w) is below the least float, as of weights 1e-6 among weights 1e6.
     gangs
         Shape [Z], gangs won of each size, >= 0.
     lease
@@ -61,8 +61,8 @@ def pay(form: str, kept: float, gangs: Ints, lease: float, rng: np.random.Genera
     """
     if form not in FORMS:
         raise UnknownName("payment form", form, FORMS)
-    if not 0.0 < kept <= 1.0 or lease < 0.0:
-        raise InputError(f"payment: kept must be in (0, 1] and lease >= 0 s; got {kept:g} and {lease:g}.")
+    if not 0.0 <= kept <= 1.0 or lease < 0.0:
+        raise InputError(f"payment: kept must be in [0, 1] and lease >= 0 s; got {kept:g} and {lease:g}.")
     return FORMS[form](kept, np.asarray(gangs, np.int64), lease, rng)
 
 
