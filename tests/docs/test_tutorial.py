@@ -68,7 +68,7 @@ class Terminal:
         until = time.monotonic() + PATIENCE_S
         while not holds(found := json.loads(self.types(line))):
             assert time.monotonic() < until, f"{line} still prints {found}"
-            time.sleep(1.0)
+            time.sleep(2.5)
         return found
 
 
@@ -128,7 +128,7 @@ def test_the_first_nine_minutes(terminal: Terminal) -> None:
         written = terminal.types(f"{logs} {number}")
         saved = re.findall(r"checkpoint saved at step (\d+)", written)
         steps = [int(n) for n in re.findall(r"rank 0 of 1, step (\d+)", written)]
-        time.sleep(1.0)
+        time.sleep(2.5)
     assert steps == list(range(0, steps[-1] + 1, 50)), "each step once: nothing lost, nothing twice"
     assert "by weight" in terminal.page("themis share")
     assert "cancelled" in terminal.page("themis cancel")
