@@ -36,6 +36,8 @@ from themis.cli.rows import (
 from themis.cli.waiting import copy_logs
 from themis.console import out
 
+NO_APPS = "No app waits or runs. `themis run` and `themis submit` submit apps; `themis history` lists finished ones."
+
 # ---- apps ----------------------------------------------------------------------------------------------------------
 
 
@@ -45,7 +47,7 @@ def queue(user: User = "", output: Output = "table", watch: Watch = False, home:
     Example: [cyan]themis queue --watch[/cyan]
     """
     with connect(home) as client:
-        show_list(lambda: client.queue(user), APPS, output, watch)
+        show_list(lambda: client.queue(user), APPS, output, watch, empty=NO_APPS)
 
 
 def history(

@@ -36,6 +36,8 @@ NodeNames = Annotated[
 ]
 Columns = Mapping[str, Callable[[Any], object]]
 WATCH_S = 2.0
+FORECAST_S = 30 * 86400.0
+"""A point forecast without an interval that lies further ahead is not shown: speeds are not measured yet."""
 
 
 PATIENCE_S = 5.0
@@ -105,12 +107,17 @@ def again(watch: bool, output: str) -> Iterator[None]:
         first = False
 
 
-def show_list(get: Callable[[], Sequence[Any]], columns: Columns, output: str, watch: bool = False) -> None:
-    """Print messages as a list, once or again and again."""
+def show_list(
+    get: Callable[[], Sequence[Any]], columns: Columns, output: str, watch: bool = False, *, empty: str = ""
+) -> None:
+    """Print messages as a list, once or again and again; ``empty`` is the sentence under a table without rows."""
     from themis.service.pages import as_dict
 
     for _ in again(watch, output):
-        show_rows([as_dict(row) for row in get()], output, columns)
+        rows = [as_dict(row) for row in get()]
+        show_rows(rows, output, columns)
+        if empty and not rows and output == "table":
+            out.print(empty, markup=False, highlight=False, soft_wrap=True)
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]], output: str, columns: Columns) -> None:
@@ -225,8 +232,9 @@ def why_now(found: Any) -> list[str]:
     lines = [f"{found.code}: {found.sentence}"]
     if found.position:
         rho = f", rho {found.rho:.2f}" if found.HasField("rho") and known(found.rho) else ""
-        order = "those without any first, then the worst off"
-        lines.append(f"It is number {found.position} of {found.of} apps that want GPUs ({order}){rho}.")
+        order = "apps without GPUs first, then those furthest below their fair share"
+        place = f"number {found.position} of {found.of} apps that want GPUs ({order})"
+        lines.append(f"It is {place if found.of > 1 else 'the only app that wants GPUs'}{rho}.")
         for a in found.ahead[:5]:
             lines.append(f"  ahead: app {a.app}, {a.name} of {a.user}" + (f", rho {a.rho:.2f}" if known(a.rho) else ""))
         lines += [f"  ahead: {found.position - 6} more"] if found.position > 6 else []
@@ -257,16 +265,34 @@ def last_words(found: Any) -> list[str]:
     return lines
 
 
+def span(seconds: float) -> str:
+    """A duration in the unit that reads best: ``44 s``, ``4.5 min``, ``3.0 h``, ``12.0 d``; 0 or more."""
+    for limit, unit, size in ((120.0, "s", 1.0), (7200.0, "min", 60.0), (172800.0, "h", 3600.0)):
+        if seconds < limit:
+            return f"{seconds / size:.{0 if size == 1.0 else 1}f} {unit}"
+    return f"{seconds / 86400.0:.1f} d"
+
+
 def expected_now(story: Mapping[str, Any]) -> list[str]:
-    """When an active app is expected to start and end, in seconds from its arrival; of logs that say nothing, nothing."""
-    expected, out = story.get("expected") or {}, []
+    """When an active app is expected to start and end, counted from its arrival; of logs that say nothing, nothing.
+
+    A point forecast that no interval supports is left out where it cannot be right: it lies in the past or more than
+    ``FORECAST_S`` ahead, or the end comes before the start.
+    """
+    expected, out, since = story.get("expected") or {}, [], story["arrival"]
+    starts, ends = expected.get("starts"), expected.get("ends")
     for name, verb in (("starts", "start"), ("ends", "end")):
         if expected.get(name) is None:
             continue
-        low, high = expected[f"{name}_low"], expected[f"{name}_high"]
-        since = story["arrival"]
-        within = "no interval yet" if low is None else f"80 % interval {low - since:.0f} to {high - since:.0f} s"
-        out.append(f"Expected to {verb} {expected[name] - since:.0f} s after it was submitted ({within}).")
+        low, high, after = expected[f"{name}_low"], expected[f"{name}_high"], expected[name] - since
+        if low is not None:
+            within = f"80 % interval {span(low - since)} to {span(high - since)}"
+        elif 0 <= after < FORECAST_S and (starts is None or ends is None or starts <= ends):
+            within = "no interval yet"
+        else:
+            out.append(f"Cannot forecast its {verb} yet: too few jobs have ended (no interval yet).")
+            continue
+        out.append(f"Expected to {verb} {span(after)} after it was submitted ({within}).")
     return out
 
 

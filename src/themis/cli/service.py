@@ -108,7 +108,13 @@ def up(
             f"home {where}, gRPC on {service.endpoint.grpc}, status on {service.endpoint.http or 'no port'}.",
             markup=False, soft_wrap=True,
         )  # fmt: skip
-        if arbiter.recovered:
+        if not arbiter.recovered:
+            at = "" if where == default_home() else f" --home {where}"
+            out.print(
+                f"In another terminal: themis run{at} -- python train.py. Ctrl-C here stops the scheduler; jobs save first.",
+                markup=False, highlight=False, soft_wrap=True,
+            )  # fmt: skip
+        else:
             out.print(f"Went on from {arbiter.recovered} records of the journal.")
 
     serve_until_told(

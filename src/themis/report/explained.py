@@ -133,10 +133,12 @@ def delivered(entitled: GpuSeconds | None, received: GpuSeconds, missing: Mappin
     """What the app was entitled to and received, in a sentence; empty where it was entitled to nothing yet."""
     if entitled is None or not entitled > 0:
         return ""
-    causes = {name: value / 3600 for name, value in missing.items() if abs(value) >= 0.005 * entitled}
+    # Minutes where hours would be printed as 0.0.
+    size, unit = (3600.0, "hours") if max(entitled, received) > 360 else (60.0, "minutes")
+    causes = {name: value / size for name, value in missing.items() if abs(value) >= 0.005 * entitled}
     parts = ", ".join(f"{name} {value:+.1f}" for name, value in causes.items())
     return (
-        f"It received {received / 3600:.1f} of the {entitled / 3600:.1f} GPU hours that it was entitled to "
+        f"It received {received / size:.1f} of the {entitled / size:.1f} GPU {unit} that it was entitled to "
         f"({received / entitled:.0%}){f'; missing by cause: {parts}' if parts else ''}."
     )
 

@@ -127,7 +127,8 @@ class Config:
             raise InputError(f"grace is {self.grace_s:g} s, more than max_grace, {self.max_grace_s:g} s.")
         if self.lease_s < self.tick_s:
             raise InputError(
-                f"lease is {self.lease_s:g} s, shorter than tick, {self.tick_s:g} s; make the lease at least one tick."
+                f"lease is {self.lease_s:g} s, shorter than tick, {self.tick_s:g} s; "
+                "make the lease at least one tick, or the tick shorter (--set tick=5s)."
             )
         if self.node_renew_s >= self.node_lease_s:
             raise InputError(

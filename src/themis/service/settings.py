@@ -326,7 +326,7 @@ def _check_file(findings: Findings, path: Path | None, *, alone: bool = False) -
         return
     if text.lease < text.tick:
         findings.add(("lease",), f"key 'lease' is {text.lease:g} s, shorter than tick, {text.tick:g} s; make the lease at "
-                     "least one tick.")  # fmt: skip
+                     "least one tick, or the tick shorter (--set tick=5s).")  # fmt: skip
     if text.node_renew >= text.node_lease:
         findings.add(("node_renew",), f"key 'node_renew' is {text.node_renew:g} s, not below node_lease, {text.node_lease:g} "
                      "s; a third of it is usual.")  # fmt: skip

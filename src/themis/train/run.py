@@ -216,9 +216,9 @@ class Run:
 
     def exit(self) -> None:
         """End the process as a preempted run does."""
-        print(
-            f"themis.train: told to stop; step {self.step} is saved: {self._saved_step == self.step}", file=sys.stderr
-        )
+        saved = self._saved_step == self.step
+        end = f"checkpoint saved at step {self.step}" if saved else f"step {self.step} is not saved"
+        print(f"themis.train: preempted; {end}.", file=sys.stderr)
         raise SystemExit(PREEMPTED)
 
     @property

@@ -1,0 +1,76 @@
+"""Sentences that a first-time user reads: durations, forecasts without ground, figures that would all be 0.0."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from themis.cli.rows import expected_now, span, why_now
+from themis.client import themis_pb2 as pb
+from themis.errors import InputError
+from themis.report.explained import delivered
+from themis.service.settings import load
+from themis.train import Run
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (119.0, "119 s"), (267.0, "4.5 min"), (10701.0, "3.0 h"), (864000.0, "10.0 d")],
+)
+def test_a_duration_is_in_the_unit_that_reads_best(seconds: float, text: str) -> None:
+    assert span(seconds) == text
+
+
+def story(starts: float | None, ends: float | None, half: float | None = None) -> dict[str, Any]:
+    expected: dict[str, float | None] = {"starts": starts, "ends": ends}
+    for name, value in (("starts", starts), ("ends", ends)):
+        expected[f"{name}_low"] = None if half is None or value is None else value - half
+        expected[f"{name}_high"] = None if half is None or value is None else value + half
+    return {"arrival": 1000.0, "expected": expected}
+
+
+def test_a_forecast_that_cannot_be_right_is_left_out() -> None:
+    assert expected_now(story(1060.0, 1267.0)) == [
+        "Expected to start 60 s after it was submitted (no interval yet).",
+        "Expected to end 4.5 min after it was submitted (no interval yet).",
+    ]
+    absurd = expected_now(story(None, 185069595176.0))
+    assert absurd == ["Cannot forecast its end yet: too few jobs have ended (no interval yet)."]
+    backwards = expected_now(story(1267.0, 1044.0))
+    assert [line.startswith("Cannot forecast") for line in backwards] == [True, True]
+    measured = expected_now(story(None, 1000.0 + 40 * 86400.0, half=86400.0))
+    assert measured == ["Expected to end 40.0 d after it was submitted (80 % interval 39.0 d to 41.0 d)."]
+
+
+def test_the_only_app_is_not_ranked() -> None:
+    alone = pb.WhyReply(code="partly_running", sentence="it runs.", position=1, of=1, rho=1.35)
+    assert why_now(alone)[1] == "It is the only app that wants GPUs, rho 1.35."
+    second = pb.WhyReply(code="all_leased", sentence="x.", position=2, of=3, rho=math.nan)
+    assert why_now(second)[1].startswith("It is number 2 of 3 apps that want GPUs (apps without GPUs first")
+
+
+def test_little_gpu_time_is_in_minutes() -> None:
+    assert "0.0" not in delivered(90.0, 30.0, {})
+    assert "0.5 of the 1.5 GPU minutes" in delivered(90.0, 30.0, {})
+    assert "1.0 of the 2.0 GPU hours" in delivered(7200.0, 3600.0, {})
+
+
+def test_a_lease_below_the_tick_names_both_ways_out() -> None:
+    with pytest.raises(InputError, match=r"make the lease at least one tick, or the tick shorter \(--set tick=5s\)"):
+        load(None, {"gpus": 8, "lease": "20s"})
+
+
+def test_a_preempted_script_says_what_is_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run(checkpoints=tmp_path)
+    run.step = 30
+    with pytest.raises(SystemExit):
+        run.exit()
+    run.saved(30)
+    with pytest.raises(SystemExit):
+        run.exit()
+    unsaved, saved = capsys.readouterr().err.splitlines()
+    assert unsaved == "themis.train: preempted; step 30 is not saved."
+    assert saved == "themis.train: preempted; checkpoint saved at step 30."
