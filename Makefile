@@ -26,7 +26,7 @@ test: lint $(VENV)/.torch ## Style, types, directions of imports, then all tests
 	@# Failed tests run a second time, one after the other: a fault fails again, a stalled machine does not.
 	@$(PYTEST) -m "not bench"; code=$$?; [ $$code -eq 1 ] || exit $$code; \
 	  echo 'Running the failed tests again, one after the other'; \
-	  $(BIN)/python -m pytest -m "not bench" --last-failed --last-failed-no-failures none || exit $$?; \
+	  $(BIN)/python -m pytest -m "not bench" @.pytest_cache/failed || exit $$?; \
 	  echo 'The tests above failed in parallel and passed alone: unsteady under load.'
 
 quick: $(VENV)/.dev ## The tests that take less than a second each

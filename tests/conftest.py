@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,22 +62,32 @@ def _journals_fold(request: pytest.FixtureRequest) -> Iterator[None]:
     audit_below(folder)
 
 
+FAILED = Path(__file__).parents[1] / ".pytest_cache" / "failed"
+"""Names of the tests that failed, one a line; `make test` runs them a second time."""
+
+
 class Telling:
     """What failed is told when it fails: of a run that is cut off nobody sees the summary."""
 
     def __init__(self, reporter: pytest.TerminalReporter) -> None:
         self.reporter = reporter
         self.crashed = False
+        self.failed: dict[str, None] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.crashed |= str(report.when) == "???"  # how pytest-xdist marks the test of a worker that died
         if report.failed:
+            # pytest-xdist appends the group of a test to its name.
+            self.failed[re.sub(r"@\w+$", "", report.nodeid)] = None
             self.reporter.ensure_newline()
             self.reporter.write_line(f"FAILED {report.nodeid} ({report.when})\n{report.longreprtext}")
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """A worker that died leaves tests that never ran: running the failed ones again would prove nothing."""
+        """Keep the failed tests' names for a second run, but where a worker died: tests that never ran would be left out."""
+        if not session.config.getoption("collectonly"):
+            FAILED.parent.mkdir(exist_ok=True)
+            FAILED.write_text("".join(f"{name}\n" for name in self.failed), encoding="utf-8")
         if self.crashed:
             session.exitstatus = pytest.ExitCode.INTERRUPTED
 
