@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from themis.core.driver import Decision
 from themis.core.scheduler import Scheduler
 from themis.model.events import (
     Allocated,
     AppCancelled,
     AppSubmitted,
-    Command,
+    Event,
     Grant,
     MachineJoined,
     Renew,
@@ -33,18 +34,17 @@ class Late(_Run):
         )
         self.rng, self.longest, self.stale = np.random.default_rng(seed), longest, 0
 
-    def _carry_out(self, command: Command) -> None:
-        if isinstance(command, Solve):
-            solved = self.sim.policy(command.snapshot, self.bench)
-            delay = float(self.rng.choice([0.0, self.rng.uniform(0, self.longest)]))
-            self.kernel.schedule(self.kernel.now + delay, Allocated(version=command.version, solved=solved))
-            return
-        super()._carry_out(command)
+    def solve(self, decision: Decision, now: float) -> None:
+        solved = self.sim.policy(decision.snapshot, self.bench)
+        delay = float(self.rng.choice([0.0, self.rng.uniform(0, self.longest)]))
+        self.kernel.schedule(now + delay, Allocated(version=decision.version, solved=solved))
 
-    def _feed(self, event: object) -> None:
-        if isinstance(event, Allocated) and self.core.state.version != event.version:
-            self.stale += 1
-        super()._feed(event)  # type: ignore[arg-type]
+    def feed(self, event: Event, now: float) -> None:
+        if isinstance(event, Allocated) and self.awaits(event.version):
+            self.stale += self.core.state.version != event.version
+            self.solved(event.version, event.solved, now)
+        else:
+            super().feed(event, now)
 
 
 def simulation(policy: str, seed: int, settings: Settings = NO_OVERHEAD) -> Simulation:

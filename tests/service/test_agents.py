@@ -335,7 +335,7 @@ def test_the_bids_of_a_decision_follow_from_the_log(tmp_path: Path) -> None:
     with world(tmp_path, 2) as w:
         scene = Scene(w)
         offer = scene.offered(rho=8.0)
-        snapshot, asked = w.arbiter.engine.flight.snapshot, w.arbiter.engine.flight.reply  # type: ignore[union-attr]
+        snapshot, asked = w.arbiter.engine.decision.snapshot, w.arbiter.engine.reply  # type: ignore[union-attr]
         scene.bid(offer, ([2], 1.0), ([1], 2.0))
         log = [(t, r) for t, r in w.arbiter.journal.records() if type(r).__name__ != "Wake"]
         assert replay_records(log).difference is None  # type: ignore[arg-type]

@@ -85,7 +85,7 @@ def test_a_decision_under_way_is_one(tmp_path: Path) -> None:
         app = enter(w, "mine", jobs=2)
         w.arbiter.desk.attend(app, "mine")
         w.turn(3.0)
-        assert w.arbiter.engine.flight is not None
+        assert w.arbiter.engine.decision is not None
         other = enter(w, "other")
         assert code(w, other) == Code.DECIDING
 

@@ -149,9 +149,9 @@ def answer(w: World, hand: Hand) -> None:
     """The policy's answer to the last task, now."""
     from themis.policies.api import Workbench
 
-    flight = w.arbiter.engine.flight
-    assert flight is not None
-    w.arbiter.queue.put(decide(w.arbiter.engine.policy, flight.snapshot, hand.tasks[-1].version, Workbench()))
+    decision = w.arbiter.engine.decision
+    assert decision is not None
+    w.arbiter.queue.put(decide(w.arbiter.engine.policy, decision.snapshot, hand.tasks[-1].version, Workbench()))
     w.turn()
 
 
@@ -203,9 +203,9 @@ def test_replies_to_questions_of_before_are_passed_over(tmp_path: Path) -> None:
     with world(tmp_path, 1, policy="fifo") as w:
         hand = by_hand(w)
         enter(w, "first")
-        flight = w.arbiter.engine.flight
-        assert flight is not None
-        w.arbiter.queue.put(fall_back(flight.snapshot, flight.version + 5, "nothing"))
+        decision = w.arbiter.engine.decision
+        assert decision is not None
+        w.arbiter.queue.put(fall_back(decision.snapshot, decision.version + 5, "nothing"))
         w.turn()
         assert w.held() == {}
         answer(w, hand)

@@ -17,12 +17,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
+from themis.auction.bids import Bids
+from themis.core.driver import Decision, Driver, Waiting
 from themis.core.scheduler import Scheduler
-from themis.model.answers import Ask, Proof
+from themis.model.answers import Ask, Proof, Solved
 from themis.model.events import (
-    Allocated,
-    BidsCollected,
-    CollectBids,
     Command,
     Event,
     Grant,
@@ -32,12 +31,9 @@ from themis.model.events import (
     JobStopped,
     Renew,
     Revoke,
-    Solve,
     Wake,
-    WakeAt,
 )  # fmt: skip
 from themis.model.log import decode
-from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
 from themis.policies.api import Policy, Workbench
 from themis.service.agents import Desk
@@ -49,18 +45,7 @@ log = logging.getLogger("themis.service")
 
 
 @dataclass(slots=True)
-class Flight:
-    """The decision under way: its snapshot as the policy sees it, and what is waited for: rho, policy or bids."""
-
-    version: int
-    snapshot: Snapshot
-    waits: str = "rho"
-    reply: Reply | None = None
-    """The policy's first answer, where that asks for bids."""
-
-
-@dataclass(slots=True)
-class Engine:
+class Engine(Driver):
     """Scheduler, policy and journal; ``announce`` sees every command as it is written down, within the transaction."""
 
     journal: Journal
@@ -70,7 +55,8 @@ class Engine:
     bench: Workbench = field(default_factory=Workbench)
     solver: Solver | None = None
     desk: Desk | None = None
-    flight: Flight | None = None
+    reply: Reply | None = None
+    """The policy's last answer."""
     decided: list[Proof] = field(default_factory=list)
     """Of the decisions of this turn, for those who are told of them."""
     wakes: list[Seconds] = field(default_factory=list)
@@ -90,21 +76,18 @@ class Engine:
 
     # ---- live -----------------------------------------------------------------------------------------------------
 
-    def feed(self, event: Event, now: Seconds) -> None:
-        """Take an event in; to be followed by ``advance`` to the same instant when all its events are in."""
-        self._step(self._written(now, event), now)
-
-    def _written(self, now: Seconds, event: Event) -> Event:
+    def record(self, event: Event, now: Seconds) -> Event:
         """Write an event down; returns it as the journal has it, so that live and folded steps are of the same bytes."""
         line = self.journal.append(now, event)
-        return cast(Event, decode(line)[1]) if line else event
+        event = cast(Event, decode(line)[1]) if line else event
+        self.note(event)
+        return event
 
     def advance(self, now: Seconds) -> None:
         """Settle every instant up to now that the core asked for."""
         while self.wakes and self.wakes[0] <= now:
             time = max(heapq.heappop(self.wakes), self.not_before)
-            self.journal.append(time, Wake())
-            self._step(Wake(), time)
+            self.feed(Wake(), time)
 
     def commands(self) -> list[Command]:
         """What is to be done since the last call; ask after the journal's transaction."""
@@ -121,109 +104,91 @@ class Engine:
 
     def attend(self, now: Seconds) -> None:
         """See to the decision under way: a window of the agents that is over, a solver that will not answer."""
-        if self.flight is None:
-            if self.core.solving is not None:
-                self._solve(self.core.solving, now)  # the arbiter before this one did not live to see its answer
-        elif self.flight.waits == "policy":
+        decision = self.decision
+        if decision is None:
+            self.resume(now)  # the arbiter before this one did not live to see its answer
+        elif decision.waits is Waiting.POLICY:
             problem = self.solver.overdue() if self.solver is not None else ""
             if problem:
-                self.answered(fall_back(self.flight.snapshot, self.flight.version, problem), now)
+                self.answered(fall_back(decision.snapshot, decision.version, problem), now)
         elif self.desk is not None and self.desk.complete(now):
-            self._close(self.desk, self.flight, now)
+            self._close(self.desk, decision, now)
 
     def answered(self, reply: Reply, now: Seconds) -> None:
         """The policy's answer is there."""
-        flight = self.flight
-        if flight is None or flight.waits != "policy" or reply.version != flight.version:
-            return
-        self.problem = reply.problem
+        if self.awaits(reply.version):
+            self.solved(reply.version, self._taken(reply), now)
+
+    def _taken(self, reply: Reply) -> Solved:
+        self.reply, self.problem, proof = reply, reply.problem, reply.solved.proof
         if reply.problem:
             log.warning("%s decides instead of the policy: %s", "fifo", reply.problem)
-        answer = Allocated(version=reply.version, solved=reply.solved)
-        if isinstance(reply.solved.answer, Ask):
-            flight.reply = reply
-        else:
-            self.flight = None
-            answer = cast(Allocated, self._written(now, answer))
-            proof = reply.solved.proof
+        if not isinstance(reply.solved.answer, Ask):
             self.decided.append(proof)
             if proof.method == "time":
                 gap = proof.bound - proof.objective
                 log.info("decision %d stopped after %.1f s, within %.2g nats", reply.version, reply.seconds, gap)
-        self._step(answer, now)
-
-    def _solve(self, snapshot: Snapshot, now: Seconds) -> None:
-        flight = self.flight
-        if flight is not None and snapshot.bids is not None:
-            # The picture that the policy saw first has what agents said; the core's has not.
-            flight.snapshot = replace(flight.snapshot, bids=snapshot.bids)
-            self._ask_policy(flight, Task(version=flight.version, snapshot=None, bids=snapshot.bids), now)
-            return
-        self.flight = flight = Flight(snapshot.version, snapshot)
-        if self.desk is not None and "rho_said" in self.policy.needs and self.desk.probe(snapshot, self._form, now):
-            return
-        self._ask_policy(flight, Task(version=flight.version, snapshot=snapshot), now)
+        return reply.solved
 
     @property
     def _form(self) -> str:
         """The form of rho that the policy sorts by."""
         return str(getattr(self.policy, "rho", "paper"))
 
-    def _ask_policy(self, flight: Flight, task: Task, now: Seconds) -> None:
-        flight.waits = "policy"
-        if self.solver is not None:
-            self.solver.start(task)
-        else:
-            self.answered(decide(self.policy, flight.snapshot, flight.version, self.bench), now)
-
-    def _collect(self, ask: Ask, now: Seconds) -> None:
-        """Offer the GPUs to those agents that are programs of others; the service's own have bid already."""
-        flight = self.flight
-        assert flight is not None
-        assert flight.reply is not None
-        assert flight.reply.bids is not None
-        flight.waits = "bids"
-        if self.desk is None or not self.desk.offer(flight.snapshot, ask, flight.reply.bids, now):
-            self._step(BidsCollected(version=flight.version, bids=flight.reply.bids), now)
-
-    def _close(self, desk: Desk, flight: Flight, now: Seconds) -> None:
+    def _close(self, desk: Desk, decision: Decision, now: Seconds) -> None:
         """A window of the agents is over."""
-        if flight.waits == "rho":
-            flight.snapshot = replace(flight.snapshot, rho_said=desk.close_probe(flight.snapshot))
-            for record in desk.rho_records(flight.version):
+        if decision.waits is Waiting.RHO:
+            decision.snapshot = replace(decision.snapshot, rho_said=desk.close_probe(decision.snapshot))
+            for record in desk.rho_records(decision.version):
                 self.feed(record, now)
-            self._ask_policy(flight, Task(version=flight.version, snapshot=flight.snapshot), now)
+            self.ask_policy(decision, now)
             return
-        assert flight.reply is not None
-        assert flight.reply.bids is not None
-        assert isinstance(flight.reply.solved.answer, Ask)
-        ask = flight.reply.solved.answer
-        said = desk.close_offer(flight.snapshot, ask)
-        for record in desk.bid_records(flight.version, flight.snapshot, ask, said):
+        assert decision.ask is not None
+        assert self.reply is not None
+        assert self.reply.bids is not None
+        said = desk.close_offer(decision.snapshot, decision.ask)
+        for record in desk.bid_records(decision.version, decision.snapshot, decision.ask, said):
             self.feed(record, now)
         for app, jobs in sorted(desk.orders().items()):
             if self.core.state.apps.active[app]:
                 self.feed(JobsOrdered(app=app, jobs=jobs), now)
-        self._step(BidsCollected(version=flight.version, bids=merge(flight.reply.bids, said)), now)
+        self.collected(merge(self.reply.bids, said), now)
 
-    def _step(self, event: Event, now: Seconds) -> None:
-        self.note(event)
-        for command in self.core.step(event, now):
-            self._follow(command, now)
+    # ---- the driver's shell ----------------------------------------------------------------------------------------
 
-    def _follow(self, command: Command, now: Seconds) -> None:
-        match command:
-            case WakeAt():
-                heapq.heappush(self.wakes, max(command.time, now))
-            case Solve():
-                self._solve(command.snapshot, now)
-            case CollectBids():
-                self._collect(command.ask, now)
-            case _:
-                self.journal.append(now, command)
-                self.remember(command)
-                self.announce(now, command)
-                self.out.append(command)
+    def wake_at(self, time: Seconds, now: Seconds) -> None:
+        """Remember when ``advance`` has something to do."""
+        heapq.heappush(self.wakes, max(time, now))
+
+    def consult(self, decision: Decision, now: Seconds) -> bool:
+        """Ask the agents that are programs of others for their rho, where the policy looks at it."""
+        if self.desk is None or "rho_said" not in self.policy.needs:
+            return False
+        return self.desk.probe(decision.snapshot, self._form, now)
+
+    def solve(self, decision: Decision, now: Seconds) -> Solved | None:
+        """Give the snapshot to the worker, or only the bids where it has the snapshot; without one, run the policy here."""
+        if self.solver is None:
+            return self._taken(decide(self.policy, decision.snapshot, decision.version, self.bench))
+        bids = None if decision.ask is None else decision.snapshot.bids
+        snapshot = decision.snapshot if decision.ask is None else None
+        self.solver.start(Task(version=decision.version, snapshot=snapshot, bids=bids))
+        return None
+
+    def collect(self, decision: Decision, ask: Ask, now: Seconds) -> Bids | None:
+        """Offer the GPUs to those agents that are programs of others; the service's own have bid already."""
+        assert self.reply is not None
+        assert self.reply.bids is not None
+        if self.desk is not None and self.desk.offer(decision.snapshot, ask, self.reply.bids, now):
+            return None
+        return self.reply.bids
+
+    def carry_out(self, command: Command, now: Seconds) -> None:
+        """Write a command down; it is done after the transaction."""
+        self.journal.append(now, command)
+        self.remember(command)
+        self.announce(now, command)
+        self.out.append(command)
 
     # ---- what a restart needs -------------------------------------------------------------------------------------
 

@@ -14,17 +14,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from themis.core.driver import logged_commands
 from themis.errors import InputError
 from themis.model.events import (
     TOLERANCE,
-    CollectBids,
     Command,
     Compacted,
     Event,
     Header,
-    Solve,
     Wake,
-    WakeAt,
     agrees,
     unsaid,
 )
@@ -93,11 +91,7 @@ class Fold:
                 heapq.heappop(engine.wakes)
             self.event = number
             engine.note(record)
-            for command in engine.core.step(record, time):
-                if isinstance(command, WakeAt):
-                    heapq.heappush(engine.wakes, max(command.time, time))
-                elif not isinstance(command, Solve | CollectBids):
-                    pending.append(command)
+            pending += logged_commands(engine.core, record, time, engine.wakes)
         self.number = number
 
     def end(self) -> None:

@@ -118,7 +118,7 @@ def reason(arbiter: Arbiter, app: int, s: State) -> Reason:
 
 
 def _waiting(arbiter: Arbiter, app: int, s: State) -> Reason:
-    if arbiter.engine.flight is not None:
+    if arbiter.engine.decision is not None:
         return Reason(code=Code.DECIDING, sentence="a decision about it is under way.")
     jobs = s.app_jobs(app)[s.jobs.status[s.app_jobs(app)] == Status.WAITING]
     allowed, least = s.allowed(jobs), s.jobs.gpus_min[jobs]

@@ -16,23 +16,12 @@ from time import monotonic
 
 import numpy as np
 
+from themis.auction.bids import Bids
+from themis.core.driver import Decision, Driver
 from themis.core.tables import Status
 from themis.executors.simulated import SimulatedExecutor
-from themis.model.events import (
-    Allocated,
-    BidsCollected,
-    CollectBids,
-    Command,
-    Event,
-    Grant,
-    JobStarted,
-    JobStopped,
-    Renew,
-    Revoke,
-    Solve,
-    Wake,
-    WakeAt,
-)  # fmt: skip
+from themis.model.answers import Ask, Solved
+from themis.model.events import Command, Grant, JobStarted, JobStopped, Renew, Revoke, Wake
 from themis.model.units import Locality, Seconds
 from themis.model.workload import App
 from themis.policies.api import Policy, Workbench, make_policy
@@ -64,7 +53,7 @@ def starts(
     return sorted(out)
 
 
-class _Onward:
+class _Onward(Driver):
     """One simulation from a state on."""
 
     def __init__(self, dump: Dump, policy: Policy, seed: int) -> None:
@@ -112,29 +101,25 @@ class _Onward:
             event = self.kernel.pop()
             if event is None or self.kernel.now > self.began + horizon_s or not self.core.state.apps.active[app]:
                 return float("inf")
-            self._feed(event)
+            self.feed(event, self.kernel.now)
         return self.kernel.now - self.began
 
-    def _feed(self, event: Event) -> None:
-        for command in self.core.step(event, self.kernel.now):
-            self._follow(command)
+    # ---- the driver's shell -----------------------------------------------------------------------------------------
 
-    def _follow(self, command: Command) -> None:
-        match command:
-            case WakeAt():
-                self.kernel.schedule(command.time, Wake())
-            case Solve():
-                solved = self.policy(command.snapshot, self.bench)
-                self._feed(Allocated(version=command.version, solved=solved))
-            case CollectBids():
-                self._feed(BidsCollected(version=command.version, bids=answer_ask(command.snapshot, command.ask)))
-            case Grant():
-                self.granted.add(command.app)
-                self.executor.submit(command)
-            case Renew() | Revoke():
-                self.executor.submit(command)
-            case _:
-                pass
+    def wake_at(self, time: Seconds, now: Seconds) -> None:
+        self.kernel.schedule(time, Wake())
+
+    def solve(self, decision: Decision, now: Seconds) -> Solved | None:
+        return self.policy(decision.snapshot, self.bench)
+
+    def collect(self, decision: Decision, ask: Ask, now: Seconds) -> Bids | None:
+        return answer_ask(decision.snapshot, ask)
+
+    def carry_out(self, command: Command, now: Seconds) -> None:
+        if isinstance(command, Grant):
+            self.granted.add(command.app)
+        if isinstance(command, Grant | Renew | Revoke):
+            self.executor.submit(command)
 
 
 def _at_speed(app: App, factor: float) -> App:

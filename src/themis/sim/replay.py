@@ -15,19 +15,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from themis.core.driver import logged_commands
 from themis.core.scheduler import Scheduler
 from themis.errors import InputError, UnknownName
 from themis.model.events import (
     SCHEMA,
     Allocated,
-    CollectBids,
     Command,
     Compacted,
     Event,
     Header,
-    Solve,
     Wake,
-    WakeAt,
     agrees,
     unsaid,
 )
@@ -194,11 +192,7 @@ class _Replay:
 
     def _step(self, event: Event, time: Seconds) -> None:
         self.now = max(time, self.now)
-        for command in self.core.step(event, self.now):
-            if isinstance(command, WakeAt):
-                heapq.heappush(self.wakes, max(command.time, self.now))
-            elif not isinstance(command, Solve | CollectBids):
-                self.pending.append(command)
+        self.pending += logged_commands(self.core, event, self.now, self.wakes)
 
     def _difference(self, time: Seconds, logged: Record | None, replayed: Command | None) -> Difference:
         return Difference(record=self.counts["records"], time=time, logged=logged, replayed=replayed)

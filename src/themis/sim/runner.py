@@ -5,41 +5,36 @@ Solves and bids are answered inline and bounded by work, never by seconds, so th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from themis import __version__
+from themis.auction.bids import Bids
+from themis.core.driver import Decision, Driver
 from themis.core.scheduler import Scheduler
 from themis.errors import InvariantBroken, ThemisError
 from themis.executors.simulated import SimulatedExecutor
+from themis.model.answers import Ask, Solved
 from themis.model.cluster import Cluster
 from themis.model.events import (
     SCHEMA,
-    Allocated,
     AppFinished,
     AppSubmitted,
     BidsCollected,
-    CollectBids,
     Command,
-    CurveStopped,
     Event,
     FairnessSet,
     Grant,
     Header,
-    JobEnded,
     MachineFailed,
     MachineJoined,
     MachineReturned,
-    Renew,
     Revoke,
-    Solve,
     Wake,
-    WakeAt,
-)  # fmt: skip
+)
 from themis.model.settings import Settings
 from themis.model.units import Seconds
 from themis.model.workload import Workload
@@ -142,7 +137,7 @@ class Simulation:
         return _Run(self, sink, progress, bench or Workbench(), drop_bench).run()
 
 
-class _Run:
+class _Run(Driver):
     def __init__(
         self,
         simulation: Simulation,
@@ -172,11 +167,11 @@ class _Run:
         sim, kernel = self.sim, self.kernel
         self.sink(0.0, sim.header())
         for machine in sim.cluster.machines:
-            self._feed(MachineJoined(machine=machine))
+            self.feed(MachineJoined(machine=machine), 0.0)
         for app in sim.workload.apps:
             self.core.state.check_fits(app)
         if sim.settings.between != "apps":
-            self._feed(FairnessSet(between=sim.settings.between, groups=sim.workload.members()))
+            self.feed(FairnessSet(between=sim.settings.between, groups=sim.workload.members()), 0.0)
         self._schedule_inputs()
         total = len(sim.workload.apps)
         while self.finished < total:
@@ -186,7 +181,7 @@ class _Run:
                     f"the simulation of {sim.policy_name} stopped at {kernel.now:.0f} s: {total - self.finished} of {total} apps "
                     "are unfinished and nothing will happen any more."
                 )
-            self._feed(event)
+            self.feed(event, kernel.now)
         return self.core
 
     def _schedule_inputs(self) -> None:
@@ -205,61 +200,36 @@ class _Run:
             self.kernel.schedule(outage.time, MachineFailed(machine=outage.machine))
             self.kernel.schedule(outage.time + outage.lasts, MachineReturned(machine=outage.machine))
 
-    def _feed(self, event: Event) -> None:
-        """One event into the core, and everything that follows from it at once."""
-        now, kind, sink = self.kernel.now, type(event), self.sink
-        if kind not in MACHINERY:
-            sink(now, event)
+    # ---- the driver's shell -----------------------------------------------------------------------------------------
+
+    def record(self, event: Event, now: Seconds) -> Event:
+        if type(event) not in MACHINERY:
+            self.sink(now, event)
         if isinstance(event, AppSubmitted):
             self.executor.admit(self.core.state.jobs.size, event.app)
-        try:
-            commands = self.core.step(event, now)
-        except ThemisError as error:
-            self._tell(error, kind.__name__)
-            raise
-        for command in commands:
-            # What comes by the hundred thousand is carried out here.
-            if type(command) is Grant:
-                sink(now, command)
-                self.executor.start(command)
-            elif type(command) is Revoke:
-                sink(now, command)
-                self.executor.stop(command)
-            elif type(command) is Renew:
-                sink(now, command)
-            else:
-                self._carry_out(command)
+        return event
 
-    def _tell(self, error: ThemisError, doing: str) -> None:
-        """Errors carry when and where they happened."""
-        seed = self.sim.settings.seed
-        error.add_note(f"at {self.kernel.now:.3f} s, on {doing}, policy {self.sim.policy_name}, seed {seed}")
+    def wake_at(self, time: Seconds, now: Seconds) -> None:
+        self.kernel.schedule(time, Wake())
 
-    @contextmanager
-    def _story(self, doing: str) -> Iterator[None]:
-        try:
-            yield
-        except ThemisError as error:
-            self._tell(error, doing)
-            raise
+    def solve(self, decision: Decision, now: Seconds) -> Solved | None:
+        if self.drop_bench():
+            self.bench.clear()
+        return self.sim.policy(decision.snapshot, self.bench)
 
-    def _carry_out(self, command: Command) -> None:
-        match command:
-            case JobEnded() | CurveStopped():
-                self.sink(self.kernel.now, command)
-            case WakeAt():
-                self.kernel.schedule(command.time, Wake())
-            case Solve():
-                if self.drop_bench():
-                    self.bench.clear()
-                with self._story("the policy's decision"):
-                    solved = self.sim.policy(command.snapshot, self.bench)
-                self._feed(Allocated(version=command.version, solved=solved))
-            case CollectBids():
-                with self._story("the agents' bids"):
-                    bids = answer_ask(command.snapshot, command.ask)
-                self._feed(BidsCollected(version=command.version, bids=bids))
-            case AppFinished():
-                self.sink(self.kernel.now, command)
-                self.finished += 1
-                self.progress(self.finished, self.kernel.now)
+    def collect(self, decision: Decision, ask: Ask, now: Seconds) -> Bids | None:
+        return answer_ask(decision.snapshot, ask)
+
+    def carry_out(self, command: Command, now: Seconds) -> None:
+        self.sink(now, command)
+        kind = type(command)
+        if kind is Grant:
+            self.executor.start(command)  # type: ignore[arg-type]
+        elif kind is Revoke:
+            self.executor.stop(command)  # type: ignore[arg-type]
+        elif kind is AppFinished:
+            self.finished += 1
+            self.progress(self.finished, now)
+
+    def annotate(self, error: ThemisError, doing: str, now: Seconds) -> None:
+        error.add_note(f"at {now:.3f} s, on {doing}, policy {self.sim.policy_name}, seed {self.sim.settings.seed}")
