@@ -23,13 +23,13 @@ from themis.executors.hosts import Host
 from themis.model.cluster import Machine
 from themis.model.events import JobReached
 from themis.policies.api import make_policy
-from themis.service import pictures
-from themis.service.access import Caller
-from themis.service.arbiter import Arbiter
-from themis.service.config import Config
-from themis.service.engine import Engine
-from themis.service.journal import Journal
-from themis.service.submission import submit
+from themis.service.api.access import Caller
+from themis.service.api.submission import submit
+from themis.service.engine import state_snapshots as pictures
+from themis.service.engine.arbiter import Arbiter
+from themis.service.engine.config import Config
+from themis.service.engine.engine import Engine
+from themis.service.engine.journal import Journal
 
 ME = Caller(user="me", admin=True)
 AT_ONCE = 20

@@ -16,10 +16,11 @@ from themis.core.checkpoint import save
 from themis.core.tables import Status
 from themis.model.events import Compacted, Header
 from themis.profiles.library import BOOKS
-from themis.service import chain, integrity, pictures, recovery
-from themis.service.engine import Engine
-from themis.service.folding import Fold, fold
-from themis.service.journal import Journal
+from themis.service.engine import chain, integrity, recovery
+from themis.service.engine import state_snapshots as pictures
+from themis.service.engine.engine import Engine
+from themis.service.engine.folding import Fold, fold
+from themis.service.engine.journal import Journal
 
 
 @dataclass

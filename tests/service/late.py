@@ -11,9 +11,9 @@ from fake import World, request
 from themis.model.events import JobProgress, JobStopped, MachineFailed, MachineReturned
 from themis.model.snapshot import Snapshot
 from themis.policies.api import Policy, Workbench
-from themis.service.solving import Reply, Task, decide
-from themis.service.submission import submit
-from themis.service.views import picture, rho_now
+from themis.service.api.submission import submit
+from themis.service.api.views import picture, rho_now
+from themis.service.engine.solving import Reply, Task, decide
 
 WEIGHTS = (0.37, 1 / 3, 0.1, 1.0, 0.7, 1e-3)
 

@@ -19,8 +19,8 @@ from themis.client.agent import Bid, Offer, Row
 from themis.client.channel import METHODS, to_bytes
 from themis.client.client import Client
 from themis.errors import InputError
-from themis.service.config import Config
-from themis.service.up import Service, running
+from themis.service.engine.config import Config
+from themis.service.operations.up import Service, running
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = (ROOT / "examples" / "agent.py").read_text(encoding="utf-8")

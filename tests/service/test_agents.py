@@ -13,8 +13,8 @@ from themis.client import themis_pb2 as pb
 from themis.errors import InputError
 from themis.model.answers import Ask
 from themis.model.events import AgentBid, Allocated, JobsOrdered, JobStopped, MachineFailed, Renew
-from themis.service.agents import Desk, Names, Seat, TooLate
-from themis.service.submission import submit
+from themis.service.api.submission import submit
+from themis.service.engine.agents import Desk, Names, Seat, TooLate
 from themis.sim.replay import replay_records
 from themis.tuning.outside import merge
 
@@ -368,7 +368,7 @@ def test_what_stopped_jobs_hold_is_never_offered_twice(tmp_path: Path) -> None:
 
 
 def test_an_agent_that_reads_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("themis.service.agents.MOST_UNREAD", 5)
+    monkeypatch.setattr("themis.service.engine.agents.MOST_UNREAD", 5)
     desk = Desk(lambda: Names(machines=[], racks=[], first_job=lambda app: 0), lambda: None, answer_s=1.0, misses=3)
     seat = desk.attend(0, "a")
     for _ in range(10):

@@ -40,12 +40,12 @@ from themis.node.channel import LONGEST
 from themis.node.messages import Prepare, encode
 from themis.policies.api import make_policy
 from themis.profiles.models import DEFAULT_BOOK
-from themis.service import views
-from themis.service.arbiter import Arbiter, Closed, _Call
-from themis.service.engine import Engine
-from themis.service.journal import Journal, export, read_records
-from themis.service.speeds import LEAST
-from themis.service.submission import Limit, _free_name, submit
+from themis.service.api import views
+from themis.service.api.submission import Limit, _free_name, submit
+from themis.service.engine.arbiter import Arbiter, Closed, _Call
+from themis.service.engine.engine import Engine
+from themis.service.engine.journal import Journal, export, read_records
+from themis.service.engine.speeds import LEAST
 from themis.sim.replay import replay, replay_records
 from themis.sim.runner import Simulation
 from themis.testing.builders import BOOK, NO_OVERHEAD, machines, random_workload
@@ -412,7 +412,7 @@ def test_one_more_run_of_a_name_finds_a_free_one_however_many_there_were() -> No
 def test_nothing_that_a_restart_does_not_need_stays_in_memory_of_apps_that_are_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("themis.service.pictures.maybe_take.__kwdefaults__", {"every": 1})
+    monkeypatch.setattr("themis.service.engine.state_snapshots.maybe_take.__kwdefaults__", {"every": 1})
     with world(tmp_path, 2) as w:
         for name in "abc":
             enter(w, name)

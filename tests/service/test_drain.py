@@ -14,8 +14,8 @@ from fake import World, request, world
 
 from processes import wait_until
 from themis.model.events import Grant, MachineFailed, MachineReturned, Renew, Revoke
-from themis.service import views
-from themis.service.submission import submit
+from themis.service.api import views
+from themis.service.api.submission import submit
 
 
 def themis(*words: str, home: Path = Path("/nonexistent")) -> subprocess.CompletedProcess[str]:

@@ -20,14 +20,14 @@ from themis.client.channel import METHODS, to_bytes
 from themis.client.client import Client
 from themis.client.home import log_in
 from themis.errors import InputError
-from themis.service import api as limits
-from themis.service import lobby
-from themis.service.access import Caller
-from themis.service.config import Config
-from themis.service.http import MOST_CALLERS
-from themis.service.places import Places
-from themis.service.submission import Limit
-from themis.service.up import Service, running
+from themis.service.api import connections as lobby
+from themis.service.api import methods as limits
+from themis.service.api.access import Caller
+from themis.service.api.call_limits import Places
+from themis.service.api.http_server import MOST_CALLERS
+from themis.service.api.submission import Limit
+from themis.service.engine.config import Config
+from themis.service.operations.up import Service, running
 
 EVE, BOB = Caller(user="eve", admin=False), Caller(user="bob", admin=False)
 ADMIN, OTHER = Caller(user="ada", admin=True), Caller(user="alan", admin=True)
@@ -148,7 +148,7 @@ def test_a_user_who_asks_why_in_a_loop_is_refused_before_the_scheduler_does_anyt
         for _ in range(limits.WHYS_OF_USER):
             busy.enter_context(service.api._whys.take(EVE))
         with monkeypatch.context() as patch:
-            patch.setattr("themis.service.views.why", why)
+            patch.setattr("themis.service.api.views.why", why)
             with pytest.raises(InputError, match="calls of user eve ask why already"):
                 eve.why(app)
         assert asked == 0

@@ -17,10 +17,10 @@ from audit import as_written, audit, engine_over, what_counts
 from themis.cli.report import replay_home
 from themis.errors import InputError
 from themis.policies.api import make_policy
-from themis.service import pictures
-from themis.service.folding import fold
-from themis.service.journal import Journal
-from themis.service.submission import submit
+from themis.service.api.submission import submit
+from themis.service.engine import state_snapshots as pictures
+from themis.service.engine.folding import fold
+from themis.service.engine.journal import Journal
 
 SEEDS = int(os.environ.get("THEMIS_FOLDS", "2"))
 POLICIES = ("themis", "max_min_fairness", "shockwave", "tiresias")

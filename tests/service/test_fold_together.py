@@ -16,8 +16,9 @@ from themis.cli.report import replay_home
 from themis.model.events import GpusWithheld
 from themis.model.workload import Group, User
 from themis.policies.api import make_policy
-from themis.service import pictures, views
-from themis.service.folding import fold
+from themis.service.api import views
+from themis.service.engine import state_snapshots as pictures
+from themis.service.engine.folding import fold
 
 SEEDS = int(os.environ.get("THEMIS_FOLDS", "1"))
 POLICIES = tuple(

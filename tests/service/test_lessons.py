@@ -13,7 +13,7 @@ from themis.model.events import SpeedMeasured
 from themis.model.units import Locality
 from themis.model.workload import App, Job
 from themis.profiles.speed import ProfileBook, linear
-from themis.service.speeds import LEAST, Lessons
+from themis.service.engine.speeds import LEAST, Lessons
 from themis.testing.builders import NO_OVERHEAD, app, job
 
 BOOK = ProfileBook.of([linear("m", 1.0), linear("generic", 1.0)])

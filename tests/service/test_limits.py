@@ -16,9 +16,9 @@ from themis.executors.program import ABSENT, Ending
 from themis.model.cluster import Machine
 from themis.model.events import Grant, JobStarted, JobStopped, MachineJoined, Revoke
 from themis.model.workload import User
-from themis.service import views
-from themis.service.journal import Entry
-from themis.service.submission import submit
+from themis.service.api import views
+from themis.service.api.submission import submit
+from themis.service.engine.journal import Entry
 
 POLICIES = ("themis", "fifo", "drf", "max_min_fairness")
 VISION: dict[str, Any] = {

@@ -16,11 +16,11 @@ from themis.errors import InputError
 from themis.model.events import Compacted, JobProgress, JobStopped, MachineFailed, MachineReturned
 from themis.policies.api import make_policy
 from themis.report.explain import explain
-from themis.service import pictures
-from themis.service.engine import Engine
-from themis.service.folding import fold
-from themis.service.journal import Journal, export
-from themis.service.submission import submit
+from themis.service.api.submission import submit
+from themis.service.engine import state_snapshots as pictures
+from themis.service.engine.engine import Engine
+from themis.service.engine.folding import fold
+from themis.service.engine.journal import Journal, export
 from themis.sim.replay import replay
 
 

@@ -14,11 +14,11 @@ from themis.cli import main
 from themis.client import themis_pb2 as pb
 from themis.client.client import Client
 from themis.model.events import MachineFailed
-from themis.service import views
-from themis.service.config import Config
-from themis.service.reasons import Code, Reason
-from themis.service.submission import submit
-from themis.service.up import running
+from themis.service.api import views
+from themis.service.api.reasons import Code, Reason
+from themis.service.api.submission import submit
+from themis.service.engine.config import Config
+from themis.service.operations.up import running
 from themis.sim.dump import parse
 from themis.sim.onward import starts
 

@@ -12,9 +12,10 @@ from themis.client import themis_pb2 as pb
 from themis.core.retire import is_retired
 from themis.model.events import JobStopped
 from themis.node.logfile import MOST, turned
-from themis.service import pictures, views
-from themis.service.retention import EVERY_S, Due, due, sweep
-from themis.service.submission import submit
+from themis.service.api import views
+from themis.service.api.submission import submit
+from themis.service.engine import state_snapshots as pictures
+from themis.service.engine.retention import EVERY_S, Due, due, sweep
 
 KEEP = 10.0
 
