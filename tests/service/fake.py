@@ -105,7 +105,7 @@ class World:
         """Let time pass, then take turns until nothing is left to do."""
         self.clock[0] += passed
         while True:
-            self.arbiter._turn()
+            self.arbiter._transaction()
             if self.arbiter.queue.empty():
                 return
 

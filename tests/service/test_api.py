@@ -137,7 +137,7 @@ def test_a_running_app_is_seen_held_and_cancelled(client: Client, home: Path) ->
     assert client.hold(made.app).state == "held"
     assert client.resume(made.app).id == made.app
     assert client.cancel(made.app).state == "cancelled"
-    with pytest.raises(InputError, match="is over, it cannot be resumed"):
+    with pytest.raises(InputError, match="is finished, so it cannot be resumed"):
         client.resume(made.app)
 
 

@@ -24,8 +24,7 @@ from themis.model.events import MachineReturned
 from themis.policies.api import make_policy
 from themis.profiles.models import DEFAULT_BOOK
 from themis.service.api.submission import submit
-from themis.service.engine import integrity
-from themis.service.engine import state_snapshots as pictures
+from themis.service.engine import integrity, state_snapshots
 from themis.service.engine.arbiter import Closed
 from themis.service.engine.folding import fold
 from themis.service.engine.integrity import Damaged
@@ -56,7 +55,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
     folder = tmp_path_factory.mktemp("home")
     keep = 15.0 if request.param == "compacted" else 1e9
     patch = pytest.MonkeyPatch()
-    patch.setattr(pictures.maybe_take, "__kwdefaults__", {"every": 60})
+    patch.setattr(state_snapshots.maybe_take, "__kwdefaults__", {"every": 60})
     rng, clock = np.random.default_rng(5), [1000.0]
     older = folder / "older"
     try:

@@ -23,7 +23,7 @@ from themis.errors import InputError
 from themis.service.api import connections as lobby
 from themis.service.api import methods as limits
 from themis.service.api.access import Caller
-from themis.service.api.call_limits import Places
+from themis.service.api.call_limits import CallLimit
 from themis.service.api.http_server import MOST_CALLERS
 from themis.service.api.submission import Limit
 from themis.service.engine.config import Config
@@ -37,7 +37,7 @@ ADMIN, OTHER = Caller(user="ada", admin=True), Caller(user="alan", admin=True)
 
 
 def test_a_user_has_so_many_places_all_users_leave_the_reserve_and_places_come_back() -> None:
-    places = Places(6, 3, 2, "follow", "end one")
+    places = CallLimit(6, 3, 2, "follow", "end one")
     with ExitStack() as held:
         for _ in range(3):
             held.enter_context(places.take(EVE))
@@ -57,7 +57,7 @@ def test_a_user_has_so_many_places_all_users_leave_the_reserve_and_places_come_b
 
 
 def test_a_place_comes_back_when_its_call_fails() -> None:
-    places = Places(1, 1, 0, "ask", "wait")
+    places = CallLimit(1, 1, 0, "ask", "wait")
     for _ in range(3):
         with pytest.raises(ValueError, match="x"), places.take(BOB):
             raise ValueError("x")

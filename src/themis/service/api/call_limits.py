@@ -1,7 +1,7 @@
-"""How many calls of one kind may be under way: in total, of one user, and with some kept for administrators.
+"""Limits on concurrent calls of one kind: in total, of one user, and with some reserved for administrators.
 
-So a user who follows events in a hundred windows, or asks why in a loop, takes nothing away from other users but what each of
-them may have as well, and administrators are always served.
+So a user who follows events in a hundred windows, or asks why in a loop, takes no more than one user's part from the others, and
+administrators are always served.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from themis.service.api.submission import Limit
 
 
 @dataclass(slots=True)
-class Places:
-    """Places for calls of one kind; for any thread.
+class CallLimit:
+    """A limit on concurrent calls of one kind; for any thread.
 
     Attributes
     ----------
-    total : calls under way at most. ``of_user`` : of these, of one user who is no administrator.
-    reserve : places that administrators alone may take.
+    total : most concurrent calls. ``of_user`` : most of one user who is not an administrator.
+    reserve : how many of ``total`` are for administrators only.
     what : the verb phrase of such a call, ``follow events or logs``. ``advice`` : what a refused caller can do.
     """
 
@@ -34,16 +34,16 @@ class Places:
     what: str
     advice: str
     taken: Counter[str] = field(default_factory=Counter)
-    """Calls under way, by user."""
+    """Running calls by user."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @contextmanager
     def take(self, caller: Caller) -> Iterator[None]:
-        """Hold a place for the length of the block.
+        """Count a call for the length of the block.
 
         Raises
         ------
-        Limit : the caller has as many as one user may have, or none is free that the caller may take.
+        Limit : the caller, or all callers together, have as many calls as they may.
         """
         with self.lock:
             self._check(caller)
@@ -58,11 +58,9 @@ class Places:
     def _check(self, caller: Caller) -> None:
         if not caller.admin and self.taken[caller.user] >= self.of_user:
             raise Limit(
-                f"{counted(self.of_user, 'call')} of user {caller.user} {self.what} already, the most of one user; "
+                f"user {caller.user} has {counted(self.of_user, 'running call')} that {self.what}, the limit of one user; "
                 f"{self.advice}."
             )
         free = self.total - self.taken.total() - (0 if caller.admin else self.reserve)
         if free <= 0:
-            raise Limit(
-                f"{self.taken.total()} calls {self.what} already, as many as this arbiter serves; {self.advice}."
-            )
+            raise Limit(f"{self.taken.total()} running calls {self.what}, the limit of this service; {self.advice}.")

@@ -1,7 +1,7 @@
-"""Connections to the status pages that have not said yet what they want: one thread reads all their headers.
+"""Connections to the status pages whose request headers are not complete yet: one thread reads them all.
 
-A request gets a thread of its own when its headers are complete, so connections that say nothing, or a byte a second, take
-neither a thread nor a place from others. Each has ``HEADERS_S`` for its headers, and of more than ``MOST_WAITING`` connections
+A request gets a thread of its own when its headers are complete, so idle connections, and those that send a byte a second, hold
+neither a thread nor a call of the limit. Each has ``HEADERS_S`` for its headers, and of more than ``MOST_WAITING`` connections
 the oldest is closed.
 """
 
@@ -16,17 +16,17 @@ from contextlib import suppress
 from typing import Any
 
 HEADERS_S = 5.0
-"""From the connection to the end of its headers."""
+"""Seconds from the connection to the end of its headers."""
 MOST_WAITING = 256
 MOST_BYTES = 1 << 18
 """Of a request line and headers; what is longer is refused by the reader of the headers."""
 LOOK_S = 0.25
-"""Between two looks for connections whose time is up."""
+"""Seconds between two checks for connections that are too late."""
 
 Admit = Callable[[socket.socket, Any, bytes], object]
 
 
-class Lobby:
+class HeaderReader:
     """Reads headers; calls ``admit`` with a connection, its address and all bytes read once they hold whole headers."""
 
     def __init__(self, admit: Admit) -> None:
@@ -37,14 +37,14 @@ class Lobby:
         self._new: list[tuple[socket.socket, Any]] = []
         self._lock = threading.Lock()
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name="themis-http-lobby", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="themis-http-headers", daemon=True)
         self._woken, self._wake = socket.socketpair()
         self._wake.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._thread.start()
 
-    def enter(self, connection: socket.socket, address: Any) -> None:
-        """A new connection; from any thread."""
+    def add(self, connection: socket.socket, address: Any) -> None:
+        """Add a connection; from any thread."""
         connection.setblocking(False)
         with self._lock:
             self._new.append((connection, address))
@@ -52,7 +52,7 @@ class Lobby:
             self._wake.send(b".")
 
     def close(self) -> None:
-        """Close all that wait."""
+        """Close all connections that wait."""
         self._closing = True
         with suppress(OSError):
             self._wake.send(b".")
@@ -65,22 +65,22 @@ class Lobby:
                     self._woken.recv(4096)
                 elif isinstance(key.fileobj, socket.socket) and key.fileobj in self._waiting:
                     self._read(key.fileobj)
-            self._let_in()
+            self._add_new()
             now = time.monotonic()
             for connection in [c for c, (_, until, _) in self._waiting.items() if until <= now]:
-                self._hang_up(connection)
+                self._close_one(connection)
         for connection in list(self._waiting):
-            self._hang_up(connection)
+            self._close_one(connection)
         self._selector.close()
         self._woken.close()
         self._wake.close()
 
-    def _let_in(self) -> None:
+    def _add_new(self) -> None:
         with self._lock:
             new, self._new = self._new, []
         for connection, address in new:
             if len(self._waiting) >= MOST_WAITING:
-                self._hang_up(next(iter(self._waiting)))
+                self._close_one(next(iter(self._waiting)))
             self._waiting[connection] = address, time.monotonic() + HEADERS_S, bytearray()
             self._selector.register(connection, selectors.EVENT_READ)
 
@@ -94,13 +94,13 @@ class Lobby:
             more = b""
         data += more
         if not more and not data:
-            self._hang_up(connection)
+            self._close_one(connection)
         elif not more or _whole(data, len(more)) or len(data) > MOST_BYTES:
             del self._waiting[connection]
             self._selector.unregister(connection)
             self.admit(connection, address, bytes(data))
 
-    def _hang_up(self, connection: socket.socket) -> None:
+    def _close_one(self, connection: socket.socket) -> None:
         self._waiting.pop(connection)
         self._selector.unregister(connection)
         connection.close()

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 from themis.client.home import joined
 from themis.errors import InputError, ThemisError, UnknownName
 from themis.service.api.access import Forbidden, NoToken
-from themis.service.api.call_limits import Places
-from themis.service.api.connections import Lobby
+from themis.service.api.call_limits import CallLimit
+from themis.service.api.connections import HeaderReader
 from themis.service.api.grpc_server import try_address
 from themis.service.api.methods import Api
 from themis.service.api.pages import PAGES, find
@@ -27,7 +27,7 @@ MOST_CALLERS, CALLERS_OF_USER, CALLERS_KEPT = 48, 12, 12
 """Requests that are answered at a time: in total, of one user, and of the total for administrators alone."""
 FULL = (
     b"HTTP/1.0 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n\r\n"
-    b'{"error": "the arbiter answers as many requests as it can; try again in a moment."}\n'
+    b'{"error": "the service answers as many requests as it can; try again in a moment."}\n'
 )
 log = logging.getLogger("themis.service")
 
@@ -45,7 +45,7 @@ def serve_http(api: Api, host: str, port: int) -> ThreadingHTTPServer:
         pass
 
     Handler.api = api
-    Handler.callers = Places(
+    Handler.callers = CallLimit(
         MOST_CALLERS, CALLERS_OF_USER, CALLERS_KEPT, "read status pages", "try again when one of them ended"
     )
     try:
@@ -58,7 +58,7 @@ def serve_http(api: Api, host: str, port: int) -> ThreadingHTTPServer:
 
 
 class _Server(ThreadingHTTPServer):
-    """Serves at most ``MOST_CALLERS`` requests at a time, each in a thread; headers are read before, in the lobby."""
+    """Serves at most ``MOST_CALLERS`` requests at a time, each in a thread; ``HeaderReader`` reads its headers before."""
 
     request_queue_size = 128
     """Connections that the system keeps until they are accepted; one beyond waits for a second."""
@@ -67,10 +67,10 @@ class _Server(ThreadingHTTPServer):
         self.places = threading.BoundedSemaphore(MOST_CALLERS)
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, handler)
-        self.lobby = Lobby(self._admit)
+        self.header_reader = HeaderReader(self._admit)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        self.lobby.enter(request, client_address)
+        self.header_reader.add(request, client_address)
 
     def _admit(self, connection: socket.socket, address: Any, data: bytes) -> None:
         """A request whose headers are read gets a thread, or is refused."""
@@ -79,7 +79,7 @@ class _Server(ThreadingHTTPServer):
                 connection.settimeout(_Handler.timeout)
                 super().process_request(_Read(connection, data), address)  # type: ignore[arg-type]  # as a socket
                 return
-            except (OSError, RuntimeError) as error:  # no more threads; the lobby goes on for others
+            except (OSError, RuntimeError) as error:  # no more threads; headers of others are still read
                 self.places.release()
                 log.warning("a request for a status page is refused: %s", error)
         with suppress(OSError):
@@ -94,7 +94,7 @@ class _Server(ThreadingHTTPServer):
 
     def server_close(self) -> None:
         super().server_close()
-        self.lobby.close()
+        self.header_reader.close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Callers that hang up in the middle are no news either."""
@@ -116,7 +116,7 @@ class _Read:
 
 class _Handler(BaseHTTPRequestHandler):
     api: Api
-    callers: Places
+    callers: CallLimit
     server_version, sys_version = "themis", ""
     timeout = 10
     """Seconds for the caller to take an answer."""

@@ -1,7 +1,7 @@
 """The API: each method of ``client/themis.proto`` asks the arbiter's thread, or reads files of its home.
 
 Who calls is known by the token: users act on their own apps, administrators on all. Errors become status codes with one
-sentence (``service.server``); a bug of ours is INTERNAL and its traceback goes to the arbiter's log, not to the caller.
+sentence (``grpc_server``); a bug of ours is INTERNAL and its traceback goes to the arbiter's log, not to the caller.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from themis.client import themis_pb2 as pb
 from themis.errors import InputError, UnknownName, counted
 from themis.service.api import reasons, views
 from themis.service.api.access import Access, Caller, Forbidden
-from themis.service.api.call_limits import Places
+from themis.service.api.call_limits import CallLimit
 from themis.service.api.story import story
 from themis.service.api.submission import submit
 from themis.service.engine.arbiter import Arbiter, Closed
@@ -61,15 +61,15 @@ class Api:
         self.caller = access.owner
         self.ending = threading.Event()
         most = arbiter.config.max_agents
-        self._streams = Places(
+        self._streams = CallLimit(
             STREAMS, STREAMS_OF_USER, STREAMS_KEPT, "follow events or logs", "end one of them, or ask without follow"
         )
-        self._reads = Places(
+        self._reads = CallLimit(
             READS, READS_OF_USER, READS_KEPT, "read events or logs", "try again when one of them ended"
         )
-        self._whys = Places(WHYS, WHYS_OF_USER, WHYS_KEPT, "ask why", "try again in a moment")
+        self._whys = CallLimit(WHYS, WHYS_OF_USER, WHYS_KEPT, "ask why", "try again in a moment")
         # One user's agents leave a quarter of the places to the others.
-        self._agents = Places(most, max(most * 3 // 4, 1), 0, "attend as agents", "or raise max_agents")
+        self._agents = CallLimit(most, max(most * 3 // 4, 1), 0, "attend as agents", "or raise max_agents")
         self._simulations = threading.Semaphore(2)
 
     def by(self, caller: Caller) -> Api:
@@ -141,7 +141,7 @@ class Api:
         def change(a: Arbiter) -> pb.AppReply:
             app = self._mine(a, request.app, what)
             how(a, app)
-            return pb.AppReply(app=views.app_row(a, views.picture(a), a.journal.apps("app = ?", app)[0], {}))
+            return pb.AppReply(app=views.app_row(a, views.state_now(a), a.journal.apps("app = ?", app)[0], {}))
 
         return self._do(change)  # type: ignore[no-any-return]
 
@@ -205,10 +205,10 @@ class Api:
         """Why an app waits, when it may begin, and its story; outside the arbiter's thread, for that may be long."""
         # Each takes seconds and a copy of the journal, so few run at the same time, and few wait. Who is refused costs nothing.
         with self._whys.take(self.caller), self._simulations:
-            app, name, reply, picture = self._look(lambda a: views.why(a, request.app))
-            if picture:
+            app, name, reply, state = self._look(lambda a: views.why(a, request.app))
+            if state:
                 now = self.arbiter.epoch + self.arbiter.now()
-                views.add_estimate(reply, reasons.estimate(picture, app, ESTIMATE_S), now)
+                views.add_estimate(reply, reasons.estimate(state, app, ESTIMATE_S), now)
             reply.json = story(self.arbiter.journal.path, name)
             return reply  # type: ignore[no-any-return]
 
@@ -296,27 +296,27 @@ class Api:
         """An app's own agent, until the app is over or it hangs up."""
         app, name = self._look(lambda a: self._active(a, request.app))
         with self._agents.take(self.caller):
-            seat = self.arbiter.desk.attend(app, name)
+            session = self.arbiter.agents.register(app, name)
             try:
                 while not self.ending.is_set() and not gone.is_set():
                     try:
-                        event = seat.outbox.get(timeout=POLL_S)
+                        event = session.outbox.get(timeout=POLL_S)
                     except Empty:
                         continue
                     if event is None:
                         return
                     yield event
             finally:
-                self.arbiter.desk.leave(seat)
+                self.arbiter.agents.disconnect(session)
 
     def Estimate(self, request: pb.EstimateRequest) -> pb.EstimateReply:
         """An agent's rho."""
-        self.arbiter.desk.estimate(self._find(request.app), request.round, request.rho)
+        self.arbiter.agents.estimate(self._find(request.app), request.round, request.rho)
         return pb.EstimateReply()
 
     def Bid(self, request: pb.BidRequest) -> pb.BidReply:
         """An agent's bid; what is wrong with it is said at once, in the caller's thread."""
-        self.arbiter.desk.bid(self._find(request.app), request)
+        self.arbiter.agents.bid(self._find(request.app), request)
         return pb.BidReply()
 
     def _find(self, ref: str) -> int:
@@ -328,7 +328,7 @@ class Api:
     def _active(self, a: Arbiter, ref: str) -> tuple[int, str]:
         app = self._mine(a, ref, "bid for it")
         if not a.state.apps.active[app]:
-            raise InputError(f"app {ref[:100]!r} is over, no agent can bid for it.")
+            raise InputError(f"app {ref[:100]!r} is finished, so no agent can bid for it.")
         return app, a.state.app_specs[app].name
 
     def _job(self, a: Arbiter, request: pb.LogsRequest) -> int:

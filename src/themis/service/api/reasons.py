@@ -1,7 +1,6 @@
 """Why does this app not run (more) now? One stable code, a sentence, who is ahead, and when it may begin: ``themis why``.
 
-A retry's pause, quotas and apps that must end first are ``service.waits``. What else can keep an app waiting adds a gate
-to ``Arbiter.gates``: a function that gives a ``Reason`` or None for an app's number. The first that gives one is told.
+Back-off after a failure, quotas and apps that must end first are in ``wait_reasons``.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
 import orjson
@@ -21,12 +19,10 @@ from themis.core.state import State
 from themis.core.tables import Status
 from themis.fairness.filtering import worst_first
 from themis.fairness.finish_time import FinishTime, Form
-from themis.model.answers import Proof
 from themis.model.units import Seconds
-from themis.service.api import wait_reasons as waits
-
-if TYPE_CHECKING:
-    from themis.service.engine.arbiter import Arbiter
+from themis.service.api import wait_reasons
+from themis.service.engine.engine import Engine
+from themis.service.engine.journal import Journal
 
 MOST_AHEAD = 20
 _WAITS = {"at_once": "as many of its jobs run as may at once"}
@@ -89,36 +85,35 @@ class Standing:
     ahead: tuple[tuple[int, float], ...] = field(default=())
 
 
-def reason(arbiter: Arbiter, app: int, s: State) -> Reason:
-    """The first thing that keeps an app from running (more); ``s`` is the state as of now."""
-    for gate in arbiter.gates:
-        found = gate(app)
-        if found is not None:
-            return found
+def reason(engine: Engine, epoch: Seconds, app: int, s: State) -> Reason:
+    """The first thing that keeps an app from running (more).
+
+    ``epoch`` : begin of the journal, in seconds since 1970. ``s`` : the engine's state as of now.
+    """
     status = s.jobs.status[s.app_jobs(app)]
     if not s.apps.active[app]:
         return Reason(code=Code.ENDED, sentence="it is over.")
     if not (status == Status.RUNNING).any():
-        entry = arbiter.journal.apps("app = ?", app)[0]
-        code, sentence = waits.of_app(arbiter, s, entry, waits.left_out(s))
+        entry = engine.journal.apps("app = ?", app)[0]
+        code, sentence = wait_reasons.of_app(engine.journal, epoch, s, entry, wait_reasons.left_out(s))
         if code != "gpus":
             return Reason(code=code, sentence=f"{sentence or _WAITS.get(code, code)}.")
     if not (status <= Status.RUNNING).any():
         if (status == Status.HELD).any():
             return Reason(code=Code.HELD, sentence="it is held; `themis resume` lets it go on.")
         return Reason(code=Code.NOTHING_TO_RUN, sentence="none of its jobs has anything to do now.")
-    if any(grant.app == app for _, grant in arbiter.engine.core.leases.held_back.values()):
+    if any(grant.app == app for _, grant in engine.core.leases.held_back.values()):
         return Reason(code=Code.WAITING_FOR_RELEASE, sentence="it has GPUs on which other jobs are still stopping.")
     if not (status == Status.WAITING).any():
         return Reason(code=Code.RUNNING, sentence="all its jobs that can run do.")
     if (status == Status.RUNNING).any():
         more = int((status == Status.WAITING).sum())
         return Reason(code=Code.PARTLY_RUNNING, sentence=f"it runs; {more} more of its jobs wait for GPUs.")
-    return _waiting(arbiter, app, s)
+    return _waiting(engine, app, s)
 
 
-def _waiting(arbiter: Arbiter, app: int, s: State) -> Reason:
-    if arbiter.engine.flight is not None:
+def _waiting(engine: Engine, app: int, s: State) -> Reason:
+    if engine.flight is not None:
         return Reason(code=Code.DECIDING, sentence="a decision about it is under way.")
     jobs = s.app_jobs(app)[s.jobs.status[s.app_jobs(app)] == Status.WAITING]
     allowed, least = s.allowed(jobs), s.jobs.gpus_min[jobs]
@@ -137,15 +132,15 @@ def _waiting(arbiter: Arbiter, app: int, s: State) -> Reason:
         ends = until[(s.jobs.status[: s.jobs.size] == Status.RUNNING) & np.isfinite(until)]
         when = f"the next leases end in {max(float(ends.min()) - s.now, 0.0):.0f} s" if len(ends) else "no lease ends"
         return Reason(code=Code.ALL_LEASED, sentence=f"{open_.sum():.0f} GPUs are free; {when}.")
-    return _lost(arbiter.journal.last_proof(), arbiter, app)
+    return _lost(engine.journal, app)
 
 
-def _lost(proof: Proof | None, arbiter: Arbiter, app: int) -> Reason:
-    """GPUs are free that it could use: what the last decision said about it."""
-    said = arbiter.journal.last_said(app)
+def _lost(journal: Journal, app: int) -> Reason:
+    """GPUs are free that it could use: what the last decision says about it."""
+    proof, answer = journal.last_proof(), journal.last_said(app)
     at: list[int] = np.flatnonzero(proof.app == app).tolist() if proof is not None and len(proof.bid) else []
-    if said in ("late", "malformed"):
-        how = "was late" if said == "late" else "made no bid that is right"
+    if answer in ("late", "malformed"):
+        how = "was late" if answer == "late" else "made no bid that is right"
         return Reason(code=Code.AGENT_LATE, sentence=f"its own agent {how} in the last auction.")
     if proof is not None and at:
         i = at[0]

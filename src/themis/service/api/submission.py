@@ -161,7 +161,9 @@ def _options(arbiter: Arbiter, request: pb.SubmitRequest) -> Options:
     options = Options(after=after, walltime_s=walltime)
     verdict = verdict_of(after, [arbiter.journal.apps("app = ?", app)[0] for app, _ in after])
     if verdict is False:
-        raise InputError(f"{unmet(arbiter, options)}, so app {request.name!r}, which waits for it, would never start.")
+        raise InputError(
+            f"{unmet(arbiter.journal, options)}, so app {request.name!r}, which waits for it, would never start."
+        )
     return replace(options, waiting=verdict is None)
 
 

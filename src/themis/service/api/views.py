@@ -14,8 +14,7 @@ from themis.core.tables import OUTCOMES, Status
 from themis.errors import InputError, UnknownName
 from themis.fairness.finish_time import FinishTime, Form
 from themis.model.units import NONE, Bool, Float
-from themis.service.api import reasons
-from themis.service.api import wait_reasons as waits
+from themis.service.api import reasons, wait_reasons
 from themis.service.engine.arbiter import Arbiter
 from themis.service.engine.journal import Entry
 from themis.sim import dump
@@ -55,7 +54,7 @@ def find_machine(arbiter: Arbiter, name: str) -> int:
     return names.index(name)
 
 
-def picture(arbiter: Arbiter) -> State:
+def state_now(arbiter: Arbiter) -> State:
     """The core's state as of now, to look at: what is kept up with time moves on, the core itself does not."""
     out = copy.copy(arbiter.state)
     # Taking a snapshot renews forecasts of bags; the core's own must change at its own instants only.
@@ -78,7 +77,7 @@ def rho_now(state: State) -> dict[int, float]:
 def app_row(
     arbiter: Arbiter, s: State, entry: Entry, rho: dict[int, float], left_out: dict[int, str] | None = None
 ) -> pb.App:
-    """One line of the queue; ``left_out`` : what ``waits.left_out`` says, asked if it is not given."""
+    """One line of the queue; ``left_out`` : what ``wait_reasons.left_out`` says, asked if it is not given."""
     a = entry.app
     t, jobs = s.apps, s.app_jobs(a)
     ended = s.jobs.status[jobs] == Status.ENDED
@@ -91,7 +90,8 @@ def app_row(
         reason=entry.reason,
     )  # fmt: skip
     if entry.ended is None and row.state in ("waiting", "held"):
-        row.waits, why = waits.of_app(arbiter, s, entry, waits.left_out(s) if left_out is None else left_out)
+        left_out = wait_reasons.left_out(s) if left_out is None else left_out
+        row.waits, why = wait_reasons.of_app(arbiter.journal, arbiter.epoch, s, entry, left_out)
         row.reason = row.reason or why
     if entry.ended is not None:
         row.ended = arbiter.epoch + entry.ended
@@ -102,7 +102,7 @@ def app_row(
 
 
 def _progress(done: Float, ended: Bool) -> float:
-    """Mean over an app's jobs; whoever ended, early or not, has nothing left to do."""
+    """Mean over an app's jobs; finished jobs count as fully done."""
     return float(np.where(ended, 1.0, np.clip(done, 0, 1)).mean())
 
 
@@ -124,15 +124,15 @@ def apps(arbiter: Arbiter, request: pb.AppsRequest) -> pb.AppsReply:
         # Without the sign SQLite would rather look through all apps that the user ever had than through the queue.
         where, values = f"{where} AND {'' if request.ended else '+'}user = ?", [request.user]
     entries = arbiter.journal.apps(where, *values, last=request.limit or MOST_APPS)
-    now = picture(arbiter)
+    now = state_now(arbiter)
     rho = {} if request.ended else rho_now(now)
-    left_out = waits.left_out(now)
+    left_out = wait_reasons.left_out(now)
     return pb.AppsReply(apps=[app_row(arbiter, now, entry, rho, left_out) for entry in entries])
 
 
 def show(arbiter: Arbiter, ref: str) -> pb.ShowReply:
     """An app, its jobs, their attempts."""
-    s, a = picture(arbiter), find_app(arbiter, ref)
+    s, a = state_now(arbiter), find_app(arbiter, ref)
     entry = arbiter.journal.apps("app = ?", a)[0]
     jobs = s.app_jobs(a).tolist()
     rows = {j: _job_row(arbiter, s, j, entry.programs[i].argv) for i, j in enumerate(jobs)}
@@ -195,13 +195,13 @@ def owners(arbiter: Arbiter) -> tuple[list[str], list[int]]:
 
 def share(arbiter: Arbiter, user: str = "") -> pb.ShareReply:
     """Who holds how much now, and had so far; ``fair`` is a user's part of the weight in the system."""
-    s = picture(arbiter)
+    s = state_now(arbiter)
     rho = rho_now(s)
     total = max(s.weight_in_system, 1e-9)
     by_user: dict[str, list[int]] = {}
     for a in np.flatnonzero(s.apps.active[: s.apps.size]).tolist():
         by_user.setdefault(s.app_specs[a].user, []).append(a)
-    # Who is on hold, or waits for other apps, does not contend.
+    # Apps on hold, or that wait for other apps, do not contend.
     weight = np.where(s.apps.held[: s.apps.size] == 0, s.apps.weight[: s.apps.size], 0.0)
     had, private = s.apps_attained() / 3600, s.private_service() / 3600
     out = pb.ShareReply()
@@ -220,7 +220,7 @@ def share(arbiter: Arbiter, user: str = "") -> pb.ShareReply:
 
 def usage(arbiter: Arbiter, user: str = "") -> pb.UsageReply:
     """What everybody had since the journal began."""
-    s, rows = picture(arbiter), dict[str, pb.UserUsage]()
+    s, rows = state_now(arbiter), dict[str, pb.UserUsage]()
     attained = s.apps_attained()
     for app, name, outcome in arbiter.journal.outcomes(user):
         row = rows.setdefault(name, pb.UserUsage(user=name))
@@ -241,8 +241,8 @@ def machine_of(arbiter: Arbiter, ref: str) -> int:
 
 def why(arbiter: Arbiter, ref: str) -> tuple[int, str, pb.WhyReply, bytes]:
     """An app's number, its name, why it waits, and the state to simulate from if it does."""
-    app, s = find_app(arbiter, ref), picture(arbiter)
-    found, place = reasons.reason(arbiter, app, s), reasons.standing(s, app)
+    app, s = find_app(arbiter, ref), state_now(arbiter)
+    found, place = reasons.reason(arbiter.engine, arbiter.epoch, app, s), reasons.standing(s, app)
     reply = pb.WhyReply(
         code=found.code, sentence=found.sentence, position=place.position, of=place.of, between=s.between
     )
@@ -254,8 +254,8 @@ def why(arbiter: Arbiter, ref: str) -> tuple[int, str, pb.WhyReply, bytes]:
     for other, rho in place.ahead:
         spec = s.app_specs[other]
         reply.ahead.add(app=other, name=spec.name, user=spec.user, rho=rho)
-    waits = s.apps.active[app] and (s.jobs.status[s.app_jobs(app)] == Status.WAITING).any()
-    dumped = dump.write(arbiter.engine.core, arbiter.config.policy) if waits else b""
+    pending = s.apps.active[app] and (s.jobs.status[s.app_jobs(app)] == Status.WAITING).any()
+    dumped = dump.write(arbiter.engine.core, arbiter.config.policy) if pending else b""
     return app, s.app_specs[app].name, reply, dumped
 
 

@@ -1,19 +1,16 @@
-"""What an app that does not run waits for, as a code and in words."""
+"""The pending reason of an app that does not run, as a code and in words."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from themis.core import limits
 from themis.core.state import State
 from themis.core.tables import Status
-from themis.service.engine.journal import Entry
-
-if TYPE_CHECKING:
-    from themis.service.engine.arbiter import Arbiter
+from themis.model.units import Seconds
+from themis.service.engine.journal import Entry, Journal
 
 
 def left_out(s: State) -> dict[int, str]:
@@ -31,25 +28,28 @@ def left_out(s: State) -> dict[int, str]:
     return out
 
 
-def of_app(arbiter: Arbiter, s: State, entry: Entry, left: dict[int, str]) -> tuple[str, str]:
-    """The code (after | held | quota | at_once | backoff | gpus) and the sentence of an app that waits."""
+def of_app(journal: Journal, epoch: Seconds, s: State, entry: Entry, left: dict[int, str]) -> tuple[str, str]:
+    """The code (after | held | quota | at_once | backoff | gpus) and the sentence of an app that waits.
+
+    ``epoch`` : begin of the journal, in seconds since 1970. ``left`` : what ``left_out`` gives.
+    """
     if entry.options.held:
-        return "held", "held by its user; `themis resume` lets it go on"
+        return "held", "held by its user; `themis resume` releases it"
     if entry.options.waiting:
-        return "after", _after(arbiter, entry)
+        return "after", _after(journal, entry)
     match left.get(entry.app, ""):
         case "quota":
             return "quota", _quota(s, s.app_specs[entry.app].user)
         case "backoff":
             ready = s.jobs.ready[s.app_jobs(entry.app)]
-            at = datetime.fromtimestamp(arbiter.epoch + float(ready[ready > s.now].min(initial=np.inf)))
-            return "backoff", f"its last attempt failed or was short; the next is not before {at:%H:%M:%S}"
+            at = datetime.fromtimestamp(epoch + float(ready[ready > s.now].min(initial=np.inf)))
+            return "backoff", f"its last attempt failed or was short; the next one starts at {at:%H:%M:%S} or later"
         case code:
             return code or "gpus", ""
 
 
-def _after(arbiter: Arbiter, entry: Entry) -> str:
-    others = [(arbiter.journal.apps("app = ?", app)[0], when) for app, when in entry.options.after]
+def _after(journal: Journal, entry: Entry) -> str:
+    others = [(journal.apps("app = ?", app)[0], when) for app, when in entry.options.after]
     words = {"ok": "to complete", "any": "to end", "failed": "to fail"}
     return "waits for " + ", ".join(f"{other.name} {words[when]}" for other, when in others if not other.outcome)
 

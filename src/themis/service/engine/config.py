@@ -9,6 +9,7 @@ from themis.errors import InputError, UnknownName
 from themis.jobs.build import PRIOR_S
 from themis.model.cluster import Cluster
 from themis.model.events import FairnessSet
+from themis.model.settings import Settings
 from themis.model.units import Seconds
 from themis.model.workload import Group, User, members
 from themis.node.means import AUTO, WANTED
@@ -140,6 +141,20 @@ class Config:
         """``shortest_lease_s`` as the core takes it: at least a tick; 0 where leases are no longer anyway."""
         shortest = max(self.shortest_lease_s, self.tick_s) if self.shortest_lease_s else 0.0
         return shortest if shortest < self.lease_s else 0.0
+
+    @property
+    def core_settings(self) -> Settings:
+        """The settings of the scheduling core."""
+        return Settings(
+            lease_s=self.lease_s,
+            tick_s=self.tick_s,
+            container_s=self.container_s,
+            seed=self.seed,
+            gather_s=self.gather_s,
+            checkpoint_every_s=self.checkpoint_every_s,
+            validate=self.validate,
+            shortest_lease_s=self.shortest_lease,
+        )
 
     def weight(self, user: str) -> float:
         """What multiplies into the weight of the user's apps: the user's weight times the group's."""

@@ -40,7 +40,7 @@ from themis.model.log import decode
 from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
 from themis.policies.api import Policy, Workbench
-from themis.service.engine.agents import Desk
+from themis.service.engine.agents import AgentRegistry
 from themis.service.engine.journal import Journal
 from themis.service.engine.solving import Reply, Solver, Task, decide, fall_back
 from themis.tuning.outside import merge
@@ -69,7 +69,7 @@ class Engine:
     announce: Callable[[Seconds, Command], None] = lambda time, command: None
     bench: Workbench = field(default_factory=Workbench)
     solver: Solver | None = None
-    desk: Desk | None = None
+    desk: AgentRegistry | None = None
     flight: Flight | None = None
     decided: list[Proof] = field(default_factory=list)
     """Of the decisions of this turn, for those who are told of them."""
@@ -186,7 +186,7 @@ class Engine:
         if self.desk is None or not self.desk.offer(flight.snapshot, ask, flight.reply.bids, now):
             self._step(BidsCollected(version=flight.version, bids=flight.reply.bids), now)
 
-    def _close(self, desk: Desk, flight: Flight, now: Seconds) -> None:
+    def _close(self, desk: AgentRegistry, flight: Flight, now: Seconds) -> None:
         """A window of the agents is over."""
         if flight.waits == "rho":
             flight.snapshot = replace(flight.snapshot, rho_said=desk.close_probe(flight.snapshot))

@@ -12,7 +12,6 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from themis.errors import InputError
 from themis.model.events import (
@@ -29,10 +28,8 @@ from themis.model.events import (
     unsaid,
 )
 from themis.model.units import Seconds
-from themis.service.engine import state_snapshots as pictures
-
-if TYPE_CHECKING:
-    from themis.service.engine.engine import Engine
+from themis.service.engine import state_snapshots
+from themis.service.engine.engine import Engine
 
 log = logging.getLogger("themis.service")
 
@@ -73,7 +70,7 @@ class Fold:
         engine, pending = self.engine, self.pending
         if isinstance(record, Compacted):
             raise InputError(
-                f"{engine.journal.path} lacks {record.records} records and a picture of the state after them."
+                f"{engine.journal.path} lacks {record.records} records and a snapshot of the state after them."
             )
         if isinstance(record, Command):
             while pending and unsaid(record, pending[0]):
@@ -126,7 +123,7 @@ def fold(
 
     Parameters
     ----------
-    whole : from the first record, not from the last picture of the state.
+    whole : from the first record, not from the last snapshot of the state.
     seen : called after each record. ``upto`` : the last record to fold; None: all.
 
     Raises
@@ -136,10 +133,10 @@ def fold(
     """
     journal = engine.journal
     state = Fold(engine, journal.exact_after())
-    picture = None if whole else journal.picture(upto)
-    if picture is not None:
-        state.number = picture[0]
-        pictures.restore(engine, picture[1])
+    snapshot = None if whole else journal.snapshot(upto)
+    if snapshot is not None:
+        state.number = snapshot[0]
+        state_snapshots.restore(engine, snapshot[1])
     for number, time, record in journal.numbered(state.number):
         if upto is not None and number > upto:
             break

@@ -9,7 +9,7 @@
     checkpoints  the core's whole state after a record: a start folds only what came later
     seals      a checksum of every row but the records', which have a chain of them (``service.chain``)
 
-Everything that one turn of the arbiter changes is one transaction, on disk before any command goes out. One connection,
+Everything that the arbiter changes is one transaction, on disk before any command goes out. One connection,
 used by the arbiter's thread alone; readers of other threads open their own with ``read_records``.
 """
 
@@ -127,7 +127,7 @@ class Journal(Records):
         return int(self.db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
 
     def _make(self) -> None:
-        with self.turn():
+        with self.transaction():
             for statement in statements(_TABLES):
                 self.write(statement)
             chain.keep_seals(self.db)

@@ -14,18 +14,18 @@ from themis.model.log import decode, encode, is_record
 from themis.model.units import Seconds
 from themis.service.engine import chain, integrity
 from themis.service.engine.integrity import arithmetic
-from themis.service.engine.transactions import Turns
+from themis.service.engine.transactions import Transactions
 
 Record = Header | Event | Command
 
 
-class Records(Turns):
+class Records(Transactions):
     """What is in order in a journal; ``Journal`` has the rest."""
 
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
         super().__init__(path, db)
         self.head = self._head = (0, chain.BEGIN)
-        """Number and digest of the last record, as written in this turn, and as on disk."""
+        """Number and digest of the last record, as written in this transaction, and as on disk."""
 
     # ---- meta and records -----------------------------------------------------------------------------------------
 
@@ -137,21 +137,21 @@ class Records(Turns):
             self.set_meta("exact_after", str(self.last()[0]))
             self.set_meta("arithmetic", arithmetic())
 
-    # ---- pictures of the whole state ------------------------------------------------------------------------------
+    # ---- snapshots of the whole state ------------------------------------------------------------------------------
 
-    def add_picture(self, number: int, time: Seconds, state: bytes) -> None:
-        """The state after a record; of older pictures only the last is kept."""
+    def add_snapshot(self, number: int, time: Seconds, state: bytes) -> None:
+        """The state after a record; of older snapshots only the last is kept."""
         self.write("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", (number, time, state))
         self.write(
             "DELETE FROM checkpoints WHERE number NOT IN (SELECT number FROM checkpoints ORDER BY number DESC LIMIT 2)"
         )
 
-    def pictured(self) -> int:
-        """Number of the record that the last picture was taken after; 0 if there is none."""
+    def snapshot_number(self) -> int:
+        """Number of the record that the last snapshot was taken after; 0 if there is none."""
         return int(self.db.execute("SELECT coalesce(max(number), 0) FROM checkpoints").fetchone()[0])
 
-    def picture(self, upto: int | None = None) -> tuple[int, bytes] | None:
-        """The last picture and its record's number; of those up to a record, where one is given."""
+    def snapshot(self, upto: int | None = None) -> tuple[int, bytes] | None:
+        """The last snapshot and its record's number; of those up to a record, where one is given."""
         row = self.db.execute(
             "SELECT number, state FROM checkpoints WHERE ?1 IS NULL OR number <= ?1 ORDER BY number DESC LIMIT 1",
             (upto,),
@@ -159,7 +159,7 @@ class Records(Turns):
         return (int(row[0]), bytes(row[1])) if row else None
 
     def compact(self, before: Seconds) -> int:
-        """Drop records from before a time that the older picture covers; returns how many.
+        """Drop records from before a time that the older snapshot covers; returns how many.
 
         What says which machines, apps and jobs there are stays, and how apps ended. A ``Compacted`` stands where others were.
         """

@@ -157,7 +157,7 @@ def _write(found: Salvage, draft: Path, whole: dict[int, chain.Row], base: int, 
     rows = [*before, *(whole[n] for n in range(base + 1, end + 1))]
     if not rows or rows[0][2] != "Header":
         return False
-    with closing(Journal(draft)) as journal, journal.turn():
+    with closing(Journal(draft)) as journal, journal.transaction():
         for row in found.tables.get("meta", ()):
             if row["name"] not in ("schema", "head"):
                 journal.set_meta(row["name"], row["value"])
@@ -204,7 +204,7 @@ def _go_on(
             attempts[record.job] = max(attempts[record.job], record.attempt)
     again, gone, over = list[str](), list[str](), list[str]()
     ends = {record.app: (at, record) for at, record in journal.records() if isinstance(record, AppFinished)}
-    with journal.turn():
+    with journal.transaction():
         # Where nothing is lost that the state depends on, it goes on as if nothing had happened.
         if lost or apps_bad:
             engine.feed(JournalRepaired(lost=lost, attempts=tuple(sorted(attempts.items()))), now)

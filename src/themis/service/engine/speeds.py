@@ -15,24 +15,24 @@ from themis.profiles.models import GENERIC, IDEAL
 from themis.profiles.speed import DEFAULT_SLOWDOWN, Curve, Profile, ProfileBook
 
 NEWS = 0.05
-"""What was measured is news when it is off what is believed by more than this share; the rest leaves the journal alone."""
+"""A measurement changes an estimated speed when it differs by more than this share; the rest is not written to the journal."""
 
 LEAST, SURE = 5, 2.0
-"""So many reports are heard first, and the mean of them has to be off by so many of its standard errors as well: a report is of
-a second or two, and some of a job's many are far off, as after a process had to wait. The first one that is would be news."""
+"""Least number of reports, and of standard errors by which their mean has to differ as well: a report covers a second or two,
+and some are far off, for instance after a process had to wait."""
 
 APART_S: Seconds = 60.0
-"""Between two pieces of news of one kind."""
+"""Seconds between two changes of one kind."""
 
 FACTOR = 2.0
-"""By so much may one user's jobs alone change a speed that others count on too."""
+"""Largest factor by which one user's jobs alone may change a speed that other users' jobs have too."""
 
 Kind = tuple[str, int, str, int, Locality, tuple[str, int] | None]
 """Model, batch size, GPU type, GPUs, locality and partner."""
 
 
 @dataclass(slots=True)
-class Heard:
+class Reports:
     """Mean and spread of the reports since an instant (Welford's sums)."""
 
     since: Seconds
@@ -54,25 +54,25 @@ class Heard:
 
 
 @dataclass(slots=True)
-class Lessons:
-    """Which measurements are news, and how far each is believed.
+class SpeedEstimator:
+    """Decides which measurements change an estimated speed, and by how much.
 
     Attributes
     ----------
     shipped : the book that the service was started with; other profiles came with submissions, one app each.
-    heard : of each kind and user, the reports since the last news; without any for a minute, it begins anew.
-    last : when there last was news of each kind. ``said`` : what each user's jobs measured last, by kind.
+    reports : of each kind and user, those since the last change; they begin again after a minute without any.
+    last : time of the last change of each kind. ``latest`` : what each user's jobs measured last, by kind.
     """
 
     shipped: ProfileBook
-    heard: dict[tuple[Kind, str], Heard] = field(default_factory=dict)
+    reports: dict[tuple[Kind, str], Reports] = field(default_factory=dict)
     last: dict[Kind, Seconds] = field(default_factory=dict)
-    said: dict[Kind, dict[str, float]] = field(default_factory=dict)
+    latest: dict[Kind, dict[str, float]] = field(default_factory=dict)
 
-    def hear(self, new: Measurement, book: ProfileBook, app: App, job: Job, now: Seconds) -> SpeedMeasured | None:
-        """The event that what jobs of a user measured is worth with this measurement, or None.
+    def measured(self, new: Measurement, book: ProfileBook, app: App, job: Job, now: Seconds) -> SpeedMeasured | None:
+        """The event that the measurements of a user's jobs amount to with this one, or None.
 
-        ``generic`` and ``ideal`` stand for models that nobody knows: what one job measures says nothing of the others.
+        ``generic`` and ``ideal`` stand for unknown models: what one job measures says nothing of the others.
         """
         if new.model in (GENERIC, IDEAL) or new.model not in book.profiles:
             return None
@@ -83,39 +83,39 @@ class Lessons:
         kind = (new.model, new.batch, new.gpu_type, new.gpus, Locality(new.locality), partner)
         if new.model not in self.shipped.profiles and new.model != own_profile(app):
             return None
-        heard = self._heard(kind, app.user, rate, now)
-        if heard.count < LEAST:
+        reports = self._reports(kind, app.user, rate, now)
+        if reports.count < LEAST:
             return None
-        rate = heard.mean
+        rate = reports.mean
         if new.model in self.shipped.profiles:
             rate = self._bounded(kind, rate, app.user)
-        believed = book.rate(*kind)
-        if rate == 0.0 or abs(rate - believed) <= max(NEWS * rate, SURE * heard.error):
+        estimated = book.rate(*kind)
+        if rate == 0.0 or abs(rate - estimated) <= max(NEWS * rate, SURE * reports.error):
             return None
         if now < self.last.get(kind, -APART_S) + APART_S:
             return None
         self.last[kind] = now
-        del self.heard[kind, app.user]
+        del self.reports[kind, app.user]
         return SpeedMeasured(
             model=new.model, batch=new.batch, gpu_type=new.gpu_type, gpus=new.gpus, locality=int(new.locality),
             steps_per_s=rate, partner=new.partner, partner_batch=new.partner_batch,
         )  # fmt: skip
 
-    def _heard(self, kind: Kind, user: str, rate: float, now: Seconds) -> Heard:
-        """What was heard of a kind, this report included."""
-        heard = self.heard.get((kind, user))
-        if heard is None or (heard.count >= LEAST and now > heard.since + APART_S):
-            heard = self.heard[kind, user] = Heard(since=now)
-        heard.add(rate)
-        return heard
+    def _reports(self, kind: Kind, user: str, rate: float, now: Seconds) -> Reports:
+        """The reports of a kind, this one included."""
+        reports = self.reports.get((kind, user))
+        if reports is None or (reports.count >= LEAST and now > reports.since + APART_S):
+            reports = self.reports[kind, user] = Reports(since=now)
+        reports.add(rate)
+        return reports
 
     def _bounded(self, kind: Kind, rate: float, user: str) -> float:
         """Within ``FACTOR`` of what the service was started with, or of what another user's jobs measured; 0 without either."""
-        # Who shares GPUs although nobody has measured the pair is compared with the job alone.
+        # A pair on one GPU that was never measured is compared with the job alone.
         base = self.shipped.rate(*kind) or self.shipped.rate(*kind[:5])
-        said = self.said.setdefault(kind, {})
-        said[user] = rate
-        known = [base] * (base > 0) + [other for name, other in said.items() if name != user]
+        latest = self.latest.setdefault(kind, {})
+        latest[user] = rate
+        known = [base] * (base > 0) + [other for name, other in latest.items() if name != user]
         if not known:
             return 0.0
         nearest = min(known, key=lambda other: abs(math.log(rate / other)))

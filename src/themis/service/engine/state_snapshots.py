@@ -1,14 +1,14 @@
-"""Pictures of the whole engine in the journal: a start folds only what was written after the last one.
+"""Snapshots of the engine's whole state in the journal: a start folds only the records after the last one.
 
-A picture is taken when no decision is under way, so that it and the records after it give the very state that all records
-give from the beginning. It is also what an upgrade goes on from: a later version reads the picture, and need not draw the
-conclusions of the version before.
+A snapshot is taken when no decision is pending, so that it and the records after it give exactly the state that all records
+give from the beginning. An upgrade goes on from it too: a later version reads the snapshot, and need not repeat the
+decisions of the version before.
 """
 
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import orjson
@@ -17,19 +17,17 @@ from themis.core.checkpoint import load, pack, save, unpack
 from themis.core.tables import Status
 from themis.errors import InputError
 from themis.model.units import Seconds
-
-if TYPE_CHECKING:
-    from themis.service.engine.engine import Engine
+from themis.service.engine.engine import Engine
 
 EVERY = 20_000
-"""Records between two pictures."""
+"""Records between two snapshots."""
 _ATTRIBUTES = ("wakes", "grants", "revokes", "started", "saved")
 
 
 def take(engine: Engine) -> bytes:
     """The engine and its core; to be written in the transaction of the records that led there.
 
-    The engine forgets here what no restart needs: of jobs that are over.
+    The engine forgets here what no restart needs: the commands of finished jobs.
     """
     core = engine.core
     jobs = core.state.jobs
@@ -41,37 +39,37 @@ def take(engine: Engine) -> bytes:
     return zlib.compress(orjson.dumps({"core": save(core), "engine": pack(values)}), 1)
 
 
-def restore(engine: Engine, picture: bytes) -> None:
-    """Bring a fresh engine to where the picture was taken.
+def restore(engine: Engine, data: bytes) -> None:
+    """Bring a fresh engine to the state of a snapshot.
 
     Raises
     ------
-    InputError : the picture is damaged, or of a later version.
+    InputError : the snapshot is damaged, or of a later version.
     """
     try:
-        found = orjson.loads(zlib.decompress(picture))
+        found = orjson.loads(zlib.decompress(data))
         values = unpack(found["engine"])
         load(found["core"], engine.core)
     except (zlib.error, orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{engine.journal.path}: a picture of the state is damaged ({error}); restore a copy."
+            f"{engine.journal.path}: a snapshot of the state is damaged ({error}); restore a copy."
         ) from None
     for name in _ATTRIBUTES:
         setattr(engine, name, values[name])
 
 
 def maybe_take(engine: Engine, now: Seconds, keep: Seconds, *, every: int = EVERY) -> bool:
-    """Take a picture if one is due and the engine is at rest, and drop records that nobody needs any more.
+    """Take a snapshot if one is due and no decision is pending, and drop records that are no longer needed.
 
     Parameters
     ----------
-    keep : records that are older, and before the picture that was the last until now, are dropped.
-    every : so many records after the last picture one is due.
+    keep : records that are older, and before the last snapshot until now, are dropped.
+    every : records after the last snapshot after which the next is due.
     """
     journal = engine.journal
     number = journal.last()[0]
-    if engine.core.solving is not None or number < journal.pictured() + every:
+    if engine.core.solving is not None or number < journal.snapshot_number() + every:
         return False
-    journal.add_picture(number, now, take(engine))
+    journal.add_snapshot(number, now, take(engine))
     journal.compact(now - keep)
     return True

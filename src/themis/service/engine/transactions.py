@@ -1,8 +1,8 @@
-"""Writing a journal turn by turn: all of a turn or nothing, and patience where the disk is full.
+"""Transactions of the journal: all of one or nothing; where the disk is full, they are retried.
 
-The arbiter's state in memory runs ahead of what a turn wrote, so a turn whose writing fails for want of room cannot be taken
-back. It is kept and written anew until there is room; meanwhile nothing is decided, carried out or answered, while jobs run on,
-for machines' leases are renewed by another thread. Killed while it waits, the arbiter goes on from the turn before.
+The arbiter's state in memory is ahead of what a transaction wrote, so one that fails because the disk is full cannot be taken
+back. It is kept and written again until there is room; meanwhile nothing is decided, carried out or answered, while jobs run on,
+because another thread renews machines' leases. Killed while it waits, the arbiter goes on from the transaction before.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from themis.errors import ThemisError
 from themis.model.units import Seconds
 
 LOOK_S: Seconds = 1.0
-"""Between two tries."""
+"""Seconds between two tries."""
 SAY_S: Seconds = 60.0
-"""Between two sentences in the log."""
+"""Seconds between two messages in the log."""
 NO_ROOM = frozenset(
     (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_TRUNCATE)
 )
@@ -47,8 +47,8 @@ def _file_at(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-class Turns:
-    """A connection to SQLite whose changes belong to turns."""
+class Transactions:
+    """A connection to SQLite that writes in transactions."""
 
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
         self.path, self.db = path, db
@@ -59,15 +59,15 @@ class Turns:
         self.patient: Callable[[], bool] = lambda: False
         """Asked before each new try to write; where it says no, ``NoRoom`` is raised."""
         self._written: list[tuple[str, Sequence[object]]] | None = None
-        """What the turn under way wrote so far."""
+        """What the open transaction wrote so far."""
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
+    def transaction(self) -> Iterator[None]:
         """All or nothing: what is written inside is on disk afterwards, or gone if an error came.
 
         Raises
         ------
-        NoRoom : the disk is full, and nobody waits for room any more.
+        NoRoom : the disk is full, and ``patient`` says not to wait.
         """
         self._written = []
         self.db.execute("BEGIN")
@@ -85,16 +85,16 @@ class Turns:
         self._kept()
 
     def _ending(self) -> None:
-        """All of the turn was written but for what is written last."""
+        """Called before the commit, to write what comes last."""
 
     def _undone(self) -> None:
-        """The turn was taken back."""
+        """Called when the transaction was rolled back."""
 
     def _kept(self) -> None:
-        """The turn is on disk."""
+        """Called when the transaction is on disk."""
 
     def vanished(self) -> str:
-        """Why what is written would go to a file that nobody finds any more; empty while it is where it was. For any thread."""
+        """Why the journal's file is not where its readers look; empty while it is where it was. For any thread."""
         for path, file in tuple(self._files.items()):
             if _file_at(path) != file:
                 return (
@@ -104,7 +104,7 @@ class Turns:
         return ""
 
     def _watch_log(self) -> None:
-        """The write-ahead log is there from the first turn on, for as long as the journal is open."""
+        """The write-ahead log is there from the first transaction on, for as long as the journal is open."""
         log_path = Path(f"{self.path}-wal")
         if log_path not in self._files and (file := _file_at(log_path)) is not None:
             self._files[log_path] = file
@@ -136,7 +136,7 @@ class Turns:
             self.db.execute("ROLLBACK")
 
     def _try(self, do: Callable[[], object], *, commit: bool = False) -> None:
-        """Do it, and the turn anew as often as there is no room."""
+        """Do it; where there is no room, repeat the transaction until there is."""
         began, said = time.monotonic(), -SAY_S
         while True:
             try:
@@ -169,7 +169,7 @@ class Turns:
         self._commit()
 
     def _again(self) -> None:
-        """The turn so far, from its beginning."""
+        """Write the transaction so far again, from its beginning."""
         self.db.execute("BEGIN")
         for sql, given in self._written or ():
             self.db.execute(sql, given)

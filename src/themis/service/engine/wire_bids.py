@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from themis.client import themis_pb2 as pb
+from themis.core.state import State
 from themis.errors import InputError
 from themis.fairness.finish_time import FinishTime
 from themis.model.snapshot import Snapshot
@@ -15,15 +16,30 @@ from themis.model.units import NONE, Locality
 from themis.tuning.agent import ROWS
 from themis.tuning.outside import OutsideBid, OutsideRow, Terms
 
-if TYPE_CHECKING:
-    from themis.service.engine.agents import Names
-
 SPANS = {"machine": Locality.MACHINE, "rack": Locality.RACK, "anywhere": Locality.CROSS_RACK}
 _SPAN_NAMES = {int(span): name for name, span in SPANS.items()}
 
 
-def picture_message(s: Snapshot, finish: FinishTime, a: int, names: Names) -> pb.Picture:
-    """App row ``a`` as its agent is told about it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """Names of the cluster's machines and racks by number, and the number of each app's first job."""
+
+    machines: Sequence[str]
+    racks: Sequence[str]
+    first_job: Callable[[int], int]
+
+
+def names_of(state: State) -> Names:
+    """As of now."""
+    return Names(
+        machines=[machine.name for machine in state.machines],
+        racks=list(state.racks),
+        first_job=lambda app: int(state.apps.first_job[app]),
+    )
+
+
+def agent_view(s: Snapshot, finish: FinishTime, a: int, names: Names) -> pb.Picture:
+    """App row ``a`` as its own agent sees it."""
     first = names.first_job(int(s.app_id[a]))
     at = range(int(s.job_ptr[a]), int(s.job_ptr[a + 1]))
     return pb.Picture(

@@ -31,14 +31,16 @@ from themis.service.api.access import Access
 from themis.service.api.grpc_server import is_loopback, serve
 from themis.service.api.http_server import serve_http
 from themis.service.api.methods import Api
-from themis.service.engine.arbiter import Arbiter, Heard, LiveExecutor, believed_pace
+from themis.service.engine.arbiter import Arbiter
 from themis.service.engine.config import Config
+from themis.service.engine.executor import LiveExecutor, Message, estimated_pace
 from themis.service.engine.integrity import check_there
 from themis.service.engine.journal import Journal
 from themis.service.engine.machines import find_hosts
 from themis.service.engine.repair import repair
 from themis.service.operations import rights
 from themis.service.operations.lock import only_one
+from themis.service.operations.retention import keep_swept
 
 log = logging.getLogger("themis.service")
 
@@ -107,20 +109,23 @@ def start(home: Path, config: Config) -> Service:
         progress_s=config.progress_s,
     )
 
-    def executor(programs: Programs, heard: Callable[[Heard], None], book: Callable[[], ProfileBook]) -> LiveExecutor:
+    def executor(
+        programs: Programs, report: Callable[[Message], None], book: Callable[[], ProfileBook]
+    ) -> LiveExecutor:
         if config.engine == "ray":
             ray = RaySettings(address=config.address, owner=owner_of(home), node_root=config.node_root or NODE_ROOT)
             return RayExecutor(
-                home / "run", programs, heard, heard, ray=ray, settings=nodes, pace=believed_pace(book),
+                home / "run", programs, report, report, ray=ray, settings=nodes, pace=estimated_pace(book),
                 allow_root=config.allow_root, containment=config.containment,
             )  # fmt: skip
         return LocalExecutor(
-            home / "run", hosts, programs, heard, heard, settings=nodes, pace=believed_pace(book),
+            home / "run", hosts, programs, report, report, settings=nodes, pace=estimated_pace(book),
             allow_root=config.allow_root, claims=claims, containment=config.containment,
         )  # fmt: skip
 
     book = load_book(config.profiles, home / "profiles")
     arbiter = Arbiter(config, hosts, Journal(home / "journal.db"), executor, book=book, apart=True)
+    keep_swept(arbiter)
     api = Api(arbiter, home / "run", access)
     server, port = serve(api, config.host, config.port, config.max_message_bytes)
     try:

@@ -17,7 +17,7 @@ from themis.model.events import Compacted, JobProgress, JobStopped, MachineFaile
 from themis.policies.api import make_policy
 from themis.report.explain import explain
 from themis.service.api.submission import submit
-from themis.service.engine import state_snapshots as pictures
+from themis.service.engine import state_snapshots
 from themis.service.engine.engine import Engine
 from themis.service.engine.folding import fold
 from themis.service.engine.journal import Journal, export
@@ -74,32 +74,32 @@ def what_counts(engine: Engine) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("policy", ["themis", "max_min_fairness"])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_picture_and_the_records_after_it_give_the_state_that_all_records_give(
+def test_a_snapshot_and_the_records_after_it_give_the_state_that_all_records_give(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, policy: str
 ) -> None:
-    monkeypatch.setattr(pictures, "EVERY", 15)
-    monkeypatch.setattr(pictures.maybe_take, "__kwdefaults__", {"every": 15})
+    monkeypatch.setattr(state_snapshots, "EVERY", 15)
+    monkeypatch.setattr(state_snapshots.maybe_take, "__kwdefaults__", {"every": 15})
     rng = np.random.default_rng(seed)
     with world(tmp_path, 2, 2, policy=policy) as w:
         for _ in range(50):
             something(w, rng)
-        assert w.arbiter.journal.pictured() > 15
+        assert w.arbiter.journal.snapshot_number() > 15
         live, short, long = w.arbiter.engine, folded(w, whole=False), folded(w, whole=True)
         assert what_counts(short) == what_counts(long) == what_counts(live)
         assert all(short.saved[j] == long.saved.get(j) for j in short.saved)
 
 
 @pytest.mark.unfoldable
-def test_a_clean_end_leaves_a_picture_so_that_an_upgrade_need_not_agree_with_the_records(tmp_path: Path) -> None:
+def test_a_clean_end_leaves_a_snapshot_so_that_an_upgrade_need_not_agree_with_the_records(tmp_path: Path) -> None:
     clock = [1000.0]
     with world(tmp_path, 2, clock=clock) as w:
         for name in "abc":
             enter(w, name)
         w.arbiter.close()
     journal = Journal(tmp_path / "journal.db")
-    assert journal.pictured() == journal.last()[0]
+    assert journal.snapshot_number() == journal.last()[0]
     # A version whose decisions differ: none of the old records would follow for it.
-    with journal.turn():
+    with journal.transaction():
         journal.db.execute(
             """UPDATE records SET line = replace(line, '"gpus":[0]', '"gpus":[1]') WHERE kind = 'Grant'"""
         )
@@ -112,25 +112,25 @@ def test_a_clean_end_leaves_a_picture_so_that_an_upgrade_need_not_agree_with_the
         assert set(w.held()) == {1, 2}
 
 
-def test_old_records_go_once_two_pictures_cover_them_and_the_rest_can_be_read(tmp_path: Path) -> None:
+def test_old_records_go_once_two_snapshots_cover_them_and_the_rest_can_be_read(tmp_path: Path) -> None:
     clock = [1000.0]
     with world(tmp_path, 2, clock=clock) as w:
         engine, journal = w.arbiter.engine, w.arbiter.journal
 
-        def picture(keep: float) -> None:
-            with journal.turn():
-                assert pictures.maybe_take(engine, w.arbiter.state.now, keep, every=1)
+        def snapshot(keep: float) -> None:
+            with journal.transaction():
+                assert state_snapshots.maybe_take(engine, w.arbiter.state.now, keep, every=1)
 
         for name in "abc":
             enter(w, name)
             w.turn(5.0)
         before = journal.last()[0]
-        picture(0.0)
+        snapshot(0.0)
         assert not any(isinstance(r, Compacted) for _, r in journal.records())
         w.turn(5.0)
-        picture(1e9)
+        snapshot(1e9)
         w.turn(5.0)
-        picture(0.0)
+        snapshot(0.0)
         w.finish(0)
         kinds = [type(r).__name__ for _, r in journal.records()]
         assert kinds.count("Compacted") == 1
@@ -138,10 +138,10 @@ def test_old_records_go_once_two_pictures_cover_them_and_the_rest_can_be_read(tm
         assert len(kinds) < before
         dropped = next(r.records for _, r in journal.records() if isinstance(r, Compacted))
         w.turn(5.0)
-        picture(0.0)
+        snapshot(0.0)
         assert next(r.records for _, r in journal.records() if isinstance(r, Compacted)) > dropped
         held = w.held()
-        with pytest.raises(InputError, match=r"lacks \d+ records and a picture of the state after them"):
+        with pytest.raises(InputError, match=r"lacks \d+ records and a snapshot of the state after them"):
             folded(w, whole=True)
         export(journal.path, tmp_path / "log.jsonl")
         with pytest.raises(InputError, match="only a whole log can be replayed"):
@@ -153,9 +153,9 @@ def test_old_records_go_once_two_pictures_cover_them_and_the_rest_can_be_read(tm
 
 
 @pytest.mark.unfoldable
-def test_a_damaged_picture_is_said_to_be_one(tmp_path: Path) -> None:
+def test_a_damaged_snapshot_is_said_to_be_one(tmp_path: Path) -> None:
     with world(tmp_path, 2) as w:
         enter(w)
-        w.arbiter.journal.add_picture(w.arbiter.journal.last()[0], 0.0, b"nothing")
-    with pytest.raises(InputError, match="a picture of the state is damaged"), world(tmp_path, 2):
+        w.arbiter.journal.add_snapshot(w.arbiter.journal.last()[0], 0.0, b"nothing")
+    with pytest.raises(InputError, match="a snapshot of the state is damaged"), world(tmp_path, 2):
         pass

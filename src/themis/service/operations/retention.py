@@ -1,6 +1,6 @@
-"""What is dropped from a home when it is old: ranks' logs of apps that are over, and, where asked for, their checkpoints.
+"""Old logs and checkpoints: ranks' logs of finished apps are deleted after some time and, where asked for, their checkpoints.
 
-    HOME/run/nodes/NODE/logs/jobJ-attemptA    HOME/run/checkpoints/appA
+    DATA_DIR/run/nodes/NODE/logs/jobJ-attemptA    DATA_DIR/run/checkpoints/appA
 
 Nothing else is touched: not what a running app has, nor a checkpoint folder that a job named itself, nor other machines'
 disks. What lies there belongs to users, so no link is followed, neither on the way nor below.
@@ -17,15 +17,15 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from themis.core.state import State
 from themis.model.units import Seconds
-
-if TYPE_CHECKING:
-    from themis.service.engine.arbiter import Arbiter
+from themis.service.engine.arbiter import Arbiter
+from themis.service.engine.config import Config
+from themis.service.engine.journal import Journal
 
 EVERY_S: Seconds = 3600.0
-"""Between two looks."""
+"""Seconds between two sweeps."""
 
 _LOGS = re.compile(r"job(\d{1,18})-attempt\d+")
 _CHECKPOINTS = re.compile(r"app(\d{1,18})")
@@ -36,21 +36,20 @@ log = logging.getLogger("themis.service")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """What may go: jobs whose logs, and apps whose checkpoints are no longer kept."""
+    """Jobs whose logs, and apps whose checkpoints, are no longer kept."""
 
     jobs: frozenset[int]
     apps: frozenset[int]
 
 
-def due(arbiter: Arbiter, now: Seconds) -> Due:
-    """As of now, by the settings; called in the arbiter's thread."""
-    config, state = arbiter.config, arbiter.state
+def due(state: State, journal: Journal, config: Config, now: Seconds) -> Due:
+    """What is old at ``now`` by the settings; called in the arbiter's thread."""
     logs, checkpoints = config.logs_keep_s, config.checkpoints_keep_s
     oldest = now - min(logs, logs if checkpoints is None else checkpoints)
     stopping = {int(state.jobs.app[job]) for job in state.occupied}
     over = [
         (app, ended, outcome)
-        for app, ended, outcome in arbiter.journal.over(oldest)
+        for app, ended, outcome in journal.over(oldest)
         if app not in stopping and not state.apps.active[app]
     ]
     return Due(
@@ -65,24 +64,41 @@ def due(arbiter: Arbiter, now: Seconds) -> Due:
 
 @dataclass(slots=True)
 class Sweeper:
-    """Drops what is due, each time in a thread of its own: trees of checkpoints may take long."""
+    """Deletes what is due, each time in a thread of its own: large checkpoints may take long.
+
+    Attributes
+    ----------
+    root : the executor's folder. ``find`` : what is due at a time; called in the arbiter's thread.
+    at : when to look next.
+    """
 
     root: Path
+    find: Callable[[Seconds], Due]
     at: Seconds
-    """When to look next."""
     thread: threading.Thread = field(default_factory=threading.Thread)
 
-    def turn(self, now: Seconds, find: Callable[[], Due]) -> None:
-        """Begin to sweep if it is time; ``find`` is asked then."""
+    def run(self, now: Seconds) -> None:
+        """Begin to sweep if it is time."""
         if now < self.at or self.thread.is_alive():
             return
         self.at = now + EVERY_S
-        self.thread = threading.Thread(target=sweep, args=(self.root, find()), name="themis-sweep", daemon=True)
+        self.thread = threading.Thread(target=sweep, args=(self.root, self.find(now)), name="themis-sweep", daemon=True)
         self.thread.start()
 
 
+def keep_swept(arbiter: Arbiter) -> Sweeper:
+    """Let an arbiter that was not started yet delete old logs and checkpoints, below ``run`` in its data directory."""
+    sweeper = Sweeper(
+        arbiter.journal.path.parent / "run",
+        lambda now: due(arbiter.state, arbiter.journal, arbiter.config, now),
+        arbiter.now() + EVERY_S,
+    )
+    arbiter.housekeeping.chores.append(sweeper.run)
+    return sweeper
+
+
 def sweep(root: Path, gone: Due) -> int:
-    """Drop these logs and checkpoints below an executor's folder; returns how many folders went."""
+    """Delete these logs and checkpoints below an executor's folder; returns the number of folders deleted."""
     count = 0
     with contextlib.suppress(OSError), _opened(str(root)) as run:
         with contextlib.suppress(OSError), _opened("nodes", run) as nodes:
@@ -92,7 +108,7 @@ def sweep(root: Path, gone: Due) -> int:
         with contextlib.suppress(OSError), _opened("checkpoints", run) as checkpoints:
             count += _drop(checkpoints, _CHECKPOINTS, gone.apps)
     if count:
-        log.info("dropped %d folders of logs and checkpoints of apps that are long over", count)
+        log.info("deleted %d folders of logs and checkpoints of finished apps", count)
     return count
 
 
@@ -112,10 +128,10 @@ def _drop(folder: int, pattern: re.Pattern[str], numbers: frozenset[int]) -> int
         match = pattern.fullmatch(name)
         if match and int(match[1]) in numbers:
             # It follows no link itself, and refuses where the name is one.
-            shutil.rmtree(name, dir_fd=folder, onerror=_say)
+            shutil.rmtree(name, dir_fd=folder, onerror=_warn)
             count += 1
     return count
 
 
-def _say(function: object, path: str, error: tuple[type[BaseException], BaseException, object]) -> None:
-    log.warning("%s is no longer kept, but cannot be dropped: %s", path, error[1])
+def _warn(function: object, path: str, error: tuple[type[BaseException], BaseException, object]) -> None:
+    log.warning("%s is too old to be kept, but cannot be deleted: %s", path, error[1])
