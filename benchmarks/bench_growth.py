@@ -23,13 +23,13 @@ from themis.executors.hosts import Host
 from themis.model.cluster import Machine
 from themis.model.events import JobReached
 from themis.policies.api import make_policy
-from themis.service import pictures
-from themis.service.access import Caller
-from themis.service.arbiter import Arbiter
-from themis.service.config import Config
-from themis.service.engine import Engine
-from themis.service.journal import Journal
-from themis.service.submission import submit
+from themis.service.api.access import Caller
+from themis.service.api.submission import submit
+from themis.service.engine import state_snapshots
+from themis.service.engine.arbiter import Arbiter
+from themis.service.engine.config import Config
+from themis.service.engine.engine import Engine
+from themis.service.engine.journal import Journal
 
 ME = Caller(user="me", admin=True)
 AT_ONCE = 20
@@ -54,7 +54,7 @@ def batch(a: Arbiter, clock: list[float], first: int) -> None:
     """Apps are submitted at once and complete a moment later."""
     clock[0] += GAP_S
     a.instant = max(a.now(), a.state.now + 1e-3)
-    with a.journal.turn():
+    with a.journal.transaction():
         for n in range(first, first + AT_ONCE):
             submit(a, request(n), ME)
     turn(a)
@@ -67,12 +67,12 @@ def batch(a: Arbiter, clock: list[float], first: int) -> None:
 def measure(a: Arbiter, spent: float, apps: int) -> str:
     gc.collect()
     began = time.process_time()
-    picture = pictures.take(a.engine)
+    picture = state_snapshots.take(a.engine)
     took = time.process_time() - began
     old = a.engine
     fresh = Engine(a.journal, Scheduler(a.book, a.settings, old.policy.pace, old.policy.needs), make_policy("fifo"))
     began = time.process_time()
-    pictures.restore(fresh, picture)
+    state_snapshots.restore(fresh, picture)
     restored = time.process_time() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     there = a.state.apps.size

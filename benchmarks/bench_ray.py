@@ -34,10 +34,10 @@ from themis.model.cluster import Machine
 from themis.model.events import Grant, JobStarted, JobStopped, MachineJoined, Revoke
 from themis.node.channel import Closed, SocketChannel, connect
 from themis.node.messages import Go, Hello, Prepare, Renew, Stop, TaskState
-from themis.service.arbiter import Arbiter
-from themis.service.config import Config
-from themis.service.journal import Journal
-from themis.service.submission import submit
+from themis.service.api.submission import submit
+from themis.service.engine.arbiter import Arbiter
+from themis.service.engine.config import Config
+from themis.service.engine.journal import Journal
 from themis.testing.builders import app, job
 
 SLEEP = Program(argv=("sleep", "600"), grace_s=10.0)

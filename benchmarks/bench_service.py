@@ -34,14 +34,14 @@ from themis.model.cluster import Machine
 from themis.model.events import Command, Grant, JobStarted, JobStopped, Revoke
 from themis.model.workload import App
 from themis.policies.api import Workbench, make_policy
-from themis.service.access import Access, Caller
-from themis.service.api import Api
-from themis.service.arbiter import Arbiter
-from themis.service.config import Config
-from themis.service.journal import Journal
-from themis.service.server import serve
-from themis.service.solving import Reply, Task, WorkerSolver, decide
-from themis.service.submission import submit
+from themis.service.api.access import Access, Caller
+from themis.service.api.grpc_server import serve
+from themis.service.api.methods import Api
+from themis.service.api.submission import submit
+from themis.service.engine.arbiter import Arbiter
+from themis.service.engine.config import Config
+from themis.service.engine.journal import Journal
+from themis.service.engine.solving import Reply, Task, WorkerSolver, decide
 
 ME = Caller(user="me", admin=True)
 

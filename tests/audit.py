@@ -16,10 +16,10 @@ from themis.core.checkpoint import save
 from themis.core.tables import Status
 from themis.model.events import Compacted, Header
 from themis.profiles.library import BOOKS
-from themis.service import chain, integrity, pictures, recovery
-from themis.service.engine import Engine
-from themis.service.folding import Fold, fold
-from themis.service.journal import Journal
+from themis.service.engine import chain, integrity, recovery, state_snapshots
+from themis.service.engine.engine import Engine
+from themis.service.engine.folding import Fold, fold
+from themis.service.engine.journal import Journal
 
 
 @dataclass
@@ -50,7 +50,7 @@ def what_counts(engine: Engine) -> bytes:
     saved["app_specs"] = [app.name for app in core.state.app_specs]
     saved["state"].pop("retired_below", None)
     kept: dict[str, Any] = {
-        name: pictures.pack({j: v for j, v in sorted(getattr(engine, name).items()) if j in here})
+        name: state_snapshots.pack({j: v for j, v in sorted(getattr(engine, name).items()) if j in here})
         for name in ("grants", "revokes", "saved")
     }
     speeds = core.state.speeds
@@ -94,11 +94,11 @@ def copy(path: Path, folder: Path) -> Path:
 
 def as_written(journal: Journal) -> None:
     """After a test edited a journal: digests of what is there now, as if it had been written so."""
-    with journal.turn():
+    with journal.transaction():
         chain.chain_all(journal.db)
         chain.seal_all(journal.db)
     integrity.trace_path(journal.path).unlink(missing_ok=True)
-    with journal.turn():
+    with journal.transaction():
         journal.write("DELETE FROM meta WHERE name = 'head'")
 
 
@@ -122,9 +122,9 @@ def audit(path: Path) -> Audited:
                 found.records, found.near = found.records + 1, state.near
                 if state.number in numbers:
                     other = engine_over(journal)
-                    stored = journal.picture(state.number)
+                    stored = journal.snapshot(state.number)
                     assert stored is not None
-                    pictures.restore(other, stored[1])
+                    state_snapshots.restore(other, stored[1])
                     same(other, engine, f"{path}: the snapshot after record {state.number}")
                     found.pictures += 1
 

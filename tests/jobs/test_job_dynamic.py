@@ -9,8 +9,8 @@ from themis.client.spec import to_request
 from themis.jobs import build
 from themis.model.dynamic import Dynamic, Mode
 from themis.model.workload import Regime
-from themis.service.config import Config
-from themis.service.submission import read_app
+from themis.service.api.submission import read_app
+from themis.service.engine.config import Config
 
 PLAIN = "name: a\ncommand: python train.py\nwork: 90 epochs\nbatch: 64\nsteps_per_epoch: 800\n"
 

@@ -14,9 +14,9 @@ from themis.executors.program import Programs
 from themis.model.cluster import Machine
 from themis.model.events import Command, Event, Grant, JobReached, JobStarted, JobStopped, Revoke
 from themis.model.workload import App
-from themis.service.arbiter import Arbiter
-from themis.service.config import Config
-from themis.service.journal import Journal
+from themis.service.engine.arbiter import Arbiter
+from themis.service.engine.config import Config
+from themis.service.engine.journal import Journal
 
 SHORT: Mapping[str, Any] = {
     "lease_s": 2.0,
@@ -105,7 +105,7 @@ class World:
         """Let time pass, then take turns until nothing is left to do."""
         self.clock[0] += passed
         while True:
-            self.arbiter._turn()
+            self.arbiter._transaction()
             if self.arbiter.queue.empty():
                 return
 
@@ -119,7 +119,7 @@ class World:
         """As a caller would, without another thread."""
         from concurrent.futures import Future
 
-        from themis.service.arbiter import _Call
+        from themis.service.engine.arbiter import _Call
 
         reply: Future[Any] = Future()
         self.arbiter.queue.put(_Call(lambda: do(self.arbiter), reply))

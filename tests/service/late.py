@@ -11,9 +11,9 @@ from fake import World, request
 from themis.model.events import JobProgress, JobStopped, MachineFailed, MachineReturned
 from themis.model.snapshot import Snapshot
 from themis.policies.api import Policy, Workbench
-from themis.service.solving import Reply, Task, decide
-from themis.service.submission import submit
-from themis.service.views import picture, rho_now
+from themis.service.api.submission import submit
+from themis.service.api.views import rho_now, state_now
+from themis.service.engine.solving import Reply, Task, decide
 
 WEIGHTS = (0.37, 1 / 3, 0.1, 1.0, 0.7, 1e-3)
 
@@ -92,7 +92,7 @@ def something(w: World, rng: np.random.Generator) -> None:
                 a = int(rng.choice(active))
                 w.ask(lambda arbiter: [arbiter.cancel, arbiter.hold, arbiter.resume][int(rng.integers(3))](a))
         case 7:
-            w.ask(lambda arbiter: rho_now(picture(arbiter)))
+            w.ask(lambda arbiter: rho_now(state_now(arbiter)))
         case 8:
             w.turn(float(rng.uniform(0, 3)))
         case _:

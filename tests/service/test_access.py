@@ -23,10 +23,10 @@ from themis.client.client import Client, user_name
 from themis.client.home import log_in, read_token
 from themis.errors import InputError, UnknownName
 from themis.executors.local import LocalExecutor
-from themis.service.access import Access, Caller, Forbidden
-from themis.service.config import Config
-from themis.service.submission import _signed, submit
-from themis.service.up import Service, _let_pass, running
+from themis.service.api.access import Access, Caller, Forbidden
+from themis.service.api.submission import _signed, submit
+from themis.service.engine.config import Config
+from themis.service.operations.up import Service, _let_pass, running
 
 # ---- whose rights jobs have ---------------------------------------------------------------------------------------------
 

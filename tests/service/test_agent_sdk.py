@@ -19,8 +19,8 @@ from themis.client.agent import Bid, Offer, Row
 from themis.client.channel import METHODS, to_bytes
 from themis.client.client import Client
 from themis.errors import InputError
-from themis.service.config import Config
-from themis.service.up import Service, running
+from themis.service.engine.config import Config
+from themis.service.operations.up import Service, running
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = (ROOT / "examples" / "agent.py").read_text(encoding="utf-8")
@@ -142,11 +142,11 @@ def test_an_agent_that_answers_nothing_right_delays_only_itself(client: Client) 
 def test_agents_of_apps_that_are_over_or_unknown_are_refused(client: Client) -> None:
     app = sweep(client, 0.1)
     client.wait(app, timeout_s=60)
-    with pytest.raises(InputError, match="is over, no agent can bid for it"):
+    with pytest.raises(InputError, match="is finished, so no agent can bid for it"):
         Agent(client, app).run()
     with pytest.raises(InputError, match="unknown app"):
         Agent(client, "nothing").run()
-    with pytest.raises(InputError, match="no agent attends"):
+    with pytest.raises(InputError, match="no agent is connected"):
         client.call("Bid", pb.BidRequest(app=str(app), round=1))
 
 
@@ -159,7 +159,7 @@ def test_an_agent_that_hangs_up_frees_its_place(service: Service, client: Client
         call: Any = channel.unary_stream(method.path, to_bytes, method.read_reply)
         stream = call(pb.AppRef(app=str(app)), metadata=client._metadata)
         assert next(iter(stream)).welcome.app == app
-        assert service.arbiter.desk.present([app]) == [app]
-    wait(lambda: service.arbiter.desk.present([app]) == [])
+        assert service.arbiter.agents.present([app]) == [app]
+    wait(lambda: service.arbiter.agents.present([app]) == [])
     client.cancel(blocker)
     client.cancel(app)

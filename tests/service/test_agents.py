@@ -13,8 +13,9 @@ from themis.client import themis_pb2 as pb
 from themis.errors import InputError
 from themis.model.answers import Ask
 from themis.model.events import AgentBid, Allocated, JobsOrdered, JobStopped, MachineFailed, Renew
-from themis.service.agents import Desk, Names, Seat, TooLate
-from themis.service.submission import submit
+from themis.service.api.submission import submit
+from themis.service.engine.agents import AgentRegistry, Session, TooLate
+from themis.service.engine.wire_bids import Names
 from themis.sim.replay import replay_records
 from themis.tuning.outside import merge
 
@@ -23,21 +24,21 @@ def enter(w: World, name: str = "a", **more: object) -> int:
     return int(w.ask(lambda a: submit(a, request(name, **more))).app)
 
 
-def told(seat: Seat) -> list[pb.AgentEvent]:
+def told(session: Session) -> list[pb.AgentEvent]:
     """What was sent to an agent since it was asked last."""
     out = []
-    while not seat.outbox.empty():
-        event = seat.outbox.get()
+    while not session.outbox.empty():
+        event = session.outbox.get()
         out.append(pb.AgentEvent() if event is None else event)
     return out
 
 
-def kinds(seat: Seat) -> list[str | None]:
-    return [event.WhichOneof("kind") for event in told(seat)]
+def kinds(session: Session) -> list[str | None]:
+    return [event.WhichOneof("kind") for event in told(session)]
 
 
-def last(seat: Seat, kind: str) -> Any:
-    found = [getattr(e, kind) for e in told(seat) if e.WhichOneof("kind") == kind]
+def last(session: Session, kind: str) -> Any:
+    found = [getattr(e, kind) for e in told(session) if e.WhichOneof("kind") == kind]
     assert found, f"no {kind}"
     return found[-1]
 
@@ -47,15 +48,15 @@ def records(w: World, kind: type) -> list[Any]:
 
 
 class Scene:
-    """An app of two jobs that waits on a full machine, and its agent's seat."""
+    """An app of two jobs that waits on a full machine, and its agent's session."""
 
     def __init__(self, w: World, **more: object) -> None:
-        self.w, self.desk = w, w.arbiter.desk
+        self.w, self.desk = w, w.arbiter.agents
         self.other = enter(w, "other", gpus=(2, 2))
         self.app = enter(w, "mine", gpus=(1, 2), jobs=2, **more)
         assert w.held() == {0: (0, 1)}
-        self.seat = self.desk.attend(self.app, "mine")
-        told(self.seat)
+        self.session = self.desk.register(self.app, "mine")
+        told(self.session)
 
     def free(self) -> None:
         """The other app ends: its GPUs are to be decided on."""
@@ -63,13 +64,13 @@ class Scene:
 
     def probed(self) -> pb.Probe:
         self.free()
-        probe: pb.Probe = last(self.seat, "probe")
+        probe: pb.Probe = last(self.session, "probe")
         return probe
 
     def offered(self, rho: float = 4.0) -> pb.Offer:
         self.desk.estimate(self.app, self.probed().round, rho)
         self.w.turn()
-        offer: pb.Offer = last(self.seat, "offer")
+        offer: pb.Offer = last(self.session, "offer")
         return offer
 
     def bid(self, offer: pb.Offer, *rows: tuple[list[int], float], **more: Any) -> None:
@@ -93,7 +94,7 @@ def test_an_agent_is_asked_for_rho_then_for_a_bid_and_told_what_it_won(tmp_path:
         assert {tuple(row.gangs) for row in offer.rows} == {(1,), (1, 1), (2,)}
         scene.bid(offer, ([2], 1.0))
         assert w.held() == {1: (0, 1)}
-        events = told(scene.seat)
+        events = told(scene.session)
         assert [e.WhichOneof("kind") for e in events] == ["award", "lease"]
         assert (events[0].award.bid, events[0].award.won) == (True, 2)
         assert (events[1].lease.what, events[1].lease.job, list(events[1].lease.gpus)) == ("granted", 0, [0, 1])
@@ -103,14 +104,14 @@ def test_the_split_that_an_agent_bids_is_made_and_its_order_of_jobs_kept(tmp_pat
     with world(tmp_path, 3) as w:
         other = enter(w, "other", gpus=(3, 3))
         app = enter(w, "mine", gpus=(1, 2), jobs=3)
-        seat = w.arbiter.desk.attend(app, "mine")
+        session = w.arbiter.agents.register(app, "mine")
         w.finish(other)
-        w.arbiter.desk.estimate(app, last(seat, "probe").round, 4.0)
+        w.arbiter.agents.estimate(app, last(session, "probe").round, 4.0)
         w.turn()
-        offer = last(seat, "offer")
+        offer = last(session, "offer")
         bid = pb.BidRequest(app=str(app), round=offer.round, jobs=[2, 0])
         bid.rows.add(gangs=[1, 2], span="machine", rho=0.5)
-        w.arbiter.desk.bid(app, bid)
+        w.arbiter.agents.bid(app, bid)
         w.turn()
         assert {j: len(gpus) for j, gpus in w.held().items()} == {3: 2, 1: 1}
         assert records(w, JobsOrdered) == [JobsOrdered(app=app, jobs=(3, 1))]
@@ -125,7 +126,7 @@ def test_the_rho_that_is_said_is_what_apps_are_sorted_by_and_written_down(tmp_pa
         # Only the worst app bids; this one says that it does very well.
         scene.desk.estimate(scene.app, scene.probed().round, 0.001)
         w.turn()
-        assert "offer" not in kinds(scene.seat)
+        assert "offer" not in kinds(scene.session)
         assert third in {int(w.arbiter.state.jobs.app[j]) for j in w.held()}
         assert [(r.app, r.said, r.rho) for r in records(w, AgentBid)] == [(scene.app, "rho", 0.001)]
         proof = records(w, Allocated)[-1].solved.proof
@@ -155,7 +156,7 @@ def test_a_round_without_rho_goes_on_with_the_services_own_estimate(tmp_path: Pa
         scene = Scene(w)
         scene.probed()
         w.turn(2.1)
-        offer = last(scene.seat, "offer")
+        offer = last(scene.session, "offer")
         scene.bid(offer, ([1], offer.app.rho / 2))
         said = records(w, AgentBid)
         assert [r.said for r in said] == ["bid"]
@@ -165,14 +166,14 @@ def test_a_round_without_rho_goes_on_with_the_services_own_estimate(tmp_path: Pa
 def test_after_so_many_misses_the_services_agent_takes_over(tmp_path: Path) -> None:
     with world(tmp_path, 1, agent_misses=3, agent_s=0.5) as w:
         app = enter(w, "mine", gpus=(1, 1), jobs=3)
-        seat = w.arbiter.desk.attend(app, "mine")
+        session = w.arbiter.agents.register(app, "mine")
         seen: list[str | None] = []
         for _ in range(12):
             w.turn(0.6)
-            seen += kinds(seat)
+            seen += kinds(session)
         assert seen[-1] is None
         assert "goodbye" in seen
-        assert w.arbiter.desk.present([app]) == []
+        assert w.arbiter.agents.present([app]) == []
         before = len(records(w, AgentBid))
         w.turn(3.0)
         assert len(records(w, AgentBid)) == before
@@ -184,17 +185,17 @@ def test_an_answer_puts_the_count_of_misses_back(tmp_path: Path) -> None:
         scene = Scene(w)
         scene.probed()
         w.turn(2.1)
-        offer = last(scene.seat, "offer")
-        assert scene.seat.misses == 1
+        offer = last(scene.session, "offer")
+        assert scene.session.misses == 1
         scene.bid(offer, ([1], 0.01))
-        assert scene.seat.misses == 0
+        assert scene.session.misses == 0
 
 
 def test_an_agent_that_hangs_up_is_as_if_it_had_never_come(tmp_path: Path) -> None:
     with world(tmp_path, 2) as w:
         scene = Scene(w)
         scene.offered()
-        scene.desk.leave(scene.seat)
+        scene.desk.disconnect(scene.session)
         w.turn(0.1)
         assert len(w.held()) == 2
         assert all(r.said != "late" for r in records(w, AgentBid))
@@ -248,14 +249,14 @@ def test_answers_out_of_turn_are_refused_in_words(tmp_path: Path) -> None:
         with pytest.raises(TooLate, match="is over, or is not this app's"):
             scene.desk.estimate(scene.app, 1, 1.0)
         probe = scene.probed()
-        with pytest.raises(TooLate, match="no bid is asked for yet"):
+        with pytest.raises(TooLate, match="does not ask for bids yet"):
             scene.desk.bid(scene.app, pb.BidRequest(round=probe.round))
-        with pytest.raises(TooLate, match="no agent attends for this app"):
+        with pytest.raises(TooLate, match="no agent is connected for this app"):
             scene.desk.estimate(scene.other, probe.round, 1.0)
         with pytest.raises(InputError, match="rho is inf"):
             scene.desk.estimate(scene.app, probe.round, float("inf"))
         w.turn(2.1)
-        offer = last(scene.seat, "offer")
+        offer = last(scene.session, "offer")
         with pytest.raises(TooLate, match="is over"):
             scene.desk.estimate(scene.app, probe.round, 1.0)
         w.turn(2.1)
@@ -266,9 +267,9 @@ def test_answers_out_of_turn_are_refused_in_words(tmp_path: Path) -> None:
 def test_a_later_agent_of_the_same_app_takes_the_seat(tmp_path: Path) -> None:
     with world(tmp_path, 2) as w:
         scene = Scene(w)
-        second = scene.desk.attend(scene.app, "mine")
-        assert next(e.goodbye.reason for e in told(scene.seat)) == "replaced"
-        scene.desk.leave(scene.seat)
+        second = scene.desk.register(scene.app, "mine")
+        assert next(e.goodbye.reason for e in told(scene.session)) == "replaced"
+        scene.desk.disconnect(scene.session)
         assert scene.desk.present([scene.app]) == [scene.app]
         scene.free()
         assert kinds(second) == ["welcome", "probe"]
@@ -278,7 +279,7 @@ def test_agents_go_home_when_their_app_is_over(tmp_path: Path) -> None:
     with world(tmp_path, 2) as w:
         scene = Scene(w)
         w.ask(lambda a: a.cancel(scene.app))
-        assert "over" in [e.goodbye.reason for e in told(scene.seat)]
+        assert "over" in [e.goodbye.reason for e in told(scene.session)]
 
 
 # ---- what goes on meanwhile ----------------------------------------------------------------------------------------------
@@ -288,19 +289,19 @@ def test_events_are_taken_in_while_agents_think_and_what_no_longer_fits_is_solve
     with world(tmp_path, 2, 2) as w:
         other = enter(w, "other", gpus=(4, 4))
         app = enter(w, "mine", gpus=(2, 2), jobs=2)
-        seat = w.arbiter.desk.attend(app, "mine")
+        session = w.arbiter.agents.register(app, "mine")
         w.finish(other)
-        w.arbiter.desk.estimate(app, last(seat, "probe").round, 4.0)
+        w.arbiter.agents.estimate(app, last(session, "probe").round, 4.0)
         w.turn()
-        offer = last(seat, "offer")
+        offer = last(session, "offer")
         w.say(MachineFailed(machine=0))
         late = enter(w, "late", gpus=(2, 2))
         bid = pb.BidRequest(app=str(app), round=offer.round)
         bid.rows.add(gangs=[2], span="machine", anchor="m0", rho=1.0)
-        w.arbiter.desk.bid(app, bid)
+        w.arbiter.agents.bid(app, bid)
         w.turn()
         # What it won is gone; everybody is asked again about what is left.
-        probe = last(seat, "probe")
+        probe = last(session, "probe")
         assert probe.round > offer.round
         w.turn(2.1)
         w.turn(2.1)
@@ -310,7 +311,7 @@ def test_events_are_taken_in_while_agents_think_and_what_no_longer_fits_is_solve
 def test_running_leases_go_on_while_agents_think(tmp_path: Path) -> None:
     with world(tmp_path, 1, agent_s=30.0, agent_misses=100) as w:
         app = enter(w, "mine", gpus=(1, 1), jobs=2)
-        w.arbiter.desk.attend(app, "mine")
+        w.arbiter.agents.register(app, "mine")
         w.turn(10.0)
         assert w.held() == {0: (0,)}
         assert not any(isinstance(c, Renew) for c in w.executor.commands)
@@ -362,19 +363,21 @@ def test_what_stopped_jobs_hold_is_never_offered_twice(tmp_path: Path) -> None:
         scene = Scene(w)
         w.finish(0)
         w.turn(5.0)
-        assert "probe" not in kinds(scene.seat)
+        assert "probe" not in kinds(scene.session)
         w.say(JobStopped(job=0, attempt=1, steps=100.0))
-        assert "probe" in kinds(scene.seat)
+        assert "probe" in kinds(scene.session)
 
 
 def test_an_agent_that_reads_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("themis.service.agents.MOST_UNREAD", 5)
-    desk = Desk(lambda: Names(machines=[], racks=[], first_job=lambda app: 0), lambda: None, answer_s=1.0, misses=3)
-    seat = desk.attend(0, "a")
+    monkeypatch.setattr("themis.service.engine.agents.MOST_UNREAD", 5)
+    desk = AgentRegistry(
+        lambda: Names(machines=[], racks=[], first_job=lambda app: 0), lambda: None, answer_s=1.0, misses=3
+    )
+    session = desk.register(0, "a")
     for _ in range(10):
-        desk.tell(0, pb.AgentEvent(lease=pb.Lease(what="renewed")))
+        desk.send(0, pb.AgentEvent(lease=pb.Lease(what="renewed")))
     assert desk.present([0]) == []
-    said = [seat.outbox.get() for _ in range(seat.outbox.qsize())]
+    said = [session.outbox.get() for _ in range(session.outbox.qsize())]
     assert len(said) == 5 + 2
     assert said[-2] is not None
     assert (said[-2].goodbye.reason, said[-1]) == ("silent", None)

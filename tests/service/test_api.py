@@ -30,10 +30,10 @@ from themis.client.spec import read_requests
 from themis.errors import InputError, UnknownName
 from themis.node.gpus import gpu_type
 from themis.profiles.presets import load_cluster
-from themis.service.config import Config
-from themis.service.doctor import examine
-from themis.service.machines import find_hosts
-from themis.service.up import Service, running
+from themis.service.engine.config import Config
+from themis.service.engine.machines import find_hosts
+from themis.service.operations.doctor import examine
+from themis.service.operations.up import Service, running
 
 SOURCE = Path(__file__).parents[2] / "src"
 ROOT = os.geteuid() == 0
@@ -66,7 +66,7 @@ def test_the_compiled_description_is_that_of_the_proto_file(tmp_path: Path) -> N
 
 
 def test_every_method_is_served_and_every_message_is_documented_by_its_package() -> None:
-    from themis.service.api import Api
+    from themis.service.api.methods import Api
 
     assert all(callable(getattr(Api, name, None)) for name in METHODS)
     assert pb.DESCRIPTOR.package == "themis.v1"
@@ -137,7 +137,7 @@ def test_a_running_app_is_seen_held_and_cancelled(client: Client, home: Path) ->
     assert client.hold(made.app).state == "held"
     assert client.resume(made.app).id == made.app
     assert client.cancel(made.app).state == "cancelled"
-    with pytest.raises(InputError, match="is over, it cannot be resumed"):
+    with pytest.raises(InputError, match="is finished, so it cannot be resumed"):
         client.resume(made.app)
 
 

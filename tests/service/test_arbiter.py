@@ -26,6 +26,7 @@ from themis.model.events import (
     Command,
     Event,
     Grant,
+    Header,
     JobStopped,
     MachineFailed,
     MachineJoined,
@@ -40,12 +41,12 @@ from themis.node.channel import LONGEST
 from themis.node.messages import Prepare, encode
 from themis.policies.api import make_policy
 from themis.profiles.models import DEFAULT_BOOK
-from themis.service import views
-from themis.service.arbiter import Arbiter, Closed, _Call
-from themis.service.engine import Engine
-from themis.service.journal import Journal, export, read_records
-from themis.service.speeds import LEAST
-from themis.service.submission import Limit, _free_name, submit
+from themis.service.api import views
+from themis.service.api.submission import Limit, _free_name, submit
+from themis.service.engine.arbiter import Arbiter, Closed, _Call
+from themis.service.engine.engine import Engine
+from themis.service.engine.journal import Journal, export, read_records
+from themis.service.engine.speeds import LEAST
 from themis.sim.replay import replay, replay_records
 from themis.sim.runner import Simulation
 from themis.testing.builders import BOOK, NO_OVERHEAD, machines, random_workload
@@ -89,7 +90,7 @@ def test_live_and_simulated_schedulers_give_the_same_commands(tmp_path: Path, po
     live: list[tuple[float, object]] = []
     engine.announce = lambda time, command: live.append((time, command))
     expected: list[tuple[float, object]] = []
-    with journal.turn():
+    with journal.transaction():
         journal.append(0.0, world_.header())
         for time, record in simulated[1:]:
             if not is_event(record):
@@ -271,7 +272,7 @@ def test_a_held_app_can_be_cancelled_but_not_one_that_is_over(tmp_path: Path) ->
         w.ask(lambda a: a.hold(0))
         w.ask(lambda a: a.cancel(0))
         assert w.arbiter.journal.apps()[0].outcome == "cancelled"
-        with pytest.raises(InputError, match="is over, it cannot be held"):
+        with pytest.raises(InputError, match="is finished, so it cannot be held"):
             w.ask(lambda a: a.hold(0))
 
 
@@ -412,7 +413,7 @@ def test_one_more_run_of_a_name_finds_a_free_one_however_many_there_were() -> No
 def test_nothing_that_a_restart_does_not_need_stays_in_memory_of_apps_that_are_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("themis.service.pictures.maybe_take.__kwdefaults__", {"every": 1})
+    monkeypatch.setattr("themis.service.engine.state_snapshots.maybe_take.__kwdefaults__", {"every": 1})
     with world(tmp_path, 2) as w:
         for name in "abc":
             enter(w, name)
@@ -445,7 +446,7 @@ def test_speeds_of_a_submission_are_believed_and_outlive_a_restart(tmp_path: Pat
         fast.profile.curves.add(gpu_type="*", gpus=[1], steps_per_s=[50.0])
         w.ask(lambda a: submit(a, fast))
         w.turn(1.0)
-        assert w.ask(views.picture).steps_now(np.array([0]))[0] == pytest.approx(50.0, rel=1e-3)
+        assert w.ask(views.state_now).steps_now(np.array([0]))[0] == pytest.approx(50.0, rel=1e-3)
     with world(tmp_path, clock=clock) as w:
         assert w.arbiter.state.job_specs[0].model == "u/a"
 
@@ -628,7 +629,9 @@ def test_a_home_replays_with_the_speeds_that_submissions_brought(
 def test_settings_of_the_core_are_those_of_the_configuration(tmp_path: Path) -> None:
     with world(tmp_path) as w:
         assert w.arbiter.settings == Settings(lease_s=2.0, tick_s=1.0, container_s=0.0, validate=True)
-        assert w.arbiter.fingerprint == DEFAULT_BOOK.fingerprint
+        _, header = next(w.arbiter.journal.records())
+        assert isinstance(header, Header)
+        assert header.profiles == DEFAULT_BOOK.fingerprint
 
 
 def test_an_app_can_be_withdrawn_while_no_machine_is_there(tmp_path: Path) -> None:
@@ -668,9 +671,9 @@ def test_whoever_waits_for_an_arbiter_that_breaks_is_told(tmp_path: Path, monkey
         raise RuntimeError("no such thing")
 
     with world(tmp_path) as w, monkeypatch.context() as patch:
-        patch.setattr(w.arbiter.upkeep, "turn", fails)
+        patch.setattr(w.arbiter.housekeeping, "run", fails)
         reply: Future[Any] = Future()
         w.arbiter.queue.put(_Call(lambda: 1, reply))
         with pytest.raises(RuntimeError, match="no such thing"):
-            w.arbiter._turn()
+            w.arbiter._transaction()
         assert isinstance(reply.exception(1.0), Closed)

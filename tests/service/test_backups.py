@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 from themis.cli.root import app
 from themis.client.home import make_token
 from themis.errors import InputError
-from themis.service.access import Access
-from themis.service.backups import back_up, restore
-from themis.service.journal import Journal
-from themis.service.submission import submit
+from themis.service.api.access import Access
+from themis.service.api.submission import submit
+from themis.service.engine.journal import Journal
+from themis.service.operations.backups import back_up, restore
 
 
 def test_a_home_that_runs_is_copied_and_the_copy_goes_on(tmp_path: Path) -> None:

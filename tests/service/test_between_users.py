@@ -10,8 +10,8 @@ from fake import World, request, world
 from themis.cli.rows import why_now
 from themis.model.events import FairnessSet
 from themis.model.workload import Group, User
-from themis.service import views
-from themis.service.submission import submit
+from themis.service.api import views
+from themis.service.api.submission import submit
 
 TEAM = {
     "users": (

@@ -15,8 +15,8 @@ from themis.cli.rows import NODES
 from themis.client import themis_pb2 as pb
 from themis.node import means
 from themis.node.keeper import processes
-from themis.service.doctor import examine
-from themis.service.pages import as_dict
+from themis.service.api.pages import as_dict
+from themis.service.operations.doctor import examine
 
 pytestmark = pytest.mark.slow
 

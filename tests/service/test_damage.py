@@ -23,14 +23,14 @@ from themis.errors import InputError, ThemisError
 from themis.model.events import MachineReturned
 from themis.policies.api import make_policy
 from themis.profiles.models import DEFAULT_BOOK
-from themis.service import integrity, pictures
-from themis.service.arbiter import Closed
-from themis.service.folding import fold
-from themis.service.integrity import Damaged
-from themis.service.journal import Journal
-from themis.service.recovery import engine_over
-from themis.service.repair import repair
-from themis.service.submission import submit
+from themis.service.api.submission import submit
+from themis.service.engine import integrity, state_snapshots
+from themis.service.engine.arbiter import Closed
+from themis.service.engine.folding import fold
+from themis.service.engine.integrity import Damaged
+from themis.service.engine.journal import Journal
+from themis.service.engine.recovery import engine_over
+from themis.service.engine.repair import repair
 
 DAMAGES = int(os.environ.get("THEMIS_DAMAGES", "16"))
 HOW = ("flip", "flip", "flip", "truncate", "delete", "zero", "flip log", "truncate log", "remove log", "older file")
@@ -55,7 +55,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
     folder = tmp_path_factory.mktemp("home")
     keep = 15.0 if request.param == "compacted" else 1e9
     patch = pytest.MonkeyPatch()
-    patch.setattr(pictures.maybe_take, "__kwdefaults__", {"every": 60})
+    patch.setattr(state_snapshots.maybe_take, "__kwdefaults__", {"every": 60})
     rng, clock = np.random.default_rng(5), [1000.0]
     older = folder / "older"
     try:

@@ -14,8 +14,8 @@ from fake import World, request, world
 
 from processes import wait_until
 from themis.model.events import Grant, MachineFailed, MachineReturned, Renew, Revoke
-from themis.service import views
-from themis.service.submission import submit
+from themis.service.api import views
+from themis.service.api.submission import submit
 
 
 def themis(*words: str, home: Path = Path("/nonexistent")) -> subprocess.CompletedProcess[str]:
@@ -60,12 +60,12 @@ def test_what_is_left_at_the_deadline_is_preempted(tmp_path: Path) -> None:
         w.ask(lambda x: x.drain(1, True, 10.0))
         w.turn(9.0)
         assert w.held()[on_1] == (1,)
-        assert w.arbiter.upkeep.due is not None
+        assert w.arbiter.housekeeping.due is not None
         w.turn(1.5)
         assert nodes(w) == ["up", "drained"]
         assert (1,) not in w.held().values()
         assert isinstance([c for c in w.executor.commands if c.job == on_1][-1], Revoke | Grant)  # type: ignore[union-attr]
-        assert w.arbiter.upkeep.due is None
+        assert w.arbiter.housekeeping.due is None
 
 
 def test_an_earlier_deadline_than_the_lease_ends_it_and_a_second_drain_changes_it(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from themis.client.spec import read_requests
 from themis.core.ahead import ahead
 from themis.errors import InputError
 from themis.model.events import BatchChanged, JobStarted
-from themis.service.arbiter import Arbiter
-from themis.service.submission import submit
+from themis.service.api.submission import submit
+from themis.service.engine.arbiter import Arbiter
 
 PROGRAM = Path(__file__).parents[1] / "executors" / "programs" / "epochs.py"
 DYNAMIC = pb.Dynamic(

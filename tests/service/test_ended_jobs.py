@@ -12,9 +12,9 @@ from audit import as_written
 from themis.model.events import JobEnded
 from themis.model.log import read_log
 from themis.report.metrics import Fold
-from themis.service import views
-from themis.service.journal import Journal, export
-from themis.service.submission import submit
+from themis.service.api import views
+from themis.service.api.submission import submit
+from themis.service.engine.journal import Journal, export
 from themis.sim.replay import replay
 
 SOLD = dict.fromkeys((0, 1), 10.0) | {2: 0.0}

@@ -11,10 +11,10 @@ from fake import request, world
 
 from themis.client.client import Client
 from themis.client.spec import read_requests
-from themis.service.config import Config
-from themis.service.settings import check
-from themis.service.submission import submit
-from themis.service.up import running
+from themis.service.api.submission import submit
+from themis.service.engine.config import Config
+from themis.service.operations.settings import check
+from themis.service.operations.up import running
 
 SCRIPT = """
 from themis.train import Run

@@ -20,14 +20,14 @@ from themis.client.channel import METHODS, to_bytes
 from themis.client.client import Client
 from themis.client.home import log_in
 from themis.errors import InputError
-from themis.service import api as limits
-from themis.service import lobby
-from themis.service.access import Caller
-from themis.service.config import Config
-from themis.service.http import MOST_CALLERS
-from themis.service.places import Places
-from themis.service.submission import Limit
-from themis.service.up import Service, running
+from themis.service.api import connections as lobby
+from themis.service.api import methods as limits
+from themis.service.api.access import Caller
+from themis.service.api.call_limits import CallLimit
+from themis.service.api.http_server import MOST_CALLERS
+from themis.service.api.submission import Limit
+from themis.service.engine.config import Config
+from themis.service.operations.up import Service, running
 
 EVE, BOB = Caller(user="eve", admin=False), Caller(user="bob", admin=False)
 ADMIN, OTHER = Caller(user="ada", admin=True), Caller(user="alan", admin=True)
@@ -37,7 +37,7 @@ ADMIN, OTHER = Caller(user="ada", admin=True), Caller(user="alan", admin=True)
 
 
 def test_a_user_has_so_many_places_all_users_leave_the_reserve_and_places_come_back() -> None:
-    places = Places(6, 3, 2, "follow", "end one")
+    places = CallLimit(6, 3, 2, "follow", "end one")
     with ExitStack() as held:
         for _ in range(3):
             held.enter_context(places.take(EVE))
@@ -57,7 +57,7 @@ def test_a_user_has_so_many_places_all_users_leave_the_reserve_and_places_come_b
 
 
 def test_a_place_comes_back_when_its_call_fails() -> None:
-    places = Places(1, 1, 0, "ask", "wait")
+    places = CallLimit(1, 1, 0, "ask", "wait")
     for _ in range(3):
         with pytest.raises(ValueError, match="x"), places.take(BOB):
             raise ValueError("x")
@@ -148,7 +148,7 @@ def test_a_user_who_asks_why_in_a_loop_is_refused_before_the_scheduler_does_anyt
         for _ in range(limits.WHYS_OF_USER):
             busy.enter_context(service.api._whys.take(EVE))
         with monkeypatch.context() as patch:
-            patch.setattr("themis.service.views.why", why)
+            patch.setattr("themis.service.api.views.why", why)
             with pytest.raises(InputError, match="calls of user eve ask why already"):
                 eve.why(app)
         assert asked == 0

@@ -24,7 +24,7 @@ from processes import left_of, ranks_of, wait_until
 from raycluster import RayCluster
 from themis.model.events import Grant, JobStopped
 from themis.model.log import decode
-from themis.service.journal import read_records
+from themis.service.engine.journal import read_records
 from witness import check_leases
 
 pytestmark = pytest.mark.slow

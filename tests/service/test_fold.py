@@ -17,10 +17,10 @@ from audit import as_written, audit, engine_over, what_counts
 from themis.cli.report import replay_home
 from themis.errors import InputError
 from themis.policies.api import make_policy
-from themis.service import pictures
-from themis.service.folding import fold
-from themis.service.journal import Journal
-from themis.service.submission import submit
+from themis.service.api.submission import submit
+from themis.service.engine import state_snapshots
+from themis.service.engine.folding import fold
+from themis.service.engine.journal import Journal
 
 SEEDS = int(os.environ.get("THEMIS_FOLDS", "2"))
 POLICIES = ("themis", "max_min_fairness", "shockwave", "tiresias")
@@ -37,7 +37,7 @@ def late(w: World, policy: str) -> None:
 def test_the_live_state_is_that_of_its_records_to_the_last_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, policy: str
 ) -> None:
-    monkeypatch.setattr(pictures.maybe_take, "__kwdefaults__", {"every": 40})
+    monkeypatch.setattr(state_snapshots.maybe_take, "__kwdefaults__", {"every": 40})
     rng = np.random.default_rng([seed, POLICIES.index(policy)])
     clock = [1000.0]
     for life in range(3):
@@ -49,7 +49,7 @@ def test_the_live_state_is_that_of_its_records_to_the_last_bit(
             for whole in (False, True):
                 engine = engine_over(journal)
                 fold(engine, whole=whole)
-                assert what_counts(engine) == live, f"life {life}, {'whole' if whole else 'from the last picture'}"
+                assert what_counts(engine) == live, f"life {life}, {'whole' if whole else 'from the last snapshot'}"
             if life == 1:
                 w.arbiter.close()
         clock[0] += float(rng.uniform(0, 30))
@@ -107,7 +107,7 @@ def test_a_home_of_an_older_version_that_is_far_off_is_refused(tmp_path: Path) -
 
 
 def _small(home: Path) -> list[float]:
-    """A journal with one app that ended, its records never pictured."""
+    """A journal with one app that ended, its records without a snapshot."""
     clock = [1000.0]
     with world(home, 2, clock=clock) as w:
         w.ask(lambda a: submit(a, request("a", weight=0.37)))
@@ -122,7 +122,7 @@ def _nudge(path: Path, relative: float, *, older: bool = False) -> None:
     number, line = journal.db.execute("SELECT number, line FROM records WHERE kind = 'AppFinished'").fetchone()
     fields: dict[str, Any] = orjson.loads(line)
     fields["rho_paper"] *= 1 + relative
-    with journal.turn():
+    with journal.transaction():
         journal.write("UPDATE records SET line = ? WHERE number = ?", (orjson.dumps(fields), number))
         if older:
             journal.write("DELETE FROM meta WHERE name = 'arithmetic'")

@@ -16,8 +16,9 @@ from themis.cli.report import replay_home
 from themis.model.events import GpusWithheld
 from themis.model.workload import Group, User
 from themis.policies.api import make_policy
-from themis.service import pictures, views
-from themis.service.folding import fold
+from themis.service.api import views
+from themis.service.engine import state_snapshots
+from themis.service.engine.folding import fold
 
 SEEDS = int(os.environ.get("THEMIS_FOLDS", "1"))
 POLICIES = tuple(
@@ -54,7 +55,7 @@ def odd(w: World, rng: np.random.Generator) -> None:
 def test_what_meets_in_one_home_folds_to_the_last_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, policy: str
 ) -> None:
-    monkeypatch.setattr(pictures.maybe_take, "__kwdefaults__", {"every": 40})
+    monkeypatch.setattr(state_snapshots.maybe_take, "__kwdefaults__", {"every": 40})
     rng = np.random.default_rng([7, seed, POLICIES.index(policy)])
     clock = [1000.0]
     for life, between in enumerate(BETWEEN):
@@ -73,7 +74,7 @@ def test_what_meets_in_one_home_folds_to_the_last_bit(
             for whole in (False, True):
                 engine = engine_over(w.arbiter.journal)
                 fold(engine, whole=whole)
-                same(engine, w.arbiter.engine, f"life {life}, {'whole' if whole else 'from the last picture'}")
+                same(engine, w.arbiter.engine, f"life {life}, {'whole' if whole else 'from the last snapshot'}")
             if life == 1:
                 w.arbiter.close()
         clock[0] += float(rng.uniform(0, 30))

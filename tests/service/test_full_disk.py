@@ -19,11 +19,12 @@ from processes import wait_until
 from themis.client.client import Client, Unavailable
 from themis.model.events import JobEnded
 from themis.node.keeper import Log
-from themis.service import doctor, turns
-from themis.service.arbiter import Closed
-from themis.service.journal import Journal, export
-from themis.service.submission import submit
-from themis.service.turns import NoRoom
+from themis.service.api.submission import submit
+from themis.service.engine import transactions as turns
+from themis.service.engine.arbiter import Closed
+from themis.service.engine.journal import Journal, export
+from themis.service.engine.transactions import NoRoom
+from themis.service.operations import doctor
 from themis.sim.replay import replay
 
 

@@ -25,11 +25,11 @@ from themis.client.channel import METHODS
 from themis.client.home import read_token
 from themis.client.spec import read_requests
 from themis.errors import InputError
-from themis.service import views
-from themis.service.access import Caller
-from themis.service.config import Config
-from themis.service.submission import submit
-from themis.service.up import Service, running
+from themis.service.api import views
+from themis.service.api.access import Caller
+from themis.service.api.submission import submit
+from themis.service.engine.config import Config
+from themis.service.operations.up import Service, running
 
 BOUNDED = settings(
     max_examples=60, deadline=None, derandomize=True, database=None, phases=[Phase.generate],

@@ -8,7 +8,7 @@ import pytest
 from fake import request, world
 
 from themis.errors import InputError
-from themis.service.submission import submit
+from themis.service.api.submission import submit
 
 
 def test_a_type_that_no_machine_has_is_refused_with_those_that_there_are(tmp_path: Path) -> None:

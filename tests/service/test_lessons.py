@@ -13,7 +13,7 @@ from themis.model.events import SpeedMeasured
 from themis.model.units import Locality
 from themis.model.workload import App, Job
 from themis.profiles.speed import ProfileBook, linear
-from themis.service.speeds import LEAST, Lessons
+from themis.service.engine.speeds import LEAST, SpeedEstimator
 from themis.testing.builders import NO_OVERHEAD, app, job
 
 BOOK = ProfileBook.of([linear("m", 1.0), linear("generic", 1.0)])
@@ -24,30 +24,30 @@ ADA, BOB = (app("a", [job(1.0)], user=user) for user in ("ada", "bob"))
 
 
 def hear(
-    lessons: Lessons, new: Measurement, book: ProfileBook, who: App, spec: Job, now: float
+    estimator: SpeedEstimator, new: Measurement, book: ProfileBook, who: App, spec: Job, now: float
 ) -> SpeedMeasured | None:
     """What a job says several times, and what that is worth in the end."""
-    told = [lessons.hear(new, book, who, spec, now) for _ in range(LEAST)]
+    told = [estimator.measured(new, book, who, spec, now) for _ in range(LEAST)]
     assert not any(told[:-1])
     return told[-1]
 
 
 def test_a_speed_that_is_not_believed_is_news_once_a_minute() -> None:
-    lessons, spec = Lessons(BOOK), job(1.0, model="m")
-    told = hear(lessons, SEEN, BOOK, ADA, spec, 10.0)
+    estimator, spec = SpeedEstimator(BOOK), job(1.0, model="m")
+    told = hear(estimator, SEEN, BOOK, ADA, spec, 10.0)
     assert told is not None
     assert (told.model, told.batch, told.gpu_type, told.gpus, told.steps_per_s) == ("m", 64, "V100", 2, 3.0)
-    assert hear(lessons, SEEN, BOOK, ADA, spec, 60.0) is None
-    assert hear(lessons, replace(SEEN, gpus=1), BOOK, ADA, spec, 60.0) is not None, "another gang is another kind"
-    assert lessons.hear(SEEN, BOOK, ADA, spec, 70.0) is not None
+    assert hear(estimator, SEEN, BOOK, ADA, spec, 60.0) is None
+    assert hear(estimator, replace(SEEN, gpus=1), BOOK, ADA, spec, 60.0) is not None, "another gang is another kind"
+    assert estimator.measured(SEEN, BOOK, ADA, spec, 70.0) is not None
 
 
 def told_of(rates: Sequence[float], every: float = 0.5) -> list[tuple[int, float]]:
     """(which report, rate) of what is news where 2 steps/s are believed, and of what is believed from then on."""
-    lessons, state, out = Lessons(BOOK), State(BOOK, NO_OVERHEAD), []
+    estimator, state, out = SpeedEstimator(BOOK), State(BOOK, NO_OVERHEAD), []
     for n, rate in enumerate(rates):
         new = replace(SEEN, steps_per_s=rate)
-        told = lessons.hear(new, state.book, ADA, job(1.0, model="m"), every * n)
+        told = estimator.measured(new, state.book, ADA, job(1.0, model="m"), every * n)
         if told is not None:
             out.append((n, told.steps_per_s))
             state.learn_speed(told)
@@ -74,57 +74,61 @@ def test_a_speed_that_changes_is_news_within_two_minutes() -> None:
 
 def test_what_is_believed_already_is_none() -> None:
     for rate in (1.92, 2.0, 2.09):
-        assert hear(Lessons(BOOK), replace(SEEN, steps_per_s=rate), BOOK, ADA, job(1.0, model="m"), 0.0) is None
+        assert hear(SpeedEstimator(BOOK), replace(SEEN, steps_per_s=rate), BOOK, ADA, job(1.0, model="m"), 0.0) is None
 
 
 def test_steps_are_counted_in_those_of_the_model() -> None:
-    told = hear(Lessons(BOOK), replace(SEEN, steps_per_s=1.5), BOOK, ADA, job(1.0, model="m", step_scale=2.0), 0.0)
+    told = hear(
+        SpeedEstimator(BOOK), replace(SEEN, steps_per_s=1.5), BOOK, ADA, job(1.0, model="m", step_scale=2.0), 0.0
+    )
     assert told is not None
     assert told.steps_per_s == pytest.approx(3.0)
 
 
 def test_models_that_stand_for_all_unknown_ones_learn_nothing() -> None:
     for model in ("generic", "absent"):
-        assert hear(Lessons(BOOK), replace(SEEN, model=model), BOOK, ADA, job(1.0, model=model), 0.0) is None
+        assert hear(SpeedEstimator(BOOK), replace(SEEN, model=model), BOOK, ADA, job(1.0, model=model), 0.0) is None
 
 
-def heard(lessons: Lessons, who: App, rate: float, now: float, *, book: ProfileBook = BOOK, **more: object) -> float:
+def heard(
+    estimator: SpeedEstimator, who: App, rate: float, now: float, *, book: ProfileBook = BOOK, **more: object
+) -> float:
     """The rate that is believed of what somebody's job measured, 0 if it is no news."""
     new = replace(SEEN, steps_per_s=rate, **more)  # type: ignore[arg-type]
-    told = hear(lessons, new, book, who, job(1.0, model=new.model), now)
+    told = hear(estimator, new, book, who, job(1.0, model=new.model), now)
     return told.steps_per_s if told is not None else 0.0
 
 
 def test_one_users_jobs_change_a_shared_speed_by_a_factor_of_two_at_most_however_often_they_say_it() -> None:
     """The profile says 2 steps/s for two GPUs."""
     for lie, bound in ((1e9, 4.0), (1e-9, 1.0)):
-        lessons, believed = Lessons(BOOK), BOOK
+        estimator, believed = SpeedEstimator(BOOK), BOOK
         state = State(believed, NO_OVERHEAD)
         for n in range(20):
             new = replace(SEEN, steps_per_s=lie)
-            told = [lessons.hear(new, state.book, ADA, job(1.0, model="m"), 60.0 * n) for _ in range(LEAST)][-1]
+            told = [estimator.measured(new, state.book, ADA, job(1.0, model="m"), 60.0 * n) for _ in range(LEAST)][-1]
             if told is not None:
                 state.learn_speed(told)
         assert state.book.rate("m", 64, "V100", 2, Locality.SLOT) == pytest.approx(bound)
 
 
 def test_what_two_users_measured_alike_is_believed_and_one_of_them_alone_is_not() -> None:
-    lessons = Lessons(BOOK)
-    assert heard(lessons, ADA, 20.0, 0.0) == 4.0
-    assert heard(lessons, replace(ADA, name="another"), 20.0, 60.0) == 4.0, "one user, two apps"
-    assert heard(lessons, BOB, 19.0, 120.0) == 19.0
-    assert heard(lessons, ADA, 20.0, 180.0) == 20.0
-    assert heard(lessons, ADA, 1000.0, 240.0) == 38.0, "twice what the other measured"
-    assert heard(lessons, BOB, 1.2, 300.0) == 1.2, "near to the profile"
-    assert heard(lessons, ADA, 1000.0, 360.0) == 4.0
+    estimator = SpeedEstimator(BOOK)
+    assert heard(estimator, ADA, 20.0, 0.0) == 4.0
+    assert heard(estimator, replace(ADA, name="another"), 20.0, 60.0) == 4.0, "one user, two apps"
+    assert heard(estimator, BOB, 19.0, 120.0) == 19.0
+    assert heard(estimator, ADA, 20.0, 180.0) == 20.0
+    assert heard(estimator, ADA, 1000.0, 240.0) == 38.0, "twice what the other measured"
+    assert heard(estimator, BOB, 1.2, 300.0) == 1.2, "near to the profile"
+    assert heard(estimator, ADA, 1000.0, 360.0) == 4.0
 
 
 def test_a_pair_that_nobody_measured_is_compared_with_the_job_alone() -> None:
-    assert heard(Lessons(BOOK), ADA, 50.0, 0.0, partner="other", partner_batch=8) == 4.0
+    assert heard(SpeedEstimator(BOOK), ADA, 50.0, 0.0, partner="other", partner_batch=8) == 4.0
 
 
 def test_a_profile_of_a_submission_is_its_own_apps_to_correct() -> None:
     book = BOOK.with_profiles([linear("ada/a", 1.0)])
-    assert heard(Lessons(BOOK), ADA, 50.0, 0.0, book=book, model="ada/a") == 50.0
-    assert heard(Lessons(BOOK), BOB, 50.0, 0.0, book=book, model="ada/a") == 0.0
-    assert heard(Lessons(BOOK), ADA, float("inf"), 0.0, book=book, model="ada/a") == 0.0
+    assert heard(SpeedEstimator(BOOK), ADA, 50.0, 0.0, book=book, model="ada/a") == 50.0
+    assert heard(SpeedEstimator(BOOK), BOB, 50.0, 0.0, book=book, model="ada/a") == 0.0
+    assert heard(SpeedEstimator(BOOK), ADA, float("inf"), 0.0, book=book, model="ada/a") == 0.0

@@ -16,9 +16,9 @@ from themis.executors.program import ABSENT, Ending
 from themis.model.cluster import Machine
 from themis.model.events import Grant, JobStarted, JobStopped, MachineJoined, Revoke
 from themis.model.workload import User
-from themis.service import views
-from themis.service.journal import Entry
-from themis.service.submission import submit
+from themis.service.api import views
+from themis.service.api.submission import submit
+from themis.service.engine.journal import Entry
 
 POLICIES = ("themis", "fifo", "drf", "max_min_fairness")
 VISION: dict[str, Any] = {
@@ -29,7 +29,7 @@ VISION: dict[str, Any] = {
 
 def row(w: World, app: int) -> pb.App:
     """The app as callers see it."""
-    return w.ask(lambda a: views.app_row(a, views.picture(a), a.journal.apps("app = ?", app)[0], {}))
+    return w.ask(lambda a: views.app_row(a, views.state_now(a), a.journal.apps("app = ?", app)[0], {}))
 
 
 def entry(w: World, app: int) -> Entry:
@@ -134,7 +134,7 @@ def test_the_rest_of_an_array_counts_as_work_to_come(tmp_path: Path) -> None:
             asked.at_once = most
             w.ask(lambda a, asked=asked: submit(a, asked))
             w.turn(1.1)
-            rho.append(w.ask(lambda a: views.rho_now(views.picture(a)))[0])
+            rho.append(w.ask(lambda a: views.rho_now(views.state_now(a)))[0])
     # Both have the ideal of their own demand: 8 jobs beside each other, or 4 times 2 after each other.
     assert rho[1] == pytest.approx(rho[0], rel=0.05)
 

@@ -14,9 +14,9 @@ import pytest
 from themis.client.client import Client
 from themis.client.home import joined, make_token, read_token
 from themis.errors import InputError
-from themis.service.config import Config
-from themis.service.server import is_loopback, try_address
-from themis.service.up import running
+from themis.service.api.grpc_server import is_loopback, try_address
+from themis.service.engine.config import Config
+from themis.service.operations.up import running
 
 
 def has_ipv6() -> bool:

@@ -10,7 +10,7 @@ from daemon import QUICK, daemon
 
 from themis.client import themis_pb2 as pb
 from themis.model.events import Grant, JobStopped, SpeedMeasured
-from themis.service.journal import Journal
+from themis.service.engine.journal import Journal
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
 STEPS = Path(__file__).parents[1] / "executors" / "programs" / "steps.py"

@@ -11,7 +11,7 @@ from test_arbiter import ended, enter
 from themis.cli.rows import last_words
 from themis.executors.program import Ending
 from themis.model.events import JobStarted, JobStopped
-from themis.service import views
+from themis.service.api import views
 
 WORDS = "told to stop at step 20, it could not save: 10 steps are lost, and the next attempt begins at step 10; its log says why"
 

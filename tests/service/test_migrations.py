@@ -10,8 +10,8 @@ from fake import world
 
 from themis.cli.report import explain_home, replay_home
 from themis.errors import InputError
-from themis.service.journal import Journal
-from themis.service.migrations import SCHEMA, STEPS, migrate
+from themis.service.engine.journal import Journal
+from themis.service.engine.migrations import SCHEMA, STEPS, migrate
 
 OLD = sorted((Path(__file__).parent / "data").glob("journal-*.sql"))
 
@@ -67,7 +67,7 @@ def test_a_fresh_journal_has_todays_rules_and_keeps_them(tmp_path: Path) -> None
 def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     restore(OLD[0], tmp_path)
     before = tables(tmp_path / "journal.db")
-    monkeypatch.setattr("themis.service.migrations.STEPS", (*STEPS, "CREATE TABLE half (x); DROP TABLE nowhere"))
+    monkeypatch.setattr("themis.service.engine.migrations.STEPS", (*STEPS, "CREATE TABLE half (x); DROP TABLE nowhere"))
     db = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
     with pytest.raises(sqlite3.OperationalError, match="nowhere"):
         migrate(db, tmp_path / "journal.db", "1")

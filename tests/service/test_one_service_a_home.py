@@ -12,14 +12,14 @@ import pytest
 from fake import request, world
 
 from themis.errors import InputError
-from themis.service.backups import back_up, restore
-from themis.service.lock import only_one
-from themis.service.submission import submit
+from themis.service.api.submission import submit
+from themis.service.operations.backups import back_up, restore
+from themis.service.operations.lock import only_one
 
 HOLD = """
 import sys
 from pathlib import Path
-from themis.service.lock import only_one
+from themis.service.operations.lock import only_one
 
 with only_one(Path(sys.argv[1])):
     print("held", flush=True)

@@ -22,11 +22,11 @@ from fake import World, request, world
 
 from processes import PATIENCE_S
 from themis.executors.program import AttemptEnded, Ending
-from themis.service.access import Access
-from themis.service.api import Api
-from themis.service.http import serve_http
-from themis.service.pages import PAGES, Page, document, find
-from themis.service.submission import submit
+from themis.service.api.access import Access
+from themis.service.api.http_server import serve_http
+from themis.service.api.methods import Api
+from themis.service.api.pages import PAGES, Page, document, find
+from themis.service.api.submission import submit
 
 TOKEN = "t"
 CHECKS = (
@@ -96,7 +96,7 @@ def test_every_page_answers_as_its_description_says_and_changes_nothing(
         called.update([found[0].path] if found else [])
         return found
 
-    monkeypatch.setattr("themis.service.http.find", spy)
+    monkeypatch.setattr("themis.service.api.http_server.find", spy)
     before = kept(w)
     command = [
         sys.executable, "-m", "schemathesis.cli", "run", f"{address}/openapi.json", "-H", f"Authorization: Bearer {TOKEN}",

@@ -14,11 +14,11 @@ from themis.cli import main
 from themis.client import themis_pb2 as pb
 from themis.client.client import Client
 from themis.model.events import MachineFailed
-from themis.service import views
-from themis.service.config import Config
-from themis.service.reasons import Code, Reason
-from themis.service.submission import submit
-from themis.service.up import running
+from themis.service.api import views
+from themis.service.api.reasons import Code
+from themis.service.api.submission import submit
+from themis.service.engine.config import Config
+from themis.service.operations.up import running
 from themis.sim.dump import parse
 from themis.sim.onward import starts
 
@@ -83,20 +83,11 @@ def test_gpus_on_which_others_are_stopping_are_waited_for(tmp_path: Path) -> Non
 def test_a_decision_under_way_is_one(tmp_path: Path) -> None:
     with world(tmp_path, 1) as w:
         app = enter(w, "mine", jobs=2)
-        w.arbiter.desk.attend(app, "mine")
+        w.arbiter.agents.register(app, "mine")
         w.turn(3.0)
         assert w.arbiter.engine.decision is not None
         other = enter(w, "other")
         assert code(w, other) == Code.DECIDING
-
-
-def test_what_else_keeps_an_app_waiting_is_told_first(tmp_path: Path) -> None:
-    with world(tmp_path, 1) as w:
-        app = enter(w)
-        w.arbiter.gates.append(
-            lambda a: Reason(code="quota", sentence="its user has 4 of 4 GPUs.") if a == app else None
-        )
-        assert (why(w, app)[0].code, why(w, app)[0].sentence) == ("quota", "its user has 4 of 4 GPUs.")
 
 
 def test_what_simulations_say_becomes_an_estimate_and_its_range() -> None:

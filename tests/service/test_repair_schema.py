@@ -13,10 +13,10 @@ from themis.errors import InputError
 from themis.model.cluster import Machine
 from themis.model.events import MachineJoined
 from themis.profiles.library import load_book
-from themis.service.integrity import Damaged
-from themis.service.journal import Journal
-from themis.service.repair import repair
-from themis.service.submission import submit
+from themis.service.api.submission import submit
+from themis.service.engine.integrity import Damaged
+from themis.service.engine.journal import Journal
+from themis.service.engine.repair import repair
 
 
 def a_home(home: Path) -> list[float]:

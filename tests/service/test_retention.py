@@ -12,9 +12,12 @@ from themis.client import themis_pb2 as pb
 from themis.core.retire import is_retired
 from themis.model.events import JobStopped
 from themis.node.logfile import MOST, turned
-from themis.service import pictures, views
-from themis.service.retention import EVERY_S, Due, due, sweep
-from themis.service.submission import submit
+from themis.service.api import views
+from themis.service.api.submission import submit
+from themis.service.engine import state_snapshots
+from themis.service.engine.config import Config
+from themis.service.operations.retention import EVERY_S, Due, Sweeper, due, keep_swept, sweep
+from themis.service.operations.up import running
 
 KEEP = 10.0
 
@@ -40,11 +43,23 @@ def left(home: Path) -> tuple[list[str], list[str]]:
 
 def swept(w: World) -> None:
     """The hour is over, and what that begins is done."""
-    w.arbiter.upkeep.sweeper.at = w.arbiter.now()
+    chores = w.arbiter.housekeeping.chores
+    if not chores:
+        keep_swept(w.arbiter)
+    (sweeper,) = (chore.__self__ for chore in chores)  # type: ignore[attr-defined]
+    sweeper.at = w.arbiter.now()
     w.turn(0.1)
-    assert w.arbiter.upkeep.sweeper.at == pytest.approx(w.arbiter.now() + EVERY_S, abs=0.1)
-    w.arbiter.upkeep.sweeper.thread.join(30.0)
-    assert not w.arbiter.upkeep.sweeper.thread.is_alive()
+    assert sweeper.at == pytest.approx(w.arbiter.now() + EVERY_S, abs=0.1)
+    sweeper.thread.join(30.0)
+    assert not sweeper.thread.is_alive()
+
+
+def test_a_service_deletes_what_is_old_by_itself(tmp_path: Path) -> None:
+    with running(tmp_path, Config(gpus=1, port=0, http_port=-1)) as service:
+        (sweeper,) = (chore.__self__ for chore in service.arbiter.housekeeping.chores)  # type: ignore[attr-defined]
+        assert isinstance(sweeper, Sweeper)
+        assert sweeper.root == tmp_path / "run"
+        assert 0 < sweeper.at - service.arbiter.now() <= EVERY_S
 
 
 def test_logs_go_some_time_after_their_app_is_over_and_checkpoints_of_completed_apps_where_that_is_asked_for(
@@ -84,9 +99,13 @@ def test_nothing_goes_while_a_gang_of_the_app_has_not_let_go(tmp_path: Path) -> 
     with world(tmp_path, silent=True, logs_keep_s=KEEP, checkpoints_keep_s=KEEP) as w:
         enter(w)
         w.finish(0)
-        assert due(w.arbiter, w.arbiter.now() + 2 * KEEP) == Due(jobs=frozenset(), apps=frozenset())
+        assert due(w.arbiter.state, w.arbiter.journal, w.arbiter.config, w.arbiter.now() + 2 * KEEP) == Due(
+            jobs=frozenset(), apps=frozenset()
+        )
         w.say(JobStopped(job=0, attempt=1, steps=100.0))
-        assert due(w.arbiter, w.arbiter.now() + 2 * KEEP) == Due(jobs=frozenset({0}), apps=frozenset({0}))
+        assert due(w.arbiter.state, w.arbiter.journal, w.arbiter.config, w.arbiter.now() + 2 * KEEP) == Due(
+            jobs=frozenset({0}), apps=frozenset({0})
+        )
 
 
 def test_no_link_is_followed_and_nothing_else_is_touched(tmp_path: Path) -> None:
@@ -127,7 +146,7 @@ def test_a_log_of_our_own_begins_anew_when_it_is_long(tmp_path: Path) -> None:
 
 
 def test_apps_that_are_long_over_are_told_of_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures.maybe_take, "__kwdefaults__", {"every": 1})
+    monkeypatch.setattr(state_snapshots.maybe_take, "__kwdefaults__", {"every": 1})
     clock = [1000.0]
 
     def seen(w: World) -> list[object]:

@@ -10,9 +10,9 @@ import pytest
 
 from themis.cli import main
 from themis.client.client import user_name
-from themis.service.config import Config
-from themis.service.rights import explained
-from themis.service.up import running
+from themis.service.engine.config import Config
+from themis.service.operations.rights import explained
+from themis.service.operations.up import running
 
 ROOT = os.geteuid() == 0
 TOKEN = "can read the administrator's token in the home, and with it do all that administrators can"

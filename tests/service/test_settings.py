@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from themis.errors import InputError
-from themis.service.config import Config
-from themis.service.settings import ServiceText, check, keys, settings_faults
-from themis.service.settings import load as load_settings
+from themis.service.engine.config import Config
+from themis.service.operations.settings import ServiceText, check, keys, settings_faults
+from themis.service.operations.settings import load as load_settings
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,8 +15,8 @@ from themis.model.answers import Ask
 from themis.model.events import Allocated, Grant
 from themis.model.snapshot import Snapshot
 from themis.policies.api import make_policy
-from themis.service.solving import Reply, Solver, Task, WorkerSolver, decide, fall_back
-from themis.service.submission import submit
+from themis.service.api.submission import submit
+from themis.service.engine.solving import Reply, Solver, Task, WorkerSolver, decide, fall_back
 from themis.testing.builders import app, job, machines, snapshot_of
 
 pytestmark = pytest.mark.slow  # a process starts in a second
@@ -94,7 +94,7 @@ def test_a_worker_that_dies_is_noticed_and_replaced() -> None:
 
 
 def test_a_policy_that_takes_much_too_long_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("themis.service.solving.START_S", 0.0)
+    monkeypatch.setattr("themis.service.engine.solving.START_S", 0.0)
     worker, replies = solver(Slow(seconds=60.0), seconds=0.2)
     try:
         worker.start(Task(version=1, snapshot=snapshot()))
@@ -233,7 +233,7 @@ def test_where_no_process_can_be_started_the_fallback_decides_until_one_can(monk
 
     try:
         with monkeypatch.context() as patched:
-            patched.setattr("themis.service.solving.subprocess.Popen", refuse)
+            patched.setattr("themis.service.engine.solving.subprocess.Popen", refuse)
             worker.start(Task(version=1, snapshot=snapshot()))
             assert "too many open files" in worker.overdue()
             assert worker.overdue() == ""

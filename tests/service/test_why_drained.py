@@ -12,9 +12,9 @@ from themis.cli.rows import STEPS, why_now
 from themis.model import log
 from themis.model.events import MachineFailed, MachineReturned
 from themis.report.explain import explain
-from themis.service import views
-from themis.service.journal import export
-from themis.service.submission import submit
+from themis.service.api import views
+from themis.service.api.submission import submit
+from themis.service.engine.journal import export
 
 
 def enter(w: World, name: str, **more: object) -> int:

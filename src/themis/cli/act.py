@@ -198,7 +198,7 @@ def undrain(nodes: NodeNames, output: Output = "table", home: Home = None) -> No
 
 def _each(names: Sequence[str], change: Callable[[str], Any], columns: Columns, output: str) -> None:
     """Change one after the other; one that cannot be does not keep the others from it, but the exit code is 2."""
-    from themis.service.pages import as_dict
+    from themis.service.api.pages import as_dict
 
     check_output(output)
     changed, wrong = [], []

@@ -70,7 +70,7 @@ def show(app: AppName, output: Output = "table", watch: Watch = False, home: Hom
 
     Example: [cyan]themis show 3[/cyan]
     """
-    from themis.service.pages import as_dict
+    from themis.service.api.pages import as_dict
 
     with connect(home) as client:
         for _ in again(watch, output):
@@ -90,7 +90,7 @@ def why(app: AppName, output: Output = "table", watch: Watch = False, home: Home
 
     Example: [cyan]themis why 3[/cyan]
     """
-    from themis.service.pages import as_dict
+    from themis.service.api.pages import as_dict
 
     with connect(home) as client:
         for _ in again(watch, output):

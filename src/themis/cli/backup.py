@@ -24,7 +24,7 @@ def backup(
     Example: [cyan]themis backup /backups/themis-monday[/cyan]
     """
     from themis.client.home import default_home
-    from themis.service.backups import back_up
+    from themis.service.operations.backups import back_up
 
     done = back_up((home or default_home()).absolute(), target.absolute(), checkpoints=checkpoints)
     out.print(
@@ -40,7 +40,7 @@ def restore(
 
     Example: [cyan]themis restore /backups/themis-monday /var/lib/themis[/cyan]
     """
-    from themis.service.backups import restore as restore_home
+    from themis.service.operations.backups import restore as restore_home
 
     done = restore_home(source.absolute(), home.absolute())
     out.print(

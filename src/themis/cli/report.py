@@ -113,7 +113,7 @@ def replay_home(home: Path, book: ProfileBook | None) -> Replayed:
     """Replay an arbiter's journal, with the speeds that came with its submissions."""
     from themis.cli.rows import journal_of
     from themis.client import themis_pb2 as pb
-    from themis.service.speeds import read_profile
+    from themis.service.engine.speeds import read_profile
     from themis.sim.replay import replay_records
 
     with journal_of(home) as journal:
@@ -129,7 +129,7 @@ def explain_home(home: Path, name: str) -> Explanation:
 
     from themis.cli.rows import journal_of
     from themis.report.explain import explain
-    from themis.service.journal import export
+    from themis.service.engine.journal import export
 
     with journal_of(home) as journal, tempfile.TemporaryDirectory(prefix="themis-") as folder:
         log = Path(folder) / "journal.jsonl"

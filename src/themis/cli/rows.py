@@ -20,7 +20,7 @@ from themis.errors import InputError, UnknownName
 
 if TYPE_CHECKING:
     from themis.client.client import Client
-    from themis.service.journal import Journal
+    from themis.service.engine.journal import Journal
 
 Home = Annotated[
     Path | None, typer.Option("--home", metavar="DIR", help="The arbiter's home; default $THEMIS_HOME or ~/.themis.")
@@ -62,7 +62,7 @@ def journal_of(home: Path) -> Iterator[Journal]:
     ------
     InputError : the folder has none, it cannot be read, or it is of a later version.
     """
-    from themis.service.journal import Journal
+    from themis.service.engine.journal import Journal
 
     path = home / "journal.db"
     if not path.exists():
@@ -111,7 +111,7 @@ def show_list(
     get: Callable[[], Sequence[Any]], columns: Columns, output: str, watch: bool = False, *, empty: str = ""
 ) -> None:
     """Print messages as a list, once or again and again; ``empty`` is the sentence under a table without rows."""
-    from themis.service.pages import as_dict
+    from themis.service.api.pages import as_dict
 
     for _ in again(watch, output):
         rows = [as_dict(row) for row in get()]

@@ -73,11 +73,11 @@ def up(
     import os
 
     from themis.client.home import default_home
-    from themis.service.settings import load
+    from themis.service.operations.settings import load
 
     # Agents are started with fork and exec while gRPC's threads run; its fork handlers would only warn about that.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-    from themis.service.up import Service, serve_until_told
+    from themis.service.operations.up import Service, serve_until_told
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     given: dict[str, Any] = {}
@@ -130,8 +130,8 @@ def check(files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="J
 
     Example: [cyan]themis check jobs.yaml ~/.themis/config.yaml[/cyan]
     """
-    from themis.service.settings import check as faults_of
-    from themis.service.settings import doubts_of
+    from themis.service.operations.settings import check as faults_of
+    from themis.service.operations.settings import doubts_of
 
     faults = faults_of(files)
     for fault in faults:
@@ -165,7 +165,7 @@ def doctor(home: Home = None, output: Output = "table") -> None:
     Example: [cyan]themis doctor[/cyan]
     """
     from themis.client.home import default_home
-    from themis.service.doctor import examine
+    from themis.service.operations.doctor import examine
 
     found = examine(home or default_home())
     show_rows(

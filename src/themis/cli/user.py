@@ -48,7 +48,7 @@ def add(
         f"Give this token to {name}, who says: themis login {address}", markup=False, soft_wrap=True, highlight=False
     )
     if shared:
-        from themis.service.rights import WARNINGS
+        from themis.service.operations.rights import WARNINGS
 
         err.print(f"Take care: {WARNINGS['single']}.", markup=False, soft_wrap=True, highlight=False)
 

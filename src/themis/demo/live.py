@@ -79,7 +79,7 @@ def run(folder: Path, *, machines: str = "2x4", policy: str = "themis", limit_s:
 def check(machines: str, policy: str) -> None:
     """Raise InputError where ``themis up`` would refuse these, before anything is written."""
     from themis.policies.api import make_policy
-    from themis.service.settings import load
+    from themis.service.operations.settings import load
 
     load(None, {**SETTINGS, "machines": machines, "policy": policy})
     make_policy(policy)

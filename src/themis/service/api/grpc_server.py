@@ -1,0 +1,194 @@
+"""The gRPC server around ``service.api``: who calls, errors as status codes, bounds of messages."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from themis.client.channel import METHODS, SERVICE, to_bytes
+from themis.client.home import joined
+from themis.errors import InputError, ThemisError, UnknownName, counted
+from themis.service.api.access import Access, Caller, Forbidden, NoToken
+from themis.service.api.methods import WORKERS, Api
+from themis.service.api.submission import Limit
+from themis.service.engine.agents import TooLate
+from themis.service.engine.arbiter import Closed
+
+NO_TOKEN = "this call lacks a valid token of the arbiter; see the file token in its home, or ask its administrator."
+
+log = logging.getLogger("themis.service")
+
+
+def serve(api: Api, host: str, port: int, most_bytes: int) -> tuple[grpc.Server, int]:
+    """Listen; returns the server, already started, and its port.
+
+    Raises
+    ------
+    InputError : the address is taken, or none of this machine's.
+    """
+    try_address(host, port, "port")
+    options = [("grpc.max_receive_message_length", most_bytes), ("grpc.so_reuseport", 0)]
+    server = grpc.server(
+        ThreadPoolExecutor(WORKERS + api.arbiter.config.max_agents, thread_name_prefix="themis-api"),
+        options=options,
+        interceptors=[_Token(api.access)],
+    )
+    handlers = {name: _handler(api, name) for name in METHODS}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    address = joined(host, port)
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError:
+        raise InputError(f"cannot listen on {address}; something else does since a moment ago. Try again.") from None
+    server.start()
+    return server, port
+
+
+def try_address(host: str, port: int, key: str) -> None:
+    """Listen there for a moment: the servers themselves say less of why they cannot, or say it to standard error.
+
+    ``key`` : the setting that the port is from.
+
+    Raises
+    ------
+    InputError : it cannot be listened on; names the setting to change.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"host is {host!r}, which cannot be listened on: {why}. 127.0.0.1 is usual.") from None
+    try:
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen()
+    except OSError as error:
+        match error.errno:
+            case errno.EADDRINUSE:
+                say = f"something else does already. Choose another {key}"
+            case errno.EACCES:
+                say = f"it needs the rights of root. Choose another {key}, above 1023"
+            case errno.EADDRNOTAVAIL:
+                say = "no interface of this machine has that address. Choose another host; 127.0.0.1 is usual"
+            case _:
+                say = f"{error.strerror}. Choose another host or {key}"
+        raise InputError(f"cannot listen on {joined(host, port)}: {say}.") from None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this machine alone can reach what listens there."""
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)
+
+
+class _Token(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic for the type checker only
+    """Turns away calls without a valid token, before anything of them is read."""
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+
+        def refuse(request: object, context: grpc.ServicerContext) -> None:
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, NO_TOKEN)
+
+        self.refusal = grpc.unary_unary_rpc_method_handler(refuse)
+
+    def intercept_service(self, continuation: Any, details: Any) -> Any:
+        """Continue if the token is right, else refuse."""
+        right = _caller(self.access, details.invocation_metadata) is not None
+        return continuation(details) if right else self.refusal
+
+
+def _caller(access: Access, metadata: Any) -> Caller | None:
+    given = dict(metadata).get("authorization", "")
+    return access.caller(given if isinstance(given, str) else given.decode(errors="replace"))
+
+
+def _handler(api: Api, name: str) -> Any:
+    method = METHODS[name]
+
+    def read(data: bytes) -> Any:
+        # Here, not by gRPC, which takes a request that nobody can read for a mistake of the server.
+        try:
+            return method.read(data)
+        except DecodeError:
+            raise InputError(
+                f"the request of {name} is {counted(len(data), 'byte')} that are no message {method.request}; send one as "
+                "themis.proto describes it."
+            ) from None
+
+    def by(context: grpc.ServicerContext) -> Callable[..., Any]:
+        caller = _caller(api.access, context.invocation_metadata())
+        if caller is None:  # removed since the call came in
+            raise NoToken(NO_TOKEN)
+        do: Callable[..., Any] = getattr(api.by(caller), name)
+        return do
+
+    def one(request: Any, context: grpc.ServicerContext) -> Any:
+        with _Status(context, name):
+            return by(context)(read(request))
+
+    def many(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        gone = threading.Event()
+        context.add_callback(gone.set)  # a stream that has nothing to say would not notice otherwise
+        with _Status(context, name):
+            for message in by(context)(read(request), gone):
+                if _caller(api.access, context.invocation_metadata()) is None:  # removed while it followed
+                    raise NoToken(NO_TOKEN)
+                yield message
+
+    if method.stream:
+        return grpc.unary_stream_rpc_method_handler(many, None, to_bytes)
+    return grpc.unary_unary_rpc_method_handler(one, None, to_bytes)
+
+
+class _Status:
+    """Errors as status codes."""
+
+    def __init__(self, context: grpc.ServicerContext, name: str) -> None:
+        self.context, self.name = context, name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ThemisError):
+            self.context.abort(code_of(error), str(error))
+        elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            self.context.abort(grpc.StatusCode.UNAVAILABLE, f"{error.filename or 'a file'}: {error.strerror}.")
+        elif isinstance(error, Exception) and self.context.is_active():
+            log.error("%s failed", self.name, exc_info=error)
+            self.context.abort(
+                grpc.StatusCode.INTERNAL, f"a bug in Themis: {type(error).__name__}; see the arbiter's log."
+            )
+
+
+def code_of(error: ThemisError) -> grpc.StatusCode:
+    """The status code of an error."""
+    code = grpc.StatusCode
+    match error:
+        case NoToken():
+            return code.UNAUTHENTICATED
+        case Closed():
+            return code.UNAVAILABLE
+        case Limit():
+            return code.RESOURCE_EXHAUSTED
+        case Forbidden():
+            return code.PERMISSION_DENIED
+        case TooLate():
+            return code.FAILED_PRECONDITION
+        case UnknownName():
+            return code.NOT_FOUND
+        case InputError():
+            return code.INVALID_ARGUMENT
+        case _:
+            return code.INTERNAL

@@ -1,0 +1,302 @@
+"""A submission as it comes over the wire -> an app of the core and its programs, checked against the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from themis.client import themis_pb2 as pb
+from themis.core.state import State
+from themis.errors import InputError, UnknownName, closest
+from themis.executors.program import Program
+from themis.jobs import When
+from themis.jobs.runnable import MOST_TEXT, MOST_TEXTS
+from themis.jobs.sizes import LONGEST_S
+from themis.model.dynamic import ACCORDION_REGIMES, Dynamic, Mode
+from themis.model.events import AppSubmitted
+from themis.model.units import Seconds
+from themis.model.workload import App, Bag, CurveStopping, Halving, Hyperband, Job, Regime, Rung, Tuner
+from themis.profiles.assumed import Assumptions, alone
+from themis.profiles.models import GENERIC
+from themis.profiles.speed import ProfileBook
+from themis.service.api.access import NAME, WORDS, Caller, Forbidden
+from themis.service.engine.arbiter import Arbiter
+from themis.service.engine.config import Config
+from themis.service.engine.housekeeping import unmet, verdict_of
+from themis.service.engine.journal import Entry, Options
+from themis.service.engine.speeds import own_profile, read_profile
+
+MOST_REGIMES = 1000
+MOST_AFTER = 100
+MOST_STEPS = 1e15
+N = TypeVar("N", int, float)
+
+
+class Limit(InputError):
+    """More than this arbiter takes."""
+
+
+def submit(arbiter: Arbiter, request: pb.SubmitRequest, caller: Caller | None = None) -> pb.SubmitReply:
+    """Check a submission and enter it; in the arbiter's thread. The same ``key`` again gives the same answer.
+
+    Parameters
+    ----------
+    caller : who submits, under that name unless an administrator says another; None for whomever it names.
+
+    Raises
+    ------
+    InputError : something in it is wrong. Limit : it is more than this arbiter takes. Forbidden : in another's name.
+    """
+    if caller is not None:
+        request = _signed(request, caller)
+    # Keys are the user's own: another's key neither finds an app nor stands in the way.
+    key = f"{request.user}/{request.key}" if request.key else ""
+    if key and (known := arbiter.journal.apps("key = ?", key)):
+        return pb.SubmitReply(app=known[0].app, name=known[0].name)
+    config, state, now = arbiter.config, arbiter.state, arbiter.instant
+    _check_room(arbiter, request.user)
+    app = read_app(request, now, arbiter.config, int(state.machine_size.sum()))
+    app = replace(app, name=_free_name(app.name, arbiter.journal.has_app))
+    profile = None
+    if request.HasField("profile"):
+        profile = read_profile(own_profile(app), request.profile)
+        app = replace(app, jobs=tuple(replace(job, model=profile.name) for job in app.jobs))
+    check_models(state, arbiter.book.with_profiles([profile] if profile else []), app)
+    check_machines(arbiter, request)
+    arbiter.executor.check_user("" if config.single_trust else app.user)
+    state.check_fits(app)
+    options = _options(arbiter, request)
+    number = state.apps.size
+    weight = app.weight * config.weight(app.user)
+    entry = Entry(
+        app=number, name=app.name, user=app.user, key=key, submitted=now,
+        retries=request.retries if request.HasField("retries") else config.retries,
+        programs=tuple(_program(job, app.user, config) for job in request.jobs), options=options,
+    )  # fmt: skip
+    if profile is not None:
+        arbiter.learn(profile, request.profile)
+    assumed = Assumptions(arbiter.book).of(app, state.gpu_types)
+    believed = alone(arbiter.book, app, state.gpu_types)
+    arbiter.enter(app, weight, entry, AppSubmitted(app=app, weight=weight, assumed=assumed, alone=believed))
+    return pb.SubmitReply(app=number, name=app.name)
+
+
+def _signed(request: pb.SubmitRequest, caller: Caller) -> pb.SubmitRequest:
+    """The submission under its user's name."""
+    out = pb.SubmitRequest()
+    out.CopyFrom(request)
+    out.user = request.user or caller.user
+    if not caller.admin:
+        if out.user != caller.user:
+            raise Forbidden(
+                f"only administrators may submit under another name; you are {caller.user}, not {out.user[:100]!r}."
+            )
+        if out.weight > 1:
+            raise Forbidden(f"only administrators may give a weight above 1, got {out.weight:g}.")
+    return out
+
+
+def read_app(request: pb.SubmitRequest, now: Seconds, config: Config, gpus: int) -> App:
+    """The app of a submission that arrives now; gangs grow to at most ``gpus``."""
+    for what, name in (("app", request.name), ("user", request.user)):
+        if not NAME.fullmatch(name):
+            raise InputError(f"the name of the {what} is {name[:100]!r}, expected {WORDS}.")
+    if len(request.jobs) > config.max_jobs:
+        raise Limit(
+            f"app {request.name!r} has {len(request.jobs)} jobs, this arbiter takes {config.max_jobs} (max_jobs); make several "
+            "apps of them."
+        )
+    weight = _within("weight", request.weight or 1.0, 1e-6, 1e6)
+    deadline = (
+        now + _within("deadline_s", request.deadline_s, 0.0, LONGEST_S) if request.HasField("deadline_s") else None
+    )
+    return App(
+        name=request.name, user=request.user, arrival=now, jobs=tuple(_job(job, gpus) for job in request.jobs),
+        tuner=_tuner(request), weight=weight, deadline=deadline, at_once=request.at_once,
+    )  # fmt: skip
+
+
+def check_models(state: State, book: ProfileBook, app: App) -> None:
+    """Raise InputError if the speed of one of the app's models is not known on any machine that it may use."""
+    for job in app.jobs:
+        profile = book.get(job.model)
+        if job.gpu_types and state.gpu_types and not set(job.gpu_types) & set(state.gpu_types):
+            raise InputError(
+                f"job {job.name!r} wants a GPU of type {' or '.join(job.gpu_types)}, which no machine has."
+                f"{closest(job.gpu_types[0], state.gpu_types)} The machines have {', '.join(sorted(state.gpu_types))}."
+            )
+        types = [t for t in state.gpu_types if not job.gpu_types or t in job.gpu_types]
+        if types and not any(profile.curve(t, r.batch) for t in types for r in job.regimes):
+            raise InputError(
+                f"job {job.name!r}: model {job.model!r} has no speed on GPU type {', '.join(types)}; add a profile."
+            )
+
+
+def check_machines(arbiter: Arbiter, request: pb.SubmitRequest) -> None:
+    """Raise InputError where a job asks for more CPUs or memory for a GPU than the machines have for each of theirs.
+
+    So whatever is placed fits: a machine's jobs together never ask for more than it has.
+    """
+    have = arbiter.per_gpu
+    for job in request.jobs:
+        cpus, memory = _within("cpus", job.cpus, 0, 1e6), _within("memory", job.memory, 0, 1 << 60)
+        if have and cpus > have.cpus:
+            raise InputError(
+                f"job {job.name!r} wants {cpus:g} CPUs for each GPU, here are {have.cpus:g} for each. Lower cpus, or ask for "
+                "more GPUs."
+            )
+        if have and memory > have.memory:
+            raise InputError(
+                f"job {job.name!r} wants {memory / 2**30:.3g} GiB for each GPU, here are {have.memory / 2**30:.3g} GiB for "
+                "each. Lower memory, or ask for more GPUs."
+            )
+
+
+def _options(arbiter: Arbiter, request: pb.SubmitRequest) -> Options:
+    walltime = _within("walltime_s", request.walltime_s, 1e-3, LONGEST_S) if request.HasField("walltime_s") else None
+    if len(request.after) > MOST_AFTER:
+        raise Limit(f"app {request.name!r} waits for {len(request.after)} apps, expected at most {MOST_AFTER}.")
+    after = tuple(_after(arbiter, request.user, other) for other in request.after)
+    options = Options(after=after, walltime_s=walltime)
+    verdict = verdict_of(after, [arbiter.journal.apps("app = ?", app)[0] for app, _ in after])
+    if verdict is False:
+        raise InputError(
+            f"{unmet(arbiter.journal, options)}, so app {request.name!r}, which waits for it, would never start."
+        )
+    return replace(options, waiting=verdict is None)
+
+
+def _after(arbiter: Arbiter, user: str, other: pb.After) -> tuple[int, str]:
+    """The app of the same user that has this name or number, and how it must have ended."""
+    when = other.when or "ok"
+    if when not in list(When):
+        raise UnknownName("value of after", when[:100], list(When))
+    found = arbiter.journal.app_of(user, other.app)
+    if found is None:
+        mine = arbiter.journal.apps("user = ?", user, last=20)
+        raise UnknownName("app of yours to wait for,", other.app[:100], [entry.name for entry in mine])
+    return found, when
+
+
+def _check_room(arbiter: Arbiter, user: str) -> None:
+    config, t = arbiter.config, arbiter.state.apps
+    active = t.active[: t.size] == 1
+    if (there := int(active.sum())) >= config.max_apps:
+        raise Limit(
+            f"{there} apps are queued or running, this arbiter takes {config.max_apps} (max_apps); try again later."
+        )
+    mine = int((active & (t.user[: t.size] == arbiter.state.users.get(user, -1))).sum())
+    if mine >= config.max_apps_per_user:
+        raise Limit(
+            f"user {user!r} has {mine} apps queued or running, the limit is {config.max_apps_per_user} (max_apps_per_user); try "
+            "again when one is over."
+        )
+    if arbiter.journal.submissions(user, arbiter.instant - 3600.0) >= config.max_submissions:
+        raise Limit(
+            f"user {user!r} submitted {config.max_submissions} apps in the last hour, the limit (max_submissions); try again "
+            "later."
+        )
+
+
+def _free_name(name: str, taken: Callable[[str], bool]) -> str:
+    """The name, with a number added if it was used before: one name is one app for ever."""
+
+    def numbered(i: int) -> str:
+        return f"{name[:54]}-{i}" if i > 1 else name
+
+    if not taken(name):
+        return name
+    # Names are never given back, so of thousands of runs of one name it is looked for where the free ones begin.
+    low, high = 1, 2
+    while taken(numbered(high)):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if taken(numbered(middle)) else (low, middle)
+    return numbered(high)
+
+
+def _job(job: pb.Job, gpus: int) -> Job:
+    name = job.name or "job"
+    if not NAME.fullmatch(name):
+        raise InputError(f"the name of a job is {name[:100]!r}, expected {WORDS}.")
+    if len(job.regimes) > MOST_REGIMES:
+        raise Limit(f"job {name!r} has {len(job.regimes)} regimes, expected at most {MOST_REGIMES}.")
+    scale = _within("step_scale", job.step_scale, 1e-9, 1e9) if job.HasField("step_scale") else 1.0
+    low = job.gpus_min or 1
+    regimes = tuple(Regime(steps=_work(r.steps), batch=_within("batch", r.batch, 0, 1e12)) for r in job.regimes)
+    # A gang that may be larger than the cluster is one that may have all of it.
+    high = max(low, min(job.gpus_max or low, gpus))
+    return Job(
+        name=name, model=job.model or GENERIC, regimes=regimes, gpus_min=low, gpus_max=high, step_scale=scale,
+        gpu_types=tuple(job.gpu_types), dynamic=_dynamic(name, job.dynamic) if job.HasField("dynamic") else None,
+    )  # fmt: skip
+
+
+def _dynamic(name: str, message: pb.Dynamic) -> Dynamic:
+    if len(message.sizes) > MOST_REGIMES:
+        raise Limit(f"job {name!r} has {len(message.sizes)} batch sizes, expected at most {MOST_REGIMES}.")
+    if message.mode not in list(Mode):
+        raise UnknownName(f"mode of job {name}", message.mode, list(Mode))
+    return Dynamic(
+        mode=Mode(message.mode), epoch_steps=tuple((s.batch, s.steps_per_epoch) for s in message.sizes),
+        regimes=message.regimes or ACCORDION_REGIMES,
+    )  # fmt: skip
+
+
+def _tuner(request: pb.SubmitRequest) -> Tuner:
+    match request.WhichOneof("tuner"):
+        case "brackets":
+            brackets = tuple(
+                Halving(rungs=tuple(Rung(jobs=r.jobs, steps=_work(r.steps)) for r in b.rungs))
+                for b in request.brackets.brackets
+            )
+            return brackets[0] if len(brackets) == 1 else Hyperband(brackets=brackets)
+        case "curve":
+            c = request.curve
+            return CurveStopping(
+                check_steps=_work(c.check_steps), keep=c.keep, confidence=c.confidence, warmup=c.warmup
+            )
+        case _:
+            return Bag()
+
+
+def _program(job: pb.Job, user: str, config: Config) -> Program:
+    p = job.program
+    for text in (*p.argv, p.cwd, p.checkpoint_dir, *p.env.keys(), *p.env.values()):
+        if "\0" in text:
+            raise InputError(f"job {job.name!r}: {text[:100]!r} holds a NUL, which no program can be given.")
+    texts = [text.encode() for text in (*p.argv, p.cwd, p.checkpoint_dir, *(f"{k}={v}" for k, v in p.env.items()))]
+    longest, together = max(map(len, texts)), sum(len(text) + 9 for text in texts)
+    if longest > MOST_TEXT or together > MOST_TEXTS:
+        raise Limit(
+            f"job {job.name!r}: the longest argument or variable has {longest} bytes, all together {together}, where a program "
+            f"can be given {MOST_TEXT} and {MOST_TEXTS}; write them to a file."
+        )
+    wrong = [name for name in p.env if not name or "=" in name]
+    if wrong:
+        raise InputError(f"job {job.name!r}: no variable can be named {wrong[0][:100]!r}.")
+    grace_s = _within("grace_s", p.grace_s, 0.0, LONGEST_S) if p.HasField("grace_s") else config.grace_s
+    if grace_s > config.max_grace_s:
+        # So long may a job keep GPUs that are another's by now.
+        raise Limit(
+            f"job {job.name!r} asks for a grace of {grace_s:g} s, this arbiter gives at most {config.max_grace_s:g} s."
+        )
+    return Program(
+        argv=tuple(p.argv), cwd=p.cwd or "/", env=dict(p.env), user="" if config.single_trust else user,
+        launch=p.launch or "gpu", grace_s=grace_s, stop_signal=p.stop_signal or "SIGTERM",
+        checkpoint_dir=p.checkpoint_dir, own_steps=not p.work_is_time,
+        cpus=job.cpus, memory=job.memory,
+    )  # fmt: skip
+
+
+def _work(steps: float) -> float:
+    """Steps; 0 is told with the job's name, more than anybody trains would not be counted exactly."""
+    return _within("steps", steps, -MOST_STEPS, MOST_STEPS)
+
+
+def _within(name: str, value: N, least: float, most: float) -> N:
+    if not least <= value <= most:
+        raise InputError(f"{name} is {value}, expected a number from {least:g} to {most:g}.")
+    return value

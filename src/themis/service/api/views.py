@@ -1,0 +1,272 @@
+"""What callers see: rows made from core state and journal, in the arbiter's thread."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from themis.client import themis_pb2 as pb
+from themis.core import snapshot as snapshots
+from themis.core.state import State
+from themis.core.tables import OUTCOMES, Status
+from themis.errors import InputError, UnknownName
+from themis.fairness.finish_time import FinishTime, Form
+from themis.model.units import NONE, Bool, Float
+from themis.service.api import reasons, wait_reasons
+from themis.service.engine.arbiter import Arbiter
+from themis.service.engine.journal import Entry
+from themis.sim import dump
+
+MOST_APPS = 1000
+_JOB_STATES = {
+    Status.WAITING: "waiting", Status.RUNNING: "running", Status.PAUSED: "paused", Status.ENDED: "ended", Status.HELD: "held",
+}  # fmt: skip
+
+
+def find_app(arbiter: Arbiter, ref: str) -> int:
+    """The number of an app that is named by number or name.
+
+    Raises
+    ------
+    UnknownName : there is none.
+    """
+    if is_number(ref) and int(ref) < arbiter.state.apps.size:
+        return int(ref)
+    found = arbiter.journal.apps("name = ?", ref)
+    if found:
+        return found[0].app
+    last = [app.name for app in arbiter.state.app_specs[-20:]]
+    raise UnknownName("app", ref[:100], last or ["none was submitted yet"])
+
+
+def is_number(ref: str) -> bool:
+    """Whether it may be an app's number."""
+    return ref.isascii() and ref.isdecimal() and len(ref) < 10
+
+
+def find_machine(arbiter: Arbiter, name: str) -> int:
+    """The number of a machine; UnknownName where there is none."""
+    names = [machine.name for machine in arbiter.state.machines]
+    if name not in names:
+        raise UnknownName("node", name[:100], names)
+    return names.index(name)
+
+
+def state_now(arbiter: Arbiter) -> State:
+    """The core's state as of now, to look at: what is kept up with time moves on, the core itself does not."""
+    out = copy.copy(arbiter.state)
+    # Taking a snapshot renews forecasts of bags; the core's own must change at its own instants only.
+    out.apps = copy.deepcopy(out.apps)
+    out.advance(arbiter.instant)
+    return out
+
+
+def rho_now(state: State) -> dict[int, float]:
+    """Finish-time fairness of every app that takes part, if things went on as they are (Themis §4.1)."""
+    view = snapshots.take(state)
+    if not view.apps:
+        return {}
+    with np.errstate(all="ignore"):
+        rho = FinishTime(view, Form.PAPER).rho
+    # Where no machine is in service there is no ideal to compare with.
+    return {a: value for a, value in zip(view.app_id.tolist(), rho.tolist()) if np.isfinite(value)}
+
+
+def app_row(
+    arbiter: Arbiter, s: State, entry: Entry, rho: dict[int, float], left_out: dict[int, str] | None = None
+) -> pb.App:
+    """One line of the queue; ``left_out`` : what ``wait_reasons.left_out`` says, asked if it is not given."""
+    a = entry.app
+    t, jobs = s.apps, s.app_jobs(a)
+    ended = s.jobs.status[jobs] == Status.ENDED
+    done = s.steps_now(jobs)
+    attained = float(t.attained[a] + t.leased[a] * max(s.now - t.since[a], 0.0))
+    row = pb.App(
+        id=a, name=entry.name, user=entry.user, state=_app_state(s, entry), gpus=int(t.leased[a]), demand=int(t.demand[a]),
+        jobs=len(jobs), jobs_ended=int(ended.sum()), submitted=arbiter.epoch + entry.submitted, weight=float(t.weight[a]),
+        progress=_progress(done / np.maximum(s.jobs.total[jobs], 1e-9), ended), gpu_hours=attained / 3600,
+        reason=entry.reason,
+    )  # fmt: skip
+    if entry.ended is None and row.state in ("waiting", "held"):
+        left_out = wait_reasons.left_out(s) if left_out is None else left_out
+        row.waits, why = wait_reasons.of_app(arbiter.journal, arbiter.epoch, s, entry, left_out)
+        row.reason = row.reason or why
+    if entry.ended is not None:
+        row.ended = arbiter.epoch + entry.ended
+    known = entry.rho if entry.rho is not None else rho.get(a)
+    if known is not None:
+        row.rho = known
+    return row
+
+
+def _progress(done: Float, ended: Bool) -> float:
+    """Mean over an app's jobs; finished jobs count as fully done."""
+    return float(np.where(ended, 1.0, np.clip(done, 0, 1)).mean())
+
+
+def _app_state(s: State, entry: Entry) -> str:
+    if entry.outcome:
+        return entry.outcome
+    status = s.jobs.status[s.app_jobs(entry.app)]
+    if entry.options.waiting and not entry.options.held:
+        return "waiting"
+    if (status == Status.HELD).any() and not (status <= Status.RUNNING).any():
+        return "held"
+    return "running" if (status == Status.RUNNING).any() else "waiting"
+
+
+def apps(arbiter: Arbiter, request: pb.AppsRequest) -> pb.AppsReply:
+    """The queue, or what is over."""
+    where, values = "ended IS NOT NULL" if request.ended else "ended IS NULL", list[object]()
+    if request.user:
+        # Without the sign SQLite would rather look through all apps that the user ever had than through the queue.
+        where, values = f"{where} AND {'' if request.ended else '+'}user = ?", [request.user]
+    entries = arbiter.journal.apps(where, *values, last=request.limit or MOST_APPS)
+    now = state_now(arbiter)
+    rho = {} if request.ended else rho_now(now)
+    left_out = wait_reasons.left_out(now)
+    return pb.AppsReply(apps=[app_row(arbiter, now, entry, rho, left_out) for entry in entries])
+
+
+def show(arbiter: Arbiter, ref: str) -> pb.ShowReply:
+    """An app, its jobs, their attempts."""
+    s, a = state_now(arbiter), find_app(arbiter, ref)
+    entry = arbiter.journal.apps("app = ?", a)[0]
+    jobs = s.app_jobs(a).tolist()
+    rows = {j: _job_row(arbiter, s, j, entry.programs[i].argv) for i, j in enumerate(jobs)}
+    for job, number, ended, ending, cause, code, seconds, steps, killed, message in arbiter.journal.attempts(jobs):
+        rows[job].attempts.append(
+            pb.Attempt(
+                number=number, ending=ending, cause=cause, code=code, seconds=seconds, steps=steps, killed=bool(killed),
+                message=message, ended=arbiter.epoch + ended,
+            )
+        )  # fmt: skip
+    return pb.ShowReply(app=app_row(arbiter, s, entry, rho_now(s)), jobs=rows.values())
+
+
+def _job_row(arbiter: Arbiter, s: State, j: int, argv: Iterable[str]) -> pb.JobInfo:
+    t = s.jobs
+    gpus = s.job_gpus.get(j) or s.occupied.get(j, ((), 0))[0]
+    stopping = j in arbiter.engine.core.stopping
+    steps = float(s.steps_now(np.array([j]))[0])
+    row = pb.JobInfo(
+        id=j, name=s.job_specs[j].name, state="stopping" if stopping else _JOB_STATES[Status(int(t.status[j]))],
+        attempt=int(t.attempt[j]), gpus=gpus, nodes=sorted({s.machines[s.gpu_machine[g]].name for g in gpus}),
+        steps=steps, total=float(t.total[j]), command=argv, outcome=OUTCOMES[int(t.outcome[j])],
+        gpu_hours=float(t.attained[j] + t.gpus[j] * max(s.now - t.since[j], 0.0)) / 3600,
+    )  # fmt: skip
+    if np.isfinite(t.until[j]):
+        row.until = arbiter.epoch + float(t.until[j])
+    return row
+
+
+def node_row(arbiter: Arbiter, n: int) -> pb.Node:
+    """One machine."""
+    s, machine = arbiter.state, arbiter.state.machines[n]
+    drained = machine.name in arbiter.journal.drained()
+    state = "drained" if drained else "lost" if not s.machine_up[n] else "draining" if n in s.draining else "up"
+    holders = s.gpu_job[s.gpu_machine == n]
+    names = dict.fromkeys(s.app_specs[int(s.jobs.app[j])].name for j in holders[holders != NONE].tolist())
+    withheld, pids, why = s.withheld.get(n, ((), (), ""))
+    containment, limits = arbiter.executor.containment_of(n)
+    return pb.Node(
+        name=machine.name, state=state, gpu_type=machine.gpu_type,
+        gpus=machine.gpus, leased=int((holders != NONE).any(axis=1).sum()), apps=names,
+        until=arbiter.epoch + s.draining[n] if n in s.draining else None, niceness=arbiter.executor.niceness(n),
+        trust=arbiter.executor.trust(n), containment=containment, limits=limits,
+        withheld=len(withheld), withheld_pids=pids, withheld_reason=why,
+    )  # fmt: skip
+
+
+def nodes(arbiter: Arbiter, user: str = "") -> pb.NodesReply:
+    """All machines, or those that run this user's apps."""
+    rows = [node_row(arbiter, n) for n in range(len(arbiter.state.machines))]
+    theirs = {app.name for app in arbiter.state.app_specs if app.user == user} if user else set()
+    return pb.NodesReply(nodes=[row for row in rows if not user or not theirs.isdisjoint(row.apps)])
+
+
+def owners(arbiter: Arbiter) -> tuple[list[str], list[int]]:
+    """The user of each app, and the app of each job."""
+    state = arbiter.state
+    return [app.user for app in state.app_specs], state.jobs.app[: state.jobs.size].tolist()
+
+
+def share(arbiter: Arbiter, user: str = "") -> pb.ShareReply:
+    """Who holds how much now, and had so far; ``fair`` is a user's part of the weight in the system."""
+    s = state_now(arbiter)
+    rho = rho_now(s)
+    total = max(s.weight_in_system, 1e-9)
+    by_user: dict[str, list[int]] = {}
+    for a in np.flatnonzero(s.apps.active[: s.apps.size]).tolist():
+        by_user.setdefault(s.app_specs[a].user, []).append(a)
+    # Apps on hold, or that wait for other apps, do not contend.
+    weight = np.where(s.apps.held[: s.apps.size] == 0, s.apps.weight[: s.apps.size], 0.0)
+    had, private = s.apps_attained() / 3600, s.private_service() / 3600
+    out = pb.ShareReply()
+    for name, members in sorted(by_user.items()):
+        gpus = int(s.apps.leased[members].sum())
+        row = out.users.add(
+            user=name, apps=len(members), gpus=gpus, share=gpus / max(s.capacity, 1.0),
+            fair=float(weight[members].sum()) / total, gpu_hours=float(had[members].sum()),
+            private_gpu_hours=float(private[members].sum()), between=s.between,
+        )  # fmt: skip
+        known = [rho[a] for a in members if a in rho]
+        if known:
+            row.rho_worst, row.rho_median = max(known), float(np.median(known))
+    return pb.ShareReply(users=[row for row in out.users if user in ("", row.user)])
+
+
+def usage(arbiter: Arbiter, user: str = "") -> pb.UsageReply:
+    """What everybody had since the journal began."""
+    s, rows = state_now(arbiter), dict[str, pb.UserUsage]()
+    attained = s.apps_attained()
+    for app, name, outcome in arbiter.journal.outcomes(user):
+        row = rows.setdefault(name, pb.UserUsage(user=name))
+        row.apps += 1
+        row.gpu_hours += float(attained[app]) / 3600
+        row.completed += outcome == "completed"
+        row.cancelled += outcome == "cancelled"
+        row.failed += outcome == "failed"
+    return pb.UsageReply(users=[rows[name] for name in sorted(rows)])
+
+
+def machine_of(arbiter: Arbiter, ref: str) -> int:
+    """As ``find_machine``, refusing empty names in words."""
+    if not ref:
+        raise InputError("no node was named; `themis nodes` lists them.")
+    return find_machine(arbiter, ref)
+
+
+def why(arbiter: Arbiter, ref: str) -> tuple[int, str, pb.WhyReply, bytes]:
+    """An app's number, its name, why it waits, and the state to simulate from if it does."""
+    app, s = find_app(arbiter, ref), state_now(arbiter)
+    found, place = reasons.reason(arbiter.engine, arbiter.epoch, app, s), reasons.standing(s, app)
+    reply = pb.WhyReply(
+        code=found.code, sentence=found.sentence, position=place.position, of=place.of, between=s.between
+    )
+    if s.apps.active[app] and not s.apps.held[app]:
+        reply.weight = float(s.apps.weight[app])
+        reply.fair = reply.weight / max(s.weight_in_system, 1e-9)
+    if np.isfinite(place.rho):
+        reply.rho = place.rho
+    for other, rho in place.ahead:
+        spec = s.app_specs[other]
+        reply.ahead.add(app=other, name=spec.name, user=spec.user, rho=rho)
+    pending = s.apps.active[app] and (s.jobs.status[s.app_jobs(app)] == Status.WAITING).any()
+    dumped = dump.write(arbiter.engine.core, arbiter.config.policy) if pending else b""
+    return app, s.app_specs[app].name, reply, dumped
+
+
+def add_estimate(reply: pb.WhyReply, found: Sequence[float | None], now: float) -> None:
+    """When the app may begin, from what simulations said."""
+    reply.simulations = len(found)
+    known = sorted(time for time in found if time is not None)
+    if not known:
+        return
+    reply.start_earliest = now + known[0]
+    if len(known) * 2 > len(found):
+        reply.start_median = now + known[len(found) // 2]
+    if len(known) == len(found):
+        reply.start_latest = now + known[-1]

@@ -1,0 +1,64 @@
+"""The pending reason of an app that does not run, as a code and in words."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import numpy as np
+
+from themis.core import limits
+from themis.core.state import State
+from themis.core.tables import Status
+from themis.model.units import Seconds
+from themis.service.engine.journal import Entry, Journal
+
+
+def left_out(s: State) -> dict[int, str]:
+    """For each app of which no job may have GPUs now: why its first one may not, ``backoff``, ``at_once`` or ``quota``."""
+    if not (s.quotas or s.at_once or s.delayed):
+        return {}
+    job_id = np.flatnonzero(s.jobs.status[: s.jobs.size] <= Status.RUNNING)
+    why, _ = limits.blocked(s, job_id, expired=True)
+    apps = s.jobs.app[job_id]
+    free = set(apps[why == 0].tolist())
+    out: dict[int, str] = {}
+    for app, code in zip(apps.tolist(), why.tolist()):
+        if app not in free:
+            out.setdefault(app, limits.REASONS[code])
+    return out
+
+
+def of_app(journal: Journal, epoch: Seconds, s: State, entry: Entry, left: dict[int, str]) -> tuple[str, str]:
+    """The code (after | held | quota | at_once | backoff | gpus) and the sentence of an app that waits.
+
+    ``epoch`` : begin of the journal, in seconds since 1970. ``left`` : what ``left_out`` gives.
+    """
+    if entry.options.held:
+        return "held", "held by its user; `themis resume` releases it"
+    if entry.options.waiting:
+        return "after", _after(journal, entry)
+    match left.get(entry.app, ""):
+        case "quota":
+            return "quota", _quota(s, s.app_specs[entry.app].user)
+        case "backoff":
+            ready = s.jobs.ready[s.app_jobs(entry.app)]
+            at = datetime.fromtimestamp(epoch + float(ready[ready > s.now].min(initial=np.inf)))
+            return "backoff", f"its last attempt failed or was short; the next one starts at {at:%H:%M:%S} or later"
+        case code:
+            return code or "gpus", ""
+
+
+def _after(journal: Journal, entry: Entry) -> str:
+    others = [(journal.apps("app = ?", app)[0], when) for app, when in entry.options.after]
+    words = {"ok": "to complete", "any": "to end", "failed": "to fail"}
+    return "waits for " + ", ".join(f"{other.name} {words[when]}" for other, when in others if not other.outcome)
+
+
+def _quota(s: State, user: str) -> str:
+    parts = []
+    for name, (members, gpus) in sorted(s.quotas.items()):
+        if user in members:
+            theirs = np.isin(s.apps.user[: s.apps.size], [s.users[m] for m in members if m in s.users])
+            held = int(s.apps.leased[: s.apps.size][theirs].sum())
+            parts.append(f"{name} holds {held} of at most {gpus} GPUs")
+    return ", ".join(parts)

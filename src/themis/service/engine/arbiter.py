@@ -1,0 +1,411 @@
+"""The arbiter: one thread that owns core and journal, between callers and the executor.
+
+    callers --ask--> queue --> transaction: [events in, instants settled, journal committed] --> commands to the executor
+    executor --------> queue
+
+What a transaction decides is on disk before anything is carried out or answered. How the arbiter begins, and goes on after a
+crash: ``recovery``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any, TypeVar, cast
+
+from themis.client import themis_pb2 as pb
+from themis.core.retire import retire
+from themis.core.scheduler import Scheduler
+from themis.core.state import EPS, State
+from themis.core.tables import ENDED
+from themis.errors import InputError, ThemisError
+from themis.executors.hosts import Host
+from themis.executors.program import UNABLE, AttemptEnded, Ending, Measurement, Program
+from themis.model.events import (
+    AppFinished,
+    AppHeld,
+    Command,
+    Event,
+    GpusWithheld,
+    Grant,
+    JobStopped,
+    MachineFailed,
+    MachineJoined,
+    MachineReturned,
+    Renew,
+    Revoke,
+)
+from themis.model.units import Seconds
+from themis.model.workload import App
+from themis.policies.api import forecaster_of, make_policy
+from themis.profiles.models import DEFAULT_BOOK
+from themis.profiles.speed import Profile, ProfileBook
+from themis.service.engine import recovery, state_snapshots
+from themis.service.engine.agents import AgentRegistry
+from themis.service.engine.config import Config
+from themis.service.engine.engine import Engine
+from themis.service.engine.executor import MakeExecutor, Message, WakeUp
+from themis.service.engine.housekeeping import Housekeeping
+from themis.service.engine.journal import Entry, Journal
+from themis.service.engine.machines import per_gpu
+from themis.service.engine.notifications import notify
+from themis.service.engine.solving import Reply, WorkerSolver
+from themis.service.engine.speeds import SpeedEstimator, read_profile
+from themis.service.engine.transactions import NoRoom
+from themis.service.engine.wire_bids import names_of
+
+IDLE_S = 0.5
+"""Longest wait of the thread in seconds, so that it notices that it should end."""
+
+INSTANT_S = 2 * EPS
+"""Least seconds between two transactions."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    do: Callable[[], Any]
+    reply: Future[Any]
+    changes: bool = True
+
+
+_ANSWERED = object()
+"""In place of a result: the caller has its error already."""
+
+
+class Closed(ThemisError):
+    """The arbiter is ending; ask again when it is back."""
+
+
+class Arbiter:
+    """A live scheduler.
+
+    Parameters
+    ----------
+    journal : a fresh one, or one to go on from; it must have been begun with the same machines and settings.
+    make_executor : builds the executor from (programs, where it should report to, estimated speeds).
+    apart : run the policy in a process of its own, so that it does not delay callers.
+    wall : seconds since 1970, read once: from then on ``steady``, a clock that never jumps, is used.
+
+    Raises
+    ------
+    InputError : the journal was begun with other machines or settings, or another version of Themis wrote it.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        hosts: Sequence[Host],
+        journal: Journal,
+        make_executor: MakeExecutor,
+        *,
+        book: ProfileBook = DEFAULT_BOOK,
+        apart: bool = False,
+        wall: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config, self.hosts, self.journal = config, tuple(hosts), journal
+        journal.verify()
+        known = book.with_profiles(read_profile(n, pb.Profile.FromString(m)) for n, m in journal.profiles())
+        self.queue: SimpleQueue[Message | _Call] = SimpleQueue()
+        self.programs: dict[str, tuple[Program, ...]] = {}
+        self.broken: BaseException | None = None
+        self.instant: Seconds = 0.0
+        """The time that everything in the open transaction happens at."""
+        self.per_gpu = per_gpu(config, hosts)
+        self._closing = self._ended = False
+        self.settings = recovery.as_begun(journal, config.core_settings)
+        policy = make_policy(config.policy)
+        self.agents = AgentRegistry(
+            lambda: names_of(self.state),
+            lambda: self.queue.put(WakeUp()),
+            answer_s=config.agent_s,
+            misses=config.agent_misses,
+        )
+        core = Scheduler(known, self.settings, policy.pace, policy.needs, forecaster_of(policy))
+        self.engine = Engine(journal, core, policy, self._announce, desk=self.agents)
+        if apart:
+            self.engine.solver = WorkerSolver(policy, config.solve_s, self.queue.put)
+        machines = [host.machine for host in hosts]
+        start = recovery.Start(config=config, settings=self.settings, machines=machines, fingerprint=book.fingerprint)
+        fresh = journal.last()[0] == 0
+        if fresh:
+            recovery.begin(self.engine, start, wall())
+        self.epoch = float(journal.meta("epoch") or 0.0)
+        self.recovered = 0 if fresh else recovery.recall(self.engine, start)
+        self._steady = steady
+        self._origin = max(wall() - self.epoch, journal.last()[1]) - steady()
+        self.started = self.epoch + self.now()
+        self.engine.not_before = self.now()
+        self.speeds = SpeedEstimator(book)
+        self.housekeeping = Housekeeping(self.engine, config, self.now())
+        self.executor = make_executor(self._program, self.queue.put, lambda: self.book)
+        self.programs |= recovery.programs_of(self.engine)
+        self.housekeeping.lost |= recovery.hand_over(self.engine, self.executor, join=config.engine != "local")
+        self.queue.put(_Call(lambda: self.housekeeping.all_quotas(self.instant), Future()))
+        self._thread = Thread(target=self._run, name="themis-arbiter", daemon=True)
+
+    @property
+    def state(self) -> State:
+        """The core's; to be read in the arbiter's thread only (``ask``)."""
+        return self.engine.core.state
+
+    @property
+    def book(self) -> ProfileBook:
+        """Estimated speeds, with those of submissions and measurements; for any thread."""
+        return self.state.book
+
+    def now(self) -> Seconds:
+        """Seconds since the journal began."""
+        return self._steady() + self._origin
+
+    def start(self) -> Arbiter:
+        """Start the executor and the thread."""
+        if self.engine.solver is not None:
+            self.engine.solver.ready()
+        self.executor.start()
+        # While it ends, a full disk is not waited for: the next arbiter goes on from the transaction before.
+        self.journal.patient = lambda: not self._closing
+        self._thread.start()
+        return self
+
+    def ask(self, do: Callable[[], T], timeout_s: float = 60.0, *, changes: bool = True) -> T:
+        """Run something in the arbiter's thread and return its result, once all that it changed is on disk.
+
+        Parameters
+        ----------
+        changes : False where it only looks: then a bug of ours in it is the caller's alone and the arbiter goes on, as it
+            does after one that came before anything was written down.
+
+        Raises
+        ------
+        Closed : the arbiter is ending. Whatever ``do`` raises; it must have changed nothing then.
+        """
+        if self._ended:
+            raise Closed("the arbiter is ending; try again when it is back.")
+        if stuck := self.journal.stuck or self.journal.vanished():
+            raise Closed(stuck)
+        reply: Future[T] = Future()
+        self.queue.put(_Call(do, cast("Future[Any]", reply), changes))
+        try:
+            return reply.result(timeout_s)
+        except TimeoutError:
+            raise Closed(
+                self.journal.stuck or f"the arbiter did not answer within {timeout_s:g} s; try again."
+            ) from None
+
+    def close(self, *, stop_jobs: bool = True) -> None:
+        """End: jobs are preempted and wait for the next arbiter, or (``stop_jobs=False``) run on within their machine's lease.
+
+        Nothing is decided any more from here on; how the jobs ended is still written down.
+        """
+        self._closing = True
+        try:
+            # How they end could not be written down; the next arbiter finds them running, or they end with their machine's lease.
+            self.executor.close(stop_jobs=stop_jobs and not self.journal.stuck)
+        finally:
+            self._ended = True
+            if self._thread.is_alive():
+                self._thread.join()
+            if self.broken is None:
+                # The next arbiter, maybe of a later version, begins here.
+                with suppress(NoRoom), self.journal.transaction():
+                    state_snapshots.maybe_take(self.engine, self.state.now, self.config.journal_keep_s, every=1)
+            self.agents.close()
+            if self.engine.solver is not None:
+                self.engine.solver.close()
+            self.journal.close()
+
+    def _program(self, app: App, index: int) -> Program:
+        return self.programs[app.name][index]
+
+    # ---- the thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not (self._ended and self.queue.empty()):
+                self._transaction()
+        except BaseException as error:
+            self.broken = error
+        finally:
+            self._ended = True
+            self._refuse_rest()
+
+    def _transaction(self) -> None:
+        items = self._wait()
+        try:
+            self._take_in(items)
+        except BaseException:
+            # The thread ends; callers must not wait for it.
+            for item in items:
+                if isinstance(item, _Call) and not item.reply.done():
+                    item.reply.set_exception(Closed("the arbiter broke; its log says how."))
+            raise
+
+    def _take_in(self, items: list[Message | _Call]) -> None:
+        # An instant that is settled takes in no more events: what comes now comes later than it.
+        self.instant = now = max(self.now(), self.state.now + INSTANT_S)
+        replies: list[tuple[Future[Any], Any, ThemisError | None]] = []
+        with self.journal.transaction():
+            if not self._closing:
+                self.engine.advance(now)
+            for item in items:
+                if isinstance(item, _Call):
+                    replies.append(self._answer(item))
+                else:
+                    self._handle(item, now)
+            if not self._closing:
+                self.housekeeping.run(now)
+                self.engine.attend(now)
+                self.engine.advance(now)
+                if state_snapshots.maybe_take(self.engine, now, self.config.journal_keep_s):
+                    self._prune(now)
+        decided, self.engine.decided = self.engine.decided, []
+        commands = self.engine.commands()
+        for command in commands:
+            # While it ends, gangs may stop but none may start; the next arbiter finds that those never ran.
+            if isinstance(command, Revoke) or (isinstance(command, Grant | Renew) and not self._closing):
+                self.executor.submit(command)
+        for item in items:
+            if isinstance(item, JobStopped):
+                self.executor.recorded(item.job, item.attempt)
+        notify(self.agents, self.state, self.epoch, decided, commands)
+        for reply, result, error in replies:
+            if result is _ANSWERED:
+                continue
+            if error is None:
+                reply.set_result(result)
+            else:
+                reply.set_exception(error)
+
+    def _wait(self) -> list[Message | _Call]:
+        """The items that came in, immediately if there are some, at latest when the core wants to be woken."""
+        due = min((at for at in (self.engine.next_wake, self.housekeeping.due) if at is not None), default=None)
+        wait = IDLE_S if due is None or self._closing else min(max(due - self.now(), 0.0), IDLE_S)
+        items: list[Message | _Call] = []
+        try:
+            items.append(self.queue.get(timeout=wait) if wait > 0 else self.queue.get_nowait())
+            while len(items) < 1000:
+                items.append(self.queue.get_nowait())
+        except Empty:
+            pass
+        return items
+
+    def _answer(self, call: _Call) -> tuple[Future[Any], Any, ThemisError | None]:
+        if self._closing:
+            return call.reply, None, Closed("the arbiter is ending; try again when it is back.")
+        before = self.journal.changes
+        try:
+            return call.reply, call.do(), None
+        except (InputError, Closed) as error:
+            return call.reply, None, error
+        except BaseException as error:
+            call.reply.set_exception(error)
+            # Whatever changes the core is written down before. So a bug in the checks of a submission is its sender's alone too.
+            # A disk that is full at the first statement has changed nothing, and yet ended the transaction.
+            lost = isinstance(error, NoRoom) or not isinstance(error, Exception)
+            if lost or (call.changes and self.journal.changes != before):
+                raise
+            return call.reply, _ANSWERED, None
+
+    def _handle(self, item: Message, now: Seconds) -> None:
+        match item:
+            case AttemptEnded():
+                self.journal.add_attempt(now, item)
+                if not self.state.apps.active[item.app] or self.state.jobs.status[item.job] == ENDED:
+                    return
+                if item.ending.is_failure:
+                    self.housekeeping.failed(item, now)
+                elif item.ending.is_own or (item.ending is Ending.NODE_LOST and item.cause == UNABLE):
+                    self.housekeeping.again(item, now)
+            case Measurement():
+                self._learn_speed(item, now)
+            case WakeUp():
+                pass
+            case MachineJoined():
+                if item.machine.name not in {machine.name for machine in self.state.machines}:
+                    self.executor.join(item.machine)
+                    self.engine.feed(item, now)
+            case Reply():
+                if not self._closing:
+                    self.engine.answered(item, now)
+            case GpusWithheld(machine=n):
+                # A node agent repeats it to an arbiter that was restarted.
+                if self.state.withheld.get(n, ((), (), "")) != (item.gpus, item.pids, item.reason):
+                    self.engine.feed(item, now)
+            case MachineFailed() | MachineReturned():
+                self.housekeeping.reachable(item, now)
+            case _:
+                self.engine.feed(item, now)
+                self.housekeeping.observe(item, now)
+
+    def _prune(self, now: Seconds) -> None:
+        """Forget the programs of finished apps whose gangs ended, and of apps that finished long ago all but their names."""
+        s = self.state
+        self.executor.dismiss(retire(s, now - self.config.journal_keep_s))
+        ending = {int(s.jobs.app[job]) for job in s.occupied}
+        kept = {spec.name for a, spec in enumerate(s.app_specs) if s.apps.active[a] or a in ending}
+        self.programs = {name: programs for name, programs in self.programs.items() if name in kept}
+
+    def _announce(self, now: Seconds, command: Command) -> None:
+        if isinstance(command, AppFinished):
+            self.journal.end_app(command.app, command.outcome, now, command.rho_paper)
+            self.agents.finished(command.app)
+            self.housekeeping.ended(command.app)
+
+    def _refuse_rest(self) -> None:
+        while True:
+            try:
+                item = self.queue.get_nowait()
+            except Empty:
+                return
+            if isinstance(item, _Call):
+                item.reply.set_exception(Closed("the arbiter is ending; try again when it is back."))
+
+    # ---- what callers want; called through ``ask`` ----------------------------------------------------------------------
+
+    def learn(self, profile: Profile, message: pb.Profile) -> None:
+        """Add the speeds of a submission to what is known."""
+        self.journal.add_profile(profile.name, message.SerializeToString())
+        self.state.book = self.state.book.with_profiles([profile])
+
+    def _learn_speed(self, new: Measurement, now: Seconds) -> None:
+        """Correct the estimated speed of a model where jobs measured another one."""
+        s = self.state
+        app = s.app_specs[int(s.jobs.app[new.job])]
+        measured = self.speeds.measured(new, s.book, app, s.job_specs[new.job], now)
+        if measured is not None:
+            self.engine.feed(measured, now)
+
+    def enter(self, app: App, weight: float, entry: Entry, event: Event) -> None:
+        """Enter a submission; ``app`` and ``entry`` were checked."""
+        self.housekeeping.quotas([app.user], self.instant)
+        self.journal.add_app(entry)
+        self.programs[app.name] = entry.programs
+        self.executor.admit(self.state.jobs.size, app)
+        self.engine.feed(event, self.instant)
+        self.housekeeping.entered(entry)
+        if entry.options.waiting:
+            self.engine.feed(AppHeld(app=entry.app), self.instant)
+
+    def cancel(self, app: int) -> None:
+        """Withdraw an app."""
+        self.housekeeping.cancel(app, self.instant)
+
+    def hold(self, app: int) -> None:
+        """Pause an app and release its GPUs until it is resumed."""
+        self.housekeeping.hold(app, self.instant)
+
+    def resume(self, app: int) -> None:
+        """Let an app take part again."""
+        self.housekeeping.resume(app, self.instant)
+
+    def drain(self, machine: int, drained: bool, within_s: Seconds = 0.0) -> None:
+        """Take a machine out of service or back; ``within_s`` : until then its jobs may end by themselves."""
+        self.housekeeping.drain(machine, drained, self.instant, within_s)

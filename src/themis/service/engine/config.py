@@ -1,0 +1,181 @@
+"""What an arbiter is told, checked: frozen data. How people write it is ``themis.service.operations.settings``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from themis.errors import InputError, UnknownName
+from themis.jobs.build import PRIOR_S
+from themis.model.cluster import Cluster
+from themis.model.events import FairnessSet
+from themis.model.settings import Settings
+from themis.model.units import Seconds
+from themis.model.workload import Group, User, members
+from themis.node.means import AUTO, WANTED
+
+ENGINES = ("local", "ray")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Settings of an arbiter.
+
+    Attributes
+    ----------
+    gpus : so many virtual GPUs on one machine. ``cluster`` : virtual machines. Where there is neither, this machine's
+        GPUs are found through NVML.
+    gpu_names : what types of this machine's GPUs are called here, by the names that were found.
+    cpus, memory : of this machine, that jobs may ask for together; 0 stands for all that it has. ``memory`` in bytes.
+    engine : ``local``, or ``ray`` for the nodes of a Ray cluster at ``address``; ``node_root`` : where agents keep tasks
+        and logs on each of them.
+    policy : as ``themis simulate -p`` takes it. ``seed`` : of policies that draw lots.
+    profiles : books of speeds, as ``themis simulate --profiles`` takes them.
+    lease_s : the least time that GPUs stay with a job that can use them. ``tick_s`` : leases end at multiples of it.
+    shortest_lease_s : leases shorten down to it while apps wait (``core.contention``), if it is below ``lease_s``; 0: never.
+    container_s : what a change of GPUs is believed to cost. ``gather_s`` : what happens within so long is decided on
+        together. ``checkpoint_every_s`` : how often jobs are believed to save.
+    unknown_work_s : training on its fewest GPUs of a job of which nothing is known.
+    port : of gRPC. ``http_port`` : of the status pages; -1 for none. 0 lets the system choose.
+    host : address to listen on. Only loopback is safe: calls are not encrypted.
+    retries : failures of one job beyond which it is given up, unless it says otherwise.
+    backoff_s : wait after a job's first failure; it doubles with each further one, up to ``backoff_most_s``.
+    grace_s : from the stop signal to SIGKILL, where a job does not say. ``max_grace_s`` : most that a job may ask for.
+    node_lease_s, node_renew_s, node_margin_s : leases of machines (``themis.executors.hosts``).
+    progress_s : at most one progress record of a job in so long.
+    between : unit of fairness: apps, users or groups.
+    users, groups : those with a weight or a group; users who are not listed have ``others_weight``.
+    user_gpus, group_gpus : quotas of those who have one. ``others_gpus`` : of each user who is not listed, or None.
+    solve_s : about so long may a decision take; its searches then stop with the best answer found and its proven gap.
+        A policy that takes three times as long is stopped, and ``fifo`` decides.
+    journal_keep_s : records of the journal that are older are dropped once pictures of the state cover them.
+    logs_keep_s : ranks' logs of apps that were over for longer are dropped. ``checkpoints_keep_s`` : likewise the
+        checkpoints of apps that completed, of those below the home; None keeps them.
+    agent_s : within so long apps' own agents answer (docs/agents.md). ``agent_misses`` : so many answers in a row may be
+        missing before the service's agent takes over. ``max_agents`` : so many may attend.
+    containment : how a gang's processes are held together (``node.means.find``); ``auto`` is the strongest way that each machine
+        allows.
+    max_message_bytes, max_jobs, max_apps, max_apps_per_user : limits of a call, of jobs in an app, of active apps.
+    max_submissions : of one user in an hour.
+    allow_root : let jobs run as root where the arbiter does. ``single_trust`` : jobs run as the arbiter's own user even
+        where it is root and could change to their submitter's. ``validate`` : check every invariant after every step.
+    """
+
+    gpus: int = 0
+    cluster: Cluster | None = None
+    gpu_names: Mapping[str, str] = field(default_factory=dict)
+    engine: str = "local"
+    address: str = "auto"
+    node_root: str = ""
+    cpus: int = 0
+    memory: int = 0
+    policy: str = "themis"
+    profiles: str = "themis"
+    lease_s: Seconds = 600.0
+    shortest_lease_s: Seconds = 180.0
+    tick_s: Seconds = 60.0
+    container_s: Seconds = 35.0
+    gather_s: Seconds = 0.5
+    checkpoint_every_s: Seconds = 600.0
+    unknown_work_s: Seconds = PRIOR_S
+    seed: int = 0
+    host: str = "127.0.0.1"
+    port: int = 7433
+    http_port: int = 7434
+    retries: int = 2
+    backoff_s: Seconds = 10.0
+    backoff_most_s: Seconds = 600.0
+    grace_s: Seconds = 60.0
+    max_grace_s: Seconds = 3600.0
+    node_lease_s: Seconds = 30.0
+    node_renew_s: Seconds = 10.0
+    node_margin_s: Seconds = 5.0
+    progress_s: Seconds = 30.0
+    users: tuple[User, ...] = ()
+    groups: tuple[Group, ...] = ()
+    user_gpus: Mapping[str, int] = field(default_factory=dict)
+    group_gpus: Mapping[str, int] = field(default_factory=dict)
+    others_weight: float = 1.0
+    between: str = "users"
+    others_gpus: int | None = None
+    solve_s: Seconds = 10.0
+    agent_s: Seconds = 2.0
+    journal_keep_s: Seconds = 30 * 86400.0
+    logs_keep_s: Seconds = 30 * 86400.0
+    checkpoints_keep_s: Seconds | None = None
+    containment: str = AUTO
+    agent_misses: int = 3
+    max_agents: int = 256
+    max_message_bytes: int = 4 << 20
+    max_jobs: int = 1000
+    max_apps: int = 5000
+    max_apps_per_user: int = 1000
+    max_submissions: int = 3600
+    allow_root: bool = False
+    single_trust: bool = False
+    validate: bool = False
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise UnknownName("engine", self.engine, ENGINES)
+        if self.containment not in WANTED:
+            raise UnknownName("containment", self.containment, WANTED)
+        if self.engine == "ray" and (self.gpus or self.cluster):
+            raise InputError("with the engine ray, machines are Ray's nodes; leave out gpus and machines.")
+        if self.gpus and self.cluster:
+            raise InputError(f"gpus is {self.gpus} and machines {self.cluster.name!r}; give one of them.")
+        if self.grace_s > self.max_grace_s:
+            raise InputError(f"grace is {self.grace_s:g} s, more than max_grace, {self.max_grace_s:g} s.")
+        if self.lease_s < self.tick_s:
+            raise InputError(
+                f"lease is {self.lease_s:g} s, shorter than tick, {self.tick_s:g} s; "
+                "make the lease at least one tick, or the tick shorter (--set tick=5s)."
+            )
+        if self.node_renew_s >= self.node_lease_s:
+            raise InputError(
+                f"node_renew is {self.node_renew_s:g} s, not below node_lease, {self.node_lease_s:g} s; a third of it is usual."
+            )
+
+    @property
+    def shortest_lease(self) -> Seconds:
+        """``shortest_lease_s`` as the core takes it: at least a tick; 0 where leases are no longer anyway."""
+        shortest = max(self.shortest_lease_s, self.tick_s) if self.shortest_lease_s else 0.0
+        return shortest if shortest < self.lease_s else 0.0
+
+    @property
+    def core_settings(self) -> Settings:
+        """The settings of the scheduling core."""
+        return Settings(
+            lease_s=self.lease_s,
+            tick_s=self.tick_s,
+            container_s=self.container_s,
+            seed=self.seed,
+            gather_s=self.gather_s,
+            checkpoint_every_s=self.checkpoint_every_s,
+            validate=self.validate,
+            shortest_lease_s=self.shortest_lease,
+        )
+
+    def weight(self, user: str) -> float:
+        """What multiplies into the weight of the user's apps: the user's weight times the group's."""
+        known = self._user(user)
+        group = next((g for g in self.groups if known and g.name == known.group), None)
+        return (known.weight if known else self.others_weight) * (group.weight if group else 1.0)
+
+    def fairness(self) -> FairnessSet:
+        """The unit of fairness as the core is told it, with groups only where it is between these."""
+        groups = members(self.users, self.groups) if self.between == "groups" else ()
+        return FairnessSet(between=self.between, groups=groups)
+
+    def quotas(self, user: str) -> Mapping[str, tuple[frozenset[str], int]]:
+        """Quotas that the user is under: name of the quota -> who shares it, most GPUs."""
+        known = self._user(user)
+        own = self.user_gpus.get(user) if known else self.others_gpus
+        out = {} if own is None else {f"user {user}": (frozenset({user}), own)}
+        if known and known.group in self.group_gpus:
+            members = frozenset(u.name for u in self.users if u.group == known.group)
+            out[f"group {known.group}"] = (members, self.group_gpus[known.group])
+        return out
+
+    def _user(self, name: str) -> User | None:
+        return next((u for u in self.users if u.name == name), None)

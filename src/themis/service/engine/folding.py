@@ -1,0 +1,147 @@
+"""The state from the journal alone: its events again, its allocations as they were, its commands compared.
+
+The live service and a fold take the same steps on the same bytes, so every command is drawn again to the last bit
+([decision 17](docs/decisions/0017-journals-fold-exactly.md)). Records that were written where floats may be rounded otherwise,
+by an older version or on another kind of processor, may differ by ``TOLERANCE``.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from themis.core.driver import logged_commands
+from themis.errors import InputError
+from themis.model.events import (
+    TOLERANCE,
+    Command,
+    Compacted,
+    Event,
+    Header,
+    Wake,
+    agrees,
+    unsaid,
+)
+from themis.model.units import Seconds
+from themis.service.engine import state_snapshots
+from themis.service.engine.engine import Engine
+
+log = logging.getLogger("themis.service")
+
+
+class Differs(InputError):
+    """A record is not what follows from those before it. ``number`` : of the record."""
+
+    def __init__(self, number: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.number = number
+
+
+@dataclass(slots=True)
+class Fold:
+    """A fold under way.
+
+    Attributes
+    ----------
+    exact_after : records up to this number may differ in the last digits. ``near`` : how many did.
+    number : of the last record that was folded, ``event`` : of the last event.
+    pending : commands that the journal must show next.
+    """
+
+    engine: Engine
+    exact_after: int = 0
+    near: int = 0
+    number: int = 0
+    event: int = 0
+    pending: deque[Command] = field(default_factory=deque)
+
+    def take(self, number: int, time: Seconds, record: Header | Event | Command) -> None:
+        """Fold one record.
+
+        Raises
+        ------
+        Differs : it does not follow from those before it.
+        """
+        engine, pending = self.engine, self.pending
+        if isinstance(record, Compacted):
+            raise InputError(
+                f"{engine.journal.path} lacks {record.records} records and a snapshot of the state after them."
+            )
+        if isinstance(record, Command):
+            while pending and unsaid(record, pending[0]):
+                pending.popleft()
+            drawn = pending.popleft() if pending else None
+            if not agrees(record, drawn):
+                if number > self.exact_after or not agrees(record, drawn, exactly=False):
+                    raise self._differs(number, record)
+                self.near += 1
+            engine.remember(record)
+        elif not isinstance(record, Header):
+            if pending:
+                raise self._differs(number, pending[0])
+            if isinstance(record, Wake):
+                if not engine.wakes:
+                    raise self._differs(number, record)
+                heapq.heappop(engine.wakes)
+            self.event = number
+            engine.note(record)
+            pending += logged_commands(engine.core, record, time, engine.wakes)
+        self.number = number
+
+    def end(self) -> None:
+        """The journal has no more records.
+
+        Raises
+        ------
+        Differs : it should have.
+        """
+        if self.pending:
+            raise self._differs(self.event, self.pending[0])
+
+    def _differs(self, number: int, record: Event | Command) -> Differs:
+        return Differs(
+            number,
+            f"{self.engine.journal.path}, record {number}: a {type(record).__name__} does not follow from the records before "
+            "it; the journal was written by another version of Themis, or with other profiles. Use that version, or go on from "
+            "the record before with `themis up --repair`.",
+        )
+
+
+def fold(
+    engine: Engine, *, whole: bool = False, seen: Callable[[Fold], None] = lambda fold: None, upto: int | None = None
+) -> int:
+    """Bring a fresh engine to where its journal ends; returns the number of the last record.
+
+    Parameters
+    ----------
+    whole : from the first record, not from the last snapshot of the state.
+    seen : called after each record. ``upto`` : the last record to fold; None: all.
+
+    Raises
+    ------
+    InputError : a record cannot be read, or older ones were dropped and ``whole``.
+    Differs : a record is not what follows from those before it.
+    """
+    journal = engine.journal
+    state = Fold(engine, journal.exact_after())
+    snapshot = None if whole else journal.snapshot(upto)
+    if snapshot is not None:
+        state.number = snapshot[0]
+        state_snapshots.restore(engine, snapshot[1])
+    for number, time, record in journal.numbered(state.number):
+        if upto is not None and number > upto:
+            break
+        state.take(number, time, record)
+        seen(state)
+    if upto is None:
+        state.end()
+    if state.near:
+        log.warning(
+            "%s: %d commands differ from what they are now in the last digits of numbers, by less than %g of them. They were "
+            "written by an older version of Themis, with other libraries or on another processor.",
+            journal.path, state.near, TOLERANCE,
+        )  # fmt: skip
+    return state.number

@@ -1,0 +1,279 @@
+"""Housekeeping in each transaction besides scheduling: failures and waits after them, walltimes, dependencies, quotas, drains.
+
+All of it ends in events for the core, so a restart folds it from the journal. Called in the arbiter's thread, within its
+transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from themis.core.state import State
+from themis.core.unit import groups_of
+from themis.errors import InputError
+from themis.executors.program import ABSENT, AttemptEnded
+from themis.jobs import After, When, decide
+from themis.model.events import (
+    AppCancelled,
+    AppHeld,
+    AppResumed,
+    Event,
+    JobDelayed,
+    JobGivenUp,
+    JobReached,
+    JobStarted,
+    JobStopped,
+    MachineDraining,
+    MachineFailed,
+    MachineReturned,
+    QuotaSet,
+)
+from themis.model.units import Seconds
+from themis.service.engine.config import Config
+from themis.service.engine.engine import Engine
+from themis.service.engine.journal import Entry, Journal, Options
+
+
+class Housekeeping:
+    """The standing tasks of an arbiter.
+
+    Parameters
+    ----------
+    engine : its journal was folded. ``now`` : in seconds since the journal began.
+    """
+
+    def __init__(self, engine: Engine, config: Config, now: Seconds) -> None:
+        self.engine, self.config = engine, config
+        self.chores: list[Callable[[Seconds], object]] = []
+        """Called with the time in each transaction, for tasks that do not concern the core."""
+        self.waiting: dict[int, Options] = {}
+        """Apps that wait for others, by number."""
+        self.walltime: dict[int, Seconds] = {}
+        """Most seconds of each job that has such a limit."""
+        self.until: dict[int, Seconds] = {}
+        """When the walltime of a job that runs is used up."""
+        self.lost: set[int] = set()
+        """Machines whose lease lapsed, whether or not they are drained."""
+        self.check_dependencies = True
+        """An app ended, or the arbiter starts: apps that wait for others may go on."""
+        for entry in self.journal.apps("ended IS NULL"):
+            self.entered(entry)
+        # A job without an arbiter ends with its machine's lease: longer than that nothing ran meanwhile.
+        idle = max(now - self.journal.last()[1] - config.node_lease_s, 0.0)
+        for job in sorted(engine.started & self.walltime.keys() & self.state.occupied.keys()):
+            # Its lease began when its gang was about to start; the journal may not reach back so far.
+            self._began(job, float(self.state.jobs.since[job]) + idle)
+
+    @property
+    def journal(self) -> Journal:
+        """The engine's."""
+        return self.engine.journal
+
+    @property
+    def state(self) -> State:
+        """The core's."""
+        return self.engine.core.state
+
+    # ---- what happened -----------------------------------------------------------------------------------------------
+
+    def entered(self, entry: Entry) -> None:
+        """An app was submitted."""
+        if entry.options.waiting:
+            self.waiting[entry.app] = entry.options
+            self.check_dependencies = True
+        if entry.options.walltime_s is not None:
+            self.walltime |= dict.fromkeys(self.state.app_jobs(entry.app).tolist(), entry.options.walltime_s)
+
+    def ended(self, app: int) -> None:
+        """An app is over."""
+        self.check_dependencies = True
+        self.waiting.pop(app, None)
+        for job in self.state.app_jobs(app).tolist():
+            self.walltime.pop(job, None)
+            self.until.pop(job, None)
+
+    def observe(self, event: Event, now: Seconds) -> None:
+        """The core took an event in."""
+        match event:
+            case JobStarted() if event.job in self.walltime:
+                self._began(event.job, now)
+            case JobStopped() | JobReached():
+                self.until.pop(event.job, None)
+            case _:
+                pass
+
+    def _began(self, job: int, at: Seconds) -> None:
+        self.until[job] = at + self.walltime[job] - self.journal.seconds(job)
+
+    def failed(self, end: AttemptEnded, now: Seconds) -> None:
+        """An attempt failed by the job's own doing: another one later, or none."""
+        entry = self.journal.apps("app = ?", end.app)[0]
+        failures = self.journal.failures(end.job)
+        if end.cause == ABSENT and self.config.engine == "local":
+            # All machines are this one, so there is none where another attempt would find it. Nodes of an engine differ.
+            self._give_up(end.job, "failed", f"cannot be started: {end.message}", now)
+            return
+        if failures > entry.retries:
+            how = end.message or (f"exit code {end.code}" if end.code is not None else str(end.ending))
+            often = "once" if failures == 1 else f"{failures} times, at last"
+            self._give_up(end.job, "failed", f"failed {often}: {how}", now)
+            return
+        self._delay(end.job, failures, now)
+
+    def again(self, end: AttemptEnded, now: Seconds) -> None:
+        """An attempt ended without a failure: if it hardly ran, or its machine had no room to start it, the next one waits too.
+
+        Or it would turn round and round.
+        """
+        short = self.journal.short_in_a_row(end.job, self.config.backoff_s)
+        if short:
+            self._delay(end.job, short, now)
+
+    def _delay(self, job: int, times: int, now: Seconds) -> None:
+        wait = min(self.config.backoff_s * 2.0 ** min(times - 1, 60), self.config.backoff_most_s)
+        if wait > 0:
+            self.engine.feed(JobDelayed(job=job, until=now + wait), now)
+
+    def _give_up(self, job: int, cause: str, why: str, now: Seconds) -> None:
+        app = int(self.state.jobs.app[job])
+        name = self.state.job_specs[job].name
+        self.journal.give_reason(app, f"{'its job' if name == 'job' else f'job {name}'} {why}")
+        self.engine.feed(JobGivenUp(job=job, cause=cause), now)
+
+    # ---- each transaction ---------------------------------------------------------------------------------------------
+
+    @property
+    def due(self) -> Seconds | None:
+        """When ``run`` has something to do."""
+        return min((*self.until.values(), *self.state.draining.values()), default=None)
+
+    def run(self, now: Seconds) -> None:
+        """Do what has become due."""
+        for job in sorted(job for job, until in self.until.items() if until <= now):
+            del self.until[job]
+            self._give_up(job, "walltime", f"ran for {_words(self.walltime[job])}, its walltime", now)
+        state = self.state
+        for machine in sorted(n for n, until in state.draining.items() if until <= now or not state.occupants(n)):
+            self.drain(machine, True, now)
+        for chore in self.chores:
+            chore(now)
+        while self.check_dependencies:
+            # Other apps may wait for one that is cancelled here.
+            self.check_dependencies = False
+            for app, options in sorted(self.waiting.items()):
+                self._decide(app, options, now)
+
+    def _decide(self, app: int, options: Options, now: Seconds) -> None:
+        verdict = verdict_of(options.after, self.journal.apps(f"app IN ({_numbers(options)})"))
+        if verdict is None:
+            return
+        del self.waiting[app]
+        if verdict:
+            self.journal.set_options(app, waiting=False)
+            if not self.journal.apps("app = ?", app)[0].options.held:
+                self.engine.feed(AppResumed(app=app), now)
+        else:
+            self.journal.give_reason(app, f"{unmet(self.journal, options)}, which it waited for to end otherwise")
+            self.engine.feed(AppCancelled(app=app), now)
+
+    # ---- holds and quotas ------------------------------------------------------------------------------------------------
+
+    def cancel(self, app: int, now: Seconds) -> None:
+        """Withdraw an app."""
+        self._check_active(app, "cancelled")
+        self.engine.feed(AppCancelled(app=app), now)
+
+    def hold(self, app: int, now: Seconds) -> None:
+        """Pause an app and release its GPUs until it is resumed."""
+        self._check_active(app, "held")
+        self.journal.set_options(app, held=True)
+        self.engine.feed(AppHeld(app=app), now)
+
+    def resume(self, app: int, now: Seconds) -> None:
+        """Let an app take part again; one that waits for other apps still does."""
+        self._check_active(app, "resumed")
+        self.journal.set_options(app, held=False)
+        if app not in self.waiting:
+            self.engine.feed(AppResumed(app=app), now)
+
+    def _check_active(self, app: int, what: str) -> None:
+        if not self.state.apps.active[app]:
+            name = self.state.app_specs[app].name
+            raise InputError(
+                f"app {name!r} is finished, so it cannot be {what}; `themis show {app}` says how it ended."
+            )
+
+    def quotas(self, users: Iterable[str], now: Seconds) -> None:
+        """Send the core the quotas of these users where the settings differ from what it has."""
+        known, config = self.state.quotas, self.config
+        wanted = {
+            name: (tuple(sorted(members)), gpus)
+            for user in users
+            for name, (members, gpus) in config.quotas(user).items()
+        }
+        for name, (members, gpus) in sorted(wanted.items()):
+            if known.get(name) != (members, gpus):
+                self.engine.feed(QuotaSet(name=name, users=members, gpus=gpus), now)
+
+    def all_quotas(self, now: Seconds) -> None:
+        """After a start: the unit of fairness may be another one, quotas may have come, gone or changed."""
+        state, config = self.state, self.config
+        fairness = config.fairness()
+        if (state.between, state.groups) != (fairness.between, groups_of(fairness)):
+            self.engine.feed(fairness, now)
+        wanted = {name for user in state.users for name in config.quotas(user)}
+        for name in sorted(state.quotas.keys() - wanted):
+            self.engine.feed(QuotaSet(name=name, users=state.quotas[name][0], gpus=None), now)
+        self.quotas(sorted(state.users), now)
+
+    # ---- machines ------------------------------------------------------------------------------------------------------
+
+    def reachable(self, event: MachineFailed | MachineReturned, now: Seconds) -> None:
+        """A machine's lease lapsed, or it is back; of a drained one the core is not informed."""
+        (self.lost.add if isinstance(event, MachineFailed) else self.lost.discard)(event.machine)
+        if self.state.machines[event.machine].name not in self.journal.drained():
+            self.engine.feed(event, now)
+
+    def drain(self, machine: int, drained: bool, now: Seconds, within_s: Seconds = 0.0) -> None:
+        """Take a machine out of service, its jobs preempted; or back, if it is reachable.
+
+        ``within_s`` : until then its jobs may end by themselves, and no more are placed there.
+        """
+        name = self.state.machines[machine].name
+        if drained and within_s > 0 and name not in self.journal.drained():
+            self.engine.feed(MachineDraining(machine=machine, until=now + within_s), now)
+            return
+        if machine in self.state.draining:
+            self.engine.feed(MachineDraining(machine=machine), now)
+        self.journal.set_drained(name, drained)
+        up = bool(self.state.machine_up[machine])
+        if drained and up:
+            self.engine.feed(MachineFailed(machine=machine, drained=True), now)
+        elif not drained and not up and machine not in self.lost:
+            self.engine.feed(MachineReturned(machine=machine), now)
+
+
+def verdict_of(after: tuple[tuple[int, str], ...], entries: Iterable[Entry]) -> bool | None:
+    """Whether an app may start: True, not yet (None), or never (False). ``entries`` : of the apps waited for."""
+    ended = {str(entry.app): entry.outcome == "completed" for entry in entries if entry.outcome}
+    return decide([After(name=str(app), when=When(when)) for app, when in after], ended)
+
+
+def unmet(journal: Journal, options: Options) -> str:
+    """The dependency that can never be met, in words: ``app 'prepare' failed``."""
+    for app, when in options.after:
+        (entry,) = journal.apps("app = ?", app)
+        if entry.outcome and verdict_of(((app, when),), [entry]) is False:
+            return f"app {entry.name!r} {'is' if entry.outcome == 'cancelled' else 'has'} {entry.outcome}"
+    return "an app"
+
+
+def _numbers(options: Options) -> str:
+    return ", ".join(str(app) for app, _ in options.after)
+
+
+def _words(seconds: Seconds) -> str:
+    hours, rest = divmod(seconds, 3600)
+    minutes, left = divmod(rest, 60)
+    parts = [f"{hours:.0f}h" if hours else "", f"{minutes:.0f}m" if minutes else "", f"{left:g}s" if left else ""]
+    return "".join(parts) or "0s"

@@ -1,0 +1,167 @@
+"""Whether a journal is whole: its file, its chain of records, its other rows, and that nothing is missing at its end.
+
+The home keeps a trace of the last record outside the journal, in ``journal.head``: SQLite drops what follows a damaged place in
+its write-ahead log without a word, and what was cut off at the end leaves a chain that is whole.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import sqlite3
+from contextlib import suppress
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+
+from themis import __version__
+from themis.errors import InputError
+from themis.service.engine import chain
+
+log = logging.getLogger("themis.service")
+
+
+class Damaged(InputError):
+    """A journal that is not what was written. ``good`` : number of the last record before the first damage."""
+
+    def __init__(self, path: Path, what: str, good: int) -> None:
+        super().__init__(
+            f"{path} is damaged: {what}. The last good record is {good}. `themis up --repair` says what is lost and goes on "
+            "without it; or restore a backup with `themis restore`."
+        )
+        self.what, self.good = what, good
+
+
+def verify(db: sqlite3.Connection, path: Path, *, ends: bool = True) -> None:
+    """Read all of a journal. ``ends`` : also whether it ends where it should; False while somebody writes it.
+
+    Raises
+    ------
+    Damaged : with the first thing that is not as it was written.
+    """
+    good = 0
+    try:
+        for (number, time, kind, *_), whole in chain.linked(
+            db.execute("SELECT number, t, kind, line, digest FROM records ORDER BY number")
+        ):
+            if not whole:
+                raise Damaged(
+                    path, f"record {number} ({kind!s:.20}, at {time!s:.12} s) or the one before it was changed", good
+                )
+            good = number
+        if ends:
+            _check_end(db, path, good)
+        if broken := chain.broken_seals(db):
+            table, key, what = broken[0]
+            more = f", and {len(broken) - 1} other rows are not as they were" if len(broken) > 1 else ""
+            raise Damaged(path, f"row {key:.40} of the table {table} is {what}{more}", good)
+        ((found,), *_) = db.execute("PRAGMA integrity_check(1)").fetchall()
+        if found != "ok":
+            raise Damaged(path, f"SQLite says {found}", good)
+    except (sqlite3.DatabaseError, TypeError, ValueError, AttributeError) as error:
+        raise Damaged(path, f"it cannot be read ({error})", good) from None
+
+
+def _check_end(db: sqlite3.Connection, path: Path, last: int) -> None:
+    """Raise Damaged where the journal ends before its own word, or the trace's, of its last record."""
+    row = db.execute("SELECT value FROM meta WHERE name = 'head'").fetchone()
+    for known in (read_spelled(str(row[0])) if row else None, read_trace(path)):
+        if known is None:
+            continue
+        number, digest = known
+        found = db.execute("SELECT digest FROM records WHERE number = ?", (number,)).fetchone()
+        if number > last:
+            raise Damaged(path, f"records {last + 1} to {number} are missing at its end", last)
+        if found is None or bytes(found[0])[: chain.SIZE] != digest:
+            raise Damaged(
+                path, f"record {number} is not the one that this home wrote; the file is another home's or a copy", last
+            )
+
+
+@cache
+def arithmetic() -> str:
+    """What the last digit of a float may depend on: version, libraries and the processor's kind."""
+    simd = np.show_config(mode="dicts").get("SIMD Extensions", {}).get("found", [])
+    return f"Themis {__version__}, numpy {np.__version__}, {platform.machine()} {' '.join(simd)}, {'-'.join(platform.libc_ver())}"
+
+
+# ---- the trace ------------------------------------------------------------------------------------------------------
+
+
+def spell(number: int, digest: bytes) -> str:
+    """A record's number and digest as text, with a checksum of its own."""
+    text = f"{number} {digest.hex()}"
+    return f"{text} {blake2b(text.encode(), digest_size=4).hexdigest()}"
+
+
+def read_spelled(text: str) -> tuple[int, bytes] | None:
+    """Number and digest, or None where the text is damaged."""
+    words = text.split()
+    if len(words) != 3 or not words[0].isdecimal():
+        return None
+    with suppress(ValueError):
+        digest = bytes.fromhex(words[1])
+        return (int(words[0]), digest) if spell(int(words[0]), digest).split() == words else None
+    return None
+
+
+def trace_path(journal: Path) -> Path:
+    """Where a home keeps the number and digest of its journal's last record."""
+    return journal.with_name("journal.head")
+
+
+def leave_trace(journal: Path, number: int, digest: bytes) -> None:
+    """Write down the last record that is on disk. Not synced: after a loss of power the trace may be behind, never ahead."""
+    try:
+        file = os.open(trace_path(journal), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(file, f"{spell(number, digest):<80}\n".encode(), 0)
+        finally:
+            os.close(file)
+    except OSError as error:
+        log.warning("%s cannot be written: %s", trace_path(journal), error.strerror)
+
+
+def read_trace(journal: Path) -> tuple[int, bytes] | None:
+    """Number and digest of the last record that this home wrote; None where there is no trace, or a damaged one."""
+    try:
+        text = trace_path(journal).read_text(errors="replace")
+    except FileNotFoundError:
+        return None
+    found = read_spelled(text)
+    if found is None:
+        log.warning("%s is damaged; the journal is checked without it", trace_path(journal))
+    return found
+
+
+def check_there(journal: Path) -> bool:
+    """Whether a journal is to be begun.
+
+    Raises
+    ------
+    InputError : there is none, or it is empty, but the home had one.
+    """
+    fresh = not journal.exists() or journal.stat().st_size == 0
+    if fresh and (trace := trace_of_a_journal(journal)):
+        raise InputError(
+            f"{journal} is {'empty' if journal.exists() else 'missing'}, but {trace} is there, so a service had this home. "
+            "Restore a backup with `themis restore`, or move the home away to begin with a new one."
+        )
+    return fresh
+
+
+def trace_of_a_journal(journal: Path) -> str:
+    """The name of something in a home that only a service with a journal leaves there; empty where there is nothing."""
+    home = journal.parent
+    write_ahead = Path(f"{journal}-wal")
+    if trace_path(journal).exists():
+        return trace_path(journal).name
+    if write_ahead.exists() and write_ahead.stat().st_size:
+        return write_ahead.name
+    for pattern in ("run/checkpoints/app*", "run/nodes/*/logs/job*"):
+        for found in home.glob(pattern):
+            return str(found.relative_to(home))
+    return ""

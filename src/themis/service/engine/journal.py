@@ -1,0 +1,295 @@
+"""The journal: the event log in SQLite, with what the core does not know about apps beside it.
+
+    meta       the schema's version, when the arbiter's time began
+    records    the log's lines in order (``themis.model.log``), and ``Wake`` with its time, which a file leaves out
+    apps       what each app runs, who submitted it, how it ended
+    attempts   how each attempt ended, beyond what the core needs
+    profiles   speeds that came with a submission
+    nodes      machines that were drained
+    checkpoints  the core's whole state after a record: a start folds only what came later
+    seals      a checksum of every row but the records', which have a chain of them (``service.chain``)
+
+Everything that the arbiter changes is one transaction, on disk before any command goes out. One connection,
+used by the arbiter's thread alone; readers of other threads open their own with ``read_records``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from themis.errors import InputError
+from themis.executors.program import UNABLE, AttemptEnded, Ending, Program
+from themis.model.units import Seconds
+from themis.service.engine import chain, integrity
+from themis.service.engine.migrations import SCHEMA, migrate, statements
+from themis.service.engine.records import Records
+from themis.service.engine.transactions import NO_ROOM, NoRoom
+
+_TABLES = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE records (number INTEGER PRIMARY KEY, t REAL NOT NULL, kind TEXT NOT NULL, line BLOB NOT NULL, digest BLOB);
+CREATE TABLE apps (
+    app INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, user TEXT NOT NULL, key TEXT UNIQUE, submitted REAL NOT NULL,
+    retries INTEGER NOT NULL, programs TEXT NOT NULL, reason TEXT NOT NULL DEFAULT '', outcome TEXT, ended REAL, rho REAL,
+    options TEXT NOT NULL DEFAULT '{}'
+);
+CREATE TABLE attempts (
+    job INTEGER NOT NULL, attempt INTEGER NOT NULL, app INTEGER NOT NULL, ended REAL NOT NULL, ending TEXT NOT NULL,
+    cause TEXT NOT NULL, code INTEGER, seconds REAL NOT NULL, steps REAL NOT NULL, killed INTEGER NOT NULL,
+    message TEXT NOT NULL, failure INTEGER NOT NULL, PRIMARY KEY (job, attempt)
+) WITHOUT ROWID;
+CREATE TABLE profiles (name TEXT PRIMARY KEY, message BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE nodes (name TEXT PRIMARY KEY, drained INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE checkpoints (number INTEGER PRIMARY KEY, t REAL NOT NULL, state BLOB NOT NULL);
+CREATE TABLE seals (name TEXT NOT NULL, key TEXT NOT NULL, digest BLOB NOT NULL, PRIMARY KEY (name, key)) WITHOUT ROWID;
+CREATE INDEX open_apps ON apps (app) WHERE ended IS NULL;
+CREATE INDEX apps_of_user ON apps (user, submitted);
+"""
+"""As of ``SCHEMA``; what is changed here is a step of ``themis.service.engine.migrations`` too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the arbiter sees to for an app.
+
+    Attributes
+    ----------
+    after : (app, ok | any | failed), the apps that must have ended like that. ``waiting`` : they have not yet.
+    held : its user holds it. ``walltime_s`` : most seconds of each job, over all its attempts.
+    """
+
+    after: tuple[tuple[int, str], ...] = ()
+    waiting: bool = False
+    held: bool = False
+    walltime_s: Seconds | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What was submitted, beside the app itself. ``key`` makes a repeated submission harmless."""
+
+    app: int
+    name: str
+    user: str
+    key: str
+    submitted: Seconds
+    retries: int
+    programs: tuple[Program, ...]
+    """By the job's position in the app."""
+    reason: str = ""
+    outcome: str = ""
+    ended: Seconds | None = None
+    rho: float | None = None
+    options: Options = Options()
+
+
+class Journal(Records):
+    """The journal of one arbiter; the caller sees to it that there is only one."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the journal, making it where there is none.
+
+        Raises
+        ------
+        InputError : no SQLite file, or one of a later version; those of older ones are migrated.
+        NoRoom : the disk is full.
+        """
+        fresh = integrity.check_there(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Programs hold their submitters' environments: nobody else may read them, from the first byte on.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        try:
+            super().__init__(path, sqlite3.connect(path, isolation_level=None, check_same_thread=False))
+            self.db.execute("PRAGMA journal_mode = WAL")
+            self.db.execute("PRAGMA synchronous = FULL")
+            if fresh or not self._tables():
+                self._make()
+            else:
+                migrate(self.db, path, self.meta("schema"))
+                chain.keep_seals(self.db)
+            self.head = self._head = self._last_link()
+        except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode in NO_ROOM:
+                raise NoRoom(f"{path} cannot be written ({error}); make room on its disk.") from None
+            raise InputError(
+                f"{path} is no journal of Themis, or is damaged ({error}). `themis up --repair` keeps what can be read of it; or "
+                "restore a backup with `themis restore`."
+            ) from None
+
+    def _tables(self) -> int:
+        return int(self.db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
+
+    def _make(self) -> None:
+        with self.transaction():
+            for statement in statements(_TABLES):
+                self.write(statement)
+            chain.keep_seals(self.db)
+            self.write("INSERT INTO meta VALUES ('schema', ?)", (str(SCHEMA),))
+
+    # ---- apps -----------------------------------------------------------------------------------------------------
+
+    def add_app(self, entry: Entry) -> None:
+        """Enter an app."""
+        programs = json.dumps([{**asdict(p), "env": dict(p.env)} for p in entry.programs])
+        self.write(
+            "INSERT INTO apps (app, name, user, key, submitted, retries, programs, options) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                entry.app,
+                entry.name,
+                entry.user,
+                entry.key or None,
+                entry.submitted,
+                entry.retries,
+                programs,
+                json.dumps(asdict(entry.options)),
+            ),
+        )
+
+    def apps(self, where: str = "1", *values: object, last: int = -1) -> list[Entry]:
+        """Apps for which an SQL condition on their columns holds, in order of their numbers; the ``last`` of them alone."""
+        rows = self.db.execute(
+            "SELECT app, name, user, key, submitted, retries, programs, reason, outcome, ended, rho, options "
+            f"FROM apps WHERE {where} ORDER BY app DESC LIMIT ?", (*values, last),
+        ).fetchall()[::-1]  # fmt: skip
+        return [
+            Entry(
+                app=app, name=name, user=user, key=key or "", submitted=submitted, retries=retries,
+                programs=tuple(Program(**{**p, "argv": tuple(p["argv"])}) for p in json.loads(programs)), reason=reason,
+                outcome=outcome or "", ended=ended, rho=rho, options=_options(options),
+            )
+            for app, name, user, key, submitted, retries, programs, reason, outcome, ended, rho, options in rows
+        ]  # fmt: skip
+
+    def has_app(self, name: str) -> bool:
+        """Whether an app has, or had, this name."""
+        return self.db.execute("SELECT 1 FROM apps WHERE name = ?", (name,)).fetchone() is not None
+
+    def app_of(self, user: str, ref: str) -> int | None:
+        """Number of the user's app that has this name or number."""
+        row = self.db.execute(
+            "SELECT max(app) FROM apps WHERE user = ? AND (name = ? OR app = ?)",
+            (user, ref, int(ref) if ref.isascii() and ref.isdecimal() and len(ref) < 10 else -1),
+        ).fetchone()
+        return None if row[0] is None else int(row[0])
+
+    def outcomes(self, user: str = "") -> list[tuple[int, str, str]]:
+        """(app, user, how it ended or nothing) of every app that ever was, or of this user's."""
+        rows = self.db.execute(
+            "SELECT app, user, coalesce(outcome, '') FROM apps WHERE ?1 = '' OR user = ?1 ORDER BY app", (user,)
+        )
+        return list(rows)
+
+    def give_reason(self, app: int, reason: str) -> None:
+        """Why an app fails or is cancelled; the first reason stays."""
+        self.write("UPDATE apps SET reason = ? WHERE app = ? AND reason = ''", (reason, app))
+
+    def set_options(self, app: int, **changes: Any) -> None:
+        """Change an app's options."""
+        options = replace(self.apps("app = ?", app)[0].options, **changes)
+        self.write("UPDATE apps SET options = ? WHERE app = ?", (json.dumps(asdict(options)), app))
+
+    def end_app(self, app: int, outcome: str, ended: Seconds, rho: float) -> None:
+        """The app is over."""
+        self.write("UPDATE apps SET outcome = ?, ended = ?, rho = ? WHERE app = ?", (outcome, ended, rho, app))
+
+    def over(self, by: Seconds) -> list[tuple[int, Seconds, str]]:
+        """Apps that ended by then: number, when and how."""
+        return self.db.execute("SELECT app, ended, outcome FROM apps WHERE ended <= ?", (by,)).fetchall()
+
+    def add_attempt(self, time: Seconds, end: AttemptEnded) -> None:
+        """How an attempt ended; what is told again after a restart counts once."""
+        self.write(
+            "INSERT OR IGNORE INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                end.job, end.attempt, end.app, time, str(end.ending), end.cause, end.code, end.seconds, end.steps,
+                end.killed, end.message, end.ending.is_failure,
+            ),
+        )  # fmt: skip
+
+    def attempts(
+        self, jobs: Sequence[int]
+    ) -> list[tuple[int, int, float, str, str, int | None, float, float, bool, str]]:
+        """(job, attempt, ended, ending, cause, code, seconds, steps, killed, message) of consecutive jobs."""
+        rows = self.db.execute(
+            "SELECT job, attempt, ended, ending, cause, code, seconds, steps, killed, message FROM attempts "
+            "WHERE job BETWEEN ? AND ? ORDER BY job, attempt", (min(jobs), max(jobs)),
+        )  # fmt: skip
+        return list(rows)
+
+    def failures(self, job: int) -> int:
+        """Attempts of a job that failed by its own doing."""
+        row = self.db.execute("SELECT count(*) FROM attempts WHERE job = ? AND failure", (job,)).fetchone()
+        return int(row[0])
+
+    def short_in_a_row(self, job: int, seconds: Seconds) -> int:
+        """So many attempts of a job, the last ones, asked to be run again (75, 143) having run for less than so long.
+
+        Those that their machine was unable to start are such, too.
+        """
+        own = ", ".join(f"'{ending}'" for ending in Ending if ending.is_own)
+        row = self.db.execute(
+            "SELECT count(*) FROM attempts WHERE job = ?1 AND attempt > (SELECT coalesce(max(attempt), 0) FROM attempts "
+            f"WHERE job = ?1 AND NOT (ending IN ({own}) AND seconds < ?2 OR ending = ?3 AND cause = ?4))",
+            (job, seconds, str(Ending.NODE_LOST), UNABLE),
+        ).fetchone()
+        return int(row[0])
+
+    def seconds(self, job: int) -> Seconds:
+        """How long a job ran in the attempts that are over."""
+        row = self.db.execute("SELECT coalesce(sum(seconds), 0) FROM attempts WHERE job = ?", (job,)).fetchone()
+        return float(row[0])
+
+    def submissions(self, user: str, since: Seconds) -> int:
+        """How many apps a user has submitted since then."""
+        row = self.db.execute("SELECT count(*) FROM apps WHERE user = ? AND submitted > ?", (user, since)).fetchone()
+        return int(row[0])
+
+    def add_profile(self, name: str, message: bytes) -> None:
+        """Keep the speeds of a submission."""
+        self.write("INSERT INTO profiles VALUES (?, ?)", (name, message))
+
+    def profiles(self) -> list[tuple[str, bytes]]:
+        """All of them."""
+        return list(self.db.execute("SELECT name, message FROM profiles ORDER BY name"))
+
+    # ---- machines -------------------------------------------------------------------------------------------------
+
+    def drained(self) -> set[str]:
+        """Names of the machines that somebody took out of service."""
+        return {name for (name,) in self.db.execute("SELECT name FROM nodes WHERE drained")}
+
+    def set_drained(self, name: str, drained: bool) -> None:
+        """Take a machine out of service, or back."""
+        self.write("INSERT OR REPLACE INTO nodes VALUES (?, ?)", (name, drained))
+
+
+def _options(text: str) -> Options:
+    found = json.loads(text)
+    return Options(**{**found, "after": tuple((int(app), str(when)) for app, when in found.get("after", ()))})
+
+
+def read_records(path: Path, after: int = 0, limit: int = -1) -> list[tuple[int, Seconds, str, str]]:
+    """(number, time, kind, line) of the records after a number, for any thread; ``Wake`` is left out."""
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+        rows = db.execute(
+            "SELECT number, t, kind, line FROM records WHERE number > ? AND kind <> 'Wake' ORDER BY number LIMIT ?",
+            (after, limit),
+        )
+        return [(number, time, kind, line.decode()) for number, time, kind, line in rows]
+
+
+def export(path: Path, log: Path) -> int:
+    """Write the journal as an event log that ``themis explain`` and ``themis replay`` read; returns its records."""
+    count = 0
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db, log.open("wb") as file:
+        for (line,) in db.execute("SELECT line FROM records WHERE kind <> 'Wake' ORDER BY number"):
+            file.write(line + b"\n")
+            count += 1
+    return count

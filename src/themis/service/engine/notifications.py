@@ -1,0 +1,52 @@
+"""Messages to apps' own agents after a decision is on disk: what they won, and every lease of their jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from themis.client import themis_pb2 as pb
+from themis.core.state import State
+from themis.model.answers import Proof
+from themis.model.events import Command, Grant, Renew, Revoke
+from themis.model.units import Seconds
+from themis.service.engine.agents import AgentRegistry
+
+
+def notify(
+    agents: AgentRegistry, state: State, epoch: Seconds, decided: Sequence[Proof], commands: Sequence[Command]
+) -> None:
+    """Send awards and leases to the agents that are connected. ``epoch`` : begin of the journal, in seconds since 1970."""
+    here = agents.connected()
+    if not here:
+        return
+    for proof in decided:
+        for i in np.flatnonzero(np.isin(proof.app, list(here))).tolist():
+            award = pb.Award(
+                round=agents.round,
+                bid=bool(proof.bid[i]) if len(proof.bid) else False,
+                won=int(proof.won[i]) if len(proof.won) else 0,
+                kept=float(proof.kept[i]) if len(proof.kept) else 1.0,
+                leftover=int(proof.leftover[i]) if len(proof.leftover) else 0,
+            )
+            agents.send(int(proof.app[i]), pb.AgentEvent(award=award))
+    for command in commands:
+        if isinstance(command, Grant | Renew | Revoke) and command.app in here:
+            agents.send(command.app, pb.AgentEvent(lease=_lease(state, epoch, command)))
+
+
+def _lease(state: State, epoch: Seconds, command: Grant | Renew | Revoke) -> pb.Lease:
+    gpus = command.gpus if isinstance(command, Grant) else state.job_gpus.get(command.job, ())
+    what = {Grant: "granted", Renew: "renewed", Revoke: "revoked"}[type(command)]
+    revoked = isinstance(command, Revoke)
+    out = pb.Lease(
+        what=what,
+        job=command.job - int(state.apps.first_job[command.app]),
+        gpus=() if revoked else gpus,
+        nodes=() if revoked else sorted({state.machines[state.gpu_machine[g]].name for g in gpus}),
+        cause=command.cause if isinstance(command, Revoke) else "",
+    )
+    if not isinstance(command, Revoke):
+        out.until = epoch + command.until
+    return out

@@ -1,0 +1,175 @@
+"""Transactions of the journal: all of one or nothing; where the disk is full, they are retried.
+
+The arbiter's state in memory is ahead of what a transaction wrote, so one that fails because the disk is full cannot be taken
+back. It is kept and written again until there is room; meanwhile nothing is decided, carried out or answered, while jobs run on,
+because another thread renews machines' leases. Killed while it waits, the arbiter goes on from the transaction before.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from themis.errors import ThemisError
+from themis.model.units import Seconds
+
+LOOK_S: Seconds = 1.0
+"""Seconds between two tries."""
+SAY_S: Seconds = 60.0
+"""Seconds between two messages in the log."""
+NO_ROOM = frozenset(
+    (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_TRUNCATE)
+)
+"""What SQLite says of a full disk, a quota that is used up, a file that may not grow. A failed sync is none of it: what came
+before may be lost then, and only a new start knows what is there."""
+
+log = logging.getLogger("themis.service")
+
+
+class NoRoom(ThemisError):
+    """Nothing can be written down."""
+
+
+class Vanished(ThemisError):
+    """The file that is written is not where its readers look."""
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+class Transactions:
+    """A connection to SQLite that writes in transactions."""
+
+    def __init__(self, path: Path, db: sqlite3.Connection) -> None:
+        self.path, self.db = path, db
+        self._files = {path: file} if (file := _file_at(path)) is not None else {}
+        """Device and number of the files that are open."""
+        self.stuck = ""
+        """Why nothing can be written down at this moment; for any thread to read."""
+        self.patient: Callable[[], bool] = lambda: False
+        """Asked before each new try to write; where it says no, ``NoRoom`` is raised."""
+        self._written: list[tuple[str, Sequence[object]]] | None = None
+        """What the open transaction wrote so far."""
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All or nothing: what is written inside is on disk afterwards, or gone if an error came.
+
+        Raises
+        ------
+        NoRoom : the disk is full, and ``patient`` says not to wait.
+        """
+        self._written = []
+        self.db.execute("BEGIN")
+        try:
+            yield
+            self._ending()
+            self._try(self._commit, commit=True)
+        except BaseException:
+            self._roll_back()
+            self._undone()
+            raise
+        finally:
+            self._written = None
+        self._watch_log()
+        self._kept()
+
+    def _ending(self) -> None:
+        """Called before the commit, to write what comes last."""
+
+    def _undone(self) -> None:
+        """Called when the transaction was rolled back."""
+
+    def _kept(self) -> None:
+        """Called when the transaction is on disk."""
+
+    def vanished(self) -> str:
+        """Why the journal's file is not where its readers look; empty while it is where it was. For any thread."""
+        for path, file in tuple(self._files.items()):
+            if _file_at(path) != file:
+                return (
+                    f"{path} is not where it was: it was moved, replaced or removed while the service runs. Nothing is decided or "
+                    "taken in until it is back; jobs run on. Put it back, or stop the service and restore a backup."
+                )
+        return ""
+
+    def _watch_log(self) -> None:
+        """The write-ahead log is there from the first transaction on, for as long as the journal is open."""
+        log_path = Path(f"{self.path}-wal")
+        if log_path not in self._files and (file := _file_at(log_path)) is not None:
+            self._files[log_path] = file
+
+    def _commit(self) -> None:
+        if vanished := self.vanished():
+            raise Vanished(vanished)
+        self.db.execute("COMMIT")
+
+    def write(self, sql: str, given: Sequence[object] = ()) -> None:
+        """Carry out a statement that changes something."""
+        if self._written is None:
+            self.db.execute(sql, given)
+            return
+        self._written.append((sql, given))
+        self._try(lambda: self.db.execute(sql, given))
+
+    @property
+    def changes(self) -> int:
+        """How often anything was written since it was opened."""
+        return self.db.total_changes
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self.db.close()
+
+    def _roll_back(self) -> None:
+        if self.db.in_transaction:
+            self.db.execute("ROLLBACK")
+
+    def _try(self, do: Callable[[], object], *, commit: bool = False) -> None:
+        """Do it; where there is no room, repeat the transaction until there is."""
+        began, said = time.monotonic(), -SAY_S
+        while True:
+            try:
+                do()
+                break
+            except (Vanished, sqlite3.OperationalError) as error:
+                gone = self.vanished()
+                if not gone and isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode not in NO_ROOM:
+                    raise
+                self._roll_back()
+                self.stuck = gone or (
+                    f"{self.path} cannot be written ({error}): nothing is decided or taken in until there is room; "
+                    "jobs run on."
+                )
+            if not self.patient():
+                raise NoRoom(self.stuck)
+            if time.monotonic() >= said + SAY_S:
+                said = time.monotonic()
+                log.error("%s", self.stuck)
+            time.sleep(LOOK_S)
+            do = self._again_whole if commit else self._again
+        if self.stuck:
+            self.stuck = ""
+            log.warning(
+                "%s can be written again, after %.0f s; everything goes on", self.path, time.monotonic() - began
+            )
+
+    def _again_whole(self) -> None:
+        self._again()
+        self._commit()
+
+    def _again(self) -> None:
+        """Write the transaction so far again, from its beginning."""
+        self.db.execute("BEGIN")
+        for sql, given in self._written or ():
+            self.db.execute(sql, given)

@@ -1,0 +1,168 @@
+"""Copies of a home that a service can go on from, made while it runs.
+
+    journal.db, journal.head          SQLite's online backup, checked; the queue, and all that was decided
+    token, users.json, arbiter.id     who may call
+    config.yaml, profiles/            settings
+    run/checkpoints/                  where asked for: checkpoints of jobs that named no folder of their own
+
+Left out: logs of ranks, the processes that run, locks, and where the service listens.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from themis.errors import InputError
+from themis.service.engine import integrity
+from themis.service.engine.journal import Journal
+from themis.service.operations.lock import only_one
+
+FILES = ("token", "users.json", "arbiter.id", "config.yaml")
+FOLDERS = ("profiles",)
+CHECKPOINTS = Path("run", "checkpoints")
+DAMAGED = "journal.db.damaged-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copied:
+    """What a backup or a home that was restored holds: records of the journal, and what else."""
+
+    records: int
+    files: tuple[str, ...]
+
+
+def back_up(home: Path, target: Path, *, checkpoints: bool = False) -> Copied:
+    """Copy a home to a folder, which is not there yet.
+
+    Raises
+    ------
+    InputError : the home has no journal, the target is there already, or the journal is damaged.
+    """
+    source = home / "journal.db"
+    if not source.exists() or not source.stat().st_size:
+        raise InputError(
+            f"{home} has no journal.db, so there is nothing to back up; name a service's home with --home."
+        )
+    if os.path.lexists(target):
+        raise InputError(
+            f"{target} is there already; name a folder that is not, so that no older backup is overwritten."
+        )
+    draft = target.with_name(f".{target.name}.part")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(mode=0o700, parents=True)
+    try:
+        with (
+            closing(sqlite3.connect(f"{source.as_uri()}?mode=ro", uri=True)) as db,
+            closing(_private(draft / "journal.db")) as copy,
+        ):
+            db.backup(copy)
+        records = _check(draft / "journal.db")
+        files = _copy(home, draft, checkpoints=checkpoints)
+        _sync(draft)
+        draft.rename(target)
+    except sqlite3.DatabaseError as error:
+        raise InputError(f"{source} cannot be copied ({error}); `themis doctor` says what is wrong with it.") from None
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return Copied(records=records, files=files)
+
+
+def restore(source: Path, home: Path) -> Copied:
+    """Make a home of a backup; files that are there already and no part of a service stay.
+
+    Raises
+    ------
+    InputError : the source is no backup or is damaged, or the home has a journal, or a service that runs.
+    """
+    if not (source / "journal.db").exists():
+        raise InputError(f"{source} has no journal.db, so it is no backup; name a folder that `themis backup` made.")
+    if (home / "journal.db").exists() and (home / "journal.db").stat().st_size:
+        raise InputError(f"{home} has a journal.db already; name another home, or move that one away.")
+    with only_one(home):
+        return _restore(source, home)
+
+
+def _restore(source: Path, home: Path) -> Copied:
+    """Make a home of a backup; nobody else has the home."""
+    home.chmod(0o700)
+    draft = home / ".journal.db.part"
+    for end in ("", "-wal", "-shm"):
+        Path(f"{draft}{end}").unlink(missing_ok=True)
+    try:
+        with (
+            closing(sqlite3.connect(f"{(source / 'journal.db').as_uri()}?mode=ro", uri=True)) as db,
+            closing(_private(draft)) as copy,
+        ):
+            db.backup(copy)
+    except sqlite3.DatabaseError as error:
+        raise InputError(f"{source / 'journal.db'} cannot be read ({error}); take another backup.") from None
+    # What is left of a journal that is gone would be taken for this one's.
+    for name in ("journal.head", "journal.db-wal", "journal.db-shm", "endpoint.json"):
+        (home / name).unlink(missing_ok=True)
+    files = _copy(source, home, checkpoints=True)
+    aside = draft.with_name("journal.db")
+    draft.rename(aside)
+    try:
+        records = _check(aside)
+    except InputError:
+        aside.unlink()
+        raise
+    _sync(home)
+    return Copied(records=records, files=files)
+
+
+def _private(path: Path) -> sqlite3.Connection:
+    """A database that its owner alone may read, from the first byte on."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    return sqlite3.connect(path)
+
+
+def _check(path: Path) -> int:
+    """Verify a copy and leave its trace; returns its records."""
+    integrity.trace_path(path).unlink(missing_ok=True)
+    with closing(Journal(path)) as journal:
+        journal.verify()
+        integrity.leave_trace(path, *journal.head)
+        return int(journal.db.execute("SELECT count(*) FROM records").fetchone()[0])
+
+
+def _copy(source: Path, target: Path, *, checkpoints: bool) -> tuple[str, ...]:
+    copied = []
+    for name in FILES:
+        if (source / name).is_file():
+            draft = target / f".{name}.part"
+            draft.unlink(missing_ok=True)
+            with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write((source / name).read_bytes())
+            draft.replace(target / name)
+            copied.append(name)
+    folders = [*map(Path, FOLDERS), *([CHECKPOINTS] if checkpoints else [])]
+    for folder in folders:
+        if (source / folder).is_dir():
+            shutil.copytree(source / folder, target / folder, symlinks=True, dirs_exist_ok=True)
+            if os.geteuid() == 0:
+                _same_owners(source / folder, target / folder)
+            copied.append(str(folder))
+    return tuple(copied)
+
+
+def _same_owners(source: Path, target: Path) -> None:
+    """Checkpoints belong to the users whose jobs wrote them."""
+    for there in (source, *source.rglob("*")):
+        found = there.lstat()
+        os.chown(target / there.relative_to(source), found.st_uid, found.st_gid, follow_symlinks=False)
+
+
+def _sync(folder: Path) -> None:
+    for path in (*folder.glob("*"), folder):
+        if path.is_file() or path == folder:
+            file = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(file)
+            finally:
+                os.close(file)

@@ -1,0 +1,266 @@
+"""``themis doctor``: what a service needs, each checked by using it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sqlite3
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from themis.client import themis_pb2 as pb
+from themis.client.client import Client
+from themis.client.home import read_endpoint, read_token
+from themis.errors import ThemisError, counted
+from themis.node.agent import trust
+from themis.node.gpus import nvml_gpus
+from themis.node.means import find
+from themis.service.engine.config import Config
+from themis.service.engine.integrity import check_there, verify
+from themis.service.engine.migrations import SCHEMA
+from themis.service.operations.rights import SHARED, WARNINGS
+from themis.service.operations.settings import load
+
+LEAST_FREE = 1 << 30
+CLUSTER = Path("/tmp/ray/ray_current_cluster")
+"""Where Ray keeps the address of the cluster that it started on this machine."""
+Check = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The service that answers: it may be another user's, and started with other options than the settings say."""
+
+    info: pb.InfoReply
+    nodes: list[pb.Node]
+
+
+def examine(home: Path) -> list[Check]:
+    """Every check with its state (``ok``, ``note`` or ``wrong``) and what was found."""
+    there = _running(home)
+    checks: dict[str, Callable[[Path], tuple[str, str]]] = {
+        "system": _system, "home": _home, "disk": _disk, "token": _token, "settings": _settings, "journal": _journal,
+        "GPUs": lambda home: _gpus(home, there), "Ray": lambda home: _ray(home, there),
+        "rights": lambda home: _rights(home, there), "containment": lambda home: _containment(home, there),
+        "arbiter": lambda home: _arbiter(home, there),
+        "nodes": lambda home: _nodes(there),
+    }  # fmt: skip
+    out = []
+    for name, check in checks.items():
+        try:
+            state, finding = check(home)
+        except (ThemisError, OSError) as error:
+            state, finding = "wrong", str(error)
+        out.append({"check": name, "state": state, "finding": finding})
+    return out
+
+
+def _running(home: Path) -> Running | ThemisError:
+    """The service of this home, or why there is none."""
+    try:
+        with Client(home, timeout_s=3.0) as client:
+            return Running(client.info(), client.nodes())
+    except ThemisError as error:
+        return error
+
+
+def _system(home: Path) -> tuple[str, str]:
+    if sys.platform != "linux":
+        return "wrong", f"{sys.platform}; the service needs Linux, simulations run anywhere"
+    return "ok", f"Linux, Python {sys.version.split()[0]}"
+
+
+def _home(home: Path) -> tuple[str, str]:
+    if not home.exists():
+        return "note", f"{home} is not there yet; `themis up` makes it"
+    mode = home.stat().st_mode & 0o777
+    if mode & 0o066:
+        return "wrong", f"{home} has mode {mode:o}, others can look into it; chmod 700 {home}"
+    return ("ok", str(home)) if os.access(home, os.W_OK) else ("wrong", f"{home} cannot be written")
+
+
+def _disk(home: Path) -> tuple[str, str]:
+    there = next(p for p in (home, *home.parents) if p.exists())
+    free = shutil.disk_usage(there).free
+    return (
+        "ok" if free >= LEAST_FREE else "wrong",
+        f"{free / 2**30:.1f} GiB free; journal, logs and checkpoints go there",
+    )
+
+
+def _token(home: Path) -> tuple[str, str]:
+    if not (home / "token").exists():
+        return "note", "none yet; `themis up` makes it"
+    read_token(home)
+    return "ok", "readable by its owner alone"
+
+
+def _load(home: Path) -> Config:
+    """What ``themis up`` would run with if no option said otherwise."""
+    own = home / "config.yaml"
+    return load(own if own.exists() else None)
+
+
+def _settings(home: Path) -> tuple[str, str]:
+    _load(home)
+    own = home / "config.yaml"
+    return "ok", str(own) if own.exists() else f"defaults; {own} is not there"
+
+
+def _journal(home: Path) -> tuple[str, str]:
+    path = home / "journal.db"
+    if check_there(path) and not path.exists():
+        return "note", "none yet; `themis up` makes it"
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            db.execute("BEGIN")  # all of it as of one moment, whatever a service writes meanwhile
+            found = db.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
+            intact = db.execute("PRAGMA quick_check").fetchone()[0]
+            count = db.execute("SELECT count(*) FROM records").fetchone()[0]
+            if found is not None and found[0] == str(SCHEMA):
+                # While the service writes, its trace of the last record may be ahead of what was read here.
+                verify(db, path, ends=False)
+    except sqlite3.DatabaseError as error:
+        return "wrong", f"{path} is no journal of Themis ({error}); move it away, or restore a copy"
+    if found is None or not found[0].isdecimal() or not 1 <= int(found[0]) <= SCHEMA:
+        return "wrong", f"{path} has schema {found and found[0]}, this Themis reads 1 to {SCHEMA}"
+    return (
+        ("ok", f"{count} records, schema {found[0]}") if intact == "ok" else ("wrong", f"{path} is damaged: {intact}")
+    )
+
+
+def _gpus(home: Path, there: Running | ThemisError) -> tuple[str, str]:
+    if isinstance(there, Running) and there.nodes:
+        types = ", ".join(sorted({node.gpu_type for node in there.nodes}))
+        return "ok", f"the service has {there.info.gpus}, of type {types}"
+    config = _load(home)
+    if config.engine == "ray":
+        return "ok", "those of Ray's nodes, by the settings"
+    if config.gpus or config.cluster:
+        return "ok", "virtual ones, by the settings"
+    try:
+        found = nvml_gpus()
+    except ThemisError as error:
+        return "note", str(error)
+    return "ok", ", ".join(f"{kind} {uuid}" for uuid, kind in found)
+
+
+def _ray(home: Path, there: Running | ThemisError) -> tuple[str, str]:
+    if isinstance(there, Running) and there.info.engine == "ray":
+        return "ok", "the service is connected to a cluster" if there.nodes else "the service waits for a first node"
+    config = _load(home)
+    try:
+        version = metadata.version("ray")
+    except metadata.PackageNotFoundError:
+        if config.engine == "ray":
+            return "wrong", "not installed, and the settings say engine: ray; pip install 'themis-scheduler[ray]'"
+        return "note", "not installed; only `--engine ray` needs it"
+    if config.engine != "ray":
+        return "ok", f"version {version}; the settings do not use it"
+    address = config.address
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS") or (CLUSTER.read_text().strip() if CLUSTER.exists() else "")
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        return "wrong", f"version {version}, but no cluster is known on this machine; `ray start --head` makes one"
+    try:
+        socket.create_connection((host, int(port)), timeout=2.0).close()
+    except OSError as error:
+        return "wrong", f"version {version}, but the cluster at {address} does not answer ({error.strerror or error})"
+    return "ok", f"version {version}, a cluster answers at {address}"
+
+
+def _rights(home: Path, there: Running | ThemisError) -> tuple[str, str]:
+    if isinstance(there, Running) and there.nodes:
+        for word, warning in WARNINGS.items():
+            if names := [node.name for node in there.nodes if node.trust == word]:
+                return "note", f"on {_names(names)} {warning}"
+        return "ok", "each job runs as its submitter's system user"
+    config = _load(home)
+    if config.single_trust and os.geteuid() == 0:
+        if not config.allow_root:
+            return (
+                "wrong",
+                "single_trust runs jobs as the service's own user, root, which no job may be without allow_root",
+            )
+        return "note", f"single_trust: all jobs run as root, {SHARED}"
+    warning = WARNINGS.get(trust(config.allow_root), "")
+    if warning:
+        return "note", warning
+    return "ok", "each job runs as its submitter's system user; root's own need --allow-root"
+
+
+HOLDS = {
+    "cgroup": "jobs are contained by cgroups: everything that a job started ends with it",
+    "namespace": "jobs are contained by PID namespaces: everything that a job started ends with it",
+    "none": "jobs are not contained: a process that a job detached can outlive it if the job's supervisor is killed",
+}
+"""Of each way of containment (``node.cells``)."""
+
+
+def _containment(home: Path, there: Running | ThemisError) -> tuple[str, str]:
+    if isinstance(there, Running) and (nodes := [node for node in there.nodes if node.containment]):
+        kinds = sorted({node.containment for node in nodes})
+        limits = set[str].intersection(*(set(node.limits) for node in nodes))
+        where = {kind: _names([node.name for node in nodes if node.containment == kind]) for kind in kinds}
+        said = [f"on {where[kind]} {HOLDS[kind]}" if len(kinds) > 1 else HOLDS[kind] for kind in kinds]
+        weak, why_not = "none" in kinds, ""
+    else:
+        config = _load(home)
+        if config.engine == "ray":
+            return "note", "known while `themis up` runs"
+        found = find(config.containment)
+        limits, said, weak, why_not = (
+            set(found.limits),
+            [HOLDS[found.containment]],
+            found.containment == "none",
+            found.why_not,
+        )
+    what = " and ".join(name for name in ("memory", "cpus") if name in limits)
+    said.append(
+        f"{what} of jobs are limited as asked for" if what else "memory and cpus of jobs are counted, not limited"
+    )
+    return "note" if weak or not what else "ok", "; ".join((*said, *filter(None, (why_not,))))
+
+
+def _arbiter(home: Path, there: Running | ThemisError) -> tuple[str, str]:
+    try:
+        at = read_endpoint(home)
+    except ThemisError:
+        return "note", "none was started; run `themis up`"
+    if isinstance(there, ThemisError):
+        raise there
+    info = there.info
+    if info.problem:
+        return "wrong", f"its policy {info.policy} could not decide {info.problem}"
+    return (
+        "ok",
+        f"version {info.version} answers on {at.grpc}: {counted(info.gpus, 'GPU')}, {counted(info.active_apps, 'app')}",
+    )
+
+
+def _nodes(there: Running | ThemisError) -> tuple[str, str]:
+    if isinstance(there, ThemisError):
+        return "note", "known while `themis up` runs"
+    nodes = there.nodes
+    found = [f"{_names(lost)} lost"] if (lost := [node.name for node in nodes if node.state == "lost"]) else []
+    if nice := {node.name: node.niceness for node in nodes if node.niceness > 0}:
+        advice = (
+            "where Ray starts them, say `RAY_worker_niceness=0 ray start ...` there" if there.info.engine == "ray"
+            else "start the service without nice to change that"
+        )  # fmt: skip
+        found.append(
+            f"jobs on {_names([*nice])} have a niceness of {max(nice.values())}, so whatever else runs there comes first; "
+            f"{advice}"
+        )
+    return ("note", "; ".join(found)) if found else ("ok", f"{counted(len(nodes), 'machine')}, none of them lost")
+
+
+def _names(names: list[str]) -> str:
+    """Three of them at most."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

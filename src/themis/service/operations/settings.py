@@ -1,0 +1,392 @@
+"""The service's settings as people write them: YAML, then variables ``THEMIS_KEY``, then options; the later ones win."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from themis.client.home import default_home
+from themis.errors import InputError, ThemisError, UnknownName
+from themis.jobs import check as check_jobs
+from themis.jobs import readers, sizes, warnings_of
+from themis.jobs.build import PRIOR_S
+from themis.jobs.faults import Fault, Findings, Written, did_you_mean, keys_of, raise_first, reads
+from themis.jobs.read import read_text
+from themis.jobs.written import Duration, Name
+from themis.model.cluster import Cluster
+from themis.model.workload import Group, User
+from themis.profiles.cluster_file import ClusterFile, MachineGroup, build_cluster
+from themis.profiles.library import every_model
+from themis.profiles.presets import load_cluster
+from themis.service.engine.config import Config
+from themis.yaml_text import BadYaml, Document, documents
+
+NESTED = ("gpu_names", "groups", "users", "others")
+"""Keys that only a file can set."""
+
+Weight = Annotated[float, Field(ge=1e-6, le=1e6)]
+Quota = Annotated[int, Field(ge=0, le=10**9)] | None
+
+
+class GroupText(Written):
+    """One of ``groups``."""
+
+    weight: Weight = Field(default=1.0, description="multiplies into its users' apps' (1)")
+    gpus: Quota = Field(default=None, description="most GPUs of all its users together (no limit)")
+
+
+class UserText(GroupText):
+    """One of ``users``."""
+
+    weight: Weight = Field(default=1.0, description="multiplies into the user's apps' (1)")
+    gpus: Quota = Field(default=None, description="most GPUs of the user at once (no limit)")
+    group: Name | None = Field(default=None, description="the group that the user belongs to (none)")
+
+
+class OthersText(Written):
+    """``others``."""
+
+    weight: Weight = Field(default=1.0, description="of each user who is not listed (1)")
+    gpus: Quota = Field(default=None, description="most GPUs of each of them at once (no limit)")
+
+
+LEAST_MESSAGE, MOST_MESSAGE = 64 << 10, (2 << 30) - 1
+"""Bytes: room for every call that carries no job, and the most that gRPC takes."""
+
+
+def _message(value: object) -> int:
+    """The size of a message."""
+    try:
+        size = sizes.memory(value)
+    except sizes.Unreadable:
+        size = 0
+    if not LEAST_MESSAGE <= size <= MOST_MESSAGE:
+        raise sizes.Unreadable("memory with its unit, from 64 KiB to just below 2 GiB, such as 4 MiB")
+    return size
+
+
+Wait = Annotated[float, reads(readers.zero_or_more)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Port = Annotated[int, Field(ge=0, lt=65536)]
+
+
+class ServiceText(Written):
+    """The whole file."""
+
+    gpus: Annotated[int, Field(ge=0, le=100_000)] = Field(
+        default=0, description="so many virtual GPUs on one machine (this machine's own, found through NVML)"
+    )
+    machines: Any = Field(
+        default=None,
+        description="virtual machines: `2x4`, a preset or a file, as `themis simulate --cluster` takes it, or a list of "
+        "machines (none)",
+    )
+    gpu_names: dict[Name, Name] = Field(
+        default={},
+        description="names of GPU types by those that `themis doctor` tells, as `V100-SXM2-16GB: V100`, where profiles and job "
+        "files call them otherwise (as they were found)",
+    )
+    engine: Literal["local", "ray"] = Field(
+        default="local", description="`ray` for the nodes of a Ray cluster, see [ray.md](ray.md) (local)"
+    )
+    address: Annotated[str, reads(readers.text)] = Field(
+        default="auto", description="of the Ray cluster, as `ray.init` takes it (auto)"
+    )
+    node_root: Annotated[str, reads(readers.folder)] | None = Field(
+        default=None, description="folder for tasks and logs on Ray's nodes (one that the service chooses)"
+    )
+    cpus: Annotated[int, Field(ge=0, le=10**6)] = Field(
+        default=0, description="CPU cores of this machine that jobs may ask for (all that it has)"
+    )
+    memory: Annotated[int, reads(sizes.memory)] = Field(
+        default=0, description="memory of this machine that jobs may ask for, as `64 GiB` (all that it has)"
+    )
+    policy: Annotated[str, reads(readers.text)] = Field(
+        default="themis", description="who gets GPUs, as `themis simulate --policy` takes it (themis)"
+    )
+    between: Literal["apps", "users", "groups"] = Field(
+        default="users",
+        description="who has equal shares, but for weights: `users` divide theirs among their apps, `groups` among their users; "
+        "with `apps` a user with more apps has more (users)",
+    )
+    profiles: Annotated[str, reads(readers.text)] = Field(
+        default="themis",
+        description="where speeds of models are from, as `themis simulate --profiles` takes it (themis)",
+    )
+    lease: Duration = Field(default=600.0, description="length of a lease: the least time with GPUs (10m)")
+    shortest_lease: Wait = Field(
+        default=180.0,
+        description="leases shorten down to it while apps wait for their first GPUs; 0, or no less than `lease`: never (3m)",
+    )
+    tick: Duration = Field(default=60.0, description="leases end at multiples of it (60s)")
+    container: Wait = Field(default=35.0, description="what a change of GPUs is believed to cost (35s)")
+    gather: Wait = Field(default=0.5, description="what happens within so long is decided on together (500ms)")
+    checkpoint_every: Duration = Field(default=600.0, description="how often jobs are believed to save (10m)")
+    unknown_work: Duration = Field(
+        default=PRIOR_S, description="training on its fewest GPUs of a job of which nothing is known (3h45m)"
+    )
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(default=0, description="of policies that draw lots (0)")
+    host: Annotated[str, reads(readers.text)] = Field(
+        default="127.0.0.1", description="address to listen on (127.0.0.1)"
+    )
+    port: Port = Field(default=7433, description="of gRPC; 0 lets the system choose (7433)")
+    http_port: Annotated[int, Field(ge=-1, lt=65536)] = Field(
+        default=7434, description="of the status pages; 0 lets the system choose, -1 is none (7434)"
+    )
+    retries: Annotated[int, Field(ge=0, le=1000)] = Field(
+        default=2, description="failures that are followed by another attempt, where a submission does not say (2)"
+    )
+    backoff: Wait = Field(
+        default=10.0, description="wait after a job's first failure; it doubles with each further one (10s)"
+    )
+    backoff_most: Wait = Field(default=600.0, description="most that a job waits after a failure (10m)")
+    grace: Wait = Field(default=60.0, description="from the stop signal to SIGKILL, where a job does not say (60s)")
+    max_grace: Wait = Field(default=3600.0, description="most of it that a job may ask for (1h)")
+    node_lease: Duration = Field(default=30.0, description="how long jobs outlive an arbiter that is away (30s)")
+    node_renew: Duration = Field(default=10.0, description="how often machines renew their lease (10s)")
+    node_margin: Wait = Field(
+        default=5.0, description="added to lease and grace before a silent machine's GPUs count as free (5s)"
+    )
+    progress: Wait = Field(default=30.0, description="at most one progress record of a job in so long (30s)")
+    solve: Duration = Field(
+        default=10.0, description="about so long may a decision take; its search then stops with the best found (10s)"
+    )
+    journal_keep: Duration = Field(default=30 * 86400.0, description="how long the journal's records are kept (30d)")
+    logs_keep: Duration = Field(
+        default=30 * 86400.0, description="how long ranks' logs are kept after their app is over (30d)"
+    )
+    checkpoints_keep: Duration | None = Field(
+        default=None,
+        description="how long checkpoints in the home are kept after their app completed; those of other apps stay (for ever)",
+    )
+    agent_wait: Duration = Field(default=2.0, description="within so long apps' own agents answer (2s)")
+    agent_misses: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=3, description="answers in a row that an agent may miss before the service bids for its app (3)"
+    )
+    max_agents: Annotated[int, Field(ge=1, le=4096)] = Field(default=256, description="most agents at once (256)")
+    containment: Literal["auto", "cgroup", "namespace", "none"] = Field(
+        default="auto",
+        description="how a job's processes are held together, see [containment.md](containment.md); `auto`: the strongest way "
+        "that each machine allows (auto)",
+    )
+    max_message: Annotated[int, reads(_message)] = Field(
+        default=4 << 20, description="largest message of a caller (4 MiB)"
+    )
+    max_jobs: Count = Field(default=1000, description="most jobs of an app (1000)")
+    max_apps: Count = Field(default=5000, description="most apps that wait or run (5000)")
+    max_apps_per_user: Count = Field(default=1000, description="most of them of one user (1000)")
+    max_submissions: Count = Field(default=3600, description="most submissions of one user in an hour (3600)")
+    allow_root: bool = Field(default=False, description="let jobs run as root where the service does (false)")
+    single_trust: bool = Field(
+        default=False,
+        description="jobs run as the service's own user, even where it is root; then say `allow_root` too (false)",
+    )
+    check_state: bool = Field(default=False, description="check every invariant after every step, for tests (false)")
+    groups: dict[Name, GroupText] = Field(default={}, description="groups of users by name, see below (none)")
+    users: dict[Name, UserText] = Field(default={}, description="users by name, see below (none)")
+    others: OthersText = Field(default=OthersText(), description="users who are not listed, see below")
+
+
+def load(path: Path | None, flags: Mapping[str, Any] | None = None, env: Mapping[str, str] = os.environ) -> Config:
+    """Read the settings.
+
+    Parameters
+    ----------
+    path : the file, or None for defaults. ``flags`` : options by key; None stands for "not given".
+    env : the environment; of it ``THEMIS_POLICY``, ``THEMIS_LEASE`` and so on count.
+
+    Raises
+    ------
+    UnknownName : a flag that is no key. InputError : the first fault; says how many more there are.
+    """
+    document = Document(data={})
+    source = str(path) if path else "settings"
+    faults: list[Fault] = []
+    if path:
+        document, faults = _document(read_text(path), source)
+    findings = Findings(source, document, faults)
+    _check_file(findings, path)
+    overrides: dict[str, Any] = {}
+    for key in keys():
+        if text := env.get(f"THEMIS_{key.upper()}"):
+            overrides[key] = _override(f"variable THEMIS_{key.upper()}", key, text, findings.faults)
+    for key, value in (flags or {}).items():
+        if key in NESTED:
+            raise InputError(
+                f"setting {key!r} has keys of its own, so no option sets it; write it into the file of settings."
+            )
+        if key not in keys():
+            hint = did_you_mean(key, keys())
+            raise InputError(f"unknown setting {key!r}.{hint} Known: {', '.join(sorted(keys()))}.")
+        if value is not None:
+            overrides[key] = _override(f"option {key}", key, value, findings.faults)
+    raise_first(findings.faults)
+    # One place says which GPUs: an option of the one kind takes the place of a file's of the other.
+    data = {**document.data, **overrides}
+    for one, other in (("gpus", "machines"), ("machines", "gpus")):
+        if one in overrides:
+            data.pop("gpu_names", None)
+            if other not in overrides:
+                data.pop(other, None)
+    together = Findings(source, Document(data=data, lines=document.lines))
+    _check_file(together, path)
+    raise_first(together.faults)
+    return _config(together, path)
+
+
+def keys() -> tuple[str, ...]:
+    """Keys that variables and options may set."""
+    return tuple(key for key in keys_of(ServiceText) if key not in NESTED)
+
+
+def check(paths: Iterable[Path], *, folder: Path | None = None) -> list[str]:
+    """Every fault of these files, of jobs or of settings: a sentence each, by file and line."""
+    out: list[str] = []
+    book = every_model(default_home() / "profiles")
+    for path in paths:
+        try:
+            text = read_text(path)
+        except InputError as error:
+            out.append(str(error))
+            continue
+        out += (
+            map(str, settings_faults(text, path)) if is_settings(text) else check_jobs([path], folder=folder, book=book)
+        )
+    return out
+
+
+def doubts_of(paths: Iterable[Path], gpu_types: Collection[str], here: bool) -> list[str]:
+    """What is likely to go wrong with those of these files that are of jobs, see ``jobs.warnings_of``."""
+    return warnings_of(paths, book=every_model(default_home() / "profiles"), gpu_types=gpu_types, here=here)
+
+
+def settings_faults(text: str, path: Path) -> list[Fault]:
+    """All that is wrong with a settings file."""
+    document, faults = _document(text, str(path))
+    findings = Findings(str(path), document, faults)
+    _check_file(findings, path)
+    return sorted(findings.faults, key=lambda fault: fault.line)
+
+
+def is_settings(text: str) -> bool:
+    """Whether a file is rather settings than jobs: it has keys of settings, and no command."""
+    try:
+        data = next(documents(text), Document()).data
+    except BadYaml:
+        return False
+    return isinstance(data, dict) and "command" not in data and not set(keys_of(ServiceText)).isdisjoint(data)
+
+
+def _document(text: str, source: str) -> tuple[Document, list[Fault]]:
+    try:
+        found = list(documents(text))
+    except BadYaml as error:
+        return Document(data={}), [Fault(source, error.line, f"{error.problem}.")]
+    if len(found) > 1:
+        return found[0], [Fault(source, found[1].line(()), "a second document begins here, expected one.")]
+    return (found[0] if found else Document(data={})), []
+
+
+def _override(source: str, key: str, value: Any, faults: list[Fault]) -> Any:
+    """A value from outside the file, checked by itself so that a fault names where it came from."""
+    given = value
+    if isinstance(value, str):
+        document, bad = _document(value, source)
+        given = value if bad or document.data == {} or isinstance(document.data, (dict, list)) else document.data
+    findings = Findings(source, Document(data={key: given}))
+    _check_file(findings, None, alone=True)
+    faults += findings.faults
+    return given
+
+
+def _check_file(findings: Findings, path: Path | None, *, alone: bool = False) -> None:
+    text = findings.valid(ServiceText, findings.document.data)
+    _machines(
+        findings.document.data.get("machines") if isinstance(findings.document.data, dict) else None, findings, path
+    )
+    if text is None:
+        return
+    name = text.policy.partition(":")[0]
+    known = {point.name for point in entry_points(group="themis.policies")}
+    try:
+        if name not in known:
+            raise UnknownName("policy", name, known)
+    except UnknownName as error:
+        findings.add(("policy",), str(error))
+    for user, entry in text.users.items():
+        if entry.group is not None and entry.group not in text.groups:
+            wrong = UnknownName("group", entry.group, text.groups)
+            findings.add(("users", user, "group"), f"key 'group' in users.{user}: {wrong} Add it to groups.")
+    if alone:
+        return
+    if text.lease < text.tick:
+        findings.add(("lease",), f"key 'lease' is {text.lease:g} s, shorter than tick, {text.tick:g} s; make the lease at "
+                     "least one tick, or the tick shorter (--set tick=5s).")  # fmt: skip
+    if text.node_renew >= text.node_lease:
+        findings.add(("node_renew",), f"key 'node_renew' is {text.node_renew:g} s, not below node_lease, {text.node_lease:g} "
+                     "s; a third of it is usual.")  # fmt: skip
+    if text.gpus and text.machines is not None:
+        findings.add(("gpus",), "keys 'gpus' and 'machines' are both there, expected one of them.")
+    if text.gpu_names and (text.gpus or text.machines is not None or text.engine == "ray"):
+        findings.add(("gpu_names",), "key 'gpu_names' is for this machine's own GPUs; leave it out where machines are virtual or "
+                     "Ray's nodes.")  # fmt: skip
+    if text.engine == "ray" and (text.gpus or text.machines is not None):
+        findings.add(("engine",), "key 'engine' is ray, whose machines are Ray's nodes; leave out gpus and machines.")
+    if text.node_root is not None and not Path(text.node_root).is_absolute():
+        findings.expected(("node_root",), text.node_root, "an absolute path, which is the same on every node")
+
+
+def _machines(given: Any, findings: Findings, path: Path | None) -> Cluster | None:
+    at = ("machines",)
+    try:
+        match given:
+            case None:
+                return None
+            case str():
+                beside = path.parent / given if path and given else None
+                return load_cluster(str(beside) if beside and beside.is_file() else given)
+            case list() if given:
+                groups = [findings.valid(MachineGroup, entry, (*at, i)) for i, entry in enumerate(given)]
+                whole = [group for group in groups if group is not None]
+                if len(whole) < len(groups):
+                    return None
+                spec = ClusterFile(machines=whole, name=path.stem if path else "cluster")
+                return build_cluster(spec, path or Path("settings"))
+        findings.expected(
+            at, given, "a preset such as sim-256, a shorthand such as 8x4, a cluster file, or a list of machines"
+        )
+    except (ThemisError, OSError) as error:
+        findings.add(at, f"key 'machines': {str(error).removeprefix(f'{path}: ')}")
+    return None
+
+
+def _config(findings: Findings, path: Path | None) -> Config:
+    text = ServiceText.model_validate(findings.document.data)
+    return Config(
+        gpus=text.gpus, cluster=_machines(text.machines, findings, path), engine=text.engine, address=text.address,
+        node_root=text.node_root or "", gpu_names=text.gpu_names, cpus=text.cpus, memory=text.memory,
+        policy=text.policy, between=text.between, profiles=text.profiles,
+        lease_s=text.lease, shortest_lease_s=text.shortest_lease, tick_s=text.tick, container_s=text.container,
+        gather_s=text.gather,
+        checkpoint_every_s=text.checkpoint_every, unknown_work_s=text.unknown_work, seed=text.seed, host=text.host,
+        port=text.port, http_port=text.http_port, retries=text.retries, backoff_s=text.backoff,
+        backoff_most_s=text.backoff_most, grace_s=text.grace, max_grace_s=text.max_grace,
+        node_lease_s=text.node_lease, node_renew_s=text.node_renew,
+        node_margin_s=text.node_margin, progress_s=text.progress, solve_s=text.solve,
+        agent_s=text.agent_wait, journal_keep_s=text.journal_keep,
+        logs_keep_s=text.logs_keep, checkpoints_keep_s=text.checkpoints_keep,
+        containment=text.containment, agent_misses=text.agent_misses, max_agents=text.max_agents,
+        max_message_bytes=text.max_message, max_jobs=text.max_jobs,
+        max_apps=text.max_apps, max_apps_per_user=text.max_apps_per_user, max_submissions=text.max_submissions,
+        allow_root=text.allow_root, single_trust=text.single_trust, validate=text.check_state,
+        users=tuple(User(name=n, weight=u.weight, group=u.group or "") for n, u in text.users.items()),
+        groups=tuple(Group(name=n, weight=g.weight) for n, g in text.groups.items()),
+        user_gpus={n: u.gpus for n, u in text.users.items() if u.gpus is not None},
+        group_gpus={n: g.gpus for n, g in text.groups.items() if g.gpus is not None},
+        others_weight=text.others.weight, others_gpus=text.others.gpus,
+    )  # fmt: skip

@@ -1,0 +1,246 @@
+"""``themis up``: home, journal, machines, executor, arbiter and servers put together, until told to end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+
+import grpc
+
+from themis.client.client import user_name
+from themis.client.home import Endpoint, joined, make_token, owner_of, write_endpoint
+from themis.errors import InputError, counted
+from themis.executors.hosts import NodeSettings
+from themis.executors.local import LocalExecutor
+from themis.executors.program import Programs
+from themis.executors.ray import NODE_ROOT, RayExecutor, RaySettings
+from themis.node.gpus import claim_all
+from themis.node.means import find
+from themis.policies.api import check_types, make_policy
+from themis.profiles.library import load_book
+from themis.profiles.speed import ProfileBook
+from themis.service.api.access import Access
+from themis.service.api.grpc_server import is_loopback, serve
+from themis.service.api.http_server import serve_http
+from themis.service.api.methods import Api
+from themis.service.engine.arbiter import Arbiter
+from themis.service.engine.config import Config
+from themis.service.engine.executor import LiveExecutor, Message, estimated_pace
+from themis.service.engine.integrity import check_there
+from themis.service.engine.journal import Journal
+from themis.service.engine.machines import find_hosts
+from themis.service.engine.repair import repair
+from themis.service.operations import rights
+from themis.service.operations.lock import only_one
+from themis.service.operations.retention import keep_swept
+
+log = logging.getLogger("themis.service")
+
+NODES_S = 60.0
+"""How long the first node of an engine is waited for."""
+
+
+@dataclass(slots=True)
+class Service:
+    """A running service."""
+
+    arbiter: Arbiter
+    endpoint: Endpoint
+    api: Api
+    server: grpc.Server
+    http: ThreadingHTTPServer | None
+
+    def close(self, *, stop_jobs: bool = True) -> None:
+        """End it: first the arbiter, so that what is asked meanwhile is refused in words."""
+        self.api.ending.set()
+        try:
+            self.arbiter.close(stop_jobs=stop_jobs)
+        finally:
+            self.server.stop(grace=1.0).wait()
+            if self.http is not None:
+                self.http.shutdown()
+                self.http.server_close()
+
+
+@contextmanager
+def running(home: Path, config: Config) -> Iterator[Service]:
+    """A service in this process; jobs are preempted when it ends.
+
+    Raises
+    ------
+    InputError : another arbiter has this home, it was begun otherwise, or an address is taken.
+    """
+    with only_one(home):
+        service = start(home, config)
+        try:
+            yield service
+        finally:
+            service.close()
+
+
+def start(home: Path, config: Config) -> Service:
+    """Start a service in a home that is locked already."""
+    if config.engine == "local":
+        find(config.containment)  # refused here rather than by agents
+    _let_pass(home, config)
+    check_there(home / "journal.db")
+    access = Access(home, make_token(home), user_name())
+    log.warning("%s", rights.explained(config, len(access.accounts())))
+    hosts = find_hosts(config) if config.engine == "local" else ()
+    if hosts:  # an engine's machines may be of types that nobody knows yet
+        check_types(make_policy(config.policy), sorted({host.machine.gpu_type for host in hosts}))
+    # Whoever has another home here must not lease the same GPUs.
+    claims = claim_all(
+        [device for host in hosts for device in host.devices], home / "run",
+        [home / "run" / "nodes" / host.machine.name for host in hosts],
+    )  # fmt: skip
+    nodes = NodeSettings(
+        lease_s=config.node_lease_s,
+        renew_s=config.node_renew_s,
+        margin_s=config.node_margin_s,
+        progress_s=config.progress_s,
+    )
+
+    def executor(
+        programs: Programs, report: Callable[[Message], None], book: Callable[[], ProfileBook]
+    ) -> LiveExecutor:
+        if config.engine == "ray":
+            ray = RaySettings(address=config.address, owner=owner_of(home), node_root=config.node_root or NODE_ROOT)
+            return RayExecutor(
+                home / "run", programs, report, report, ray=ray, settings=nodes, pace=estimated_pace(book),
+                allow_root=config.allow_root, containment=config.containment,
+            )  # fmt: skip
+        return LocalExecutor(
+            home / "run", hosts, programs, report, report, settings=nodes, pace=estimated_pace(book),
+            allow_root=config.allow_root, claims=claims, containment=config.containment,
+        )  # fmt: skip
+
+    book = load_book(config.profiles, home / "profiles")
+    arbiter = Arbiter(config, hosts, Journal(home / "journal.db"), executor, book=book, apart=True)
+    keep_swept(arbiter)
+    api = Api(arbiter, home / "run", access)
+    server, port = serve(api, config.host, config.port, config.max_message_bytes)
+    try:
+        http = serve_http(api, config.host, config.http_port) if config.http_port >= 0 else None
+    except InputError:
+        server.stop(grace=None)
+        raise
+    if not is_loopback(config.host):
+        log.warning(
+            "%s can be reached from other machines, and calls are not encrypted: whoever is on the way can read tokens. Listen "
+            "on 127.0.0.1, or tunnel them.", config.host,
+        )  # fmt: skip
+    arbiter.start()
+    if isinstance(arbiter.executor, RayExecutor):
+        _await_nodes(arbiter, arbiter.executor)
+    endpoint = Endpoint(
+        grpc=joined(config.host, port),
+        http=f"http://{joined(config.host, int(http.server_address[1]))}" if http else "",
+        pid=os.getpid(),
+    )
+    write_endpoint(home, endpoint)
+    return Service(arbiter, endpoint, api, server, http)
+
+
+def _await_nodes(arbiter: Arbiter, executor: RayExecutor) -> None:
+    """Until Ray answers, with a first node if there is any.
+
+    Raises
+    ------
+    InputError : no Ray cluster is there.
+    """
+    end = time.monotonic() + NODES_S
+    while not executor.refused and not arbiter.state.machines and time.monotonic() < end:
+        time.sleep(0.1)
+    if executor.refused:
+        arbiter.close()
+        raise InputError(executor.refused)
+    if not arbiter.state.machines:
+        log.warning("%s", no_nodes(executor.said()))
+
+
+def no_nodes(said: str) -> str:
+    """Why a service on a Ray cluster has no GPUs yet, and what helps; ``said`` : the bridge's last words, or none."""
+    return (
+        f"no node of the Ray cluster has joined yet, so there are 0 GPUs: {said or 'none of its nodes has GPUs'}. `ray status` "
+        "lists them. A node that Ray finds no GPUs on is started with `ray start --num-gpus N`. If the cluster was started with "
+        "--node-ip-address 127.0.0.1, no other machine can join it: `ray stop`, then `ray start --head --node-ip-address ADDRESS` "
+        "with this machine's own address, and `themis up --engine ray --address ADDRESS:6379`."
+    )
+
+
+def farewell(grace_s: float, jobs: int, *, leave_jobs: bool) -> str:
+    """What a service says when it is told to end. ``grace_s`` : the longest of the jobs that run."""
+    if not jobs:
+        return "told to end; no job runs."
+    these, one = counted(jobs, "job"), jobs == 1
+    if leave_jobs:
+        return f"told to end; {these} run{'s' * one} on until the next arbiter comes, or the machine's lease ends."
+    return (
+        f"told to end; {these} {'is' if one else 'are'} told to save and stop, which takes up to {grace_s:.0f} s. The next "
+        "`themis up` goes on from there."
+    )
+
+
+def _say_farewell(service: Service, *, leave_jobs: bool) -> None:
+    state, programs = service.arbiter.state, service.arbiter.programs
+    grace_s, jobs = 0.0, 0
+    with suppress(RuntimeError, KeyError, IndexError):  # read beside the arbiter's thread, which may be at work
+        for job in list(state.occupied):
+            app = int(state.jobs.app[job])
+            program = programs[state.app_specs[app].name][job - int(state.apps.first_job[app])]
+            grace_s, jobs = max(grace_s, program.grace_s), jobs + 1
+    log.info("%s", farewell(grace_s, jobs, leave_jobs=leave_jobs))
+
+
+def serve_until_told(
+    home: Path, config: Config, say: Callable[[Service], None], *, leave_jobs: bool = False,
+    repairs: Callable[[str], None] | None = None,
+) -> None:  # fmt: skip
+    """Run until SIGTERM or SIGINT, or until the arbiter breaks; then its error is raised.
+
+    ``repairs`` : repair a damaged journal first, and say with it what is lost.
+    """
+    told = threading.Event()
+    with only_one(home):
+        if repairs is not None:
+            machines = [host.machine for host in find_hosts(config)] if config.engine == "local" else []
+            repair(home / "journal.db", load_book(config.profiles, home / "profiles"), repairs, machines)
+        service = start(home, config)
+        before = {number: signal.signal(number, lambda *_: told.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            say(service)
+            while not told.wait(0.5) and service.arbiter.broken is None:
+                pass
+            if told.is_set():
+                _say_farewell(service, leave_jobs=leave_jobs)
+        finally:
+            broken = service.arbiter.broken
+            # What cannot decide any more should not stop jobs either: the next arbiter finds them running.
+            service.close(stop_jobs=not leave_jobs and broken is None)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        if broken is not None:
+            raise broken
+
+
+def _let_pass(home: Path, config: Config) -> None:
+    """Where jobs run as their submitters, these must come through to the folders of their own jobs; nobody may look around."""
+    if os.geteuid() != 0 or config.single_trust:
+        home.chmod(0o700)
+        return
+    home.chmod(0o711)
+    shut = [folder for folder in home.parents if not folder.stat().st_mode & 0o001]
+    if shut:
+        log.warning(
+            "jobs run as their submitters, who cannot pass %s on the way to their folders in %s; choose another home, such "
+            "as /var/lib/themis, or chmod o+x %s.", shut[-1], home, shut[-1],
+        )  # fmt: skip
