@@ -16,6 +16,7 @@ import numpy as np
 
 from themis.core import snapshot as snapshots
 from themis.core.intend import intend
+from themis.core.lifecycle import add_app
 from themis.core.offer import Offer
 from themis.core.place import place
 from themis.core.state import State
@@ -40,7 +41,7 @@ def busy_state(apps: int, seed: int = 0) -> State:
         state.add_machine(machine)
     for spec in workload:
         state.advance(state.now + 1.0)
-        state.add_app(spec, 1.0)
+        add_app(state, spec, 1.0)
     free = 0
     jobs = rng.permutation(state.jobs.size)
     for j in jobs.tolist():

@@ -38,7 +38,7 @@ def test_a_static_job_has_one_stretch_ahead() -> None:
 
 def test_a_declared_schedule_is_forecast_as_declared() -> None:
     state = world(dynamic_job((3, 32), (2, 64), (5, 128), mode=Mode.DECLARED))
-    state.report(0, 4.0)
+    regimes.report(state, 0, 4.0)
     got = seen(state, 4.0)
     assert got.share == pytest.approx(np.array([0.1, 0.5]))
     assert got.seconds == pytest.approx(np.array([25.0, 100.0]))

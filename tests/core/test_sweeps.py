@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from themis.core import snapshot as snapshots
+from themis.core.lifecycle import add_app
 from themis.core.state import State
 from themis.model.cluster import Cluster
 from themis.model.events import AppFinished, CurveStopped, Grant, JobEnded, LossReported, Revoke
@@ -230,7 +231,7 @@ def test_what_a_sweep_still_needs_is_in_the_snapshot_per_bracket() -> None:
     state = State(BOOK, NO_OVERHEAD)
     for machine in machines(8).machines:
         state.add_machine(machine)
-    state.add_app(hyperband(), 1.0)
+    add_app(state, hyperband(), 1.0)
     s = snapshots.take(state)
     assert s.job_bracket.tolist() == [0, 0, 0, 0, 1, 1]
     assert s.phase_bracket.tolist() == [[0, 0, 0, 1, 1]]

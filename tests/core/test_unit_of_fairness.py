@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from themis.core.checkpoint import load, save
+from themis.core.lifecycle import add_app, finish_app, set_aside, take_back
 from themis.core.scheduler import Scheduler
 from themis.core.state import State
 from themis.core.tables import Status
@@ -77,16 +78,16 @@ def test_weights_and_contention_are_those_of_the_definition(seed: int, between: 
         held = [a for a in range(len(own)) if state.apps.held[a]]
         match int(rng.integers(4)):
             case 0 if contend:
-                state.finish_app(int(rng.choice(contend)), "completed")
+                finish_app(state, int(rng.choice(contend)), "completed")
             case 1 if contend:
-                state.set_aside(int(rng.choice(contend)))
+                set_aside(state, int(rng.choice(contend)))
             case 2 if held:
-                state.take_back(int(rng.choice(held)))
+                take_back(state, int(rng.choice(held)))
             case _:
                 own.append((float(rng.choice([0.37, 1 / 3, 7.0, 1.0])), str(rng.choice(list(OF_USER)))))
                 name, (mine, user) = f"a{len(own)}", own[-1]
                 spec = app(name, [job(100.0)], state.now, user=user, weight=mine)
-                state.add_app(spec, given_weight(mine, user))
+                add_app(state, spec, given_weight(mine, user))
                 integral.append(0.0)
                 life.append(0.0)
     there = np.array([a for a in range(len(own)) if state.apps.active[a] and not state.apps.held[a] and life[a] > 0])
@@ -135,7 +136,7 @@ def test_a_change_of_the_unit_keeps_what_was_until_then() -> None:
     """Users of 1 and 3 apps: between apps N is 4 for all; between users 2 for the first app and 6 for the others."""
     state = fresh("apps")
     for i in range(4):
-        state.add_app(app(f"a{i}", [job(100.0)], user=f"u{min(i, 1)}"), 1.0)
+        add_app(state, app(f"a{i}", [job(100.0)], user=f"u{min(i, 1)}"), 1.0)
     state.advance(100.0)
     set_unit(state, FairnessSet(between="users"))
     state.advance(200.0)
@@ -164,17 +165,17 @@ def test_the_account_of_a_user_outlives_its_apps() -> None:
     """Two users on four GPUs; the first has one app after another on two GPUs, so it had just its half."""
     state = fresh("users")
     for name, user in (("a", "x"), ("b", "y"), ("c", "y")):
-        state.add_app(app(name, [job(1000.0, 2)], user=user), 1.0)
+        add_app(state, app(name, [job(1000.0, 2)], user=user), 1.0)
     state.lease(0, (0, 1), 0, 1e9, state.locality((0, 1)))
     state.advance(100.0)
-    state.add_app(app("d", [job(1000.0, 2)], user="x"), 1.0)
+    add_app(state, app("d", [job(1000.0, 2)], user="x"), 1.0)
     state.release(0, Status.ENDED)
-    state.finish_app(0, "completed")
+    finish_app(state, 0, "completed")
     state.advance(150.0)
     received, entitled, rate = balance(state, np.array([3, 1, 2]))
     assert received.tolist() == [200.0, 0.0, 0.0]
     assert entitled == pytest.approx([300.0, 300.0, 300.0])
     assert rate == pytest.approx([2.0, 2.0, 2.0])
-    state.finish_app(3, "completed")
-    state.add_app(app("e", [job(1000.0, 2)], user="x"), 1.0)
+    finish_app(state, 3, "completed")
+    add_app(state, app("e", [job(1000.0, 2)], user="x"), 1.0)
     assert balance(state, np.array([4]))[0].tolist() == [0.0]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from themis.core import snapshot as snapshots
+from themis.core.lifecycle import finish_app
 from themis.fairness.finish_time import (
     FinishTime,
     Form,
@@ -173,7 +174,7 @@ def test_independent_finish_time_is_that_of_the_mean_gpu_in_service(form: Form) 
     state = state_at(TWO_TYPES, [app("a", [job(120.0, model="two_speeds")])])
     assert FinishTime(snapshots.take(state), form).t_id[0] == 120 / 2
     state.advance(50.0)
-    end = state.finish_app(0, "completed")
+    end = finish_app(state, 0, "completed")
     assert (end.t_id_paper, end.t_id_exact, end.rho_paper) == (60.0, 60.0, 50 / 60)
 
 

@@ -7,6 +7,7 @@ import pytest
 from policy_cases import after, dealt
 
 from themis.core import snapshot as snapshots
+from themis.core.lifecycle import finish_app
 from themis.policies.tiresias_gittins import TiresiasGittins, gittins
 from themis.testing.builders import app, job, machines, snapshot_of, state_at
 
@@ -44,6 +45,6 @@ def test_without_a_past_the_least_attained_service_goes_first() -> None:
 def test_the_past_is_what_ended_apps_took() -> None:
     apps = [app("a", [job(900.0)]), app("b", [job(900.0)])]
     state = state_at(machines(2), apps, held=[(0, (0,), 600.0)], now=300.0)
-    state.finish_app(0, "completed")
+    finish_app(state, 0, "completed")
     state.jobs.status[0] = 3
     assert snapshots.take(state).finished_service.tolist() == [300.0]

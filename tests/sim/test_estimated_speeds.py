@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from themis.core.lifecycle import add_app
 from themis.core.state import State
 from themis.model.events import SpeedMeasured
 from themis.model.log import encode, is_record
@@ -85,7 +86,7 @@ def test_a_measured_speed_changes_rates_but_not_the_unit_of_work() -> None:
     state = State(ProfileBook.of([linear("m", 2.0)]), Settings())
     for machine in load_cluster("1x4").machines:
         state.add_machine(machine)
-    a = state.add_app(app("a", [job(100.0, (1, 4), model="m")]), 1.0)
+    a = add_app(state, app("a", [job(100.0, (1, 4), model="m")]), 1.0)
     config, serial = state.speeds.index["m", 0], state.speeds.serial.copy()
     budget = float(state.apps.budget[a])
     state.learn_speed(SpeedMeasured(model="m", gpu_type="gpu", gpus=1, locality=0, steps_per_s=2.0))
@@ -93,7 +94,7 @@ def test_a_measured_speed_changes_rates_but_not_the_unit_of_work() -> None:
     assert state.speeds.rate(np.array([config]), 0, 1, 0) == pytest.approx(2.0)
     assert state.speeds.rate(np.array([config]), 0, 4, 0) == pytest.approx(8.0)
     assert float(state.apps.budget[a]) == budget
-    state.add_app(app("b", [job(100.0, (1, 8), model="m")]), 1.0)
+    add_app(state, app("b", [job(100.0, (1, 8), model="m")]), 1.0)
     assert state.speeds.serial == pytest.approx(serial), "a larger table is in the same unit"
     assert state.speeds.rate(np.array([config]), 0, 8, 0) == pytest.approx(16.0)
     state.learn_speed(SpeedMeasured(model="absent", gpu_type="gpu", gpus=1, locality=0, steps_per_s=2.0))
@@ -105,7 +106,7 @@ def test_a_pair_that_does_not_fit_is_learnt_to_be_none() -> None:
     state = State(BELIEVED, Settings())
     for machine in load_cluster("1x1").machines:
         state.add_machine(machine)
-    state.add_app(app("a", [job(100.0, model="bad")]), 1.0)
+    add_app(state, app("a", [job(100.0, model="bad")]), 1.0)
     m = state.speeds.index["bad", 0]
     assert state.speeds.beside[m, m, 0] == 0.9
     told = SpeedMeasured(model="bad", gpu_type="gpu", gpus=1, locality=0, steps_per_s=0.0, partner="bad")

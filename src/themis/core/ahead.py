@@ -45,10 +45,17 @@ class Outline:
     group: tuple[str, str, int] | None
 
 
-def ahead(state: State, job_id: Int, done: Float) -> Ahead:
-    """The regimes ahead of these jobs, of which ``done`` steps (epochs, of dynamic ones) are done, [J]."""
+def ahead(state: State, job_id: Int, done: Float, kept: dict[int, Outline] | None = None) -> Ahead:
+    """The regimes ahead of these jobs, of which ``done`` steps (epochs, of dynamic ones) are done, [J].
+
+    ``kept`` : outlines by job, of earlier calls for the same state; renewed here.
+    """
     rule = state.forecaster.rule
-    outlines = [_outline(state, j, rule) for j in job_id.tolist()]
+    kept = {} if kept is None else kept
+    outlines = [_outline(state, j, rule, kept) for j in job_id.tolist()]
+    if len(kept) > 2 * len(job_id) + 64:
+        for j in kept.keys() - set(job_id.tolist()):
+            del kept[j]
     counts = np.array([len(o.rows) for o in outlines], dtype=np.int64)
     ptr = np.concatenate([[0], np.cumsum(counts)])
     owner = np.repeat(np.arange(len(job_id)), counts)
@@ -86,12 +93,12 @@ def noise_factors(state: State, job_id: Int) -> Float:
     return np.maximum(1.0 + noise * draws[job_id], LEAST_FACTOR)
 
 
-def _outline(state: State, j: int, rule: Rule) -> Outline:
+def _outline(state: State, j: int, rule: Rule, kept: dict[int, Outline]) -> Outline:
     """Remembered until the job changes its batch size: what is expected depends on nothing else but its epochs."""
     known = state.regimes[j]
-    made = state.outlines.get(j)
+    made = kept.get(j)
     if made is None or made.known is not known:
-        made = state.outlines[j] = _made(state, state.job_specs[j], known, rule)
+        made = kept[j] = _made(state, state.job_specs[j], known, rule)
     return made
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from themis.core.retire import is_retired, retired
 from themis.core.scheduler import Scheduler
+from themis.core.state import State
 from themis.core.tables import Table
 from themis.core.validate import validate
 from themis.errors import InputError, InvariantBroken
@@ -30,15 +31,8 @@ from themis.profiles.speed import Curve, Profile, compile_speeds
 FORMAT = 2
 """2: retired apps as lists. Those of 1 are read too."""
 
-_DERIVED = frozenset(
-    {
-        "book", "settings", "forecaster", "outlines", "speeds", "machines", "gpu_types", "racks", "machine_size",
-        "machine_type", "machine_rack", "machine_slot", "gpu_machine", "gpu_slot", "app_specs", "job_specs", "regimes",
-        "curves", "rounds", "apps", "jobs", "measured", "machine_first", "machines_of", "machine_of", "slot_of",
-        "type_of", "leased_to", "occupied_by", "jobs_in_system",
-    }
-)  # fmt: skip
-"""Attributes of the state that are saved in a way of their own, or follow from others."""
+_SAVED = tuple(f.name for f in dataclasses.fields(State) if f.metadata.get("saved", True))
+"""Fields of the state that are saved under their names: all that it does not declare as ``derived``."""
 _FILLED = ("machine_up", "gpu_job", "gpu_occupant")
 """Columns of the machines that do not follow from them; they are filled where ``add_machine`` made room."""
 _LEASES = ("held_back", "held", "awaited", "stopping")
@@ -68,7 +62,7 @@ def save(core: Scheduler) -> dict[str, Any]:
         "apps": _table(s.apps), "jobs": _table(s.jobs), "regimes": pack(changed),
         "curves": pack(dict(vars(s.curves))),
         "rounds": pack({f.name: getattr(s.rounds, f.name) for f in dataclasses.fields(s.rounds)}),
-        "state": {name: pack(value) for name, value in vars(s).items() if name not in _DERIVED and name[0] != "_"},
+        "state": {name: pack(getattr(s, name)) for name in _SAVED},
         "leases": pack({name: getattr(core.leases, name) for name in _LEASES}), "scheduler": pack({"wakes": core.wakes}),
     }  # fmt: skip
 
@@ -126,7 +120,7 @@ def _fill(core: Scheduler, saved: Mapping[str, Any]) -> None:
         value = unpack(packed)
         if name in _FILLED:
             getattr(s, name)[:] = value
-        elif hasattr(s, name) and name not in _DERIVED:
+        elif name in _SAVED:
             setattr(s, name, value)
     s.jobs_in_system = s.count_jobs()
     # States of before there were units of fairness: all between apps.

@@ -13,9 +13,9 @@ from copy import copy
 
 import numpy as np
 
-from themis.core.intend import Gang
+from themis.core.gangs import Gang, Placed
 from themis.core.offer import Offer
-from themis.core.place import Placed, place
+from themis.core.place import place
 from themis.core.state import EPS, State
 from themis.model.answers import Answer, GpuGrant, RoundPlan, TimeShare
 from themis.model.units import Bool, Float, Int, Seconds

@@ -11,18 +11,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from themis.core.gangs import Placed
+from themis.core.offer import Offer
+from themis.core.state import EPS, State
 from themis.model.units import Int, Seconds
-
-if TYPE_CHECKING:
-    from themis.core.offer import Offer
-    from themis.core.place import Placed
-    from themis.core.state import State
-
-EPS = 1e-6
 
 
 def lease_length(lease_s: Seconds, shortest_s: Seconds, waiting: int, served: int) -> Seconds:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from themis.core.tables import Status
+from themis.core.tables import Jobs, Status
+from themis.model.units import Int
 from themis.model.workload import CurveStopping
 from themis.tuning.curves import DONE, Verdict, forecast, poor_jobs
-
-if TYPE_CHECKING:
-    from themis.core.state import State
 
 
 class Curves:
@@ -23,15 +19,12 @@ class Curves:
         self.forecasts: dict[int, tuple[float, float, int]] = {}
         """Mean and deviation of each job's final loss, and the reports behind it; stopped jobs have none."""
 
-    def report(self, state: State, j: int, loss: float) -> list[Verdict]:
+    def report(self, jobs: Jobs, rows: Int, tuner: CurveStopping, j: int, loss: float) -> list[Verdict]:
         """Take in a job's loss at the steps that it has done; returns its app's jobs that are to stop now.
 
-        What was reported before a crash is known and not counted again.
+        What was reported before a crash is known and not counted again. ``rows`` : the app's jobs.
         """
-        tuner = state.app_specs[int(state.jobs.app[j])].tuner
-        if not isinstance(tuner, CurveStopping):
-            return []
-        done, total = float(state.jobs.done[j]), float(state.jobs.total[j])
+        done, total = float(jobs.done[j]), float(jobs.total[j])
         steps, losses = self.reports.setdefault(j, ([], []))
         if done >= total - 1e-6:
             self.forecasts[j] = loss, 0.0, DONE
@@ -42,7 +35,7 @@ class Curves:
                 return []
             mean, deviation = forecast(np.array(steps), np.array([losses]), total)
             self.forecasts[j] = float(mean[0]), float(deviation[0]), len(steps)
-        return self._poor(state, int(state.jobs.app[j]), tuner)
+        return self._poor(jobs, rows, tuner)
 
     def forget_job(self, j: int) -> None:
         """A stopped job sets no standard for the others."""
@@ -54,8 +47,7 @@ class Curves:
             self.reports.pop(j, None)
             self.forecasts.pop(j, None)
 
-    def _poor(self, state: State, a: int, tuner: CurveStopping) -> list[Verdict]:
-        rows = state.app_jobs(a)
+    def _poor(self, jobs: Jobs, rows: Int, tuner: CurveStopping) -> list[Verdict]:
         known = [self.forecasts.get(j, (np.nan, 0.0, 0)) for j in rows.tolist()]
         mean, deviation, reports = (np.array(column) for column in zip(*known))
-        return poor_jobs(mean, deviation, reports, state.jobs.status[rows] != Status.ENDED, tuner)
+        return poor_jobs(mean, deviation, reports, jobs.status[rows] != Status.ENDED, tuner)

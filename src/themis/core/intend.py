@@ -6,10 +6,10 @@ The single place that looks at the kind of an answer. What follows (``place``, `
 from __future__ import annotations
 
 from operator import itemgetter
-from typing import NamedTuple
 
 import numpy as np
 
+from themis.core.gangs import Gang
 from themis.core.offer import Offer
 from themis.core.rounds import Speeds, pick
 from themis.core.state import State
@@ -18,33 +18,9 @@ from themis.core.tables import RUNNING
 from themis.errors import InvariantBroken
 from themis.model.answers import Answer, GpuGrant, RoundPlan, TimeShare
 from themis.model.units import NONE, Bool, Float, Int, Seconds
-from themis.placement.packing import Counts
 
 _gpus = itemgetter(1)
 """Of a ``Gang``."""
-
-
-class Gang(NamedTuple):
-    """GPUs that one job, or one pair of jobs, is to get together or not at all.
-
-    Attributes
-    ----------
-    job : its job, or -1 where the app's own scheduler chooses. ``partner`` : the job that shares the GPUs, or -1.
-    counts : GPUs on each machine, or None where placement chooses. ``gpu_type`` : the type to use, or -1 for any.
-    extend : the GPUs are added to those that ``job`` holds. ``combo`` : row of the time shares, or -1.
-    worth : of a round that makes up for missed ones: seconds on each type that do as much work as one second of it.
-    """
-
-    app: int
-    gpus: int
-    until: Seconds
-    job: int = NONE
-    partner: int = NONE
-    counts: Counts | None = None
-    gpu_type: int = NONE
-    extend: bool = False
-    combo: int = NONE
-    worth: tuple[float, ...] = ()
 
 
 def intend(state: State, answer: Answer, offer: Offer, spare: bool = False) -> list[Gang]:

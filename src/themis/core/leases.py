@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import TypeAlias
 
-from themis.core.place import Placed
+from themis.core import regimes
+from themis.core.gangs import Placed
 from themis.core.state import EPS, State
 from themis.core.tables import ENDED, WAITING
 from themis.errors import InvariantBroken
@@ -130,7 +131,7 @@ class Leases:
             self.out.append(Revoke(app=int(s.jobs.app[j]), job=j, attempt=event.attempt, cause=cause))
         left = s.vacate(j)
         if s.jobs.one.status[j] != ENDED:
-            s.report(j, event.steps)
+            regimes.report(s, j, event.steps)
         if self.held_back:
             waits = {w for g in left if g in self.awaited for w in self.awaited[g]}
             if j in self.held_back:

@@ -8,18 +8,14 @@ free that way are offered again at the same instant; whoever got its quota full 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from themis.core.gangs import Placed
+from themis.core.state import EPS, State
 from themis.core.tables import Status
 from themis.model.units import Int
 
-if TYPE_CHECKING:
-    from themis.core.place import Placed
-    from themis.core.state import State
-
-EPS = 1e-6
 NO_LIMIT = np.iinfo(np.int64).max
 REASONS = ("", "backoff", "at_once", "quota")
 """Why a job is left out, by code; "" if it is not."""

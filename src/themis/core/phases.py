@@ -8,17 +8,13 @@ Functions over the state's tables; they decide nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from themis.core import reference
+from themis.core.state import State
 from themis.core.tables import Status
 from themis.model.units import Float, Int
 from themis.model.workload import App, Halving, brackets_of
-
-if TYPE_CHECKING:
-    from themis.core.state import State
 
 
 def plan(state: State, a: int, app: App, rows: slice) -> None:

@@ -8,29 +8,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from themis.core.intend import Gang
+from themis.core.gangs import Gang, Placed
 from themis.core.offer import Offer
 from themis.core.state import EPS, State
 from themis.core.tables import RUNNING
-from themis.model.units import NONE, Bool, Int, Seconds
+from themis.model.units import NONE, Bool, Int
 from themis.placement.packing import Counts, fullest, narrowest, narrowest_of_types, pick_gpus
 from themis.tuning.split import choose_job
 
 _FEW = 32
 """Up to so many machines are looked through one by one in less time than arrays of them take."""
-
-
-class Placed(NamedTuple):
-    """A gang on exact GPUs."""
-
-    job: int
-    gpus: tuple[int, ...]
-    seat: int
-    until: Seconds
 
 
 def place(state: State, gangs: Sequence[Gang], offer: Offer) -> list[Placed]:

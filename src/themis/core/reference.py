@@ -7,16 +7,14 @@ users or groups, so it is here: between those that have apps in the reference.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from themis.core import unit
+from themis.core.state import State
 from themis.fairness import fluid
 from themis.model.units import Float, Int
-
-if TYPE_CHECKING:
-    from themis.core.state import State
 
 
 def advance(state: State) -> None:
@@ -46,23 +44,34 @@ def leave(state: State, a: int) -> None:
     state.apps.in_reference[a] = 0
 
 
-def finishes(state: State, rows: Int) -> Float:
-    """When each of these apps finishes in the reference, nobody else coming, [A]: absolute times; infinite without GPUs."""
+@dataclass(slots=True)
+class Finishes:
+    """What the last forecast of finishes followed from, and the forecast: made again only where that changed."""
+
+    given: tuple[Float | Int, ...] = ()
+    seconds: Float = field(default_factory=lambda: np.zeros(0))
+
+
+def finishes(state: State, rows: Int, kept: Finishes | None = None) -> Float:
+    """When each of these apps finishes in the reference, nobody else coming, [A]: absolute times; infinite without GPUs.
+
+    ``kept`` : of the last call, renewed here.
+    """
     out = state.apps.reference[rows].copy()
     at = np.full(state.apps.size, np.inf)
     there = _present(state)
-    at[there] = state.reference_at + _seconds(state, there)
+    at[there] = state.reference_at + _seconds(state, there, Finishes() if kept is None else kept)
     unknown = np.isnan(out)
     out[unknown] = at[rows[unknown]]
     return out
 
 
-def _seconds(state: State, rows: Int) -> Float:
+def _seconds(state: State, rows: Int, kept: Finishes) -> Float:
     """Seconds from ``reference_at`` on; kept until what it follows from changes, which time alone does not."""
     given = (rows, *_left(state, rows), unit.effective(state, rows), np.array([state.capacity]))
-    if state._reference is None or not all(map(np.array_equal, state._reference[0], given)):
-        state._reference = given, fluid.run(*given[1:4], state.capacity)[1]
-    return state._reference[1]
+    if not kept.given or not all(map(np.array_equal, kept.given, given)):
+        kept.given, kept.seconds = given, fluid.run(*given[1:4], state.capacity)[1]
+    return kept.seconds
 
 
 def _present(state: State) -> Int:

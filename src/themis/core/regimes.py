@@ -1,4 +1,4 @@
-"""What is known of a dynamic job's regimes: those that it reported, the last of which is taken to last for ever.
+"""How far jobs are and at which speed they go on: what is known of a job's regimes, the last of which is taken to last for ever.
 
 The scheduler learns of batch sizes through events alone. Every column that looks ahead (work left, targets, budgets)
 follows this belief, which is the reactive one; what is expected beyond it is the business of ``core.ahead``.
@@ -6,17 +6,13 @@ follows this belief, which is the reactive one; what is expected beyond it is th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from themis.core import phases
+from themis.core.state import State
 from themis.forecast.history import learn
-from themis.model.units import Float, Int, Locality, Seconds
+from themis.model.units import NONE, Float, Int, Locality, Seconds
 from themis.model.workload import Job, Regime, brackets_of
-
-if TYPE_CHECKING:
-    from themis.core.state import State
 
 SAME = 1e-6
 """Epochs below which two points of a job are one."""
@@ -27,9 +23,46 @@ def serial(state: State, job: Job, batch: int) -> Seconds:
     return float(state.speeds.serial[state.speeds.index[job.model, batch]]) * job.scale(batch)
 
 
+def set_target(state: State, j: int, target: float) -> None:
+    """The job now works towards ``target`` steps; its regime columns follow."""
+    state.jobs.target[j] = min(target, state.jobs.total[j])
+    _set_regime(state, j)
+
+
+def _set_regime(state: State, j: int) -> None:
+    t, job, known = state.jobs, state.job_specs[j], state.regimes[j]
+    ends = np.cumsum([r.steps for r in known])
+    r = min(int(np.searchsorted(ends, t.done[j] + 1e-9, side="right")), len(ends) - 1)
+    serials = [serial(state, job, r.batch) for r in known]
+    begins = np.concatenate([[0.0], ends[:-1]])
+    beyond = np.clip(np.minimum(ends, t.target[j]) - begins, 0, None)
+    t.regime[j], t.regime_end[j] = r, min(float(ends[r]), float(t.target[j]))
+    t.serial[j], t.later[j] = serials[r], float((beyond * serials)[r + 1 :].sum())
+    t.config[j] = state.speeds.index[job.model, known[r].batch]
+
+
+def new_regime(state: State, j: int) -> None:
+    """The job trains at another speed from now on."""
+    _set_regime(state, j)
+    state.rounds.version = NONE  # it has other rates now
+    if state.jobs.rate[j] > 0:
+        state.start(j)
+
+
+def report(state: State, j: int, steps: float) -> None:
+    """What the executor says the job has done replaces what was extrapolated."""
+    t = state.jobs.one
+    t.done[j], t.synced[j] = steps, state.now
+    known = len(state.regimes[j])
+    if known == 1 or rolled_back(state, j, steps):
+        return
+    if steps >= t.regime_end[j] - 1e-9 and t.regime[j] < known - 1:
+        new_regime(state, j)
+
+
 def batch_changed(state: State, j: int, steps: float, batch: int) -> bool:
     """A dynamic job trains at this batch size from ``steps`` on; whether that is news."""
-    state.report(j, steps)
+    report(state, j, steps)
     job, known = state.job_specs[j], state.regimes[j]
     if job.dynamic is None or not job.dynamic.hidden:
         return False
@@ -99,7 +132,7 @@ def rows_alone(state: State, rows: Int, jobs: Int) -> Float:
 
 def renew(state: State, j: int) -> None:
     """The job's speed, and what is believed of its future, are not what they were."""
-    state.new_regime(j)
+    new_regime(state, j)
     a = int(state.jobs.app[j])
     if not brackets_of(state.app_specs[a].tuner):
         phases.revise(state, a)

@@ -48,7 +48,6 @@ def retire(state: State, before: Seconds) -> list[int]:
         jobs = state.app_jobs(a).tolist()
         for j, job in zip(jobs, left.jobs):
             state.job_specs[j], state.regimes[j] = job, job.regimes
-            state.outlines.pop(j, None)
         out += jobs
     while state.retired_below < t.size and is_retired(state.app_specs[state.retired_below]):
         state.retired_below += 1

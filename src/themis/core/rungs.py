@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from themis.core import regimes
 from themis.core.phases import phase_column
+from themis.core.state import State
 from themis.core.tables import Status
 from themis.model.units import Int
 from themis.model.workload import Halving, brackets_of
 from themis.tuning.halving import survivors
-
-if TYPE_CHECKING:
-    from themis.core.state import State
 
 
 def advance(state: State, a: int) -> list[int]:
@@ -36,7 +33,7 @@ def _next_rung(state: State, a: int, bracket: Halving, jobs: Int) -> list[int]:
     t.status[jobs] = np.where(on, Status.WAITING, Status.ENDED)
     t.rung[jobs[on]] = rung
     for j in jobs[on].tolist():
-        state.set_target(j, target)
+        regimes.set_target(state, j, target)
     state.future[:, a, phase_column(state.app_specs[a], b, rung)] = 0.0
     ended: list[int] = jobs[~on].tolist()
     return ended

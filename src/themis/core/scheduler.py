@@ -13,14 +13,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from themis.core import limits, phases, reference, regimes, rungs, unit
+from themis.core import lifecycle, limits, phases, reference, regimes, rungs, unit
 from themis.core import snapshot as snapshots
 from themis.core.conserve import left_over
 from themis.core.contention import paced
-from themis.core.intend import Gang, falls_short, intend, plan_from
+from themis.core.gangs import Gang, Placed
+from themis.core.intend import falls_short, intend, plan_from
 from themis.core.leases import Freed, Leases
 from themis.core.offer import Offer
-from themis.core.place import Placed, place
+from themis.core.place import place
 from themis.core.state import EPS, State
 from themis.core.tables import OUTCOMES, Status
 from themis.core.validate import validate
@@ -65,6 +66,7 @@ from themis.model.events import (
 from themis.model.settings import Settings
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Seconds
+from themis.model.workload import CurveStopping
 from themis.policies.api import Pace
 from themis.profiles.speed import ProfileBook
 from themis.tuning.curves import Verdict
@@ -86,6 +88,7 @@ class Scheduler:
         self.solving: Snapshot | None = None
         self.offer: Offer | None = None
         """What ``solving`` is about, as long as no event but the answers to it came since."""
+        self.memo = snapshots.Memo()
         self.wakes: set[Seconds] = set()
         """Instants for which a ``Wake`` is already on its way."""
 
@@ -143,13 +146,14 @@ class Scheduler:
                 return
             case SpeedMeasured():
                 # No reason to decide at once, but what comes next is solved anew.
+                reference.advance(s)
                 s.learn_speed(event)
                 s.version += 1
                 return
             case JobReached():
                 self._reached(event)
             case AppSubmitted():
-                s.add_app(event.app, event.weight)
+                lifecycle.add_app(s, event.app, event.weight)
                 s.plan = None
             case AppCancelled():
                 self._cancel(event.app)
@@ -172,10 +176,12 @@ class Scheduler:
                 unit.set_unit(s, event)
                 s.plan = None
             case MachineJoined():
+                reference.advance(s)
                 s.add_machine(event.machine)
             case MachineFailed():
                 self._machine_failed(event.machine)
             case MachineReturned():
+                reference.advance(s)
                 s.set_machine_up(event.machine, True)
             case MachineDraining():
                 self._machine_draining(event)
@@ -209,8 +215,8 @@ class Scheduler:
         a = int(s.jobs.app[j])
         held = bool(s.apps.held[a])
         if held:
-            s.take_back(a)
-        s.report(j, event.steps)
+            lifecycle.take_back(s, a)
+        regimes.report(s, j, event.steps)
         s.jobs.loss[j] = event.loss
         complete = event.steps >= s.jobs.total[j] - 1e-6
         cause, status, freed = ("finished", Status.ENDED, []) if complete else ("rung", Status.PAUSED, [])
@@ -219,7 +225,7 @@ class Scheduler:
         s.jobs.status[j] = status
         if complete:
             self._end(j, "completed")
-        self._after(a, freed, s.curves.report(s, j, event.loss))
+        self._after(a, freed, self._poor(j, event.loss))
         if held:
             self._hold_again(a)
 
@@ -245,7 +251,7 @@ class Scheduler:
         if not s.runs(j, event.attempt):
             return
         before = int(s.jobs.regime[j])
-        s.report(j, event.steps)
+        regimes.report(s, j, event.steps)
         if self.pace.replan_on_regime and s.jobs.regime[j] != before:
             s.plan = None
 
@@ -254,12 +260,18 @@ class Scheduler:
         s, j = self.state, event.job
         if not s.runs(j, event.attempt):
             return
-        s.report(j, event.steps)
+        regimes.report(s, j, event.steps)
         s.jobs.loss[j] = event.loss
-        poor = s.curves.report(s, j, event.loss)
+        poor = self._poor(j, event.loss)
         if poor:
             self._after(int(s.jobs.app[j]), [], poor)
             self._changed()
+
+    def _poor(self, j: int, loss: float) -> list[Verdict]:
+        """Jobs that curve stopping ends now that job ``j`` reported this loss at the steps that it has done."""
+        s, a = self.state, int(self.state.jobs.app[j])
+        tuner = s.app_specs[a].tuner
+        return s.curves.report(s.jobs, s.app_jobs(a), tuner, j, loss) if isinstance(tuner, CurveStopping) else []
 
     def _after(self, a: int, freed: list[Freed], poor: list[Verdict]) -> None:
         """Jobs ended, paused or are given up: the tuner goes on; when all jobs ended, so does the app."""
@@ -295,7 +307,7 @@ class Scheduler:
         return freed
 
     def _finish(self, a: int, outcome: str) -> None:
-        self.out.append(self.state.finish_app(a, outcome))
+        self.out.append(lifecycle.finish_app(self.state, a, outcome))
         self.state.curves.forget_app(self.state.app_jobs(a).tolist())
 
     def _successor(self, a: int, gpus: tuple[int, ...], until: Seconds, seat: int) -> None:
@@ -332,7 +344,7 @@ class Scheduler:
         if not s.apps.active[a]:
             return
         if s.apps.held[a]:
-            s.take_back(a)
+            lifecycle.take_back(s, a)
         for j in s.app_jobs(a).tolist():
             if s.jobs.status[j] == Status.ENDED:
                 continue
@@ -350,7 +362,7 @@ class Scheduler:
             return
         held = bool(s.apps.held[a])
         if held:
-            s.take_back(a)
+            lifecycle.take_back(s, a)
         freed = [self.leases.revoke(j, cause, Status.ENDED)] if s.jobs.status[j] == Status.RUNNING else []
         s.jobs.status[j] = Status.ENDED
         s.curves.forget_job(j)
@@ -366,7 +378,7 @@ class Scheduler:
         if s.apps.active[a]:
             jobs = s.app_jobs(a)
             s.jobs.status[jobs[s.jobs.status[jobs] == Status.WAITING]] = Status.HELD
-            s.set_aside(a)
+            lifecycle.set_aside(s, a)
 
     def _set_quota(self, event: QuotaSet) -> None:
         s = self.state
@@ -379,7 +391,7 @@ class Scheduler:
         s = self.state
         if not s.apps.held[a]:
             return
-        s.take_back(a)
+        lifecycle.take_back(s, a)
         jobs = s.app_jobs(a)
         s.jobs.status[jobs[s.jobs.status[jobs] == Status.HELD]] = Status.WAITING
         s.plan = None
@@ -395,7 +407,7 @@ class Scheduler:
                 s.jobs.status[j] = Status.HELD
         s.apps.stale[a] = 1
         s.plan = None
-        s.set_aside(a)
+        lifecycle.set_aside(s, a)
 
     def _ordered(self, event: JobsOrdered) -> None:
         """The app's own order of its jobs, from now on; the decision under way is carried out by it too."""
@@ -419,6 +431,7 @@ class Scheduler:
         s = self.state
         for j in s.running_on(machine):
             self.leases.revoke(j, "failed", Status.WAITING)
+        reference.advance(s)
         s.set_machine_up(machine, False)
         s.plan = None
 
@@ -461,9 +474,19 @@ class Scheduler:
                 if planned is not None:
                     self._carry_out(planned, offer)
                 else:
-                    self._solve(snapshots.take(s, needs=self.needs, free=offer.free, present=offer.present))
+                    self._solve(self._picture(offer))
                     self.offer = offer
         self._wake_for_expiry()
+
+    def _picture(self, offer: Offer) -> Snapshot:
+        """What the policy decides on; forecasts that had to be made anew for it are written down."""
+        s = self.state
+        view, renewed = snapshots.take_renewing(
+            s, needs=self.needs, free=offer.free, present=offer.present, memo=self.memo
+        )
+        for a, finish in renewed.items():
+            s.apps.finish[a], s.apps.stale[a] = finish, 0
+        return view
 
     def _solve(self, view: Snapshot) -> None:
         self.solving = view

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 
 from themis.core import limits, reference, unit
-from themis.core.ahead import ahead
+from themis.core.ahead import Outline, ahead
 from themis.core.contention import lease_length, unserved
 from themis.core.offer import free_gpus
 from themis.core.state import EPS, State, not_nothing
@@ -19,14 +21,38 @@ BAG = int(Kind.BAG)
 """As a plain number: numpy takes ten times as long to compare with a member of an enumeration."""
 
 
-def take(
-    state: State, *, needs: frozenset[str] = frozenset(), free: Bool | None = None, present: Int | None = None
-) -> Snapshot:
-    """The picture of the state at its ``now``; leases that end at this instant count as free.
+@dataclass(slots=True)
+class Memo:
+    """What earlier snapshots of one state were computed from, so that it is not computed again; may be dropped at any moment."""
 
-    ``needs`` : optional columns that the policy asks for. ``free``, ``present`` : ``free_gpus`` of this instant and the jobs
-    that wait or run, where they are known.
+    outlines: dict[int, Outline] = field(default_factory=dict)
+    finishes: reference.Finishes = field(default_factory=reference.Finishes)
+
+
+def take(state: State, *, needs: frozenset[str] = frozenset()) -> Snapshot:
+    """The picture of the state at its ``now``, which stays as it is; leases that end at this instant count as free.
+
+    ``needs`` : optional columns that the policy asks for.
     """
+    return take_renewing(state, needs=needs)[0]
+
+
+def take_renewing(
+    state: State,
+    *,
+    needs: frozenset[str] = frozenset(),
+    free: Bool | None = None,
+    present: Int | None = None,
+    memo: Memo | None = None,
+) -> tuple[Snapshot, dict[int, Seconds]]:
+    """``take``, and by app the forecast finishes of bags whose leases or jobs changed since the last ones were written down.
+
+    Parameters
+    ----------
+    free, present : ``free_gpus`` of this instant and the jobs that wait or run, where they are known.
+    memo : of earlier snapshots of this state; renewed here.
+    """
+    memo = Memo() if memo is None else memo
     table = state.jobs
     job_id = state.present() if present is None else present
     later, room = np.zeros(0, dtype=np.int64), None
@@ -92,9 +118,10 @@ def take(
         snapshot.filled(lease_s=_lease_length(state, snapshot))
     if len(later):
         snapshot = _with_later(state, snapshot, later)
-    expected = ahead(state, job_id, done) if "ahead" in needs else None
-    finishes = reference.finishes(state, app_id) if "reference" in needs else None
-    return snapshot.filled(app_left_held=_left_held(state, snapshot, i), ahead=expected, reference=finishes)
+    expected = ahead(state, job_id, done, memo.outlines) if "ahead" in needs else None
+    finishes = reference.finishes(state, app_id, memo.finishes) if "reference" in needs else None
+    left, renewed = _left_held(state, snapshot, i)
+    return snapshot.filled(app_left_held=left, ahead=expected, reference=finishes), renewed
 
 
 def _lease_length(state: State, s: Snapshot) -> Seconds:
@@ -129,8 +156,8 @@ def _done(state: State, f: dict[str, Float]) -> Float:
     return out
 
 
-def _left_held(state: State, s: Snapshot, i: dict[str, Int]) -> Float:
-    """Seconds left at the GPUs held beyond this instant; bags keep a forecast that is renewed when their leases change."""
+def _left_held(state: State, s: Snapshot, i: dict[str, Int]) -> tuple[Float, dict[int, Seconds]]:
+    """Seconds left at the GPUs held beyond this instant, [A]; and forecast finishes of bags, made anew when their leases change."""
     held = s.job_held > 0
     rows = held.nonzero()[0]
     worth = np.zeros(s.jobs)
@@ -143,6 +170,7 @@ def _left_held(state: State, s: Snapshot, i: dict[str, Int]) -> Float:
     left = left_held(s, effective, gang)
     apps = state.apps
     bags = ((s.app_kind == BAG) & s.app_rigid & (effective > 0)).nonzero()[0]
+    renewed: dict[int, Seconds] = {}
     expiring = np.bincount(s.job_app, weights=s.job_expiring, minlength=s.apps) > 0 if len(bags) else bags
     for a in bags:
         app = int(s.app_id[a])
@@ -150,10 +178,9 @@ def _left_held(state: State, s: Snapshot, i: dict[str, Int]) -> Float:
             left[a] = bag_left(s, int(a), worth)
             continue
         if apps.stale[app]:
-            apps.finish[app] = s.now + bag_left(s, int(a), worth)
-            apps.stale[app] = 0
-        left[a] = apps.finish[app] - s.now
-    return np.maximum(left, 0.0)
+            renewed[app] = s.now + bag_left(s, int(a), worth)
+        left[a] = renewed.get(app, apps.finish[app]) - s.now
+    return np.maximum(left, 0.0), renewed
 
 
 def bag_left(s: Snapshot, a: int, worth: Float) -> float:

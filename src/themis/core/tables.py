@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from copy import copy
+from collections.abc import Callable
+from dataclasses import field
 from enum import IntEnum
 from types import SimpleNamespace
-from typing import ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,16 @@ OUTCOMES = ("", "completed", "stopped", "cancelled", "failed")
 """How a job ended, as ``JobEnded`` says it; the column has the position."""
 
 
+def kept(make: Callable[[], Any]) -> Any:
+    """A field of the state that ``core.checkpoint`` saves under its name; ``make`` gives its first value."""
+    return field(init=False, default_factory=make)
+
+
+def derived(make: Callable[[], Any]) -> Any:
+    """A field of the state that follows from others, or that ``core.checkpoint`` saves in a way of its own."""
+    return field(init=False, default_factory=make, metadata={"saved": False})
+
+
 class Table:
     """Rows that are only ever appended; subclasses name their float and int columns.
 
@@ -57,12 +68,6 @@ class Table:
             self.i = np.concatenate([self.i, np.zeros_like(self.i)], axis=1)
             self._bind()
         return slice(start, self.size)
-
-    def __deepcopy__(self, memo: object) -> Self:
-        out = copy(self)
-        out.f, out.i = self.f.copy(), self.i.copy()
-        out._bind()
-        return out
 
     def _bind(self) -> None:
         self.one = SimpleNamespace()

@@ -11,17 +11,13 @@ until now stays as it was.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from themis.core.state import State
 from themis.errors import UnknownName
+from themis.model.events import FairnessSet
 from themis.model.settings import BETWEEN
 from themis.model.units import Float, Int
-
-if TYPE_CHECKING:
-    from themis.core.state import State
-    from themis.model.events import FairnessSet
 
 
 def set_unit(state: State, event: FairnessSet) -> None:

@@ -21,9 +21,10 @@ from themis import __version__
 from themis.core import snapshot as snapshots
 from themis.core.checkpoint import load, pack, save, unpack
 from themis.core.conserve import left_over
+from themis.core.gangs import Placed
 from themis.core.intend import intend
 from themis.core.offer import Offer
-from themis.core.place import Placed, place
+from themis.core.place import place
 from themis.core.scheduler import Scheduler
 from themis.core.state import EPS
 from themis.core.tables import Status

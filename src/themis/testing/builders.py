@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from themis.core import snapshot as snapshots
+from themis.core.lifecycle import add_app
 from themis.core.state import State
 from themis.model.cluster import Cluster, Machine
 from themis.model.settings import Settings
@@ -90,7 +91,7 @@ def state_at(
         state.add_machine(machine)
     for spec in sorted(apps, key=lambda a: a.arrival):
         state.advance(spec.arrival)
-        state.add_app(spec, spec.weight)
+        add_app(state, spec, spec.weight)
     for j, gpus, until in held:
         state.lease(j, gpus, 0, until, state.locality(gpus))
         state.occupy(j, gpus, 0)
