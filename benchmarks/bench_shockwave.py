@@ -19,7 +19,7 @@ from pathlib import Path
 import highspy
 import numpy as np
 
-from themis.planning.counts import best_counts
+from themis.optimize.rounds.knapsack import best_counts
 from themis.planning.order import ordered
 from themis.planning.promise import Claims, promised
 from themis.planning.window import Window

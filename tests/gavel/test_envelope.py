@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from gavel_cases import random_problem
 
-from themis.gavel.envelope import Envelopes, Kinds, Needs
 from themis.model.units import Float
+from themis.optimize.shares.lower_hull import Envelopes, Kinds, Needs
 
 
 def cheapest(rate: Float, price: Float, need: float) -> float:

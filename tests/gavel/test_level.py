@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from gavel_cases import assert_valid, random_problem
 
-from themis.gavel import level as engine
-from themis.gavel.level import highest_level
 from themis.gavel.max_min import normalised_unit
-from themis.gavel.problem import Need, Problem
+from themis.optimize.shares import level as engine
+from themis.optimize.shares.level import highest_level
+from themis.optimize.shares.problem import Need, Problem
 
 
 def shapes(problem: Problem, rng: np.random.Generator) -> dict[str, Need]:

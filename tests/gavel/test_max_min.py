@@ -10,9 +10,9 @@ from gavel_cases import PAPER, assert_valid, best_level, leximin, random_problem
 
 from themis.errors import InputError
 from themis.gavel.agnostic import flattened, spread
-from themis.gavel.level import highest_level
 from themis.gavel.max_min import least, max_min, max_min_water_filling, normalised, normalised_unit
-from themis.gavel.problem import Alike, Line, Problem
+from themis.optimize.shares.level import highest_level
+from themis.optimize.shares.problem import Alike, Line, Problem
 
 ONE_TYPE = Problem.of(np.ones((4, 1)), np.ones(4, np.int64), np.array([4.0]))
 

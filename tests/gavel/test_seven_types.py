@@ -9,11 +9,11 @@ import pytest
 from gavel_cases import assert_valid, best_level, random_problem
 
 from themis.errors import NotSolved
-from themis.gavel.direct import LeastUse
 from themis.gavel.max_min import max_min, max_min_water_filling, normalised_unit
-from themis.gavel.problem import Problem
 from themis.model.units import Float
-from themis.solvers.columns import ColumnProgram, Optimum
+from themis.optimize.columns import ColumnProgram, Optimum
+from themis.optimize.shares.level_program import LeastUse
+from themis.optimize.shares.problem import Problem
 
 INFEASIBLE = (9, 54, 250, 410, 486, 511, 589, 691, 919, 921, 986, 1151, 1176, 1195, 1199)
 """HiGHS found no shares for jobs that need their fastest rate."""

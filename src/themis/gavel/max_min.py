@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from themis.gavel.filling import flat, water_fill
-from themis.gavel.level import highest_level
-from themis.gavel.problem import Alike, Line, Problem, Shares
 from themis.model.units import Float
+from themis.optimize.shares.filling import flat, water_fill
+from themis.optimize.shares.level import highest_level
+from themis.optimize.shares.problem import Alike, Line, Problem, Shares
 
 
 def normalised_unit(problem: Problem) -> Float:

@@ -23,7 +23,7 @@ from typing import ClassVar
 import numpy as np
 
 from themis.auction.bids import Bids, Offer
-from themis.auction.clear import clear
+from themis.auction.clearing import clear
 from themis.auction.outcome import Limits, Outcome
 from themis.auction.payment import DRAWN, FORMS, pay
 from themis.errors import InputError, UnknownName

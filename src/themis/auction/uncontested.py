@@ -18,10 +18,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from themis.auction.bids import ANYWHERE, MACHINE, RACK, Bids, Offer
-from themis.auction.market import LOCAL, RACKED, WIDE, gains
-from themis.auction.packing import Floor, Gang, largest_first
-from themis.auction.seating import Claims, Grants, Seats, Winner, arrays
 from themis.model.units import NONE
+from themis.optimize.winners.assignment import Claims, Grants, Seats, Winner, arrays
+from themis.optimize.winners.packing import Floor, Gang, largest_first
+from themis.optimize.winners.problem import LOCAL, RACKED, WIDE, gains
 
 FEW = 400
 """More rows than this are left to arrays."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from themis.errors import NotSolved
-from themis.solvers import Program, solve
+from themis.optimize import Program, solve
 
 KNAPSACK = Program(
     gain=np.array([3.0, 2.0, 4.0]), low=np.zeros(3), high=np.ones(3), whole=np.ones(3, np.bool_),

@@ -7,7 +7,7 @@ import pytest
 from scipy.sparse import csc_array
 
 from themis.errors import NotSolved
-from themis.solvers.columns import ColumnProgram
+from themis.optimize.columns import ColumnProgram
 
 
 @pytest.mark.parametrize("interior", [False, True])

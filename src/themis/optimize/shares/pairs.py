@@ -20,10 +20,10 @@ from scipy.optimize import brentq
 from scipy.sparse import coo_array
 
 from themis.errors import InputError, NotSolved
-from themis.gavel.dealing import deal
-from themis.gavel.problem import Need, Problem
 from themis.model.units import NONE, Bool, Float, Int
-from themis.solvers.columns import ColumnProgram, Optimum
+from themis.optimize.columns import ColumnProgram, Optimum
+from themis.optimize.shares.classes import deal
+from themis.optimize.shares.problem import Need, Problem
 
 GAP = 1e-9
 """Relative gap at which pairs are no longer generated."""

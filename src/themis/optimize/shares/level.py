@@ -26,11 +26,11 @@ import numpy as np
 from scipy.optimize import brentq
 
 from themis.errors import NotSolved
-from themis.gavel.direct import CELLS, LeastUse
-from themis.gavel.envelope import Envelope, Envelopes, Kinds, Needs
-from themis.gavel.problem import Line, Need, Problem
 from themis.model.units import Float
-from themis.solvers.mixture import Mixture
+from themis.optimize.matrix_game import Mixture
+from themis.optimize.shares.level_program import CELLS, LeastUse
+from themis.optimize.shares.lower_hull import Envelope, Envelopes, Kinds, Needs
+from themis.optimize.shares.problem import Line, Need, Problem
 
 FITS = 1e-10
 """Relative overuse of a pool that counts as fitting; shares are scaled down by it."""

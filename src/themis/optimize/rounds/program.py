@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from themis.model.units import Bool, Int, Seconds
+from themis.optimize.programs import Program, solve
 from themis.planning.window import Window
-from themis.solvers.highs import Program, solve
 
 
 def best_of_choices(

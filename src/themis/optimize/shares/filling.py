@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from themis.errors import NotSolved
-from themis.gavel.level import Level, highest_level
-from themis.gavel.problem import Line, Need, Problem
 from themis.model.units import Float
+from themis.optimize.shares.level import Level, highest_level
+from themis.optimize.shares.problem import Line, Need, Problem
 
 Fill = Callable[[float], Float]
 """Increment [J] of each job at a level from 0; rises, and stops at the job's room."""

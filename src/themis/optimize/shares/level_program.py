@@ -14,9 +14,9 @@ import numpy as np
 from scipy.sparse import coo_array, csc_array
 
 from themis.errors import NotSolved
-from themis.gavel.problem import Problem
 from themis.model.units import Float, Int
-from themis.solvers.columns import ColumnProgram
+from themis.optimize.columns import ColumnProgram
+from themis.optimize.shares.problem import Problem
 
 CELLS = 300
 """Up to so many (job, type) with a rate it is the quicker way: some 100 jobs on three types."""

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from themis.errors import NotSolved
-from themis.solvers.columns import ColumnProgram
-from themis.solvers.highs import Floats
+from themis.optimize.columns import ColumnProgram
+from themis.optimize.programs import Floats
 
 _BETTER, _PIVOT = 1e-13, 1e-12
 """What a column must gain to enter, relative to the largest entry; the least pivot that is taken."""

@@ -13,8 +13,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from themis.auction.market import IN_RACK, ON_MACHINE, RACKED, Market
-from themis.auction.racks import Counts, Rack, Racks, Shares
+from themis.optimize.winners.problem import IN_RACK, ON_MACHINE, RACKED, Market
+from themis.optimize.winners.racks import Counts, Rack, Racks, Shares
 
 Anchors = tuple[tuple[int, int, int], ...]
 

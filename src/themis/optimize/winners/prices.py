@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from themis.auction.bids import Floats, Ints
-from themis.auction.capacities import Capacity, anchored, needs
-from themis.auction.market import IN_RACK, ON_MACHINE, RACKED, Market
-from themis.auction.packing import Gang
-from themis.solvers import Program, solve
+from themis.optimize import Program, solve
+from themis.optimize.winners.capacities import Capacity, anchored, needs
+from themis.optimize.winners.packing import Gang
+from themis.optimize.winners.problem import IN_RACK, ON_MACHINE, RACKED, Market
 
 MOVES = 60
 """Changes tried by one repair."""

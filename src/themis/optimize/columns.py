@@ -12,7 +12,7 @@ import numpy as np
 from scipy.sparse import csc_array
 
 from themis.errors import NotSolved
-from themis.solvers.highs import Floats, Ints
+from themis.optimize.programs import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

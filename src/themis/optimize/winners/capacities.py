@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from themis.auction.bids import Ints
-from themis.auction.market import IN_RACK, ON_MACHINE, Market
+from themis.optimize.winners.problem import IN_RACK, ON_MACHINE, Market
 
 Capacity = tuple[str, int, int]
 """("have", column, 0), ("machine", n, 0) or ("rack", x, type)."""

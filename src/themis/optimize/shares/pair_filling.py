@@ -18,11 +18,20 @@ import numpy as np
 from scipy.optimize import brentq
 
 from themis.errors import NotSolved
-from themis.gavel.dealing import deal
-from themis.gavel.filling import Growth, flat
-from themis.gavel.pairs import GAP, Classes, PairProgram, PairRates, PairShares, Prices, paired_throughput, settle
-from themis.gavel.problem import Need, Problem
 from themis.model.units import NONE, Bool, Float, Int
+from themis.optimize.shares.classes import deal
+from themis.optimize.shares.filling import Growth, flat
+from themis.optimize.shares.pairs import (
+    GAP,
+    Classes,
+    PairProgram,
+    PairRates,
+    PairShares,
+    Prices,
+    paired_throughput,
+    settle,
+)
+from themis.optimize.shares.problem import Need, Problem
 
 _PRESSING = 1e-7
 """Of the largest worth of a unit among those who still rise: what is below is rounding."""

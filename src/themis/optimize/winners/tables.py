@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from themis.auction.bids import Bools, Ints
-from themis.auction.market import Market
-from themis.auction.prices import Priced
+from themis.optimize.winners.prices import Priced
+from themis.optimize.winners.problem import Market
 
 NEVER = -(1 << 61)
 """Worth of what cannot be; two of them still add up within 64 bits."""

@@ -18,16 +18,16 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from themis.auction import patterns, search, tables
 from themis.auction.bids import Bools, Ints
-from themis.auction.capacities import Capacity, broken, needs, totals
-from themis.auction.exchange import Exchange
-from themis.auction.market import WIDE, Market, asks
 from themis.auction.outcome import Limits
-from themis.auction.packing import Packer
-from themis.auction.prices import Priced, price, repair, unpriced
-from themis.auction.tables import Tables
 from themis.errors import NotSolved
+from themis.optimize.winners import patterns, search, tables
+from themis.optimize.winners.capacities import Capacity, broken, needs, totals
+from themis.optimize.winners.packing import Packer
+from themis.optimize.winners.payment_bounds import Exchange
+from themis.optimize.winners.prices import Priced, price, repair, unpriced
+from themis.optimize.winners.problem import WIDE, Market, asks
+from themis.optimize.winners.tables import Tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

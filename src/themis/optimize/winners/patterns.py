@@ -14,10 +14,10 @@ from itertools import product
 import numpy as np
 
 from themis.auction.bids import Ints
-from themis.auction.market import IN_RACK, LOCAL, ON_MACHINE, RACKED, Market
 from themis.auction.outcome import Limits
-from themis.auction.packing import Packer
-from themis.solvers import Program, Solution, solve
+from themis.optimize import Program, Solution, solve
+from themis.optimize.winners.packing import Packer
+from themis.optimize.winners.problem import IN_RACK, LOCAL, ON_MACHINE, RACKED, Market
 
 HUGE = ("presolve",)
 """Not used on huge programs, where it takes three times what it saves."""

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from themis.auction.capacities import broken
-from themis.auction.market import WIDE, Market
-from themis.auction.packing import Packer
-from themis.auction.tables import NEVER, Tables
+from themis.optimize.winners.capacities import broken
+from themis.optimize.winners.packing import Packer
+from themis.optimize.winners.problem import WIDE, Market
+from themis.optimize.winners.tables import NEVER, Tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

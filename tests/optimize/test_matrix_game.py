@@ -8,7 +8,7 @@ from scipy.optimize import linprog
 
 from themis.errors import NotSolved
 from themis.model.units import Float
-from themis.solvers.mixture import Mixture
+from themis.optimize.matrix_game import Mixture
 
 
 def least(use: Float) -> float:

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from themis.auction import ANYWHERE, MACHINE, RACK, Bids, Offer, Outcome, clear
-from themis.auction.plenty import everyone
+from themis.auction.uncontested import everyone
 
-clearing = importlib.import_module("themis.auction.clear")  # the package's name for it is the function
+clearing = importlib.import_module("themis.auction.clearing")
 seeds = st.integers(0, 2**31)
 
 

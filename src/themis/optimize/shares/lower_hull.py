@@ -12,8 +12,8 @@ from functools import cached_property
 
 import numpy as np
 
-from themis.gavel.problem import Problem
 from themis.model.units import NONE, Bool, Float, Int
+from themis.optimize.shares.problem import Problem
 
 _TIE = 1e-12
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from themis.errors import NotSolved
 from themis.model.units import Bool, Float, Int, Seconds
-from themis.planning.core import best_of_choices
+from themis.optimize.rounds.program import best_of_choices
 from themis.planning.window import Window
 
 NODES = 2000

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from themis.auction.market import IN_RACK, ON_MACHINE, Market, holdings
-from themis.auction.packing import Floor, Gang, Packer
 from themis.errors import NotSolved
+from themis.optimize.winners.packing import Floor, Gang, Packer
+from themis.optimize.winners.problem import IN_RACK, ON_MACHINE, Market, holdings
 
 Grants = dict[tuple[int, int], int]
 """GPUs by (bidder, machine)."""

@@ -16,12 +16,12 @@ import math
 import numpy as np
 
 from themis.auction.bids import Bids, Floats, Offer
-from themis.auction.market import Market, build
 from themis.auction.outcome import Limits, Outcome
-from themis.auction.packing import Packer
-from themis.auction.plenty import Served, everyone
-from themis.auction.seating import arrays, seat
-from themis.auction.winners import Found, Solver
+from themis.auction.uncontested import Served, everyone
+from themis.optimize.winners.assignment import arrays, seat
+from themis.optimize.winners.packing import Packer
+from themis.optimize.winners.problem import Market, build
+from themis.optimize.winners.solver import Found, Solver
 
 DEFAULT_LIMITS = Limits()
 
