@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import fields
 from unittest.mock import patch
 
@@ -12,10 +11,9 @@ from auction_cases import bids, brute, check_outcome, offer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from themis.auction import ANYWHERE, MACHINE, RACK, Bids, Offer, Outcome, clear
-from themis.auction.uncontested import everyone
+from themis.auction import ANYWHERE, MACHINE, RACK, Bids, Offer, Outcome, clear, clearing
+from themis.auction.uncontested import plainly_uncontested
 
-clearing = importlib.import_module("themis.auction.clearing")
 seeds = st.integers(0, 2**31)
 
 
@@ -42,7 +40,7 @@ def roomy_case(seed: int, most: int = 4) -> tuple[Offer, Bids]:
 
 
 def through_the_market(sale: Offer, table: Bids, payments: bool = True) -> Outcome:
-    with patch.object(clearing, "everyone", lambda offer, bids: None):
+    with patch.object(clearing, "plainly_uncontested", lambda offer, bids: None):
         return clear(sale, table, payments=payments)
 
 
@@ -59,7 +57,7 @@ def test_the_market_comes_to_the_same_to_the_last_bit(seed: int, payments: bool)
 @given(seed=seeds)
 def test_brute_force_finds_nothing_better_with_or_without_anybody(seed: int) -> None:
     sale, table = roomy_case(seed, most=3)
-    if everyone(sale, table) is None:
+    if plainly_uncontested(sale, table) is None:
         return
     out = clear(sale, table)
     check_outcome(sale, table, out)
@@ -71,21 +69,21 @@ def test_brute_force_finds_nothing_better_with_or_without_anybody(seed: int) -> 
 
 
 def test_many_of_these_auctions_are_settled_without_a_market() -> None:
-    settled = sum(everyone(*roomy_case(seed)) is not None for seed in range(400))
+    settled = sum(plainly_uncontested(*roomy_case(seed)) is not None for seed in range(400))
     assert 150 < settled < 350
 
 
 def test_what_takes_more_than_a_look_is_left_to_the_market() -> None:
     two = offer([1, 1])
     one_gpu = ({1: 1}, 1.0, MACHINE, 0, -1)
-    assert everyone(two, bids([0.0, 0.0, 0.0], [(b, *one_gpu) for b in range(3)])) is None
-    assert everyone(two, bids([0.0], [(0, {1: 1}, 1.0, MACHINE, 0, 1)])) is None
-    assert everyone(two, bids([0.0], [(0, *one_gpu), (0, *one_gpu)])) is None
-    assert everyone(two, bids([0.0], [])) is None
+    assert plainly_uncontested(two, bids([0.0, 0.0, 0.0], [(b, *one_gpu) for b in range(3)])) is None
+    assert plainly_uncontested(two, bids([0.0], [(0, {1: 1}, 1.0, MACHINE, 0, 1)])) is None
+    assert plainly_uncontested(two, bids([0.0], [(0, *one_gpu), (0, *one_gpu)])) is None
+    assert plainly_uncontested(two, bids([0.0], [])) is None
 
 
 def test_the_best_row_that_the_offer_could_hold_is_the_one_that_counts() -> None:
     rows = [(0, {4: 1}, 2.0, MACHINE, 0, -1), (0, {4: 1}, 1.0, ANYWHERE, 0, -1), (1, {1: 1}, 1.0, MACHINE, 0, -1)]
-    served = everyone(offer([3, 2], [0, 1]), bids([0.0, 0.0], rows))
+    served = plainly_uncontested(offer([3, 2], [0, 1]), bids([0.0, 0.0], rows))
     assert served is not None
     assert (served.rows, served.who) == ([1, 2], [0, 1])

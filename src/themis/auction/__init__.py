@@ -2,7 +2,8 @@
 
 from themis.auction.bids import ANYWHERE, MACHINE, RACK, Bids, Offer
 from themis.auction.clearing import clear
-from themis.auction.outcome import Limits, Outcome
+from themis.auction.outcome import Outcome
 from themis.auction.payment import FORMS, Grant, pay
+from themis.optimize.winners.limits import Limits
 
 __all__ = ["ANYWHERE", "FORMS", "MACHINE", "RACK", "Bids", "Grant", "Limits", "Offer", "Outcome", "clear", "pay"]

@@ -15,12 +15,15 @@ import math
 
 import numpy as np
 
-from themis.auction.bids import Bids, Floats, Offer
-from themis.auction.outcome import Limits, Outcome
-from themis.auction.uncontested import Served, everyone
-from themis.optimize.winners.assignment import arrays, seat
+from themis.auction.bids import Bids, Offer
+from themis.auction.formulation import build
+from themis.auction.outcome import Outcome
+from themis.auction.uncontested import Uncontested, plainly_uncontested, uncontested
+from themis.optimize.programs import Floats
+from themis.optimize.winners.assignment import arrays, assign
+from themis.optimize.winners.limits import Limits
 from themis.optimize.winners.packing import Packer
-from themis.optimize.winners.problem import Market, build
+from themis.optimize.winners.problem import WinnerProblem
 from themis.optimize.winners.solver import Found, Solver
 
 DEFAULT_LIMITS = Limits()
@@ -58,30 +61,33 @@ def clear(
     NotSolved
         When the gap is not proven within the limits, unless `limits.allow_gap`.
     """
-    served = everyone(offer, bids)
+    served = plainly_uncontested(offer, bids)
     if served is not None:
-        return _all_served(bids, served, payments)
-    market = build(offer, bids)
+        return _uncontested(bids, served, payments)
+    problem = build(offer, bids)
     nothing = math.fsum(bids.base.tolist())
-    if not market.row.size:
+    if not problem.row.size:
         return _outcome(bids, None, [], nothing, nothing, np.zeros((3, bids.bidders)), weight, None)
-    huge = market.row.size * int(offer.free.sum()) > limits.huge
-    packer = Packer(market, limits.packing)
-    solver = Solver(market, packer, limits, limits.gap_huge if huge else limits.gap, huge)
-    main = solver.everyone()
-    grants = seat(market, packer, main.rows, main.places)
-    taken = market.row[main.rows]
+    huge = problem.row.size * int(offer.free.sum()) > limits.huge
+    packer = Packer(problem, limits.packing)
+    served = uncontested(problem, packer)
+    if served is not None:
+        return _uncontested(bids, served, payments)
+    solver = Solver(problem, packer, limits, limits.gap_huge if huge else limits.gap, huge)
+    main = solver.best()
+    grants = assign(problem, packer, main.rows, main.places)
+    taken = problem.row[main.rows]
     who = bids.row_bidder[taken]
     gains = bids.row_value[taken] - bids.base[who]
     objective = math.fsum([*bids.base.tolist(), *gains.tolist()])
-    bound = objective + _excess(market, main)
+    bound = objective + _excess(problem, main)
     cost = np.zeros((3, bids.bidders))
     if payments:
-        let_off = _let_off(market, main, solver.replaced(main), forgiven) if forgiven else {}
+        let_off = _let_off(problem, main, solver.replaced(main), forgiven) if forgiven else {}
         paying = [(a, r) for a, r in zip(who.tolist(), main.rows) if a not in let_off]
         others = solver.without([a for a, _ in paying], main)
         for (a, r), other in zip(paying, others):
-            cost[:, a] = _cost(market, main, r, other)
+            cost[:, a] = _cost(problem, main, r, other)
         for a, least in let_off.items():
             cost[:, a] = least, math.inf, least
     else:
@@ -89,8 +95,8 @@ def clear(
     return _outcome(bids, solver, taken.tolist(), objective, bound, cost, weight, arrays(grants), main.method)
 
 
-def _all_served(bids: Bids, served: Served, payments: bool) -> Outcome:
-    """Nobody's presence costs anybody anything: see `plenty`."""
+def _uncontested(bids: Bids, served: Uncontested, payments: bool) -> Outcome:
+    """Nobody's presence costs anybody anything: see `uncontested`."""
     row = np.full(bids.bidders, -1)
     row[served.who] = served.rows
     gained = bids.row_value[served.rows] - bids.base[served.who]
@@ -104,28 +110,28 @@ def _all_served(bids: Bids, served: Served, payments: bool) -> Outcome:
     )  # fmt: skip
 
 
-def _let_off(market: Market, main: Found, replaced: dict[int, int], forgiven: float) -> dict[int, float]:
+def _let_off(problem: WinnerProblem, main: Found, replaced: dict[int, int], forgiven: float) -> dict[int, float]:
     """Lower bounds of what winners cost the others, where they make up for `forgiven`: these gain `replaced` more."""
-    slack = (main.high // market.unit - main.low // market.unit + 1) * market.quantum
-    least = {a: max(0.0, steps * market.quantum - slack) for a, steps in replaced.items()}
+    slack = (main.high // problem.unit - main.low // problem.unit + 1) * problem.quantum
+    least = {a: max(0.0, steps * problem.quantum - slack) for a, steps in replaced.items()}
     return {a: bound for a, bound in least.items() if math.exp(-bound) < forgiven}
 
 
-def _excess(market: Market, found: Found) -> float:
-    """Gap in nats: of the integers, and of rounding gains to whole steps when they did not agree exactly."""
-    steps = found.high // market.unit - found.low // market.unit
-    return (steps + (market.bids.bidders if found.method != "all" else 0)) * market.quantum
+def _excess(problem: WinnerProblem, found: Found) -> float:
+    """Gap in nats: of the integers, and of rounding gains to whole steps."""
+    steps = found.high // problem.unit - found.low // problem.unit
+    return (steps + problem.bidders) * problem.quantum
 
 
-def _cost(market: Market, main: Found, row: int, other: Found) -> tuple[float, float, float]:
+def _cost(problem: WinnerProblem, main: Found, row: int, other: Found) -> tuple[float, float, float]:
     """Nats that a costs the others and their interval (highest, lowest), from the worth of the others in G_pf and without a."""
-    beside = (main.low - int(market.score[row])) // market.unit
-    rounding = _excess(market, other) - (other.high // market.unit - other.low // market.unit) * market.quantum
-    low, high = other.low // market.unit, other.high // market.unit
-    slack = (main.high // market.unit - main.low // market.unit) * market.quantum
-    cost = max(0.0, (low - beside) * market.quantum)
-    most = max(0.0, (max(low, high) - beside) * market.quantum + rounding)
-    least = max(0.0, (low - beside) * market.quantum - slack - rounding)
+    beside = (main.low - int(problem.score[row])) // problem.unit
+    rounding = _excess(problem, other) - (other.high // problem.unit - other.low // problem.unit) * problem.quantum
+    low, high = other.low // problem.unit, other.high // problem.unit
+    slack = (main.high // problem.unit - main.low // problem.unit) * problem.quantum
+    cost = max(0.0, (low - beside) * problem.quantum)
+    most = max(0.0, (max(low, high) - beside) * problem.quantum + rounding)
+    least = max(0.0, (low - beside) * problem.quantum - slack - rounding)
     return cost, most, least
 
 

@@ -2,60 +2,85 @@
 
 No allocation gives a bidder more than the best of its rows that the offer could hold alone. So:
 
-- Where all these rows can be seated together, their sum is the most that the bidders gain, and the gap is 0.
-- Without any one of them the others sit where they sat, and none of them could have more: what the others gain is the
+- Where all these rows can be assigned together, their sum is the most that the bidders gain, and the gap is 0.
+- Without any one of them the others keep their machines, and none of them could have more: what the others gain is the
   same with a and without a. Nobody's presence costs another anything, and c_a = 1 for everyone.
 
-That they can be seated is shown by seating them (`seating.Seats`), as `clear` would seat the same rows: they fit in sum,
-and each gang within its machine or rack finds a place. Where this fails, where two rows of one bidder are its best (renewals
-decide then), and for bids of other shapes, nothing is said here and the market decides.
-
-Plain numbers throughout: most auctions have a handful of rows, and arrays of a few entries take longer than loops.
+``uncontested`` states the rule over a `WinnerProblem`. ``plainly_uncontested`` is the same for rows of one gang size without
+anchors, before any problem is built, in plain numbers: most auctions have a handful of rows, and arrays of a few entries take
+longer than loops (figures: decision 36). It assigns machines as ``uncontested`` does (`Assignment`); where that fails, where two
+rows of one bidder are its best (renewals decide then), and for bids of other shapes, it says nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from themis.auction.bids import ANYWHERE, MACHINE, RACK, Bids, Offer
+from themis.auction.formulation import gains
 from themis.model.units import NONE
-from themis.optimize.winners.assignment import Claims, Grants, Seats, Winner, arrays
-from themis.optimize.winners.packing import Floor, Gang, largest_first
-from themis.optimize.winners.problem import LOCAL, RACKED, WIDE, gains
+from themis.optimize.winners.assignment import Assignment, Claims, Grants, Winner, arrays, assign
+from themis.optimize.winners.capacities import broken
+from themis.optimize.winners.packing import Floor, Gang, Packer, largest_first
+from themis.optimize.winners.problem import LOCAL, RACKED, WIDE, WinnerProblem
 
 FEW = 400
 """More rows than this are left to arrays."""
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """Rows that win, their bidders (rising), and where they sit: bidders, machines and GPUs, sorted."""
+class Uncontested:
+    """Rows of the bids that win, their bidders (rising), and what they get: bidders, machines and GPUs, sorted."""
 
-    rows: list[int]
-    who: list[int]
+    rows: Sequence[int]
+    who: Sequence[int]
     grants: tuple[list[int], list[int], list[int]]
 
 
-def everyone(offer: Offer, bids: Bids) -> Served | None:
-    """Every bidder's best row and a seat for it; None where these do not all fit, or it takes more than a look to tell."""
+def uncontested(problem: WinnerProblem, packer: Packer) -> Uncontested | None:
+    """Every bidder's best row and machines for it; None where these do not all fit.
+
+    Raises
+    ------
+    NotSolved
+        When the rows fit, but no packing of them is found within the packer's steps.
+    """
+    order = np.lexsort((-problem.score, problem.who))
+    first = np.ones(order.size, np.bool_)
+    first[1:] = problem.who[order][1:] != problem.who[order][:-1]
+    best = order[first]
+    if (problem.need[best].sum(0) > problem.have).any() or broken(problem, best):
+        return None
+    rows = best.tolist()
+    if not packer.packs(rows):
+        return None
+    grants = assign(problem, packer, rows)
+    return Uncontested(rows=problem.row[best].tolist(), who=problem.who[best].tolist(), grants=arrays(grants))
+
+
+def plainly_uncontested(offer: Offer, bids: Bids) -> Uncontested | None:
+    """The same from plain numbers; None also where it takes more than a look to tell."""
     if not 0 < bids.rows <= FEW or bids.gang_size.size != bids.rows or bids.row_anchor.max() >= 0:
         return None
-    hall = _Hall(offer, bids)
-    held = hall.held(bids)
-    best = hall.best(gains(bids, hall.gpus)[0].tolist())
+    plain = _Plain(offer, bids)
+    held = plain.held(bids)
+    best = plain.best(gains(bids, plain.gpus)[0].tolist())
     if held is None or best is None:
         return None
     claims: Claims = {b: held.get(b, {}) for b in best} if held else {}
     grants: Grants = {}
-    for kind in sorted({hall.type[r] for r in best.values()}):
-        seats = hall.seated(kind, {r: b for b, r in best.items() if hall.type[r] == kind}, claims)
-        if seats is None:
+    for kind in sorted({plain.type[r] for r in best.values()}):
+        assigned = plain.assigned(kind, {r: b for b, r in best.items() if plain.type[r] == kind}, claims)
+        if assigned is None:
             return None
-        grants.update(seats.grants)
-    return Served(rows=list(best.values()), who=list(best), grants=arrays(grants))
+        grants.update(assigned.grants)
+    return Uncontested(rows=list(best.values()), who=list(best), grants=arrays(grants))
 
 
-class _Hall:
+class _Plain:
     """The offer and the rows as plain numbers."""
 
     def __init__(self, offer: Offer, bids: Bids) -> None:
@@ -120,7 +145,7 @@ class _Hall:
         return out
 
     def kind(self, row: int) -> int:
-        """The simplest kind that means the same in this offer, as `market` says."""
+        """The simplest kind that means the same in this offer, as `formulation` says."""
         k, span = self.type[row], self.span[row]
         if self.size[row] == 1 or span == ANYWHERE or len(self.machines.get(k, ())) == 1:
             return WIDE
@@ -137,11 +162,11 @@ class _Hall:
             self._slots[key] = sum(parts) if kind == WIDE else sum(part // size for part in parts)
         return self.count[row] * (size if kind == WIDE else 1) <= self._slots[key]
 
-    def seated(self, kind: int, winners: dict[int, int], claims: Claims) -> Seats | None:
-        """Seats of one GPU type for these rows (rising) and their bidders; None where a gang finds no place."""
+    def assigned(self, kind: int, winners: dict[int, int], claims: Claims) -> Assignment | None:
+        """Machines of one GPU type for these rows (rising) and their bidders; None where a gang finds no place."""
         floor = Floor(machines=self.machines[kind], free=list(self.free), rack=self.rack, room=list(self.room[kind]))
         kinds = {r: self.kind(r) for r in winners}
-        seats = Seats(
+        out = Assignment(
             {r: Winner(b, kinds[r], NONE, self.size[r] * self.count[r]) for r, b in winners.items()}, floor, claims
         )
         gangs: list[Gang] = []
@@ -149,8 +174,8 @@ class _Hall:
             if is_kind != WIDE:
                 gangs += [Gang(row=r, size=self.size[r], racked=is_kind == RACKED)] * self.count[r]
         gangs = largest_first(gangs)
-        places = seats.choose(gangs)
+        places = out.choose(gangs)
         if places is None:
             return None
-        seats.fill(gangs, places)
-        return seats
+        out.fill(gangs, places)
+        return out

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from themis.errors import NotSolved
 from themis.optimize.winners.packing import Floor, Gang, Packer
-from themis.optimize.winners.problem import IN_RACK, ON_MACHINE, Market, holdings
+from themis.optimize.winners.problem import IN_RACK, ON_MACHINE, WinnerProblem
 
 Grants = dict[tuple[int, int], int]
 """GPUs by (bidder, machine)."""
@@ -21,7 +21,7 @@ Claims = Mapping[int, Mapping[int, int]]
 
 
 class Winner(NamedTuple):
-    """A winning row, as plain numbers: see ``Market``."""
+    """A winning row, as plain numbers: see ``WinnerProblem``."""
 
     who: int
     kind: int
@@ -29,15 +29,15 @@ class Winner(NamedTuple):
     gpus: int
 
 
-def seat(market: Market, packer: Packer, rows: Sequence[int], places: Sequence[int] | None = None) -> Grants:
-    """Seat winning `rows` of the market.
+def assign(problem: WinnerProblem, packer: Packer, rows: Sequence[int], places: Sequence[int] | None = None) -> Grants:
+    """Assign machines to winning `rows`.
 
     Parameters
     ----------
-    market, rows
+    problem, rows
         Rows that can be packed together.
     packer
-        Packing questions about the market, with its limit of steps.
+        Packing questions about the problem, with its limit of steps.
     places
         Machine or rack of each gang of `packer.gangs(rows)`, when known.
 
@@ -47,18 +47,20 @@ def seat(market: Market, packer: Packer, rows: Sequence[int], places: Sequence[i
         When no packing is found within the steps.
     """
     grants: Grants = {}
-    claims = _claims(market, rows)
-    for kind in sorted({int(market.type[r]) for r in rows}):
-        mine = [r for r in rows if market.type[r] == kind]
+    claims = _claims(problem, rows)
+    for kind in sorted({int(problem.type[r]) for r in rows}):
+        mine = [r for r in rows if problem.type[r] == kind]
         floor = packer.floor(mine, kind)
         if floor is None:
             raise NotSolved("winning rows overlap on an anchored machine or rack")
-        winners = {r: Winner(*(int(x[r]) for x in (market.who, market.kind, market.place, market.gpus))) for r in mine}
-        table = Seats(winners, floor, claims)
+        winners = {
+            r: Winner(*(int(x[r]) for x in (problem.who, problem.kind, problem.place, problem.gpus))) for r in mine
+        }
+        table = Assignment(winners, floor, claims)
         gangs = packer.gangs(mine)
         known = table.choose(gangs)
         if known is None and places is not None:
-            known = [p for g, p in zip(packer.gangs(rows), places) if market.type[g.row] == kind]
+            known = [p for g, p in zip(packer.gangs(rows), places) if problem.type[g.row] == kind]
         elif known is None:
             found = packer.places(floor, mine, kind)
             if not isinstance(found, list):
@@ -71,15 +73,15 @@ def seat(market: Market, packer: Packer, rows: Sequence[int], places: Sequence[i
     return grants
 
 
-def _claims(market: Market, rows: Sequence[int]) -> Claims:
-    if not market.bids.expiring_gpus.size:
+def _claims(problem: WinnerProblem, rows: Sequence[int]) -> Claims:
+    held = problem.held
+    if held is None:
         return {}
-    held = holdings(market.offer, market.bids)
-    who = {int(market.who[r]) for r in rows}
+    who = {int(problem.who[r]) for r in rows}
     return {b: {n: int(held[b, n]) for n in held[b].nonzero()[0].tolist()} for b in who}
 
 
-class Seats:
+class Assignment:
     """GPUs of one type being handed out to ``winners``, by row."""
 
     def __init__(self, winners: Mapping[int, Winner], floor: Floor, claims: Claims) -> None:

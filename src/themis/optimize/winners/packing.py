@@ -2,7 +2,7 @@
 
 Per GPU type: gangs within a machine need that many free GPUs there; gangs within a rack, and rows anchored to a rack,
 need the rack's free GPUs in sum, since their GPUs may be split over its machines; wide rows need only the total.
-Leaves out which GPUs a bidder held before: see `seating`.
+Leaves out which GPUs a bidder held before: see `assignment`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from themis.optimize.winners.problem import IN_RACK, ON_MACHINE, RACKED, Market
+from themis.optimize.winners.problem import IN_RACK, ON_MACHINE, RACKED, WinnerProblem
 from themis.optimize.winners.racks import Counts, Rack, Racks, Shares
 
 Anchors = tuple[tuple[int, int, int], ...]
@@ -21,7 +21,7 @@ Anchors = tuple[tuple[int, int, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
-    """One gang to be placed: its row of the market, its size, and whether it may spread within a rack."""
+    """One gang to be placed: its row of the problem, its size, and whether it may spread within a rack."""
 
     row: int
     size: int
@@ -51,28 +51,29 @@ class Floor:
 
 
 class Packer:
-    """Packing questions about one market; answers are kept, since searches ask alike ones again and again.
+    """Packing questions about one problem; answers are kept, since searches ask alike ones again and again.
 
     `chain` tells that every gang size divides the next larger one; then answers are quick.
     """
 
-    def __init__(self, market: Market, steps: int) -> None:
+    def __init__(self, problem: WinnerProblem, steps: int) -> None:
         self.steps = steps
-        self.kind, self.place = market.kind.tolist(), market.place.tolist()
-        self.gpus, self.type = market.gpus.tolist(), market.type.tolist()
-        self._free, self._rack = market.offer.free.tolist(), market.offer.machine_rack.tolist()
-        self._room: list[list[int]] = market.rack_room.T.tolist()
-        kinds = market.offer.machine_type.tolist()
+        self._certain = problem.certain
+        self.kind, self.place = problem.kind.tolist(), problem.place.tolist()
+        self.gpus, self.type = problem.gpus.tolist(), problem.type.tolist()
+        self._free, self._rack = problem.offer.free.tolist(), problem.offer.machine_rack.tolist()
+        self._room: list[list[int]] = problem.rack_room.T.tolist()
+        kinds = problem.offer.machine_type.tolist()
         self._machines = [[n for n, k in enumerate(kinds) if k == t and self._free[n]] for t in range(len(self._room))]
-        sizes = market.sizes.tolist()[::-1]
+        sizes = problem.sizes.tolist()[::-1]
         self.chain = not any(a % b for a, b in pairwise(sizes))
         self._sizes = tuple(sizes)
-        some = np.flatnonzero(market.gangs.any(1))
-        self._wants: dict[int, list[int]] = dict(zip(some.tolist(), market.gangs[some, ::-1].tolist()))
-        racked = (market.kind == RACKED)[:, None]
-        falling = market.gangs[:, ::-1]
+        some = np.flatnonzero(problem.gangs.any(1))
+        self._wants: dict[int, list[int]] = dict(zip(some.tolist(), problem.gangs[some, ::-1].tolist()))
+        racked = (problem.kind == RACKED)[:, None]
+        falling = problem.gangs[:, ::-1]
         self._gangs = np.concatenate([np.where(racked, 0, falling), np.where(racked, falling, 0)], 1)
-        self._anchored = bool((market.place >= 0).any())
+        self._anchored = bool((problem.place >= 0).any())
         self._racks: dict[tuple[int, Anchors], Racks] = {}
         self._known: dict[tuple[object, ...], bool | None] = {}
 
@@ -102,10 +103,14 @@ class Packer:
                     found += [Gang(row=r, size=size, racked=racked)] * count
         return largest_first(found)
 
+    def packs(self, rows: Sequence[int]) -> bool:
+        """Whether `rows`, which keep `WinnerProblem.have`, are known to fit together."""
+        return self._certain or not rows or self.fits(rows) is True
+
     def fits(self, rows: Sequence[int]) -> bool | None:
         """Whether `rows` can be packed; None when the steps of search did not tell.
 
-        Rows must keep `Market.have` in sum; then only places remain to be found.
+        Rows must keep `WinnerProblem.have` in sum; then only places remain to be found.
         """
         for kind in {self.type[r] for r in rows}:
             mine = [r for r in rows if self.type[r] == kind]

@@ -13,11 +13,11 @@ from itertools import product
 
 import numpy as np
 
-from themis.auction.bids import Ints
-from themis.auction.outcome import Limits
 from themis.optimize import Program, Solution, solve
+from themis.optimize.programs import Ints
+from themis.optimize.winners.limits import Limits
 from themis.optimize.winners.packing import Packer
-from themis.optimize.winners.problem import IN_RACK, LOCAL, ON_MACHINE, RACKED, Market
+from themis.optimize.winners.problem import IN_RACK, LOCAL, ON_MACHINE, RACKED, WinnerProblem
 
 HUGE = ("presolve",)
 """Not used on huge programs, where it takes three times what it saves."""
@@ -31,7 +31,7 @@ PRICE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """Chosen rows of the market, the place of each of their gangs, and bounds on the gain in nats."""
+    """Chosen rows of the problem, the place of each of their gangs, and bounds on the gain in nats."""
 
     rows: list[int]
     places: list[int]
@@ -41,9 +41,16 @@ class Packed:
 
 
 def solve_rows(
-    market: Market, packer: Packer, rows: Ints, *, gap: float, accept: float, limits: Limits, off: tuple[str, ...]
+    problem: WinnerProblem,
+    packer: Packer,
+    rows: Ints,
+    *,
+    gap: float,
+    accept: float,
+    limits: Limits,
+    off: tuple[str, ...],
 ) -> Packed:
-    """Best packable choice among `rows` of the market, at most one per bidder.
+    """Best packable choice among `rows` of the problem, at most one per bidder.
 
     `off` : options of HiGHS to turn off; which of several equal choices comes out may depend on them.
 
@@ -52,12 +59,12 @@ def solve_rows(
     NotSolved
         When the proven gap stays above `accept`.
     """
-    model = _Model(market, packer, rows)
+    model = _Model(problem, packer, rows)
     solution = solve(
         model.program(), gap=gap, nodes=limits.nodes, accept=accept, seconds=limits.seconds, off=off,
     )  # fmt: skip
     chosen = rows[solution.x[: rows.size] > 0.5].tolist()
-    gain = sum(market.gain(int(market.score[r])) for r in chosen)
+    gain = sum(problem.gain(int(problem.score[r])) for r in chosen)
     places = model.places(solution, chosen)
     return Packed(rows=chosen, places=places, gain=gain, bound=max(gain, solution.bound), nodes=solution.nodes)
 
@@ -92,22 +99,22 @@ class _Lines:
 
 
 class _Model:
-    def __init__(self, market: Market, packer: Packer, rows: Ints) -> None:
-        self.market, self.packer, self.rows = market, packer, rows
+    def __init__(self, problem: WinnerProblem, packer: Packer, rows: Ints) -> None:
+        self.problem, self.packer, self.rows = problem, packer, rows
         self.lines = _Lines()
         self.high: list[float] = [1.0] * rows.size
         self.patterns: list[tuple[list[int], list[int], list[tuple[int, dict[int, int]]]]] = []
         self.single: list[tuple[int, dict[int, int]]] = []
         self.quota: dict[tuple[int, int, int], int] = {}
         self.racks: dict[tuple[int, int, int], int] = {}
-        for b in np.unique(market.who[rows]):
-            self.lines.add(dict.fromkeys((market.who[rows] == b).nonzero()[0].tolist(), 1.0), 1.0)
-        for t in np.unique(market.type[rows]).tolist():
+        for b in np.unique(problem.who[rows]):
+            self.lines.add(dict.fromkeys((problem.who[rows] == b).nonzero()[0].tolist(), 1.0), 1.0)
+        for t in np.unique(problem.type[rows]).tolist():
             self._type(t)
 
     def program(self) -> Program:
         extra = len(self.high) - self.rows.size
-        worth = self.market.score[self.rows] / self.market.unit * self.market.quantum
+        worth = self.problem.score[self.rows] / self.problem.unit * self.problem.quantum
         count = len(self.high)
         return Program(
             gain=np.concatenate([worth, np.zeros(extra)]), low=np.zeros(count), high=np.array(self.high),
@@ -121,10 +128,10 @@ class _Model:
         return len(self.high) - 1
 
     def _type(self, t: int) -> None:
-        market, offer = self.market, self.market.offer
-        mine = (market.type[self.rows] == t).nonzero()[0]
-        kinds, gpus = market.kind[self.rows[mine]], market.gpus[self.rows[mine]]
-        total = float(market.rack_room[:, t].sum())
+        problem, offer = self.problem, self.problem.offer
+        mine = (problem.type[self.rows] == t).nonzero()[0]
+        kinds, gpus = problem.kind[self.rows[mine]], problem.gpus[self.rows[mine]]
+        total = float(problem.rack_room[:, t].sum())
         self.lines.add(dict(zip(mine.tolist(), gpus.astype(float).tolist())), total)
         by_rack = bool(((kinds == IN_RACK) | (kinds == RACKED)).any())
         sizes = self._sizes(mine[kinds == LOCAL])
@@ -144,22 +151,22 @@ class _Model:
             self._racks(t, mine, sizes)
 
     def _sizes(self, mine: Ints) -> list[int]:
-        used = self.market.gangs[self.rows[mine]].any(0)
-        found: list[int] = self.market.sizes[used].tolist()
+        used = self.problem.gangs[self.rows[mine]].any(0)
+        found: list[int] = self.problem.sizes[used].tolist()
         return found
 
     def _demand(self, mine: Ints, size: int) -> dict[int, float]:
-        counts = self.market.gangs[self.rows[mine], int(np.searchsorted(self.market.sizes, size))]
+        counts = self.problem.gangs[self.rows[mine], int(np.searchsorted(self.problem.sizes, size))]
         return {c: float(k) for c, k in zip(mine.tolist(), counts.tolist()) if k}
 
     def _machines(
         self, mine: Ints, machines: Ints, sizes: list[int], by_rack: bool
     ) -> dict[tuple[int, int], dict[int, float]]:
         """Columns that supply slots, by (rack or -1, size)."""
-        market, offer = self.market, self.market.offer
+        problem, offer = self.problem, self.problem.offer
         supply: dict[tuple[int, int], dict[int, float]] = {}
-        fixed = mine[market.kind[self.rows[mine]] == ON_MACHINE]
-        anchors = market.place[self.rows[fixed]]
+        fixed = mine[problem.kind[self.rows[mine]] == ON_MACHINE]
+        anchors = problem.place[self.rows[fixed]]
         classes: dict[tuple[int, int], list[int]] = {}
         for n in machines.tolist():
             free, x = int(offer.free[n]), int(offer.machine_rack[n]) if by_rack else -1
@@ -167,7 +174,7 @@ class _Model:
                 classes.setdefault((x, free), []).append(n)
                 continue
             here = fixed[anchors == n]
-            line = dict(zip(here.tolist(), market.gpus[self.rows[here]].astype(float).tolist()))
+            line = dict(zip(here.tolist(), problem.gpus[self.rows[here]].astype(float).tolist()))
             columns = {s: self._column(free // s) for s in sizes if s <= free}
             self.single.append((n, columns))
             for s, column in columns.items():
@@ -189,10 +196,10 @@ class _Model:
         return supply
 
     def _racks(self, t: int, mine: Ints, sizes: list[int]) -> None:
-        market = self.market
-        kinds = market.kind[self.rows[mine]]
-        racked, offer = self._sizes(mine[kinds == RACKED]), market.offer
-        room = market.rack_room[:, t].tolist()
+        problem = self.problem
+        kinds = problem.kind[self.rows[mine]]
+        racked, offer = self._sizes(mine[kinds == RACKED]), problem.offer
+        room = problem.rack_room[:, t].tolist()
         for x, free in enumerate(room):
             if not free:
                 continue
@@ -202,11 +209,11 @@ class _Model:
                 line[column] = float(s)
             for c in mine[(kinds == IN_RACK) | (kinds == ON_MACHINE)].tolist():
                 r = self.rows[c]
-                at = int(market.place[r])
-                if (market.kind[r] == IN_RACK and at == x) or (
-                    market.kind[r] == ON_MACHINE and offer.machine_rack[at] == x
+                at = int(problem.place[r])
+                if (problem.kind[r] == IN_RACK and at == x) or (
+                    problem.kind[r] == ON_MACHINE and offer.machine_rack[at] == x
                 ):
-                    line[c] = float(market.gpus[r])
+                    line[c] = float(problem.gpus[r])
             self.lines.add(line, float(free))
         for s in racked:
             terms = self._demand(mine[kinds == RACKED], s)
@@ -214,7 +221,7 @@ class _Model:
 
     def places(self, solution: Solution, chosen: list[int]) -> list[int]:
         """Machine or rack of each gang of the chosen rows, read from the solution."""
-        market, x = self.market, np.rint(solution.x).astype(int)
+        problem, x = self.problem, np.rint(solution.x).astype(int)
         slots: dict[int, dict[int, int]] = {n: {s: int(x[c]) for s, c in cs.items()} for n, cs in self.single}
         for members, _, uses in self.patterns:
             queue = iter(members)
@@ -223,11 +230,11 @@ class _Model:
                     slots[next(queue)] = dict(pattern)
         quota = {key: int(x[c]) for key, c in self.quota.items()}
         racks = {key: int(x[c]) for key, c in self.racks.items()}
-        rack = market.offer.machine_rack.tolist()
-        types = market.offer.machine_type.tolist()
+        rack = problem.offer.machine_rack.tolist()
+        types = problem.offer.machine_type.tolist()
         found = []
         for g in self.packer.gangs(chosen):
-            t = int(market.type[g.row])
+            t = int(problem.type[g.row])
             if g.racked:
                 spot = next(k[1] for k, left in racks.items() if left and k[0] == t and k[2] == g.size)
                 racks[t, spot, g.size] -= 1

@@ -12,19 +12,19 @@ second bound takes a row of a that b does not ask for at its full gain.
 
 from __future__ import annotations
 
-from themis.optimize.winners.problem import Market, asks
+from themis.optimize.winners.problem import WinnerProblem, asks
 
 
-class Exchange:
-    """Answers known so far in one auction; gains are in steps of `Market.quantum`."""
+class PaymentBounds:
+    """Answers known so far in one auction; gains are in steps of `WinnerProblem.quantum`."""
 
-    def __init__(self, market: Market) -> None:
-        self._market = market
-        self._ask: list[int] = asks(market).tolist()
+    def __init__(self, problem: WinnerProblem) -> None:
+        self._problem = problem
+        self._ask: list[int] = asks(problem).tolist()
         self._row: dict[int, dict[int, int]] = {}
-        for r, (b, ask) in enumerate(zip(market.who.tolist(), self._ask)):
+        for r, (b, ask) in enumerate(zip(problem.who.tolist(), self._ask)):
             self._row.setdefault(b, {})[ask] = r
-        self._gain: list[int] = (market.score // market.unit).tolist()
+        self._gain: list[int] = (problem.score // problem.unit).tolist()
         self._known: list[tuple[int, dict[int, int]]] = []
 
     def order(self, bidders: list[int]) -> list[int]:
@@ -33,7 +33,7 @@ class Exchange:
 
     def learn(self, a: int, rows: list[int]) -> None:
         """Remember a best choice without a."""
-        who = self._market.who[rows].tolist()
+        who = self._problem.who[rows].tolist()
         self._known.append((a, dict(zip(who, rows))))
 
     def like(self, b: int) -> tuple[int, int] | None:

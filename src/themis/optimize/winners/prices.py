@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from themis.auction.bids import Floats, Ints
 from themis.optimize import Program, solve
+from themis.optimize.programs import Floats, Ints
 from themis.optimize.winners.capacities import Capacity, anchored, needs
 from themis.optimize.winners.packing import Gang
-from themis.optimize.winners.problem import IN_RACK, ON_MACHINE, RACKED, Market
+from themis.optimize.winners.problem import IN_RACK, ON_MACHINE, RACKED, WinnerProblem
 
 MOVES = 60
 """Changes tried by one repair."""
@@ -40,35 +40,35 @@ class Priced:
     constant: int
 
 
-def price(market: Market, exact: list[Capacity]) -> Priced:
+def price(problem: WinnerProblem, exact: list[Capacity]) -> Priced:
     """Price every capacity that is not in `exact`.
 
     Prices are rounded so that the bound stays valid: rows pay less, capacity earns more.
     """
-    every = [("have", k, 0) for k in range(market.have.size)]
-    others = [c for c in every + anchored(market) if c not in exact]
+    every = [("have", k, 0) for k in range(problem.have.size)]
+    others = [c for c in every + anchored(problem) if c not in exact]
     if not others:
-        return unpriced(market)
-    need, caps = needs(market, exact + others)
-    every_dual = _duals(market, need, caps) * (market.unit / market.quantum)
-    net = market.score - np.floor(need @ every_dual).astype(np.int64)
+        return unpriced(problem)
+    need, caps = needs(problem, exact + others)
+    every_dual = _duals(problem, need, caps) * (problem.unit / problem.quantum)
+    net = problem.score - np.floor(need @ every_dual).astype(np.int64)
     duals = every_dual[len(exact) :]
     paid = np.floor(need[:, len(exact) :] @ duals).astype(np.int64)
-    return Priced(score=market.score - paid, net=net, constant=int(np.ceil(duals @ caps[len(exact) :])))
+    return Priced(score=problem.score - paid, net=net, constant=int(np.ceil(duals @ caps[len(exact) :])))
 
 
-def unpriced(market: Market) -> Priced:
+def unpriced(problem: WinnerProblem) -> Priced:
     """Everything at no price."""
-    return Priced(score=market.score, net=market.score, constant=0)
+    return Priced(score=problem.score, net=problem.score, constant=0)
 
 
-def _duals(market: Market, need: Ints, caps: Ints) -> Floats:
+def _duals(problem: WinnerProblem, need: Ints, caps: Ints) -> Floats:
     """Shape [D], nats per unit of capacity at the optimum of the linear relaxation."""
-    rows = market.row.size
-    start = np.flatnonzero(np.r_[True, market.who[1:] != market.who[:-1]])
+    rows = problem.row.size
+    start = np.flatnonzero(np.r_[True, problem.who[1:] != problem.who[:-1]])
     used, column = need.T.nonzero()
     program = Program(
-        gain=market.score / market.unit * market.quantum, low=np.zeros(rows), high=np.ones(rows),
+        gain=problem.score / problem.unit * problem.quantum, low=np.zeros(rows), high=np.ones(rows),
         whole=np.zeros(rows, np.bool_), row_low=np.full(start.size + caps.size, -np.inf),
         row_high=np.concatenate([np.ones(start.size), caps.astype(np.float64)]),
         start=np.concatenate([start, rows + np.searchsorted(used, np.arange(caps.size + 1))]),
@@ -82,19 +82,19 @@ def _duals(market: Market, need: Ints, caps: Ints) -> Floats:
 class Builder:
     """A packable choice that changes row by row. Finds places by best fit, so it may miss a packing that exists."""
 
-    def __init__(self, market: Market) -> None:
-        self.market = market
-        offer, types = market.offer, market.rack_room.shape[1]
+    def __init__(self, problem: WinnerProblem) -> None:
+        self.problem = problem
+        offer, types = problem.offer, problem.rack_room.shape[1]
         self._rack = offer.machine_rack
         self._of = [offer.machine_type == t for t in range(types)]
         self.free = [np.where(own, offer.free, 0) for own in self._of]
-        self.room = [market.rack_room[:, t].copy() for t in range(types)]
-        self.left = market.have.copy()
+        self.room = [problem.rack_room[:, t].copy() for t in range(types)]
+        self.left = problem.have.copy()
         self.placed: dict[int, list[tuple[bool, int, int]]] = {}
-        self.row = {int(b): -1 for b in market.who}
+        self.row = {int(b): -1 for b in problem.who}
 
     def rows(self) -> list[int]:
-        """Chosen rows of the market."""
+        """Chosen rows of the problem."""
         return [r for r in self.row.values() if r >= 0]
 
     def places(self, gangs: Sequence[Gang]) -> list[int]:
@@ -104,8 +104,8 @@ class Builder:
 
     def put(self, r: int) -> bool:
         """Give row r to its bidder, who has none; False and no change when no place is found."""
-        market, t = self.market, int(self.market.type[r])
-        need = market.need[r]
+        problem, t = self.problem, int(self.problem.type[r])
+        need = problem.need[r]
         # Only GPUs in sum must hold here: best fit may find places where the other sums are pessimistic, never more.
         if need[t] > self.left[t]:
             return False
@@ -119,21 +119,21 @@ class Builder:
             self._move(racked, at, size, t)
             spots.append((racked, at, size))
         self.left = self.left - need
-        self.row[int(market.who[r])] = r
+        self.row[int(problem.who[r])] = r
         return True
 
     def drop(self, r: int) -> None:
         """Take row r from its bidder."""
-        self._undo(r, int(self.market.type[r]))
-        self.left = self.left + self.market.need[r]
-        self.row[int(self.market.who[r])] = -1
+        self._undo(r, int(self.problem.type[r]))
+        self.left = self.left + self.problem.need[r]
+        self.row[int(self.problem.who[r])] = -1
 
     def _wants(self, r: int) -> list[tuple[bool, int, int]]:
-        market = self.market
-        kind, place, gpus = int(market.kind[r]), int(market.place[r]), int(market.gpus[r])
+        problem = self.problem
+        kind, place, gpus = int(problem.kind[r]), int(problem.place[r]), int(problem.gpus[r])
         if kind in (ON_MACHINE, IN_RACK):
             return [(kind == IN_RACK, place, gpus)]
-        sizes = zip(market.sizes[::-1].tolist(), market.gangs[r, ::-1].tolist())
+        sizes = zip(problem.sizes[::-1].tolist(), problem.gangs[r, ::-1].tolist())
         return [(kind == RACKED, -1, s) for s, count in sizes for _ in range(count)]
 
     def _best(self, racked: bool, size: int, t: int) -> int:
@@ -157,18 +157,18 @@ class Builder:
             self._move(racked, at, -size, t)
 
 
-def repair(market: Market, priced: Priced, pick: Ints, banned: int) -> Builder:
-    """A packable choice near `pick` (rows of the market) that gives nothing to the bidder `banned`.
+def repair(problem: WinnerProblem, priced: Priced, pick: Ints, banned: int) -> Builder:
+    """A packable choice near `pick` (rows of the problem) that gives nothing to the bidder `banned`.
 
     A row that finds no place is replaced by the bidder's next best by priced worth. Large gangs choose first, and
     among equals those who would lose most by taking a row that needs no slots.
     """
-    builder = Builder(market)
-    largest = np.where(market.gangs > 0, market.sizes, 0).max(1, initial=0)[pick]
-    loose = ~np.isin(market.kind[pick], (ON_MACHINE, IN_RACK))
-    easy = np.where(market.need[:, market.rack_room.shape[1] :].any(1), NOTHING, priced.net)
-    start = np.searchsorted(market.who, market.who[pick])
-    stop = np.searchsorted(market.who, market.who[pick], side="right")
+    builder = Builder(problem)
+    largest = np.where(problem.gangs > 0, problem.sizes, 0).max(1, initial=0)[pick]
+    loose = ~np.isin(problem.kind[pick], (ON_MACHINE, IN_RACK))
+    easy = np.where(problem.need[:, problem.rack_room.shape[1] :].any(1), NOTHING, priced.net)
+    start = np.searchsorted(problem.who, problem.who[pick])
+    stop = np.searchsorted(problem.who, problem.who[pick], side="right")
     regret = priced.net[pick] - np.array([easy[a:b].max() for a, b in zip(start, stop)], np.int64)
     for i in np.lexsort((-regret, -largest, loose)).tolist():
         if not builder.put(int(pick[i])):
@@ -180,26 +180,26 @@ def repair(market: Market, priced: Priced, pick: Ints, banned: int) -> Builder:
 
 def improve(builder: Builder, banned: int) -> None:
     """Change rows of single bidders for dearer ones while places are found, largest gain first."""
-    market = builder.market
-    held = np.full(int(market.who.max()) + 1, -1)
+    problem = builder.problem
+    held = np.full(int(problem.who.max()) + 1, -1)
     held[list(builder.row)] = list(builder.row.values())
-    hopeless = market.who == banned
-    types = market.rack_room.shape[1]
-    need = market.need[:, :types].sum(1)
+    hopeless = problem.who == banned
+    types = problem.rack_room.shape[1]
+    need = problem.need[:, :types].sum(1)
     for _ in range(MOVES):
-        now = held[market.who]
-        gain = market.score - np.where(now >= 0, market.score[now], 0)
+        now = held[problem.who]
+        gain = problem.score - np.where(now >= 0, problem.score[now], 0)
         extra = need - np.where(now >= 0, need[now], 0)
         gain[hopeless | (extra > builder.left[:types].max())] = 0
         r = int(gain.argmax())
         if gain[r] <= 0:
             return
-        old = builder.row[int(market.who[r])]
+        old = builder.row[int(problem.who[r])]
         if old >= 0:
             builder.drop(old)
         if builder.put(r):
-            held[market.who[r]] = r
+            held[problem.who[r]] = r
         else:
             hopeless[r] = True
             if old >= 0 and not builder.put(old):
-                held[market.who[r]] = -1
+                held[problem.who[r]] = -1

@@ -12,13 +12,13 @@ import numpy as np
 
 from themis.optimize.winners.capacities import broken
 from themis.optimize.winners.packing import Packer
-from themis.optimize.winners.problem import WIDE, Market
+from themis.optimize.winners.problem import WIDE, WinnerProblem
 from themis.optimize.winners.tables import NEVER, Tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """Best packable rows of the market and their worth; `done` when nothing better exists."""
+    """Best packable rows of the problem and their worth; `done` when nothing better exists."""
 
     rows: list[int]
     worth: int
@@ -26,21 +26,21 @@ class Seen:
     nodes: int
 
 
-def search(market: Market, packer: Packer, table: Tables, *, leaves: int, known: list[int]) -> Seen:
+def search(problem: WinnerProblem, packer: Packer, table: Tables, *, leaves: int, known: list[int]) -> Seen:
     """Search all choices of the table's bidders that beat the packable rows `known`, for at most `leaves` nodes."""
-    walk = _Walk(market, packer, table, leaves, known)
+    walk = _Walk(problem, packer, table, leaves, known)
     done = walk.descend(0, table.full, [], table.constant)
     return Seen(rows=walk.rows, worth=walk.worth, done=done, nodes=leaves - walk.left)
 
 
 class _Walk:
-    def __init__(self, market: Market, packer: Packer, table: Tables, leaves: int, known: list[int]) -> None:
-        self.market, self.packer, self.table, self.left = market, packer, table, leaves
+    def __init__(self, problem: WinnerProblem, packer: Packer, table: Tables, leaves: int, known: list[int]) -> None:
+        self.problem, self.packer, self.table, self.left = problem, packer, table, leaves
         self.rows = known
-        self.worth = int(market.score[known].sum())
-        self.score = market.score.tolist()
-        self.wide = (market.kind == WIDE).tolist()
-        ends = [np.searchsorted(market.who, table.who, side).tolist() for side in ("left", "right")]
+        self.worth = int(problem.score[known].sum())
+        self.score = problem.score.tolist()
+        self.wide = (problem.kind == WIDE).tolist()
+        ends = [np.searchsorted(problem.who, table.who, side).tolist() for side in ("left", "right")]
         self.span = list(zip(*ends))
 
     def descend(self, i: int, state: int, rows: list[int], bound: int) -> bool:
@@ -80,6 +80,6 @@ class _Walk:
         """Whether `rows` pack, when all but the last do and the GPUs in sum suffice, as the tables see to."""
         if self.wide[rows[-1]]:
             return True
-        if (self.market.certain or not self.packer.chain) and broken(self.market, np.array(rows)):
+        if (self.problem.certain or not self.packer.chain) and broken(self.problem, np.array(rows)):
             return False
-        return True if self.market.certain else self.packer.fits(rows)
+        return True if self.problem.certain else self.packer.fits(rows)

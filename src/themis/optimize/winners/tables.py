@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from themis.auction.bids import Bools, Ints
+from themis.optimize.programs import Bools, Ints
 from themis.optimize.winners.prices import Priced
-from themis.optimize.winners.problem import Market
+from themis.optimize.winners.problem import WinnerProblem
 
 NEVER = -(1 << 61)
 """Worth of what cannot be; two of them still add up within 64 bits."""
@@ -38,11 +38,11 @@ class Tables:
     coef, offset
         Shapes [U, D], [U]: what an option takes, and the same as a difference of states; offsets fall.
     value, owner
-        Shape [P, U]: integer worth (or NEVER) and the market's row (or -1).
+        Shape [P, U]: integer worth (or NEVER) and the problem's row (or -1).
     ahead, behind
         Shape [P + 1, S + 1]; the last column is NEVER.
     score, column
-        Shape [M], priced worth and option of each row of the market. Rows of one bidder that take the same of these
+        Shape [M], priced worth and option of each row of the problem. Rows of one bidder that take the same of these
         capacities share an option and only the dearest owns it, though others may pack where it does not.
     source
         Shape [S, U], the state after each option, when the tables are small; else empty.
@@ -157,16 +157,16 @@ def entries(need: Ints, caps: Ints) -> int:
     return states * int(need.shape[0])
 
 
-def build(market: Market, need: Ints, caps: Ints, priced: Priced) -> Tables:
-    """Tables of the market's rows, each taking `need` [M, D] of `caps` [D] for its priced worth."""
-    score, rows = priced.score, np.arange(market.row.size)
+def build(problem: WinnerProblem, need: Ints, caps: Ints, priced: Priced) -> Tables:
+    """Tables of the problem's rows, each taking `need` [M, D] of `caps` [D] for its priced worth."""
+    score, rows = priced.score, np.arange(problem.row.size)
     stride = np.cumprod(np.append(1, caps[:0:-1] + 1))[::-1].astype(np.int64)
     numbers = need @ stride
     offset, index = np.unique(-np.append(numbers, 0), return_inverse=True)
     offset, index = -offset, index[:-1]
-    first = np.ones(market.who.size, np.bool_)
-    first[1:] = market.who[1:] != market.who[:-1]
-    who, position = market.who[first], first.cumsum() - 1
+    first = np.ones(problem.who.size, np.bool_)
+    first[1:] = problem.who[1:] != problem.who[:-1]
+    who, position = problem.who[first], first.cumsum() - 1
     value = np.full((who.size, offset.size), NEVER)
     owner = np.full((who.size, offset.size), -1)
     order = np.lexsort((-rows, score))  # the last of equal cells stays: the dearest, then the earliest row
