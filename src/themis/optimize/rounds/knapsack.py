@@ -20,7 +20,7 @@ import numpy as np
 from themis.errors import NotSolved
 from themis.model.units import Bool, Float, Int, Seconds
 from themis.optimize.rounds.program import best_of_choices
-from themis.planning.window import Window
+from themis.optimize.rounds.window import Window
 
 NODES = 2000
 """Branch-and-bound nodes of the integer program, where it is needed."""

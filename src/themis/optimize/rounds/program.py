@@ -8,7 +8,7 @@ import numpy as np
 
 from themis.model.units import Bool, Int, Seconds
 from themis.optimize.programs import Program, solve
-from themis.planning.window import Window
+from themis.optimize.rounds.window import Window
 
 
 def best_of_choices(
