@@ -8,7 +8,7 @@ from scipy.optimize import linprog
 
 from themis.errors import NotSolved
 from themis.model.units import Float
-from themis.optimize.matrix_game import Mixture
+from themis.optimize.matrix_game import MatrixGame
 
 
 def least(use: Float) -> float:
@@ -32,7 +32,7 @@ def test_value_weights_and_worths_prove_each_other_and_agree_with_a_general_solv
         use = np.round(3 * use) / 3  # many ties
     if seed % 5 == 0:
         use[rng.random(use.shape) < 0.5] = 0.0
-    game = Mixture(use[:1])
+    game = MatrixGame(use[:1])
     for column in use[1:]:
         game.add(column)
         value, weight, worth = game.solve()
@@ -48,7 +48,7 @@ def test_value_weights_and_worths_prove_each_other_and_agree_with_a_general_solv
 def test_columns_that_hardly_differ_do_not_spoil_the_basis() -> None:
     rng = np.random.default_rng(1)
     near = 1.0 + 1e-10 * rng.standard_normal((60, 3))
-    game = Mixture(near[:1])
+    game = MatrixGame(near[:1])
     for column in near[1:]:
         game.add(column)
     value, weight, worth = game.solve()
@@ -61,10 +61,10 @@ def test_columns_that_hardly_differ_do_not_spoil_the_basis() -> None:
 def test_the_basis_of_another_game_is_a_place_to_begin_and_no_more(seed: int) -> None:
     rng = np.random.default_rng(seed)
     use = rng.random((20, 4))
-    before = Mixture(use)
+    before = MatrixGame(use)
     before.solve()
     for other in (use, use + 0.01 * rng.random(use.shape), rng.random(use.shape), np.ones_like(use)):
-        value, weight, worth = Mixture(other, before.basis).solve()
+        value, weight, worth = MatrixGame(other, before.basis).solve()
         assert value == pytest.approx(least(other), abs=1e-9)
         assert (other @ worth).min() >= value - 1e-11
         assert weight.min() >= 0
@@ -72,7 +72,7 @@ def test_the_basis_of_another_game_is_a_place_to_begin_and_no_more(seed: int) ->
 
 def test_several_columns_come_at_once() -> None:
     use = np.random.default_rng(4).random((30, 3))
-    game = Mixture(use[:2])
+    game = MatrixGame(use[:2])
     game.solve()
     game.add(use[2:])
     assert game.solve()[0] == pytest.approx(least(use), abs=1e-9)
@@ -84,13 +84,13 @@ def test_where_the_small_simplex_does_not_end_a_general_solver_finds_the_same(
 ) -> None:
     rng = np.random.default_rng(seed)
     use = rng.uniform(0.0, 3.0, (4 + 3 * seed, 2 + seed))
-    game = Mixture(use)
+    game = MatrixGame(use)
     least, *_ = game.solve()
 
-    def never(_: Mixture) -> None:
+    def never(_: MatrixGame) -> None:
         raise NotSolved("it did not end.")
 
-    monkeypatch.setattr(Mixture, "_improve", never)
+    monkeypatch.setattr(MatrixGame, "_improve", never)
     again, mixed, prices = game.solve()
     assert again == pytest.approx(least, rel=1e-9)
     assert (mixed @ use).max() == pytest.approx(again)

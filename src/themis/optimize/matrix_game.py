@@ -27,7 +27,7 @@ _MOST = 500
 """Pivots of one solve; after half of them the first column that gains enters, which cannot cycle."""
 
 
-class Mixture:
+class MatrixGame:
     """A game that grows by columns, solved again from where it stood."""
 
     def __init__(self, use: Floats, basis: Sequence[int] = ()) -> None:

@@ -27,7 +27,7 @@ from scipy.optimize import brentq
 
 from themis.errors import NotSolved
 from themis.model.units import Float
-from themis.optimize.matrix_game import Mixture
+from themis.optimize.matrix_game import MatrixGame
 from themis.optimize.shares.level_program import CELLS, LeastUse
 from themis.optimize.shares.lower_hull import Envelope, Envelopes, Kinds, Needs
 from themis.optimize.shares.problem import Line, Need, Problem
@@ -233,7 +233,7 @@ class _Search:
         share, at = self.share, self.at
         used = self._uses(at, needs)
         value = (share * used).sum(axis=1)
-        master = Mixture(used, self.basis)
+        master = MatrixGame(used, self.basis)
         repeated = False
         for _ in range(_PRICES):
             self.solves += 1
