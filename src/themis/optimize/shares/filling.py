@@ -19,7 +19,7 @@ import numpy as np
 from themis.errors import NotSolved
 from themis.model.units import Float
 from themis.optimize.shares.level import Level, highest_level
-from themis.optimize.shares.problem import Line, Need, Problem
+from themis.optimize.shares.problem import Need, Problem
 
 Fill = Callable[[float], Float]
 """Increment [J] of each job at a level from 0; rises, and stops at the job's room."""
@@ -94,8 +94,6 @@ def water_fill(problem: Problem, unit: Float, grow: Growth, base: Float | None =
 
 
 def _need(base: Float, fill: Fill, unit: Float) -> Need:
-    if isinstance(fill, Line):
-        return Line((base + fill.base) * unit, fill.slope * unit, (base + fill.top) * unit)
     return lambda t: (base + fill(t)) * unit
 
 
@@ -103,8 +101,8 @@ def flat(weight: Float) -> Growth:
     """Everybody grows in proportion to its weight."""
 
     def grow(base: Float, room: Float) -> tuple[Fill, float]:
-        # Who has no room left stays where it is: that is a straight line too.
-        fill = Line(np.zeros(len(room)), np.where(room > 0, weight, 0.0), room)
-        return fill, float((room / weight).max(initial=0.0))
+        # Jobs without room stay where they are.
+        speed = np.where(room > 0, weight, 0.0)
+        return lambda t: np.minimum(speed * t, room), float((room / weight).max(initial=0.0))
 
     return grow

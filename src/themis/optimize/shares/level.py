@@ -3,7 +3,7 @@
 Max-min fairness, water filling, finish-time fairness, makespan and hierarchies all ask: jobs need rates R_j(t) that
 rise with a level t; what is the largest t at which valid shares X reach them all? The program has a row for each job,
 but only one for each pool that ties jobs together. Given a price for the GPUs of each pool (summing to 1 over the whole
-cluster) the jobs decide alone, each on its ``envelope``, and
+cluster) the jobs decide alone, each on its lower hull, and
 
     C(p, R) = sum_j least price of R_j  <=  1        for every price p, if and only if R can be reached
 
@@ -13,8 +13,8 @@ so one price that makes R(t) cost more than 1 proves that t is too high. Two loo
   master program mixes the jobs' answers to the prices so far into the shares of least utilisation (Dantzig-Wolfe);
 - outside, t falls to where that price says R(t) costs exactly 1 (Newton's step for a maximum of functions).
 
-It ends when the mixed shares fit: t is then a bound by the price and reached by the shares. Where jobs are few, one
-program over all of them (``direct``) takes the place of the inner loop, and of both where needs are straight lines.
+It ends when the mixed shares fit: t is then a bound by the price and reached by the shares. One program with a row for each
+job, which HiGHS solves from its last basis, was no quicker for few jobs either (decision 36).
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ from scipy.optimize import brentq
 from themis.errors import NotSolved
 from themis.model.units import Float
 from themis.optimize.matrix_game import MatrixGame
-from themis.optimize.shares.level_program import CELLS, LeastUse
-from themis.optimize.shares.lower_hull import Envelope, Envelopes, Kinds, Needs
-from themis.optimize.shares.problem import Line, Need, Problem
+from themis.optimize.shares.lower_hull import Kinds, LowerHull, LowerHulls, Needs
+from themis.optimize.shares.problem import Need, Problem
 
 FITS = 1e-10
 """Relative overuse of a pool that counts as fitting; shares are scaled down by it."""
@@ -44,11 +43,8 @@ _NOISE = 1e-12
 _FREE = 1e-9
 """A pool with less than this share of the cluster's worth has price 0."""
 
-_CROWDED = 0.75
-"""GPUs wanted over GPUs there from which few jobs come to their end: below, the search from above takes fewer programs."""
-
 _BETWEEN = np.array([0.1, 0.3, 0.6])
-"""Beside the price that the game asks for, prices so far on the way to it from the dearest: the game alone overshoots."""
+"""Interpolation fractions between the best price so far and the price that the matrix game asks for, which alone overshoots."""
 
 _KEPT = 8
 """Prices that go on from one level to the next, beside those that the shares are mixed of."""
@@ -93,10 +89,10 @@ def highest_level(problem: Problem, need: Need, ceiling: float, floor: float = 0
 
 @dataclass(slots=True)
 class _Price:
-    """One price that was tried, with the jobs' envelopes at it."""
+    """One price that was tried, with the jobs' hulls at it."""
 
     share: Float
-    envelope: Envelope
+    hull: LowerHull
 
 
 @dataclass(slots=True)
@@ -106,18 +102,14 @@ class _Search:
     per_scale: Float = field(init=False)
     """[J], 1 / steps/s of the fastest type; 0 for jobs that cannot run."""
     share: Float = field(init=False)
-    """[P, M], prices that were tried and are kept; ``at`` : the jobs' envelopes at them."""
-    at: Envelopes = field(init=False)
+    """[P, M], prices that were tried and are kept; ``at`` : the jobs' hulls at them."""
+    at: LowerHulls = field(init=False)
     basis: list[int] = field(default_factory=list)
     """Of the last game, among the prices that are kept."""
-    direct: LeastUse | None = None
     solves: int = 0
 
     def __post_init__(self) -> None:
-        few = np.count_nonzero(self.problem.rate) <= CELLS
-        self.kinds = Kinds.single(self.problem) if few else Kinds.of(self.problem)
-        if few and self.problem.active.any():
-            self.direct = LeastUse(self.problem, self.kinds.scale)
+        self.kinds = Kinds.of(self.problem)
         scale = self.kinds.scale
         self.per_scale = np.divide(1.0, scale, out=np.zeros(len(scale)), where=scale > 0)
 
@@ -134,23 +126,16 @@ class _Search:
                 marginal=lambda: np.full(self.problem.jobs, np.inf),
                 solves=0,
             )
-        if (
-            self.direct is not None
-            and isinstance(need, Line)
-            and (found := self._straight(need, ceiling, floor)) is not None
-        ):
-            return found
-        if self.direct is None:
-            self.share = np.vstack([start / start.sum(), np.eye(pools)[usable]])
-            self.at = self._priced_at(self.share)
+        self.share = np.vstack([start / start.sum(), np.eye(pools)[usable]])
+        self.at = self._priced_at(self.share)
         level, binding, stands = ceiling, None, 0
         for _ in range(_LEVELS):
             relative = self._relative(need(level))
-            over, x, dearest = self._least_use(relative) if self.direct else self._dearest(relative)
+            over, x, max_cost = self._max_cost(relative)
             if over <= 1.0 + (_SETTLED if stands else FITS):
                 return self._found(level, x / max(over, 1.0), relative, binding)
-            assert dearest is not None
-            lower = self._lower(need, dearest, level, floor)
+            assert max_cost is not None
+            lower = self._lower(need, max_cost, level, floor)
             if lower <= floor < level and over <= 1.0 + _SETTLED:
                 # A pool that is full at any level, and only by rounding more than full: it says nothing about this one.
                 return self._found(level, x / over, relative, binding)
@@ -164,12 +149,12 @@ class _Search:
                 # Needs that leap between one number and the next: a job long late with next to nothing left.
                 lower = max(level - 2.0**stands * float(np.spacing(level)), floor)
             # At a level that stands, rounding alone makes it dear: what brought the level down is another price.
-            binding = dearest if lower < level else binding or dearest
+            binding = max_cost if lower < level else binding or max_cost
             level = lower
         raise NotSolved(f"the level of {self.problem.jobs} jobs did not settle within {_LEVELS} steps.")
 
     def _found(self, level: float, x: Float, relative: Float, binding: _Price | None) -> Level:
-        """The binding price is the one that lowered the level last: it rises with the level, as the dearest may not."""
+        """The binding price is the one that lowered the level last: it rises with the level, as the max_cost may not."""
         top = np.where(relative >= 1 - 1e-9, np.inf, 0.0)
         if binding is None:
             price = np.zeros(len(self.problem.workers))
@@ -181,26 +166,9 @@ class _Search:
         price = self._per_gpu(np.where(share > _FREE, share, 0.0))
 
         def marginal() -> Float:
-            return Envelopes.at(kinds, price[None, pool]).one(0).marginal(relative)
+            return LowerHulls.at(kinds, price[None, pool]).one(0).marginal(relative)
 
         return Level(level=level, x=x, price=price, marginal=marginal, solves=self.solves)
-
-    def _straight(self, need: Line, ceiling: float, floor: float) -> Level | None:
-        """One program for needs in straight lines, and another whenever some have come to their end by the level found."""
-        assert self.direct is not None
-        if self.problem.gpus.sum() < _CROWDED * self.problem.workers.sum():
-            return None
-        self.solves += 1
-        per = self.per_scale
-        found = self.direct.highest(need.base * per, need.slope * per, self._relative(need.top))
-        if found is None or found.bound > ceiling:
-            return None
-        over = float(self._per_gpu(self.problem.usage(found.x)).max())
-        if found.bound - found.level > FITS * found.bound or over > 1.0 + FITS:
-            return None
-        # What can be had at the floor is had there: rounding may prove a level just below it.
-        level = max(found.bound, floor)
-        return self._priced(level, found.x / max(over, 1.0), self._relative(need(level)), found.worth)
 
     def _relative(self, rate: Float) -> Float:
         out: Float = np.minimum(np.maximum(rate * self.per_scale, 0.0), 1.0)
@@ -211,23 +179,16 @@ class _Search:
         out: Float = share / np.where(workers > 0, workers, 1.0)
         return out
 
-    def _priced_at(self, share: Float) -> Envelopes:
-        """The jobs' envelopes at prices [P, M], each given as the share of the cluster's worth in each pool."""
-        return Envelopes.at(self.kinds, self._per_gpu(share)[:, self.problem.pool])
+    def _priced_at(self, share: Float) -> LowerHulls:
+        """The jobs' hulls at prices [P, M], each given as the share of the cluster's worth in each pool."""
+        return LowerHulls.at(self.kinds, self._per_gpu(share)[:, self.problem.pool])
 
-    def _uses(self, at: Envelopes, needs: Needs) -> Float:
+    def _uses(self, at: LowerHulls, needs: Needs) -> Float:
         """[P, M], utilisation of each pool if all jobs answer to a price; what that costs is its product with the price."""
         in_pool = self.problem.pool[:, None] == np.arange(len(self.problem.workers))
         return self._per_gpu(at.uses(needs) @ in_pool)
 
-    def _least_use(self, relative: Float) -> tuple[float, Float, _Price | None]:
-        """The same as ``_dearest``, in one program."""
-        assert self.direct is not None
-        self.solves += 1
-        over, x, share = self.direct.solve(relative)
-        return over, x, _Price(share=share, envelope=self._priced_at(share[None]).one(0)) if over > 1.0 + FITS else None
-
-    def _dearest(self, relative: Float) -> tuple[float, Float, _Price | None]:
+    def _max_cost(self, relative: Float) -> tuple[float, Float, _Price | None]:
         """The price at which these rates cost most, or one that is dear enough: (least utilisation so far, its shares, it)."""
         needs = Needs.of(self.kinds, relative, self.problem.gpus)
         share, at = self.share, self.at
@@ -237,20 +198,20 @@ class _Search:
         repeated = False
         for _ in range(_PRICES):
             self.solves += 1
-            over, weight, worth = master.solve()
+            over, weight, dual = master.solve()
             best = int(np.argmax(value))
             dear = float(value[best])
             close = over - dear <= FITS or (repeated and over - dear <= _SETTLED)
             if over <= 1.0 + FITS or close or (dear > 1.0 + FITS and over - dear <= 0.3 * (dear - 1.0)):
                 x = self._mixed(at, weight, relative) if over <= 1.0 + _SETTLED else np.zeros(0)
-                dearest = _Price(share=share[best], envelope=at.one(best))
+                max_cost = _Price(share=share[best], hull=at.one(best))
                 mixed = [i for i in master.basis if i >= 0]
                 kept = sorted({*mixed, *np.argsort(-value, kind="stable")[:_KEPT].tolist()})
                 self.share, self.at = share[kept], at.pick(np.array(kept))
                 self.basis = [kept.index(i) if i >= 0 else i for i in master.basis]
-                return over, x, dearest
-            repeated = bool((np.abs(share - worth) <= 1e-13).all(axis=1).any())
-            more = np.vstack([worth, share[best] + _BETWEEN[:, None] * (worth - share[best])])
+                return over, x, max_cost
+            repeated = bool((np.abs(share - dual) <= 1e-13).all(axis=1).any())
+            more = np.vstack([dual, share[best] + _BETWEEN[:, None] * (dual - share[best])])
             there = self._priced_at(more)
             used = self._uses(there, needs)
             share, at = np.vstack([share, more]), at.with_more(there)
@@ -258,7 +219,7 @@ class _Search:
             master.add(used)
         raise NotSolved(f"prices of {len(self.problem.workers)} pools did not settle within {_PRICES} tries.")
 
-    def _mixed(self, at: Envelopes, weight: Float, relative: Float) -> Float:
+    def _mixed(self, at: LowerHulls, weight: Float, relative: Float) -> Float:
         x = np.zeros((self.problem.jobs, self.problem.types))
         for i in np.flatnonzero(weight > 0).tolist():
             x += weight[i] * at.one(i).mix(relative)
@@ -269,7 +230,7 @@ class _Search:
         gpus = self.problem.gpus.astype(np.float64)
 
         def beyond(t: float) -> float:
-            return float(price.envelope.cost(self._relative(need(t))) @ gpus) - 1.0 - _NOISE
+            return float(price.hull.cost(self._relative(need(t))) @ gpus) - 1.0 - _NOISE
 
         ends = {floor: beyond(floor), level: beyond(level)}
         if ends[floor] >= 0.0:

@@ -1,7 +1,7 @@
 """The cheapest way for each job to reach a rate, when GPUs of each pool have a price.
 
 A job reaches rate R at least cost by mixing at most two of its types (or one type and idleness): those next to R on the
-lower convex envelope of the points (rate, price), with (0, 0). Jobs with the same rates up to a factor share it.
+lower convex hull of the points (rate, price), with (0, 0). Jobs with the same rates up to a factor share it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TIE = 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Points:
-    """The points that envelopes are wrapped around, before prices: a kind's types, faster ones first, then idleness.
+    """The points that hulls are wrapped around, before prices: a kind's types, faster ones first, then idleness.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class Kinds:
 
     @cached_property
     def points(self) -> Points:
-        """What the envelopes of all prices have in common."""
+        """What the hulls of all prices have in common."""
         return Points.of(self.rate)
 
     @classmethod
@@ -81,13 +81,6 @@ class Kinds:
         kind = np.empty(problem.jobs, dtype=np.int64)
         kind[order] = np.cumsum(begins) - 1
         return cls(rate=rows[begins], kind=kind, scale=scale)
-
-    @classmethod
-    def single(cls, problem: Problem) -> Kinds:
-        """Every job a kind of its own: for few jobs, where grouping takes longer than it saves."""
-        scale = problem.fastest
-        relative = problem.rate / np.where(scale > 0, scale, 1.0)[:, None]
-        return cls(rate=relative, kind=np.arange(problem.jobs), scale=scale)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -118,8 +111,8 @@ class Needs:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Envelope:
-    """Lower convex envelopes at one price of each type.
+class LowerHull:
+    """Lower convex hulls at one price of each type.
 
     Attributes
     ----------
@@ -183,8 +176,8 @@ class Envelope:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Envelopes:
-    """Envelopes at P prices, side by side: arrays as an ``Envelope`` has them, with an axis of prices before the kinds."""
+class LowerHulls:
+    """LowerHulls at P prices, side by side: arrays as an ``LowerHull`` has them, with an axis of prices before the kinds."""
 
     knot: Float
     type_of: Int
@@ -192,7 +185,7 @@ class Envelopes:
     kind: Int
 
     @classmethod
-    def at(cls, kinds: Kinds, type_price: Float) -> Envelopes:
+    def at(cls, kinds: Kinds, type_price: Float) -> LowerHulls:
         """Wrap the points from (0, 0): the next corner is the one with the least slope, the fastest of equals.
 
         Parameters
@@ -228,18 +221,18 @@ class Envelopes:
             slope=slope.reshape(-1, prices, count), kind=kinds.kind,
         )  # fmt: skip
 
-    def one(self, i: int) -> Envelope:
-        """The envelope at one of the prices."""
-        return Envelope(knot=self.knot[:, i], type_of=self.type_of[:, i], slope=self.slope[:, i], kind=self.kind)
+    def one(self, i: int) -> LowerHull:
+        """The hull at one of the prices."""
+        return LowerHull(knot=self.knot[:, i], type_of=self.type_of[:, i], slope=self.slope[:, i], kind=self.kind)
 
-    def pick(self, rows: Int) -> Envelopes:
+    def pick(self, rows: Int) -> LowerHulls:
         """Those at some of the prices."""
         knot, type_of, slope = self.knot[:, rows], self.type_of[:, rows], self.slope[:, rows]
-        return Envelopes(knot=knot, type_of=type_of, slope=slope, kind=self.kind)
+        return LowerHulls(knot=knot, type_of=type_of, slope=slope, kind=self.kind)
 
-    def with_more(self, more: Envelopes) -> Envelopes:
+    def with_more(self, more: LowerHulls) -> LowerHulls:
         """These and more."""
-        return Envelopes(
+        return LowerHulls(
             knot=np.concatenate([self.knot, more.knot], axis=1),
             type_of=np.concatenate([self.type_of, more.type_of], axis=1),
             slope=np.concatenate([self.slope, more.slope], axis=1),

@@ -20,24 +20,6 @@ Need = Callable[[float], Float]
 """Rate [J] that every job needs at a level; rises with the level, never beyond a job's fastest rate."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Line:
-    """A need that rises in a straight line until it stops: one program then finds the highest level.
-
-    Attributes
-    ----------
-    base, slope, top : [J], rates; ``min(base + slope t, top)`` is needed at level t.
-    """
-
-    base: Float
-    slope: Float
-    top: Float
-
-    def __call__(self, level: float) -> Float:
-        """[J], the need."""
-        return np.minimum(self.base + self.slope * level, self.top)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Problem:
     """Jobs J that share GPUs of types K, which belong to pools M.

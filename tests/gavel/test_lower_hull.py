@@ -9,7 +9,7 @@ import pytest
 from gavel_cases import random_problem
 
 from themis.model.units import Float
-from themis.optimize.shares.lower_hull import Envelopes, Kinds, Needs
+from themis.optimize.shares.lower_hull import LowerHulls, Kinds, Needs
 
 
 def cheapest(rate: Float, price: Float, need: float) -> float:
@@ -34,7 +34,7 @@ def test_costs_shares_and_uses_are_those_of_the_cheapest_mixture(seed: int) -> N
     price[2] = 1.0
     need = np.where(problem.active, rng.choice([0.0, 0.3, 1.0], problem.jobs) * rng.random(problem.jobs), 0.0)
     need[0] = 1.0 if problem.active[0] else 0.0
-    needs, at = Needs.of(kinds, need, problem.gpus), Envelopes.at(kinds, price)
+    needs, at = Needs.of(kinds, need, problem.gpus), LowerHulls.at(kinds, price)
     again = np.array([2, 0])
     for i, used in zip([0, 1, 2, 3, *again.tolist()], at.with_more(at.pick(again)).uses(needs)):
         one, here = at.one(i), price[i]
@@ -51,12 +51,12 @@ def test_costs_shares_and_uses_are_those_of_the_cheapest_mixture(seed: int) -> N
 
 def test_a_little_more_costs_what_the_next_corner_does_and_the_fastest_have_no_more() -> None:
     kinds = Kinds(rate=np.array([[1.0, 0.5, 0.2]]), kind=np.zeros(4, np.int64), scale=np.ones(4))
-    one = Envelopes.at(kinds, np.array([[0.9, 0.2, 0.19]])).one(0)  # the third type is on no envelope: 0.95 a unit
+    one = LowerHulls.at(kinds, np.array([[0.9, 0.2, 0.19]])).one(0)  # the third type is on no hull: 0.95 a unit
     assert one.knot[:, 0].tolist() == [0.0, 0.5, 1.0, 1.0]
     assert one.marginal(np.array([0.0, 0.4, 0.5, 1.0])) == pytest.approx([0.4, 0.4, 1.4, np.inf])
 
 
 def test_of_types_that_are_as_cheap_for_the_rate_the_fastest_is_taken() -> None:
     kinds = Kinds(rate=np.array([[0.5, 1.0, 0.25]]), kind=np.zeros(1, np.int64), scale=np.ones(1))
-    one = Envelopes.at(kinds, np.array([[0.2, 0.4, 0.1]])).one(0)
+    one = LowerHulls.at(kinds, np.array([[0.2, 0.4, 0.1]])).one(0)
     assert one.mix(np.array([0.5])).tolist() == [[0.0, 0.5, 0.0]]
