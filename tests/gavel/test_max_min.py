@@ -138,4 +138,6 @@ def test_jobs_that_nothing_tells_apart_get_the_same() -> None:
     assert groups.merged(problem).gpus.tolist() == (some.gpus * np.array([3, 2, 1, 1, 1])).tolist()
     x = max_min_water_filling(problem, np.ones(8)).x
     assert (x == x[[0, 1, 0, 3, 4, 1, 0, 7]]).all()
-    assert (max_min_water_filling(problem, np.array([0.1, 1, 1, 1, 1, 1, 1, 1])).x[0] != x[0]).any()
+    scarce = replace(problem, workers=problem.workers / 4)
+    weighted = max_min_water_filling(scarce, np.array([0.1, 1, 1, 1, 1, 1, 1, 1])).x
+    assert (weighted[0] != weighted[2]).any(), "its weight tells it apart"
