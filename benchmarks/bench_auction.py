@@ -19,7 +19,7 @@ from statistics import median
 import numpy as np
 
 from themis.auction import ANYWHERE, MACHINE, RACK, Bids, Limits, Offer, clear
-from themis.solvers import Program, solve
+from themis.optimize import Program, solve
 
 CAP = 100_000
 """Most rows of the reference's bid table for one app."""

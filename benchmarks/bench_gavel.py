@@ -27,7 +27,6 @@ from itertools import product
 from pathlib import Path
 from statistics import median
 
-import cvxpy as cp
 import numpy as np
 
 from themis.gavel.finish_time import Progress, finish_time_fairness, needed
@@ -35,13 +34,13 @@ from themis.gavel.hierarchy import Entity, Rule, hierarchical
 from themis.gavel.makespan import min_makespan
 from themis.gavel.max_min import max_min, max_min_water_filling, normalised_unit
 from themis.gavel.pair_deadlines import keep_deadlines_paired
-from themis.gavel.pair_filling import water_fill_paired
 from themis.gavel.pair_hierarchy import hierarchical_paired
 from themis.gavel.pair_totals import best_total_paired
-from themis.gavel.pairs import PairRates, PairShares, highest_level_paired, paired_throughput
-from themis.gavel.problem import Need, Problem
 from themis.gavel.total import best_total, cost_adjusted, in_order, precedence, relative
 from themis.model.units import Float, Int
+from themis.optimize.shares.pair_filling import water_fill_paired
+from themis.optimize.shares.pairs import PairRates, PairShares, highest_level_paired, paired_throughput
+from themis.optimize.shares.problem import Need, Problem
 
 TABLE = Path(os.environ.get("THEMIS_DATA", Path(__file__).parents[2] / "shared" / "data")) / "gavel" / "tables"
 TYPES = ("v100", "p100", "k80")
@@ -124,6 +123,8 @@ def textbook(i: Instance, goal: str) -> tuple[float, float, str]:
 
 def _solved(i: Instance, goal: str, solver: str) -> tuple[float, float, str] | None:
     """One solve, model building included; None where the solver does not reach the optimum."""
+    import cvxpy as cp  # the one reference that needs it; other benchmarks draw their instances from here
+
     started = time.process_time()
     p = i.problem
     x = cp.Variable(p.rate.shape, nonneg=True)
@@ -132,9 +133,9 @@ def _solved(i: Instance, goal: str, solver: str) -> tuple[float, float, str] | N
     if goal == "max_min":
         objective = cp.Maximize(cp.min(cp.multiply(1 / normalised_unit(p), rate)))
     elif "makespan" in goal:
-        objective = cp.Maximize(cp.min(cp.multiply(1 / _work(i, goal), rate)))
+        objective = cp.Maximize(cp.min(cp.multiply(1 / work_left(i, goal), rate)))
     else:
-        progress = _new(i) if "new" in goal else i.progress
+        progress = new_jobs(i) if "new" in goal else i.progress
         alone = progress.alone()
         wait = cp.multiply(progress.left / alone, cp.inv_pos(rate))
         objective = cp.Minimize(cp.max(progress.elapsed / alone + wait))
@@ -159,17 +160,17 @@ def _score(i: Instance, goal: str, x: Float) -> float:
     if goal == "max_min":
         return float((rate / normalised_unit(p)).min())
     if "makespan" in goal:
-        return float((_work(i, goal) / rate).max())
-    return float((_new(i) if "new" in goal else i.progress).rho(rate).max())
+        return float((work_left(i, goal) / rate).max())
+    return float((new_jobs(i) if "new" in goal else i.progress).rho(rate).max())
 
 
-def _new(i: Instance) -> Progress:
+def new_jobs(i: Instance) -> Progress:
     """All jobs arrive now: then the cluster sets the worst rho, not one job that is late already."""
     none = np.zeros(i.problem.jobs)
     return Progress(left=i.progress.left, elapsed=none, isolated_elapsed=none, isolated_rate=i.progress.isolated_rate)
 
 
-def _work(i: Instance, goal: str) -> Float:
+def work_left(i: Instance, goal: str) -> Float:
     """Work left: with durations as drawn one long job sets the makespan; with about a day for each, the cluster does."""
     if goal == "makespan":
         return i.progress.left
@@ -198,11 +199,11 @@ def against_cvxpy(sizes: list[int]) -> None:
                 "max_min": (lambda i=i, one=ones: max_min(i.problem, one, fill=False), True),
                 "makespan": (lambda i=i: min_makespan(i.problem, i.progress.left, fill=False), False),
                 "makespan, a day each": (
-                    lambda i=i: min_makespan(i.problem, _work(i, "a day each"), fill=False),
+                    lambda i=i: min_makespan(i.problem, work_left(i, "a day each"), fill=False),
                     False,
                 ),
                 "finish_time, new jobs": (
-                    lambda i=i, one=ones: finish_time_fairness(i.problem, _new(i), one, fill=False),
+                    lambda i=i, one=ones: finish_time_fairness(i.problem, new_jobs(i), one, fill=False),
                     False,
                 ),
                 "finish_time": (

@@ -19,10 +19,10 @@ from pathlib import Path
 import highspy
 import numpy as np
 
-from themis.planning.counts import best_counts
+from themis.optimize.rounds.knapsack import best_counts
+from themis.optimize.rounds.window import Window
 from themis.planning.order import ordered
 from themis.planning.promise import Claims, promised
-from themis.planning.window import Window
 from themis.policies.planned import HANDED_OUT
 from themis.policies.shockwave import Shockwave
 

@@ -19,11 +19,11 @@ import numpy as np
 from grid import CODE
 from themis.forecast.believed import Estimation, believed_book
 from themis.gavel.max_min import max_min
-from themis.gavel.problem import Problem
 from themis.model.events import AppFinished, Grant, JobReached, JobStopped
 from themis.model.settings import Settings
 from themis.model.units import Float, Locality
 from themis.model.workload import Workload
+from themis.optimize.shares.problem import Problem
 from themis.policies.api import make_policy
 from themis.profiles.gavel_table import profiles_from_gavel
 from themis.profiles.measured import gavel_book

@@ -9,8 +9,8 @@ from themis.forecast.throughput import References, entries_of, estimate
 from themis.gavel.finish_time import Progress
 from themis.gavel.hierarchy import Entity, hierarchical
 from themis.gavel.max_min import normalised
-from themis.gavel.problem import Problem
 from themis.model.units import Locality
+from themis.optimize.shares.problem import Problem
 from themis.profiles.measured import gavel_book
 from themis.traces.gavel_jobs import GavelSingle
 

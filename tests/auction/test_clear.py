@@ -11,9 +11,10 @@ from auction_cases import bids, brute, check_outcome, offer, packs, random_case
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from themis.auction import ANYWHERE, MACHINE, RACK, Bids, Limits, Offer, clear, patterns
+from themis.auction import ANYWHERE, MACHINE, RACK, Bids, Limits, Offer, clear
 from themis.errors import InputError, NotSolved
-from themis.solvers import Program, Solution, solve
+from themis.optimize import Program, Solution, solve
+from themis.optimize.winners import patterns
 
 LIMITS = [Limits(), Limits(leaves=1, states=1), Limits(states=1), Limits(leaves=1)]
 seeds = st.integers(0, 2**31)

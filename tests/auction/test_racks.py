@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from themis.auction.packing import Floor, Gang, place, racks_of, spots
+from themis.optimize.winners.packing import Floor, Gang, place, racks_of, spots
 
 STEPS = 100_000
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from themis.errors import InputError, NotSolved
-from themis.fairness.market import Equilibrium, Market, equilibrium, leontief_market, linear_market
+from themis.optimize.fisher_market import Equilibrium, Market, equilibrium, leontief_market, linear_market
 
 TIGHT = 2e-3
 """A welfare within 1e-6 of the best leaves prices and utilities this close, relatively, as logs are flat at the top."""

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import linprog
 
-from themis.gavel.pairs import PairRates
-from themis.gavel.problem import Problem
 from themis.model.units import Float, Int
+from themis.optimize.shares.pairs import PairRates
+from themis.optimize.shares.problem import Problem
 
 PAPER = Problem.of(np.array([[40.0, 10.0], [12.0, 4.0], [100.0, 50.0]]), np.ones(3, np.int64), np.ones(2))
 """Three jobs on one V100 and one K80 (Gavel §4.1)."""

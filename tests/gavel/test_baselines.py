@@ -9,8 +9,8 @@ import pytest
 from gavel_cases import assert_valid, random_problem, total_of_pairs
 
 from themis.gavel.baselines import allox, gandiva_fair, gandiva_packing
-from themis.gavel.pairs import PairRates
-from themis.gavel.problem import Problem
+from themis.optimize.shares.pairs import PairRates
+from themis.optimize.shares.problem import Problem
 
 
 @pytest.mark.parametrize("seed", range(6))

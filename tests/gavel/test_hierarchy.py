@@ -10,8 +10,8 @@ from themis.errors import InputError
 from themis.gavel.finish_time import Progress
 from themis.gavel.hierarchy import Entity, Rule, _OneRho, growth, hierarchical
 from themis.gavel.max_min import max_min_water_filling, normalised
-from themis.gavel.problem import Problem
 from themis.model.units import Float
+from themis.optimize.shares.problem import Problem
 
 NOBODY = np.zeros(0, dtype=np.int64)
 

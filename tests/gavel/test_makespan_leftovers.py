@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from themis.gavel.makespan import min_makespan
-from themis.gavel.problem import Problem
 from themis.model.events import AppFinished
 from themis.model.settings import Settings
 from themis.model.workload import Workload
+from themis.optimize.shares.problem import Problem
 from themis.policies.api import make_policy
 from themis.sim.runner import Simulation
 from themis.testing.builders import BOOK, app, job, machines

@@ -10,9 +10,8 @@ from gavel_cases import PAPER, assert_valid, best_level, leximin, random_problem
 
 from themis.errors import InputError
 from themis.gavel.agnostic import flattened, spread
-from themis.gavel.level import highest_level
 from themis.gavel.max_min import least, max_min, max_min_water_filling, normalised, normalised_unit
-from themis.gavel.problem import Alike, Line, Problem
+from themis.optimize.shares.problem import Alike, Problem
 
 ONE_TYPE = Problem.of(np.ones((4, 1)), np.ones(4, np.int64), np.array([4.0]))
 
@@ -129,19 +128,6 @@ def test_bad_problems_are_refused_in_one_sentence() -> None:
         Problem.of(np.ones((1, 1)), np.zeros(1, np.int64), np.ones(1))
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_one_program_for_straight_lines_finds_the_level_that_the_search_finds(seed: int) -> None:
-    problem = random_problem(seed, jobs=6 + 2 * seed, alike=seed % 2 == 0, barred=0.2)
-    able, rng = problem.active, np.random.default_rng(seed)
-    slope = np.where(able, rng.uniform(0.3, 3.0, problem.jobs) * normalised_unit(problem), 0.0)
-    need = Line(0.01 * slope, slope, problem.fastest)
-    ceiling = float((problem.fastest / np.where(able, slope, 1.0))[able].max())
-    straight, searched = (highest_level(problem, n, ceiling) for n in (need, lambda t: need(t)))
-    assert straight.level == pytest.approx(searched.level, rel=1e-9)
-    assert_valid(problem, straight.x)
-    assert (problem.throughput(straight.x)[able] >= need(straight.level)[able] * (1 - 1e-8)).all()
-
-
 def test_jobs_that_nothing_tells_apart_get_the_same() -> None:
     some = random_problem(3, jobs=5)
     rows = np.array([0, 1, 0, 2, 3, 1, 0, 4])
@@ -152,4 +138,6 @@ def test_jobs_that_nothing_tells_apart_get_the_same() -> None:
     assert groups.merged(problem).gpus.tolist() == (some.gpus * np.array([3, 2, 1, 1, 1])).tolist()
     x = max_min_water_filling(problem, np.ones(8)).x
     assert (x == x[[0, 1, 0, 3, 4, 1, 0, 7]]).all()
-    assert (max_min_water_filling(problem, np.array([2.0, 1, 1, 1, 1, 1, 1, 1])).x[0] != x[0]).any()
+    scarce = replace(problem, workers=problem.workers / 4)
+    weighted = max_min_water_filling(scarce, np.array([0.1, 1, 1, 1, 1, 1, 1, 1])).x
+    assert (weighted[0] != weighted[2]).any(), "its weight tells it apart"

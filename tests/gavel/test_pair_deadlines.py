@@ -13,10 +13,10 @@ from test_pairs import over_all_pairs, shared
 from themis.errors import NotSolved
 from themis.gavel.pair_deadlines import keep_deadlines_paired
 from themis.gavel.pair_totals import best_total_paired, cost_ratio_paired
-from themis.gavel.pairs import PairRates, paired_throughput
-from themis.gavel.problem import Problem
 from themis.gavel.total import cost_adjusted, keep_deadlines, relative
 from themis.model.units import Float
+from themis.optimize.shares.pairs import PairRates, paired_throughput
+from themis.optimize.shares.problem import Problem
 
 
 def crowded(seed: int, jobs: int) -> tuple[Problem, PairRates, Float]:

@@ -11,10 +11,10 @@ from scipy.optimize import linprog
 from test_pairs import shared
 
 from themis.gavel.max_min import max_min_water_filling, normalised, normalised_unit
-from themis.gavel.pair_filling import water_fill_paired
-from themis.gavel.pairs import PairRates, highest_level_paired
-from themis.gavel.problem import Problem
 from themis.model.units import Float
+from themis.optimize.shares.pair_filling import water_fill_paired
+from themis.optimize.shares.pairs import PairRates, highest_level_paired
+from themis.optimize.shares.problem import Problem
 
 
 def leximin(problem: Problem, pairs: PairRates, unit: Float) -> Float:

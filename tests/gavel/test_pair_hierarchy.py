@@ -11,11 +11,11 @@ from test_pairs import over_all_pairs, shared
 from themis.gavel.finish_time import Progress
 from themis.gavel.hierarchy import Entity, Rule, growth, hierarchical
 from themis.gavel.max_min import normalised, normalised_unit
-from themis.gavel.pair_filling import water_fill_paired
 from themis.gavel.pair_hierarchy import hierarchical_paired
-from themis.gavel.pairs import PairRates
-from themis.gavel.problem import Problem
 from themis.model.units import Float
+from themis.optimize.shares.pair_filling import water_fill_paired
+from themis.optimize.shares.pairs import PairRates
+from themis.optimize.shares.problem import Problem
 
 
 def started(problem: Problem, seed: int) -> Progress:

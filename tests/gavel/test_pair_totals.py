@@ -11,10 +11,10 @@ from scipy.optimize import linprog
 from test_pairs import shared
 
 from themis.gavel.pair_totals import best_total_paired, cost_ratio_paired
-from themis.gavel.pairs import PairRates, paired_throughput
-from themis.gavel.problem import Problem
 from themis.gavel.total import best_total, cost_ratio, precedence, relative
 from themis.model.units import Float
+from themis.optimize.shares.pairs import PairRates, paired_throughput
+from themis.optimize.shares.problem import Problem
 
 
 def textbook(problem: Problem, pairs: PairRates, value: Float, spent: Float) -> float:

@@ -10,9 +10,9 @@ from scipy.optimize import linprog
 from themis.errors import InputError
 from themis.gavel.finish_time import Progress, finish_time_fairness, needed
 from themis.gavel.max_min import max_min, normalised_unit
-from themis.gavel.pairs import PairRates, PairShares, highest_level_paired
-from themis.gavel.problem import Problem
 from themis.model.units import Float
+from themis.optimize.shares.pairs import PairRates, PairShares, highest_level_paired
+from themis.optimize.shares.problem import Problem
 
 
 def shared(seed: int, jobs: int, models: int = 4, types: int = 2) -> tuple[Problem, PairRates]:

@@ -12,7 +12,7 @@ from gavel_cases import Case, assert_valid, load, total_of_pairs
 from themis.gavel.finish_time import Progress, finish_time_fairness, needed
 from themis.gavel.makespan import min_makespan
 from themis.gavel.max_min import max_min, max_min_water_filling, normalised, normalised_unit
-from themis.gavel.pairs import highest_level_paired
+from themis.optimize.shares.pairs import highest_level_paired
 
 MAX_MIN = [
     "gen_max_min_fairness_perf_n128_s2", "gen_max_min_fairness_perf_n32_s2", "tiny_multi5x3__max_min_fairness_perf",

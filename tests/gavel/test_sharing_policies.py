@@ -12,13 +12,13 @@ from scipy.optimize import linprog
 
 from themis.core import snapshot as snapshots
 from themis.errors import InputError
-from themis.gavel.problem import Problem
 from themis.model.answers import TimeShare
 from themis.model.events import Allocated, AppFinished, Grant
 from themis.model.settings import Settings
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float
 from themis.model.workload import Workload
+from themis.optimize.shares.problem import Problem
 from themis.policies.api import Workbench, make_policy
 from themis.policies.shares import problem_of, progress
 from themis.policies.sharing import pair_rates

@@ -10,9 +10,7 @@ from gavel_cases import PAPER, assert_valid, best_level, random_problem
 
 from themis.errors import NotSolved
 from themis.gavel.finish_time import Progress, finish_time_fairness
-from themis.gavel.level import highest_level
 from themis.gavel.makespan import min_makespan
-from themis.gavel.problem import Problem
 from themis.gavel.total import (
     best_total,
     cost_adjusted,
@@ -23,6 +21,8 @@ from themis.gavel.total import (
     shortest_first,
 )
 from themis.model.units import Float
+from themis.optimize.shares.level import highest_level
+from themis.optimize.shares.problem import Problem
 
 
 def runnable(problem: Problem) -> Problem:

@@ -9,8 +9,8 @@ from themis.gavel.finish_time import Progress, finish_time_fairness
 from themis.gavel.hierarchy import Entity, Rule, hierarchical
 from themis.gavel.makespan import min_makespan
 from themis.gavel.max_min import max_min, max_min_water_filling
-from themis.gavel.problem import Problem, Shares
 from themis.model.units import Float, Int
+from themis.optimize.shares.problem import Problem, Shares
 
 ONCE_FAILED = (6, 8, 20, 26, 40, 50, 52, 61, 73, 162, 183, 184, 197, 257, 271, 285)
 """A share of 0 for who had next to nothing left; pools that were full but for rounding; levels between two numbers."""

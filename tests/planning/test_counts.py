@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from planning.windows import best_by_trying, plain_window, random_window
-from themis.planning.core import best_of_choices
-from themis.planning.counts import Choices, Priced, best_counts, fitting
-from themis.planning.window import Window
+from themis.optimize.rounds.knapsack import Choices, Priced, best_counts, fitting
+from themis.optimize.rounds.program import best_of_choices
+from themis.optimize.rounds.window import Window
 
 
 def permuted(w: Window, order: np.ndarray) -> Window:

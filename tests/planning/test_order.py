@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planning.windows import plain_window, random_window
-from themis.planning.counts import best_counts
+from themis.optimize.rounds.knapsack import best_counts
+from themis.optimize.rounds.window import Window
 from themis.planning.order import Schedule, ordered
-from themis.planning.window import Window
 
 
 def plain(gpus: list[int], capacity: int, rounds: int) -> Window:

@@ -7,7 +7,8 @@ from itertools import product
 import numpy as np
 
 from themis.model.ahead import Ahead
-from themis.planning.window import Window, budgets, columns, forecast_rho, window_of
+from themis.optimize.rounds.window import Window
+from themis.planning.window import budgets, columns, forecast_rho, window_of
 
 
 def random_ahead(rng: np.random.Generator, jobs: int, contention: float = 3.0) -> Ahead:

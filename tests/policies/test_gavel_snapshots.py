@@ -9,11 +9,11 @@ import pytest
 from policy_cases import after
 
 from themis.gavel.agnostic import flattened, spread
-from themis.gavel.problem import Problem
 from themis.model.answers import TimeShare
 from themis.model.cluster import Cluster, Machine
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float
+from themis.optimize.shares.problem import Problem
 from themis.policies.api import Workbench, make_policy
 from themis.policies.shares import problem_of, progress
 from themis.policies.sharing import pair_rates

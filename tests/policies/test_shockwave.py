@@ -12,7 +12,7 @@ from themis.errors import InputError
 from themis.model.events import AppFinished, Grant
 from themis.model.snapshot import Snapshot
 from themis.model.workload import Workload
-from themis.planning import counts
+from themis.optimize.rounds import knapsack as counts
 from themis.policies.api import Workbench, make_policy
 from themis.policies.planned import View
 from themis.policies.shockwave import Shockwave

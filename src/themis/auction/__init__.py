@@ -1,8 +1,9 @@
 """The partial-allocation auction of Themis (§3.3): bids in, winners, machines and hidden payments out."""
 
 from themis.auction.bids import ANYWHERE, MACHINE, RACK, Bids, Offer
-from themis.auction.clear import clear
-from themis.auction.outcome import Limits, Outcome
+from themis.auction.clearing import clear
+from themis.auction.outcome import Outcome
 from themis.auction.payment import FORMS, Grant, pay
+from themis.optimize.winners.limits import Limits
 
 __all__ = ["ANYWHERE", "FORMS", "MACHINE", "RACK", "Bids", "Grant", "Limits", "Offer", "Outcome", "clear", "pay"]

@@ -10,46 +10,15 @@ from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from themis.errors import InputError
+from themis.optimize.programs import Floats, Ints
+from themis.optimize.winners.problem import Offer, store
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+__all__ = ["ANYWHERE", "MACHINE", "RACK", "Bids", "Offer"]
 
 MACHINE, RACK, ANYWHERE = 1, 2, 3
 """How far one gang may reach: the values of `Bids.row_span`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Offer:
-    """The GPUs on sale.
-
-    Attributes
-    ----------
-    free
-        Shape [N], GPUs offered on each machine, >= 0.
-    machine_rack, machine_type
-        Shape [N], the rack and the GPU type of each machine, >= 0.
-
-    Raises
-    ------
-    InputError
-        When shapes differ or a value is negative.
-    """
-
-    free: Ints
-    machine_rack: Ints
-    machine_type: Ints
-
-    def __post_init__(self) -> None:
-        _store(self, np.int64, "free", "machine_rack", "machine_type")
-        n = self.free.shape
-        if len(n) != 1 or self.machine_rack.shape != n or self.machine_type.shape != n:
-            raise InputError(f"Offer: free, machine_rack, machine_type must share one length; free has shape {n}.")
-        if n[0] and min(self.free.min(), self.machine_rack.min(), self.machine_type.min()) < 0:
-            raise InputError("Offer: free, machine_rack and machine_type must be >= 0; one is negative.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -100,9 +69,9 @@ class Bids:
     gpus: Ints = field(init=False)
 
     def __post_init__(self) -> None:
-        _store(self, np.float64, "base", "row_value")
-        _store(self, np.int64, "expiring_bidder", "expiring_machine", "expiring_gpus", "row_bidder", "row_span")
-        _store(self, np.int64, "row_type", "row_anchor", "gang_ptr", "gang_size", "gang_count")
+        store(self, np.float64, "base", "row_value")
+        store(self, np.int64, "expiring_bidder", "expiring_machine", "expiring_gpus", "row_bidder", "row_span")
+        store(self, np.int64, "row_type", "row_anchor", "gang_ptr", "gang_size", "gang_count")
         self._check_shapes()
         if self.rows:
             self._check_rows()
@@ -188,12 +157,3 @@ class Bids:
                 f"Bids: row {row} of bidder {who[row]} is worth {self.row_value[row]:.6g}, not above its base "
                 f"{self.base[who[row]]:.6g}; leave out rows that do not improve on nothing."
             )
-
-
-def _store(target: object, kind: type[np.int64 | np.float64], *names: str) -> None:
-    for name in names:
-        given = np.asarray(getattr(target, name))
-        if kind is np.int64 and given.size and given.dtype.kind not in "iu":
-            raise InputError(f"{type(target).__name__}: {name} must hold whole numbers, got {given.dtype}.")
-        array = given.astype(kind, copy=False)
-        object.__setattr__(target, name, array)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import brentq
 
-from themis.auction.bids import Floats
 from themis.errors import InputError, NotSolved
+from themis.optimize.programs import Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from themis.auction.bids import Ints
 from themis.errors import InputError, UnknownName
+from themis.optimize.programs import Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -20,7 +20,7 @@ import numpy as np
 
 from themis.errors import InputError, NotSolved
 from themis.model.units import Float
-from themis.solvers.highs import Program, Solution, solve
+from themis.optimize.programs import Program, Solution, solve
 
 MOST_VARIABLES = 50_000
 STEPS = 60

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from themis.gavel.problem import Problem
 from themis.model.units import Float
+from themis.optimize.shares.problem import Problem
 
 
 def flattened(problem: Problem) -> Problem:

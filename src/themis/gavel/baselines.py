@@ -6,9 +6,9 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from themis.gavel.max_min import least
-from themis.gavel.pairs import PairRates
-from themis.gavel.problem import Problem, Shares
 from themis.model.units import NONE, Float, Int
+from themis.optimize.shares.pairs import PairRates
+from themis.optimize.shares.problem import Problem, Shares
 
 _NEVER = 1e30
 

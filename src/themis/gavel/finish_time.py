@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from themis.gavel.filling import flat, water_fill
-from themis.gavel.level import highest_level
 from themis.gavel.max_min import normalised_unit
-from themis.gavel.problem import Need, Problem, Shares
 from themis.model.units import Float
+from themis.optimize.shares.filling import flat, water_fill
+from themis.optimize.shares.level import highest_level
+from themis.optimize.shares.problem import Need, Problem, Shares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

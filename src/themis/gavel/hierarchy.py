@@ -22,11 +22,11 @@ import numpy as np
 from scipy.optimize import brentq
 
 from themis.errors import InputError
-from themis.gavel.filling import Fill, Growth, water_fill
 from themis.gavel.finish_time import Progress, needed
 from themis.gavel.max_min import normalised_unit
-from themis.gavel.problem import Problem, Shares
 from themis.model.units import Float, Int
+from themis.optimize.shares.filling import Fill, Growth, water_fill
+from themis.optimize.shares.problem import Problem, Shares
 
 
 class Rule(StrEnum):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from themis.gavel.level import highest_level
-from themis.gavel.problem import Problem, Shares
 from themis.gavel.total import best_total
 from themis.model.units import Float
+from themis.optimize.shares.level import highest_level
+from themis.optimize.shares.problem import Problem, Shares
 
 _SLACK = 1e-9
 """Part of the needed rates that solvers' tolerances may cost."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from themis.gavel.filling import flat, water_fill
-from themis.gavel.level import highest_level
-from themis.gavel.problem import Alike, Line, Problem, Shares
 from themis.model.units import Float
+from themis.optimize.shares.filling import flat, water_fill
+from themis.optimize.shares.level import highest_level
+from themis.optimize.shares.problem import Alike, Problem, Shares
 
 
 def normalised_unit(problem: Problem) -> Float:
@@ -41,7 +41,7 @@ def max_min(problem: Problem, weight: Float, *, fill: bool = True) -> Shares:
     unit = weight * normalised_unit(problem)
     safe = np.where(able, unit, 1.0)
     ceiling = float((problem.fastest / safe)[able].min(initial=np.inf)) if able.any() else 0.0
-    found = highest_level(problem, Line(np.zeros(problem.jobs), unit, problem.fastest), ceiling)
+    found = highest_level(problem, lambda t: np.minimum(unit * t, problem.fastest), ceiling)
     x = found.x
     if fill and able.any():
         x = water_fill(problem, safe, flat(np.ones(problem.jobs)), np.where(able, found.level, 0.0)).x

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from themis.gavel.pair_totals import priced_total
-from themis.gavel.pairs import GAP, Classes, PairProgram, PairRates, settle
-from themis.gavel.problem import Problem
 from themis.gavel.total import Kept
 from themis.model.units import Bool, Float
-from themis.solvers import Program, solve
+from themis.optimize import Program, solve
+from themis.optimize.shares.pairs import GAP, Classes, PairProgram, PairRates, settle
+from themis.optimize.shares.problem import Problem
 
 _TIES = 1e-2
 """What all slack together counts beside one deadline."""

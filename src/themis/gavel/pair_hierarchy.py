@@ -12,10 +12,10 @@ import numpy as np
 from themis.gavel.finish_time import Progress
 from themis.gavel.hierarchy import Entity, growth
 from themis.gavel.max_min import normalised_unit
-from themis.gavel.pair_filling import fill_paired
-from themis.gavel.pairs import PairRates, PairShares
-from themis.gavel.problem import Problem
 from themis.model.units import Float
+from themis.optimize.shares.pair_filling import fill_paired
+from themis.optimize.shares.pairs import PairRates, PairShares
+from themis.optimize.shares.problem import Problem
 
 
 def hierarchical_paired(

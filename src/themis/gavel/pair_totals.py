@@ -18,11 +18,19 @@ import numpy as np
 from scipy.sparse import coo_array, csc_array
 
 from themis.errors import NotSolved
-from themis.gavel.dealing import deal
-from themis.gavel.pairs import GAP, Classes, PairProgram, PairRates, PairShares, best_partners, paired_throughput
-from themis.gavel.problem import Problem
 from themis.model.units import NONE, Float, Int
-from themis.solvers.columns import ColumnProgram
+from themis.optimize.columns import ColumnProgram
+from themis.optimize.shares.classes import deal
+from themis.optimize.shares.pairs import (
+    GAP,
+    Classes,
+    PairProgram,
+    PairRates,
+    PairShares,
+    best_partners,
+    paired_throughput,
+)
+from themis.optimize.shares.problem import Problem
 
 _ROUNDS = 400
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import coo_array, csc_array, hstack, vstack
 
-from themis.gavel.level import highest_level
-from themis.gavel.problem import Problem, Shares
 from themis.model.units import NONE, Bool, Float, Int
-from themis.solvers import Program, solve
-from themis.solvers.columns import ColumnProgram
+from themis.optimize import Program, solve
+from themis.optimize.columns import ColumnProgram
+from themis.optimize.shares.level import highest_level
+from themis.optimize.shares.problem import Problem, Shares
 
 
 def best_total(problem: Problem, gain: Float, least: Float | None = None) -> Shares:

@@ -1,1 +1,1 @@
-"""Planning over rounds: what each job is worth after so many rounds, how many it gets, and in which rounds (Shockwave §6)."""
+"""Planning over rounds: what each job is worth after so many rounds, in which rounds it runs, and promises (Shockwave §6)."""

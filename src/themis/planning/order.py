@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from themis.model.units import Bool, Float, Int
-from themis.planning.window import Window
+from themis.optimize.rounds.window import Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

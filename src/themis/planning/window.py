@@ -1,88 +1,19 @@
-"""A window of rounds as numbers: what a job is worth, and has left, after so many rounds (Shockwave §6, appendix G).
+"""What a job is worth, and has left, after so many rounds of a window (Shockwave §6, appendix G).
 
-    maximise  sum_j value[j, n_j] - pull * H(n),   H = max(sum_j gpus_j * left[j, n_j] / capacity, max_j left[j, n_j])
-
-over whole rounds n_j in 0..T with sum_j gpus_j * n_j <= capacity * T. The objective depends on how many rounds a job
-gets, not on which: appendix H's order of regimes holds by itself, as rounds are spent on the regimes in order.
-
-A long window is of few columns: the first ones are of one round each, later ones of ever more. Then n_j is one of the columns'
-ends, or all that the job needs; arrays count these choices, and ``spent`` says how many rounds they are.
+Forecasts become the arrays of ``themis.optimize.rounds.window``. The objective depends on how many rounds a job gets, not on
+which: appendix H's order of regimes holds by itself, as rounds are spent on the regimes in order.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 
 from themis.model.ahead import Ahead
 from themis.model.units import Float, Int, Seconds
+from themis.optimize.rounds.window import Window
 
 RHO_RANGE = (0.2, 5.0)
 """Forecast finish-time fairness is clipped to this before it becomes a weight: no weight outgrows the solver's tolerance."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """The planning problem of J jobs over T rounds in C columns, of which a job has C + 1 choices.
-
-    Attributes
-    ----------
-    gpus : Int[J], gang sizes, at least 1 and at most ``capacity``.
-    lengths : Int[C], rounds in each column, at least 1; they add up to T.
-    spent : Int[J, C+1], rounds of each choice: all up to a column's end, but no more than the job needs.
-    value : Float[J, C+1], weighted log of progress at each choice; never falls.
-    left : Float[J, C+1], isolated seconds left if the job turns out long; falls by at most a round's length for each
-        round, never below 0.
-    useful : Int[J], choices after which more change nothing.
-    pull : price of a second of H, >= 0.
-    capacity : GPUs in each round.
-    """
-
-    gpus: Int
-    lengths: Int
-    spent: Int
-    value: Float
-    left: Float
-    useful: Int
-    pull: float
-    capacity: int
-
-    @property
-    def jobs(self) -> int:
-        """J."""
-        return len(self.gpus)
-
-    @property
-    def rounds(self) -> int:
-        """T."""
-        return int(self.lengths.sum())
-
-    @property
-    def room(self) -> int:
-        """GPU-rounds in the window."""
-        return self.capacity * self.rounds
-
-    def takes(self, n: Int) -> Int:
-        """Rounds of these choices, [J]."""
-        out: Int = self.spent[np.arange(self.jobs), n]
-        return out
-
-    def reached(self, rounds: Int) -> Int:
-        """[J], the last choice that so many rounds hold."""
-        out: Int = np.minimum((self.spent <= rounds[:, None]).sum(axis=1) - 1, self.useful)
-        return out
-
-    def makespan(self, n: Int) -> Seconds:
-        """H, the lower bound of the time that all jobs' work takes after these choices (eq. 10, with gangs)."""
-        if not self.jobs:
-            return 0.0
-        left = self.left[np.arange(self.jobs), n]
-        return max(float(self.gpus @ left) / self.capacity, float(left.max()))
-
-    def objective(self, n: Int) -> float:
-        """Welfare less the price of H at these choices, [J]."""
-        return float(self.value[np.arange(self.jobs), n].sum()) - self.pull * self.makespan(n)
 
 
 def progress(ahead: Ahead, seconds: Float) -> Float:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from themis.gavel.baselines import allox
-from themis.gavel.problem import Problem, Shares
 from themis.model.snapshot import Snapshot
+from themis.optimize.shares.problem import Problem, Shares
 from themis.policies.shares import SharePolicy, work_left
 
 

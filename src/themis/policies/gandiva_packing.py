@@ -9,10 +9,10 @@ from typing import ClassVar
 import numpy as np
 
 from themis.gavel.baselines import gandiva_packing
-from themis.gavel.pairs import PairShares, paired_throughput
 from themis.model.answers import Proof, Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
+from themis.optimize.shares.pairs import PairShares, paired_throughput
 from themis.policies.api import Level, Pace, Workbench
 from themis.policies.shares import problem_of
 from themis.policies.sharing import pair_rates, share_of

@@ -14,10 +14,10 @@ import numpy as np
 from themis.gavel.hierarchy import Entity, hierarchical
 from themis.gavel.hierarchy_file import Plan, by_user, jobs_of, read_plan
 from themis.gavel.pair_hierarchy import hierarchical_paired
-from themis.gavel.pairs import PairShares
-from themis.gavel.problem import Problem, Shares
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float
+from themis.optimize.shares.pairs import PairShares
+from themis.optimize.shares.problem import Problem, Shares
 from themis.policies.shares import by_arrival, progress, weights
 from themis.policies.sharing import PairPolicy, pair_rates
 

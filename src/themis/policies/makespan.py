@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from themis.gavel.makespan import min_makespan
-from themis.gavel.pairs import PairShares
-from themis.gavel.problem import Problem, Shares
 from themis.model.snapshot import Snapshot
+from themis.optimize.shares.pairs import PairShares
+from themis.optimize.shares.problem import Problem, Shares
 from themis.policies.shares import work_left
 from themis.policies.sharing import PairPolicy, shared_level
 

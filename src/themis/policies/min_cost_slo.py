@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from themis.errors import counted
-from themis.gavel.level import highest_level
 from themis.gavel.pair_deadlines import earlier_paired, keep_deadlines_paired
 from themis.gavel.pair_totals import cost_ratio_paired
-from themis.gavel.pairs import PairShares
-from themis.gavel.problem import Line, Problem, Shares
 from themis.gavel.total import cost_adjusted, cost_ratio, keep_deadlines
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float, Seconds
+from themis.optimize.shares.level import highest_level
+from themis.optimize.shares.pairs import PairShares
+from themis.optimize.shares.problem import Problem, Shares
 from themis.policies.min_cost import check_prices, costs, read_prices
 from themis.policies.sharing import PairPolicy, pair_rates, shared_total
 
@@ -79,8 +79,11 @@ def _earlier(problem: Problem, least: Float, early: Float) -> Float:
     Rounds are whole: who is promised just enough ends up to a round late.
     """
     top = np.where(least > 0, np.maximum(least, np.minimum(early, problem.fastest)), 0.0)
-    need = Line(least, top - least, top)
-    return np.asarray(need(highest_level(problem, need, 1.0).level), dtype=np.float64) if least.any() else least
+
+    def need(level: float) -> Float:
+        return np.minimum(least + level * (top - least), top)
+
+    return need(highest_level(problem, need, 1.0).level) if least.any() else least
 
 
 def required_rate(s: Snapshot, margin: Seconds = 0.0) -> Float:

@@ -11,10 +11,11 @@ from themis.model.ahead import Ahead
 from themis.model.answers import CUT, UNCONTESTED, Proof, RoundPlan, Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Bool, Float, Int, Seconds, round_end
+from themis.optimize.rounds.knapsack import Counts, best_counts
+from themis.optimize.rounds.window import Window
 from themis.placement.packing import most_gpus
-from themis.planning.counts import Counts, best_counts
 from themis.planning.order import Schedule, ordered
-from themis.planning.window import Window, all_work, columns, needed, window_of
+from themis.planning.window import all_work, columns, needed, window_of
 from themis.policies.shares import allowances, weights
 
 HANDED_OUT = 20

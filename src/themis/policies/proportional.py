@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from themis.gavel.max_min import least
-from themis.gavel.problem import Problem, Shares
 from themis.model.snapshot import Snapshot
+from themis.optimize.shares.problem import Problem, Shares
 from themis.policies.shares import SharePolicy, weights
 
 

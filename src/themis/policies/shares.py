@@ -15,10 +15,10 @@ import numpy as np
 
 from themis.gavel.agnostic import flattened, spread
 from themis.gavel.finish_time import Progress
-from themis.gavel.problem import Problem, Shares
 from themis.model.answers import Proof, Solved, TimeShare
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Float, Int, Locality, Seconds
+from themis.optimize.shares.problem import Problem, Shares
 from themis.placement.packing import most_gpus
 from themis.policies.api import Level, Pace, Workbench
 

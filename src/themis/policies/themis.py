@@ -23,8 +23,8 @@ from typing import ClassVar
 import numpy as np
 
 from themis.auction.bids import Bids, Offer
-from themis.auction.clear import clear
-from themis.auction.outcome import Limits, Outcome
+from themis.auction.clearing import clear
+from themis.auction.outcome import Outcome
 from themis.auction.payment import DRAWN, FORMS, pay
 from themis.errors import InputError, UnknownName
 from themis.fairness.filtering import bidder_count, fraction, worst_first
@@ -32,6 +32,7 @@ from themis.fairness.finish_time import FinishTime, Form
 from themis.model.answers import Ask, Proof, Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Bool, Float, Int, Locality
+from themis.optimize.winners.limits import Limits
 from themis.placement.grants import Hand, demand_of, lease_end, least_waiting
 from themis.placement.packing import Counts, narrowest
 from themis.placement.turns import Turns

@@ -1,0 +1,130 @@
+"""A linear program that grows by columns and is solved again from where it stood: one HiGHS model, kept warm.
+
+For column generation: the rows are fixed, columns come in batches, prices of the rows come back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import highspy
+import numpy as np
+from scipy.sparse import csc_array
+
+from themis.errors import NotSolved
+from themis.optimize.programs import Floats, Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Optimum:
+    """An optimal point with its prices.
+
+    Attributes
+    ----------
+    x
+        Shape [X], in the order in which columns were added.
+    objective
+        Its value, which the prices prove.
+    duals
+        Shape [M], price of each row: >= 0 where its upper side binds, <= 0 where its lower side does.
+    """
+
+    x: Floats
+    objective: float
+    duals: Floats
+
+
+class ColumnProgram:
+    """Maximise ``gain @ x`` subject to ``row_low <= A x <= row_high`` and ``x >= 0``, with A given column by column.
+
+    Parameters
+    ----------
+    row_low, row_high
+        Shape [M]; infinite where a side is open.
+    interior
+        Solve the first time by interior points with crossover: quicker than simplex from nothing on large programs.
+    """
+
+    def __init__(self, row_low: Floats, row_high: Floats, *, interior: bool = False) -> None:
+        self._highs = highspy.Highs()  # type: ignore[no-untyped-call]
+        for name, value in (
+            ("output_flag", False), ("threads", 1), ("parallel", "off"), ("random_seed", 0),
+            ("primal_feasibility_tolerance", 1e-9),
+        ):  # fmt: skip
+            self._highs.setOptionValue(name, value)
+        self._cold = "ipm" if interior else "simplex"
+        if not interior:
+            self._highs.setOptionValue("presolve", "off")
+        self._rows = (np.array(row_low, dtype=np.float64), np.asarray(row_high, dtype=np.float64))
+        self.columns = 0
+        self._tight = False
+
+    def add(self, gain: Floats, matrix: csc_array) -> None:
+        """Add columns: gains [B], and the matrix [M, B]."""
+        matrix.sort_indices()
+        self._add(gain, matrix.indptr, matrix.indices, matrix.data)
+
+    def add_dense(self, gain: Floats, columns: Floats) -> None:
+        """Add columns without zeros: gains [B], and the columns [B, M]."""
+        count, rows = columns.shape
+        self._add(gain, rows * np.arange(count + 1), np.tile(np.arange(rows), count), columns.ravel())
+
+    def _add(self, gain: Floats, start: Ints, index: Ints, value: Floats) -> None:
+        count = len(gain)
+        if not self.columns:
+            lp = highspy.HighsLp()
+            lp.num_col_, lp.num_row_ = count, len(self._rows[0])
+            lp.sense_ = highspy.ObjSense.kMaximize
+            lp.col_cost_, lp.col_lower_, lp.col_upper_ = gain, np.zeros(count), np.full(count, np.inf)
+            lp.row_lower_, lp.row_upper_ = self._rows
+            lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+            lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = start, index, value
+            self._highs.passModel(lp)
+        else:
+            self._highs.addCols(
+                count, np.asarray(gain, dtype=np.float64), np.zeros(count), np.full(count, np.inf), len(value),
+                start[:-1].astype(np.int32), index.astype(np.int32), value,
+            )  # fmt: skip
+        self.columns += count
+
+    def change_column(self, column: int, rows: Ints, values: Floats) -> None:
+        """Give one column other coefficients in these rows."""
+        for row, value in zip(rows.tolist(), values.tolist()):
+            self._highs.changeCoeff(int(row), column, float(value))
+
+    def change_low(self, rows: Ints, low: Floats) -> None:
+        """Give these rows other lower sides."""
+        sides = self._rows[0]
+        for row, value in zip(rows.tolist(), low.tolist()):
+            if sides[row] != value:
+                self._highs.changeRowBounds(row, value, float(self._rows[1][row]))
+        sides[rows] = low
+
+    def tighten(self) -> bool:
+        """Ask for prices as exact as can be had from now on, which is slower; false where they are already."""
+        done, self._tight = self._tight, True
+        self._highs.setOptionValue("dual_feasibility_tolerance", 1e-10)
+        self._highs.setOptionValue("primal_feasibility_tolerance", 1e-10)
+        return not done
+
+    def solve(self) -> Optimum:
+        """Solve to optimality, from the last basis if there is one.
+
+        Raises
+        ------
+        NotSolved
+            When HiGHS ends without a proven optimum.
+        """
+        self._highs.setOptionValue("solver", self._cold)
+        self._cold = "simplex"
+        self._highs.run()
+        status = self._highs.getModelStatus()
+        if status != highspy.HighsModelStatus.kOptimal:
+            raise NotSolved(
+                f"HiGHS ended a linear program as {self._highs.modelStatusToString(status)}, expected optimal."
+            )
+        point = self._highs.getSolution()
+        return Optimum(
+            x=np.asarray(point.col_value), objective=float(self._highs.getInfo().objective_function_value),
+            duals=np.asarray(point.row_dual),
+        )  # fmt: skip

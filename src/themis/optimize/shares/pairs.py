@@ -1,0 +1,348 @@
+"""Space sharing: pairs of single-GPU jobs that run on one GPU together. Gavel §3.1.
+
+Of n jobs there are n(n+1)/2 combinations; hardly any is in an optimum. Combinations are generated: the program begins
+with jobs alone, its prices say what a pair would have to be worth, and the best pairs enter until none is worth its
+price, which proves the optimum over all of them. Rates of pairs are looked up by model, so no table over pairs of jobs
+exists at any time; prices are compared a block of rows at a time.
+
+Jobs that are alike (rates, model, GPUs and need) are one class with a multiplicity. Shares of a class are dealt to its
+jobs in the end, so that each runs as long as the other. Where needs differ, classes of jobs alike but for their needs come
+first: their optimum is a bound, since it forgets that a job has only so much time, and dealt by need it is mostly reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.sparse import coo_array
+
+from themis.errors import InputError, NotSolved
+from themis.model.units import NONE, Bool, Float, Int
+from themis.optimize.columns import ColumnProgram, Optimum
+from themis.optimize.shares.classes import deal
+from themis.optimize.shares.problem import Need, Problem
+
+GAP = 1e-9
+"""Relative gap at which pairs are no longer generated."""
+
+_ROUGH = 0.2
+"""A level that is too high falls by a proof at hand once its bound is nearer to what is reached than so much of the way to 1."""
+
+_BLOCK, _ROUNDS, _STEPS = 256, 400, 60
+_WORTH_IT = 1e-12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PairRates:
+    """Measured rates of models that share a GPU.
+
+    Attributes
+    ----------
+    model : Int[J], each job's model, or -1 for jobs that never share (gangs, models that were not measured).
+    rate : Float[A, A, K], steps/s of a job of the first model while one of the second runs beside it; 0 = they cannot.
+    """
+
+    model: Int
+    rate: Float
+
+    def __post_init__(self) -> None:
+        models = self.rate.shape[0]
+        if self.rate.shape[:2] != (models, models) or (self.model >= models).any():
+            raise InputError(
+                f"pair rates have shape {self.rate.shape} and models up to {self.model.max(initial=NONE)}, "
+                "expected a square of as many models as there are."
+            )
+        if not np.isfinite(self.rate).all() or (self.rate < 0).any():
+            raise InputError("a rate of a pair is not a number >= 0; 0 says that the two cannot share a GPU.")
+
+    def only(self, rows: Int) -> PairRates:
+        """The same for these jobs alone."""
+        return replace(self, model=self.model[rows])
+
+    def fastest(self, problem: Problem) -> Float:
+        """[J], the best rate of each job, alone or beside another."""
+        best = np.where(self.rate > 0, self.rate, 0.0).max(axis=(1, 2), initial=0.0)
+        shared = best[self.model] if len(best) else np.zeros(problem.jobs)
+        out: Float = np.maximum(problem.fastest, np.where(self.model >= 0, shared, 0.0))
+        return out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PairShares:
+    """Time shares of jobs and pairs.
+
+    Attributes
+    ----------
+    combos : Int[C, 2], rows of jobs, the second -1 for a job alone. ``x`` : Float[C, K].
+    throughput : Float[J]. ``bound`` : level that no shares can exceed. ``columns`` : (class or pair, type) generated.
+    late : Bool[J], jobs whose deadline is given up. None where there are no deadlines. ``cut`` : what is not proven to be best;
+        empty where all is.
+    """
+
+    combos: Int
+    x: Float
+    throughput: Float
+    bound: float
+    columns: int
+    late: Bool | None = None
+    cut: str = ""
+
+
+def highest_level_paired(problem: Problem, pairs: PairRates, need: Need, ceiling: float, alike: Float) -> PairShares:
+    """The largest level at which shares of jobs and pairs give every job ``need(level)``.
+
+    Parameters
+    ----------
+    need : [J], 0 at level 0, rising and convex, above 0 for jobs that can run. Linear needs take one program, others
+        Newton's steps between programs.
+    ceiling : where the search begins; not below the optimum.
+    alike : [J, F], whatever else the needs depend on: jobs that agree in it are alike.
+
+    Raises
+    ------
+    NotSolved : columns or levels do not settle.
+    """
+    coarse = Classes.of(problem, pairs, np.zeros((problem.jobs, 0)))
+    program = PairProgram(problem, pairs, coarse)
+    level, _ = settle(program, lambda t: coarse.mean(need(t)), ceiling)
+    classes = Classes.of(problem, pairs, alike)
+    if len(classes.first) > len(coarse.first):
+        combos, x = deal(coarse.members, program.masses(), problem.types, need(level))
+        program = PairProgram(problem, pairs, classes, seeds=classes.columns(combos, x))
+        level, _ = settle(program, lambda t: classes.mean(need(t)), level)
+    combos, x = deal(classes.members, program.masses(), problem.types)
+    return PairShares(
+        combos=combos, x=x, throughput=paired_throughput(problem, pairs, combos, x), bound=level, columns=program.size
+    )
+
+
+def paired_throughput(problem: Problem, pairs: PairRates, combos: Int, x: Float) -> Float:
+    """[J], effective throughput of shares of jobs and pairs."""
+    out = np.zeros(problem.jobs)
+    alone = combos[:, 1] == NONE
+    np.add.at(out, combos[alone, 0], (problem.rate[combos[alone, 0]] * x[alone]).sum(axis=1))
+    first, second = combos[~alone, 0], combos[~alone, 1]
+    for me, other in ((first, second), (second, first)):
+        np.add.at(out, me, (pairs.rate[pairs.model[me], pairs.model[other]] * x[~alone]).sum(axis=1))
+    return out
+
+
+def best_partners(
+    problem: Problem, pairs: PairRates, jobs: Int, worth: Float, price: Float, time: Float, lonely: Bool | None = None
+) -> tuple[set[tuple[int, int, int]], Float]:
+    """For each of some jobs its best partner on each type, where the two are worth more than their price.
+
+    Parameters
+    ----------
+    jobs : [R], rows of single-GPU jobs that may share. ``worth`` : [R, K], of a unit of rate. ``price`` : [K], of a GPU.
+    time : [R], price of each job's time. ``lonely`` : [R], who has no partner in itself; all by default.
+
+    Returns
+    -------
+    (place, place, type) of pairs, and [R] the largest surplus of each over its price, 0 where there is none.
+    """
+    model, found, most = pairs.model[jobs], set[tuple[int, int, int]](), np.zeros(len(jobs))
+    for k in range(problem.types):
+        may = np.flatnonzero(problem.rate[jobs, k] > 0)
+        table = pairs.rate[:, :, k]
+        for at in range(0, len(may), _BLOCK):
+            mine = may[at : at + _BLOCK]
+            forth, back = table[np.ix_(model[mine], model[may])], table[np.ix_(model[may], model[mine])].T
+            surplus = worth[mine, k][:, None] * forth + worth[may, k][None, :] * back
+            surplus -= time[mine][:, None] + time[may][None, :] + price[k]
+            surplus[(forth <= 0) | (back <= 0)] = -np.inf
+            alone = np.flatnonzero(np.ones(len(mine), dtype=bool) if lonely is None else lonely[mine])
+            surplus[alone, at + alone] = -np.inf
+            best = np.argmax(surplus, axis=1)
+            value = surplus[np.arange(len(mine)), best]
+            most[mine] = np.maximum(most[mine], value)
+            for i in np.flatnonzero(value > _WORTH_IT).tolist():
+                a, b = sorted((int(mine[i]), int(may[best[i]])))
+                found.add((a, b, k))
+    return found, most
+
+
+def settle(program: PairProgram, need: Need, level: float) -> tuple[float, list[Prices]]:
+    """Lower the level until it is reached: each time to where needs are worth what the prices say that there is.
+
+    Parameters
+    ----------
+    need : [C], mean rate of each class's jobs at a level; rises, and what it is at level 0 can be reached.
+
+    Returns
+    -------
+    The level, and the prices that lowered it to there, none where it did not fall: the last prove that it cannot be exceeded.
+    """
+    proofs: list[Prices] = []
+    for _ in range(_STEPS):
+        if program.solve(need(level)) >= 1.0 - 2 * GAP:
+            return level, proofs
+        proofs.append(prices := program.prices)
+        worth = prices.worth * program.classes.count
+
+        def beyond(t: float) -> float:
+            return float(worth @ need(t)) - prices.total  # noqa: B023
+
+        if beyond(0.0) >= 0.0:
+            level = 0.0
+        else:
+            level = float(brentq(beyond, 0.0, level, xtol=1e-300, rtol=1e-14, maxiter=1000))
+    raise NotSolved(
+        f"the level of {len(program.classes.first)} classes of jobs with pairs did not settle within {_STEPS} steps."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Prices:
+    """What a program's constraints are worth at its optimum, none below 0.
+
+    Attributes
+    ----------
+    worth : [C], of a unit of rate of a job of each class. ``time`` : [C], of all the time of such a job. ``gpu`` : [K].
+    total : what all that there is is worth: at most so much are the rates of any shares.
+    """
+
+    worth: Float
+    time: Float
+    gpu: Float
+    total: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Classes:
+    """Jobs that can run, grouped: ``members[c]`` are rows of jobs, ``first[c]`` one of them, ``count[c]`` how many."""
+
+    members: tuple[Int, ...]
+    first: Int
+    count: Float
+
+    @classmethod
+    def of(cls, problem: Problem, pairs: PairRates, alike: Float) -> Classes:
+        able = np.flatnonzero(problem.active)
+        key = np.column_stack([problem.rate, problem.gpus, pairs.model, alike])[able]
+        _, kind = np.unique(key, axis=0, return_inverse=True)
+        order = np.argsort(kind.reshape(-1), kind="stable")
+        count = np.bincount(kind.reshape(-1))
+        members = tuple(np.split(able[order], np.cumsum(count)[:-1]))
+        return cls(members=members, first=np.array([m[0] for m in members], dtype=np.int64), count=count.astype(float))
+
+    def mean(self, value: Float) -> Float:
+        """[C], mean of a job's value over each class."""
+        start = np.concatenate([[0], np.cumsum(self.count[:-1])]).astype(np.int64)
+        out: Float = np.add.reduceat(value[np.concatenate(self.members)], start) / self.count
+        return out
+
+    def kind(self, jobs: int) -> Int:
+        """[J], the class of each job; that of the first for jobs that cannot run."""
+        out = np.zeros(jobs, dtype=np.int64)
+        out[np.concatenate(self.members)] = np.repeat(np.arange(len(self.first)), self.count.astype(np.int64))
+        return out
+
+    def columns(self, combos: Int, x: Float) -> list[tuple[int, int, int]]:
+        """(class, class, type) of the pairs of jobs that run."""
+        kind = {int(j): c for c, jobs in enumerate(self.members) for j in jobs}
+        at, k = np.nonzero((x > 0) & (combos[:, 1] != NONE)[:, None])
+        found = {(*sorted((kind[i], kind[j])), type_) for (i, j), type_ in zip(combos[at].tolist(), k.tolist())}
+        return sorted((a, b, type_) for a, b, type_ in found)
+
+
+@dataclass(slots=True)
+class PairProgram:
+    """Masses of time of classes and pairs of classes; rows: time and rate of every class, GPUs of every pool."""
+
+    problem: Problem
+    pairs: PairRates
+    classes: Classes
+    seeds: list[tuple[int, int, int]] = field(default_factory=list)
+    prices: Prices = field(init=False)
+    program: ColumnProgram = field(init=False)
+    index: list[tuple[int, int, int]] = field(default_factory=list)
+    known: set[tuple[int, int, int]] = field(default_factory=set)
+    optimum: Optimum = field(init=False)
+
+    def __post_init__(self) -> None:
+        c, pools = len(self.classes.first), len(self.problem.workers)
+        high = np.concatenate([self.classes.count, np.full(c, np.inf), self.problem.workers])
+        low = np.concatenate([np.full(c, -np.inf), np.zeros(c), np.full(pools, -np.inf)])
+        self.program = ColumnProgram(low, high, interior=c > 200)
+
+    @property
+    def size(self) -> int:
+        """Columns but for the level."""
+        return len(self.index)
+
+    def solve(self, wanted: Float) -> float:
+        """The multiple of the wanted rates that is reached, or that it is below 1, which ``prices`` prove."""
+        c = len(self.classes.first)
+        scale = self.problem.fastest[self.classes.first]
+        rows, values = np.arange(c, 2 * c, dtype=np.int64), -self.classes.count * wanted / scale
+        if self.size:
+            self.program.change_column(0, rows, values)
+        else:
+            height = 2 * c + len(self.problem.workers)
+            self.program.add(np.ones(1), coo_array((values, (rows, np.zeros(c, int))), shape=(height, 1)).tocsc())
+            alone = np.argwhere(self.problem.rate[self.classes.first] > 0)
+            self._add([(int(i), NONE, int(k)) for i, k in alone] + self.seeds)
+        for _ in range(_ROUNDS):
+            self.optimum = self.program.solve()
+            duals, theta = self.optimum.duals, self.optimum.objective
+            worth, time = np.maximum(-duals[c : 2 * c], 0.0) / scale, np.maximum(duals[:c], 0.0)
+            gpu = np.maximum(duals[2 * c :], 0.0)[self.problem.pool]
+            found, surplus = self._price(worth, time, gpu)
+            # Half of a pair's surplus on the price of each one's time makes every pair worth its price at most: a bound.
+            total = theta + 0.5 * float(surplus @ self.classes.count)
+            self.prices = Prices(worth=worth, time=time + 0.5 * surplus, gpu=gpu, total=total)
+            # Reaching 1 is enough: the level that is asked for is a bound already. Far below 1 a rough bound is.
+            close = total - theta <= max(GAP * total, _ROUGH * (1.0 - total))
+            if theta >= 1.0 - GAP or close or not (found or self.program.tighten()):
+                return theta
+            if found:
+                self._add(found)
+        raise NotSolved(f"pairs of {c} classes of jobs did not settle within {_ROUNDS} rounds.")
+
+    def masses(self) -> Iterator[tuple[int, int, Float]]:
+        """(class, other class or -1, time [K] in all) of what runs."""
+        together: dict[tuple[int, int], Float] = {}
+        for (a, b, k), mass in zip(self.index, self.optimum.x[1:].tolist()):
+            if mass > 1e-12:
+                together.setdefault((a, b), np.zeros(self.problem.types))[k] += mass
+        for (a, b), mass_of in together.items():
+            yield a, b, mass_of
+
+    def _price(self, worth: Float, time: Float, gpu: Float) -> tuple[list[tuple[int, int, int]], Float]:
+        """For each class its best pair on each type that is worth more than its price, and its largest surplus [C]."""
+        first = self.classes.first
+        some = np.flatnonzero((self.problem.gpus[first] == 1) & (self.pairs.model[first] >= 0))
+        found, most = best_partners(
+            self.problem, self.pairs, first[some], np.broadcast_to(worth[some, None], (len(some), self.problem.types)),
+            gpu, time[some], self.classes.count[some] < 2,
+        )  # fmt: skip
+        surplus = np.zeros(len(first))
+        surplus[some] = most
+        return sorted({(int(some[a]), int(some[b]), k) for a, b, k in found} - self.known), surplus
+
+    def _add(self, columns: list[tuple[int, int, int]]) -> None:
+        c = len(self.classes.first)
+        first = self.classes.first
+        scale = self.problem.fastest[first]
+        a, b, k = np.array(columns, dtype=np.int64).T
+        at, two = np.arange(len(a)), b != NONE
+        model = self.pairs.model[first]
+        mine = self.problem.rate[first[a], k]
+        mine[two] = self.pairs.rate[model[a[two]], model[b[two]], k[two]]
+        partner, theirs = b[two], self.pairs.rate[model[b[two]], model[a[two]], k[two]]
+        gpus = self.problem.gpus[first[a]].astype(np.float64)
+        rows = np.concatenate([a, partner, c + a, c + partner, 2 * c + self.problem.pool[k]])
+        values = np.concatenate(
+            [np.ones(len(a)), np.ones(len(partner)), mine / scale[a], theirs / scale[partner], gpus]
+        )
+        matrix = coo_array(
+            (values, (rows, np.concatenate([at, at[two], at, at[two], at]))),
+            shape=(2 * c + len(self.problem.workers), len(a)),
+        )
+        self.program.add(np.zeros(len(a)), matrix.tocsc())  # tocsc sums the two halves of a pair of one class
+        self.index += columns
+        self.known.update(columns)

@@ -1,0 +1,1 @@
+"""Winner determination: which rows of all bids win together, and on which machines, to a proven gap."""

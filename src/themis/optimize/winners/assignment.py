@@ -1,0 +1,199 @@
+"""Which machines the winners get: renewals first, best fit, large free blocks kept whole. Deterministic.
+
+A bidder's claim on a machine is what it held there until now. Others are kept off a claim while they have a choice,
+so that a winner finds its own GPUs and moves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from themis.errors import NotSolved
+from themis.optimize.winners.packing import Floor, Gang, Packer
+from themis.optimize.winners.problem import IN_RACK, ON_MACHINE, WinnerProblem
+
+Grants = dict[tuple[int, int], int]
+"""GPUs by (bidder, machine)."""
+
+Claims = Mapping[int, Mapping[int, int]]
+"""GPUs that each winner held, by bidder and machine; empty where nobody held any."""
+
+
+class Winner(NamedTuple):
+    """A winning row, as plain numbers: see ``WinnerProblem``."""
+
+    who: int
+    kind: int
+    place: int
+    gpus: int
+
+
+def assign(problem: WinnerProblem, packer: Packer, rows: Sequence[int], places: Sequence[int] | None = None) -> Grants:
+    """Assign machines to winning `rows`.
+
+    Parameters
+    ----------
+    problem, rows
+        Rows that can be packed together.
+    packer
+        Packing questions about the problem, with its limit of steps.
+    places
+        Machine or rack of each gang of `packer.gangs(rows)`, when known.
+
+    Raises
+    ------
+    NotSolved
+        When no packing is found within the steps.
+    """
+    grants: Grants = {}
+    claims = _claims(problem, rows)
+    for kind in sorted({int(problem.type[r]) for r in rows}):
+        mine = [r for r in rows if problem.type[r] == kind]
+        floor = packer.floor(mine, kind)
+        if floor is None:
+            raise NotSolved("winning rows overlap on an anchored machine or rack")
+        winners = {
+            r: Winner(*(int(x[r]) for x in (problem.who, problem.kind, problem.place, problem.gpus))) for r in mine
+        }
+        table = Assignment(winners, floor, claims)
+        gangs = packer.gangs(mine)
+        known = table.choose(gangs)
+        if known is None and places is not None:
+            known = [p for g, p in zip(packer.gangs(rows), places) if problem.type[g.row] == kind]
+        elif known is None:
+            found = packer.places(floor, mine, kind)
+            if not isinstance(found, list):
+                raise NotSolved(
+                    f"no packing of the winning rows was found in {packer.steps} steps; raise Limits.packing"
+                )
+            known = found
+        table.fill(gangs, known)
+        grants.update(table.grants)
+    return grants
+
+
+def _claims(problem: WinnerProblem, rows: Sequence[int]) -> Claims:
+    held = problem.held
+    if held is None:
+        return {}
+    who = {int(problem.who[r]) for r in rows}
+    return {b: {n: int(held[b, n]) for n in held[b].nonzero()[0].tolist()} for b in who}
+
+
+class Assignment:
+    """GPUs of one type being handed out to ``winners``, by row."""
+
+    def __init__(self, winners: Mapping[int, Winner], floor: Floor, claims: Claims) -> None:
+        self.winners, self.floor = winners, floor
+        self.claims = {b: dict(held) for b, held in claims.items()}
+        self.grants: Grants = {}
+        self.claimed = [0] * len(floor.free)
+        for winner in winners.values():
+            for n, gpus in self.claims.get(winner.who, {}).items():
+                self.claimed[n] += gpus
+
+    def choose(self, gangs: Sequence[Gang]) -> list[int] | None:
+        """Best fit that prefers own GPUs and spares others' claims; None when a gang finds no place."""
+        free, room, rack = list(self.floor.free), list(self.floor.room), self.floor.rack
+        own = {b: dict(held) for b, held in self.claims.items()}
+        claimed, places = list(self.claimed), []
+        for g in gangs:
+            mine = own.get(self.winners[g.row].who, {})
+            spots = range(len(room)) if g.racked else self.floor.machines
+            best, spot = None, -1
+            for s in spots:
+                if g.racked:
+                    if room[s] < g.size:
+                        continue
+                    again = sum(h for n, h in mine.items() if rack[n] == s)
+                    key = (-min(g.size, again), 0, room[s], s)
+                else:
+                    if free[s] < g.size or room[rack[s]] < g.size:
+                        continue
+                    again = min(g.size, mine.get(s, 0))
+                    key = (-again, max(0, g.size - again - max(0, free[s] - claimed[s])), free[s], s)
+                if best is None or key < best:
+                    best, spot = key, s
+            if best is None:
+                return None
+            places.append(spot)
+            room[spot if g.racked else rack[spot]] -= g.size
+            if not g.racked:
+                again = min(g.size, mine.get(spot, 0))
+                free[spot] -= g.size
+                if again:
+                    mine[spot] -= again
+                    claimed[spot] -= again
+        return places
+
+    def fill(self, gangs: Sequence[Gang], places: Sequence[int]) -> None:
+        """Hand out: anchored machines, machine gangs, then what a rack or the whole offer may supply."""
+        rack, winners = self.floor.rack, self.winners
+        left = {r: w.gpus for r, w in winners.items()}
+        for r, w in winners.items():
+            if w.kind == ON_MACHINE:
+                self._book(r, w.place, left.pop(r))
+        loose: list[tuple[int, int, list[int]]] = []
+        for g, spot in zip(gangs, places):
+            left[g.row] -= g.size
+            if g.racked:
+                loose.append((g.row, g.size, [n for n in self.floor.machines if rack[n] == spot]))
+            else:
+                self.floor.free[spot] -= g.size
+                self._book(g.row, spot, g.size)
+        for r, gpus in left.items():
+            if winners[r].kind == IN_RACK:
+                loose.append((r, gpus, [n for n in self.floor.machines if rack[n] == winners[r].place]))
+        wide = [(r, gpus, self.floor.machines) for r, gpus in left.items() if gpus and winners[r].kind != IN_RACK]
+        self._pour(loose, wide)
+
+    def _pour(self, loose: list[tuple[int, int, list[int]]], wide: list[tuple[int, int, list[int]]]) -> None:
+        """Own GPUs for everyone first; then racks, since only theirs will do; then the rest.
+
+        Wide rows renew only what the racks can spare.
+        """
+        free, rack = self.floor.free, self.floor.rack
+        spare = [0] * (1 + max(rack, default=0))
+        for n in self.floor.machines:
+            spare[rack[n]] += free[n]
+        for _, gpus, machines in loose:
+            if machines:
+                spare[rack[machines[0]]] -= gpus
+        needs = []
+        for is_wide, (r, gpus, machines) in [(False, x) for x in loose] + [(True, x) for x in wide]:
+            mine = self.claims.get(self.winners[r].who, {})
+            for n in machines if mine else ():
+                take = min(gpus, free[n], mine.get(n, 0), spare[rack[n]] if is_wide else gpus)
+                if take > 0:
+                    gpus -= take
+                    spare[rack[n]] -= take if is_wide else 0
+                    self._take(r, n, take)
+            needs.append((r, gpus, machines))
+        for r, gpus, machines in needs:
+            for sparing in (True, False) if self.claims else (False,):
+                for n in sorted(machines, key=free.__getitem__) if gpus else ():
+                    take = min(gpus, max(0, free[n] - self.claimed[n]) if sparing else free[n])
+                    if take > 0:
+                        gpus -= take
+                        self._take(r, n, take)
+
+    def _take(self, row: int, machine: int, gpus: int) -> None:
+        self.floor.free[machine] -= gpus
+        self._book(row, machine, gpus)
+
+    def _book(self, row: int, machine: int, gpus: int) -> None:
+        who = self.winners[row].who
+        key = (who, machine)
+        self.grants[key] = self.grants.get(key, 0) + gpus
+        mine = self.claims.get(who)
+        if mine and mine.get(machine, 0):
+            again = min(gpus, mine[machine])
+            mine[machine] -= again
+            self.claimed[machine] -= again
+
+
+def arrays(grants: Grants) -> tuple[list[int], list[int], list[int]]:
+    """Bidders, machines and GPUs, sorted."""
+    cells = sorted(grants.items())
+    return [b for (b, _), _ in cells], [n for (_, n), _ in cells], [g for _, g in cells]

@@ -1,0 +1,89 @@
+"""Auctions with room for everyone: what is proven without a search is what the search finds, and nobody pays."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from auction_cases import bids, brute, check_outcome, offer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from themis.auction import ANYWHERE, MACHINE, RACK, Bids, Offer, Outcome, clear, clearing
+from themis.auction.uncontested import plainly_uncontested
+
+seeds = st.integers(0, 2**31)
+
+
+def roomy_case(seed: int, most: int = 4) -> tuple[Offer, Bids]:
+    """Few bidders, rows of gangs of one size without anchors, some of equal worth, and expiring GPUs."""
+    rng = np.random.default_rng(seed)
+    n, types, racks = (int(rng.integers(1, high)) for high in (7, 3, 4))
+    sale = offer(
+        rng.choice([0, 1, 2, 4, 8], n).tolist(),
+        rng.integers(0, racks, n).tolist(),
+        rng.integers(0, types, n).tolist(),
+    )
+    sizes = ([1], [1, 2, 4], [2, 3], [4, 8])[int(rng.integers(4))]
+    base, table = [], []
+    for b in range(int(rng.integers(1, most + 1))):
+        base.append(float(-rng.uniform(0, 3)))
+        for _ in range(int(rng.integers(0, 4))):
+            gangs = {int(rng.choice(sizes)): int(rng.choice([1, 1, 1, 2, 3]))}
+            value = base[-1] + float(rng.choice([0.5, 1e-14, rng.uniform(0.1, 2)]))
+            span = int(rng.choice([MACHINE, RACK, ANYWHERE]))
+            table.append((b, gangs, value, span, int(rng.integers(types)), -1))
+    held = [(int(rng.integers(len(base))), i, int(rng.integers(1, 5))) for i in range(n) if rng.random() < 0.5]
+    return sale, bids(base, table, held)
+
+
+def through_the_market(sale: Offer, table: Bids, payments: bool = True) -> Outcome:
+    with patch.object(clearing, "plainly_uncontested", lambda offer, bids: None):
+        return clear(sale, table, payments=payments)
+
+
+@settings(max_examples=300, deadline=None)
+@given(seed=seeds, payments=st.booleans())
+def test_the_market_comes_to_the_same_to_the_last_bit(seed: int, payments: bool) -> None:
+    sale, table = roomy_case(seed)
+    here, there = clear(sale, table, payments=payments), through_the_market(sale, table, payments)
+    for f in fields(Outcome):
+        assert np.array_equal(getattr(here, f.name), getattr(there, f.name)), f.name
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=seeds)
+def test_brute_force_finds_nothing_better_with_or_without_anybody(seed: int) -> None:
+    sale, table = roomy_case(seed, most=3)
+    if plainly_uncontested(sale, table) is None:
+        return
+    out = clear(sale, table)
+    check_outcome(sale, table, out)
+    assert out.objective == out.bound == pytest.approx(brute(sale, table), abs=1e-9)
+    assert (out.kept == 1).all()
+    for a in np.flatnonzero(out.row >= 0).tolist():
+        others = out.objective - table.row_value[out.row[a]]
+        assert brute(sale, table, a) == pytest.approx(others, abs=1e-9)
+
+
+def test_many_of_these_auctions_are_settled_without_a_market() -> None:
+    settled = sum(plainly_uncontested(*roomy_case(seed)) is not None for seed in range(400))
+    assert 150 < settled < 350
+
+
+def test_what_takes_more_than_a_look_is_left_to_the_market() -> None:
+    two = offer([1, 1])
+    one_gpu = ({1: 1}, 1.0, MACHINE, 0, -1)
+    assert plainly_uncontested(two, bids([0.0, 0.0, 0.0], [(b, *one_gpu) for b in range(3)])) is None
+    assert plainly_uncontested(two, bids([0.0], [(0, {1: 1}, 1.0, MACHINE, 0, 1)])) is None
+    assert plainly_uncontested(two, bids([0.0], [(0, *one_gpu), (0, *one_gpu)])) is None
+    assert plainly_uncontested(two, bids([0.0], [])) is None
+
+
+def test_the_best_row_that_the_offer_could_hold_is_the_one_that_counts() -> None:
+    rows = [(0, {4: 1}, 2.0, MACHINE, 0, -1), (0, {4: 1}, 1.0, ANYWHERE, 0, -1), (1, {1: 1}, 1.0, MACHINE, 0, -1)]
+    served = plainly_uncontested(offer([3, 2], [0, 1]), bids([0.0, 0.0], rows))
+    assert served is not None
+    assert (served.rows, served.who) == ([1, 2], [0, 1])
