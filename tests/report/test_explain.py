@@ -18,7 +18,7 @@ from themis.model import events as e
 from themis.model.answers import CUT, Proof, RoundPlan, Solved, TimeShare
 from themis.model.cluster import Machine
 from themis.report.explain import Step, explain
-from themis.report.explained import collapse
+from themis.report.explain_tables import collapse
 
 STORY: Log = [
     (0.0, HEADER),

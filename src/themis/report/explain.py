@@ -21,7 +21,7 @@ from themis.model.events import Allocated, AppFinished, CurveStopped, Grant, Hea
 from themis.model.log import read_lines, to_record
 from themis.model.log_decisions import Fields
 from themis.model.units import GpuSeconds, Seconds
-from themis.report import explained
+from themis.report import explain_tables
 from themis.report.delivery import Missing
 from themis.report.metrics import FOLDED, Fold
 from themis.report.outlook import Expected, Followed
@@ -148,7 +148,7 @@ class Explanation:
 
     def table(self, *, every: bool = False) -> Table:
         """For the terminal; runs of equal rounds are one line, unless ``every``."""
-        return explained.table(self, every)
+        return explain_tables.table(self, every)
 
 
 def explain(path: str | Path, app: str) -> Explanation:
