@@ -67,9 +67,9 @@ def compare(
     known(output, "output", OUTPUTS)
     known(figure_format, "figure format", FIGURE_FORMATS)
     from themis.report import comparison_table
-    from themis.report.compare import COLUMNS
     from themis.report.compare import compare as side_by_side
     from themis.report.gather import gather
+    from themis.report.numbers import COLUMNS
     from themis.report.paired import paired
 
     comparison_table.columns_of(metric, [])

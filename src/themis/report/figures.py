@@ -18,7 +18,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from themis.errors import InputError
 from themis.model.units import Float
-from themis.report.compare import HOUR, MINUTE, Row, caption, is_brief
+from themis.report.columns import HOUR, MINUTE
+from themis.report.compare import Row, caption, is_brief
 from themis.report.forecast_accuracy import forecast_accuracy
 from themis.report.gantt import gantt
 from themis.report.intervals import Interval, t_interval
