@@ -68,7 +68,7 @@ def is_policy(kind: type) -> bool:
 
 def test_a_policy_that_no_installed_package_registers_says_how_it_would_be_found(points: list[EntryPoint]) -> None:
     with pytest.raises(
-        UnknownName, match=r"unknown policy 'my_own_one'\..* pip install -e \.`.*group themis\.policies"
+        UnknownName, match=r"unknown policy 'my_own_one'\..*`pip install -e \.`.*group themis\.policies"
     ):
         api.policy_class("my_own_one")
 
