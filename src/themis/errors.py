@@ -22,7 +22,10 @@ class ThemisError(Exception):
     """Base of all errors raised on purpose."""
 
 
-INSTALL_AGAIN = "If a package of yours adds it, install the package again, for instance with `pip install -e .`, so that Python finds it"
+INSTALL_AGAIN = (
+    "If a package of yours adds it, install the package again, for instance with `pip install -e .`, so that Python "
+    "finds it"
+)
 """For names that other packages register: Python reads a package's entry points only when the package is installed."""
 
 
