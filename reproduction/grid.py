@@ -19,7 +19,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import themis
 from themis.report.intervals import Interval, t_interval
 from themis.report.metrics import Fold
-from themis.report.result import RHO_STATS, SCALARS, RunMetrics, scalar
+from themis.report.numbers import RHO_STATS, SCALARS
+from themis.report.result import RunMetrics, scalar
 from themis.sim.many import Done, Run, run_many
 from themis.sim.many import Progress as Step
 from themis.sim.runner import Record, Simulation

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Sequence
 from dataclasses import fields
 
 import typer
@@ -14,6 +15,11 @@ from docstrings import as_markdown
 from themis.cli.lists import about
 from themis.cli.root import app
 from themis.policies.api import params, policy_class, policy_names
+from themis.report.columns import Column, definitions_of
+from themis.report.numbers import FORMS, METRICS
+from themis.report.rho import STATISTICS
+from themis.report.rows import AppRow, JobTable
+from themis.report.users import UserRow
 from themis.traces.api import registered
 
 
@@ -65,6 +71,41 @@ def workloads() -> str:
     return "\n".join(parts)
 
 
+def metrics() -> str:
+    """Every number of a report: its unit and definition, which direction is better, and where it is shown."""
+    parts = [
+        "# Metrics\n",
+        "Every number of `results.json`, `results.csv` and the Parquet tables. [Metrics and the event log](../metrics.md) explains "
+        "finish-time fairness and how numbers follow from the log; [Read a report](../report.md) shows the page and the tables.\n",
+        "## Finish-time fairness\n",
+        "A form and a statistic make a number: `rho_paper_max`, `rho_exact_median`.\n",
+        _table(("form", "meaning"), [(f"`{form.name}`", form.definition) for form in FORMS]),
+        _table(
+            ("statistic", "meaning", "better"), [(f"`{s.name}`", s.definition, s.better or "–") for s in STATISTICS]
+        ),
+        "## The run as a whole\n",
+        _table(
+            ("name", "unit", "meaning", "better", "shown"),
+            [(f"`{m.name}`", m.unit, m.definition, *_shown(m.column)) for m in METRICS],
+        ),
+    ]
+    for title, row in (("Each app", AppRow), ("Each user", UserRow), ("Each job", JobTable)):
+        found = [(f"`{name}`", text) for name, text in definitions_of(row).items()]
+        parts += [f"## {title}\n", _table(("name", "meaning"), found)]
+    return "\n".join(parts)
+
+
+def _shown(column: Column | None) -> tuple[str, str]:
+    """Which direction is better, and which tables show it."""
+    where = {"short": "every table", "compare": "comparisons", "all": "`--all`, the page"}
+    return (column.better or "–", where[column.shown]) if column else ("–", "files")
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *(tuple(cell.replace("|", "\\|") for cell in row) for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
 def client() -> str:
     """The Python client."""
     return "# Python client\n\nThe messages that it answers with are those of `themis.proto`.\n\n::: themis.client.client.Client\n"
@@ -84,6 +125,7 @@ PAGES = {
     "reference/command-line.md": command_line,
     "reference/policies.md": policies,
     "reference/workloads.md": workloads,
+    "reference/metrics.md": metrics,
     "reference/client.md": client,
     "reference/library.md": library,
 }

@@ -22,6 +22,13 @@ class ThemisError(Exception):
     """Base of all errors raised on purpose."""
 
 
+INSTALL_AGAIN = (
+    "If a package of yours adds it, install the package again, for instance with `pip install -e .`, so that Python "
+    "finds it"
+)
+"""For names that other packages register: Python reads a package's entry points only when the package is installed."""
+
+
 class InputError(ThemisError):
     """A person's input is wrong; shown as one sentence, exit code 2."""
 
@@ -29,9 +36,12 @@ class InputError(ThemisError):
 class UnknownName(InputError):
     """A name that is not registered."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, hint: str = "") -> None:
+        """``hint`` : a sentence for the case that no known name is close."""
         names = sorted(known)
-        super().__init__(f"unknown {kind} {name!r}.{closest(name, names)} Known: {', '.join(names) or 'none'}.")
+        close = closest(name, names)
+        after = f" {hint}" if hint and not close else ""
+        super().__init__(f"unknown {kind} {name!r}.{close} Known: {', '.join(names) or 'none'}.{after}")
 
 
 class TraceError(InputError):

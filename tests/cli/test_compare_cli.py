@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from command import Command
 
-from themis.report.compared import CSV
+from themis.report.comparison_table import CSV
 
 
 @pytest.fixture(scope="module")

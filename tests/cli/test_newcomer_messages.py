@@ -11,7 +11,7 @@ import pytest
 from themis.cli.rows import expected_now, span, why_now
 from themis.client import themis_pb2 as pb
 from themis.errors import InputError
-from themis.report.explained import delivered
+from themis.report.sentences import delivered
 from themis.service.operations.settings import load
 from themis.train import Run
 

@@ -9,8 +9,10 @@ import pytest
 from report_cases import MINI, fold, runs
 from rich.console import Console
 
-from themis.report.compare import COLUMNS, Column, caption, compare, labels
+from themis.report.columns import Column
+from themis.report.compare import caption, compare, labels
 from themis.report.definitions import DEFINITIONS
+from themis.report.numbers import COLUMNS
 from themis.report.table import comparison_table
 
 SPAN = [Column(name="makespan", title="h", scale=1.0, digits=0)]

@@ -20,7 +20,7 @@ from themis.profiles.measured import gavel_book
 from themis.profiles.presets import load_cluster
 from themis.report.calibrated import FEWEST, Calibrated, quantiles
 from themis.report.explain import explain
-from themis.report.explained import expected_text
+from themis.report.explain_tables import expected_text
 from themis.report.export import to_dict
 from themis.report.html import render
 from themis.report.metrics import Fold, RunMetrics, metrics_of

@@ -21,6 +21,7 @@ from themis.model.units import NONE
 from themis.policies.api import make_policy
 from themis.report.delivery import equal_parts
 from themis.report.explain import explain
+from themis.report.explain_tables import table
 from themis.report.metrics import Fold, RunMetrics
 from themis.report.table import comparison_table
 from themis.sim.runner import Outage, Simulation
@@ -211,7 +212,7 @@ def test_explain_and_the_comparison_say_what_was_received(tmp_path: Path) -> Non
     story = explain(path, "A")
     run: RunMetrics = fold(MINI)
     assert (story.entitled, story.received) == pytest.approx((run.apps[0].entitled, run.apps[0].received))
-    assert "0.2 of the 0.1 GPU hours that it was entitled to (330%)" in str(story.table().caption)
+    assert "0.2 of the 0.1 GPU hours that it was entitled to (330%)" in str(table(story).caption)
     compacted: Log = [*MINI[:3], (0.0, e.Compacted(records=3)), *MINI[3:]]
     assert np.isnan(explain(write(tmp_path / "short.jsonl", compacted), "A").entitled)
     assert f"worst {run.delivered_worst:.2f}, mean {run.delivered_mean:.2f}" in str(comparison_table([run]).caption)

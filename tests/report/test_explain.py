@@ -18,7 +18,7 @@ from themis.model import events as e
 from themis.model.answers import CUT, Proof, RoundPlan, Solved, TimeShare
 from themis.model.cluster import Machine
 from themis.report.explain import Step, explain
-from themis.report.explained import collapse
+from themis.report.explain_tables import collapse, table
 
 STORY: Log = [
     (0.0, HEADER),
@@ -70,12 +70,12 @@ def test_equal_rounds_are_one_line_unless_all_are_asked_for(tmp_path: Path) -> N
     story = explain(write(tmp_path / "x.jsonl", STORY), "mine")
     assert [len(group) for group in collapse(story.steps)] == [1, 2, 1, 1, 1, 1, 1]
     out = io.StringIO()
-    Console(file=out, width=130).print(story.table())
+    Console(file=out, width=130).print(table(story))
     text = out.getvalue()
     for words in ("00:01:00 – 00:02:00", "1–2", "filtered", "1.50–1.60", "75.0 [74.0, 75.0]", "content", "+4 granted",
                   "2 renewed, −2 expired", "completed", "simulated", "ρ 1.50 paper"):  # fmt: skip
         assert words in text, words
-    assert story.table(every=True).row_count == story.table().row_count + 1
+    assert table(story, every=True).row_count == table(story).row_count + 1
 
 
 def test_the_json_form_has_every_step(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_without_auctions_leases_are_told(tmp_path: Path) -> None:
     assert [s.time for s in story.steps] == [5.0, 180.0, 300.0, 360.0, 400.0]
     assert story.steps[2].causes == ("expired",)
     out = io.StringIO()
-    Console(file=out, width=120).print(story.table())
+    Console(file=out, width=120).print(table(story))
     assert "filtered" not in out.getvalue()
     assert "−2 expired" in out.getvalue()
 
@@ -104,7 +104,7 @@ def test_jobs_given_up_by_their_learning_curves_are_told_with_the_reason(tmp_pat
     # Jobs are numbered over all apps: "other" has the first, so its second is job 2.
     assert (step.time, step.revoked, step.stopped) == (290.0, 2, ("mine-1: 0.98 ± 0.02 against 0.406 (3.1%)",))
     out = io.StringIO()
-    Console(file=out, width=220).print(story.table())
+    Console(file=out, width=220).print(table(story))
     assert "stopped mine-1: 0.98 ± 0.02 against 0.406 (3.1%)" in out.getvalue()
     assert "the one it had to beat" in " ".join(out.getvalue().split())
 
@@ -128,7 +128,7 @@ def test_an_app_that_a_cut_proof_left_out_is_still_ranked(tmp_path: Path) -> Non
 def test_names_in_brackets_are_no_markup(tmp_path: Path) -> None:
     log = write(tmp_path / "x.jsonl.gz", [(0.0, HEADER), (0.0, app("[red]a", 0.0, 1, user="[/bold]"))])
     out = io.StringIO()
-    Console(file=out, width=120).print(explain(log, "[red]a").table())
+    Console(file=out, width=120).print(table(explain(log, "[red]a")))
     assert "[red]a of [/bold] under themis" in out.getvalue()
 
 
@@ -146,7 +146,7 @@ def test_an_active_app_has_an_open_end(tmp_path: Path) -> None:
     assert story.jct != story.jct
     assert story.steps[-1].held == 4
     out = io.StringIO()
-    Console(file=out, width=120).print(story.table())
+    Console(file=out, width=120).print(table(story))
     assert "still active" in out.getvalue()
 
 
@@ -174,7 +174,7 @@ def test_a_planned_app_shows_its_forecasts_and_how_good_the_first_was(tmp_path: 
     assert [(s.starts, s.ends) for s in story.steps if s.round >= 0] == [(120.0, 505.0), (120.0, 400.0)]
     assert story.first_forecast_off == pytest.approx(0.25)
     out = io.StringIO()
-    Console(file=out, width=200).print(story.table(every=True))
+    Console(file=out, width=200).print(table(story, every=True))
     assert "25% of its completion time too late" in " ".join(out.getvalue().split())
     assert "00:08:25" in out.getvalue()
 
@@ -202,7 +202,7 @@ def test_forecasts_have_intervals_once_enough_jobs_started_and_ended(tmp_path: P
     assert (step.ends_low, step.ends_high) == (pytest.approx(3220.0), pytest.approx(3400.0))
     assert story.first_start_off == 50.0
     out = io.StringIO()
-    Console(file=out, width=200).print(story.table(every=True))
+    Console(file=out, width=200).print(table(story, every=True))
     assert "[00:51:50, 00:53:20]" in out.getvalue()
     assert "50 s later than the first plan said" in " ".join(out.getvalue().split())
     assert planned_now(json.loads(story.to_json())) == [
@@ -227,6 +227,6 @@ def test_an_app_whose_deadline_is_given_up_is_told_so(tmp_path: Path) -> None:
     story = explain(write(tmp_path / "x.jsonl", log), "mine")
     assert [step.time for step in story.steps if step.late] == [120.0, 180.0, 240.0]
     out = io.StringIO()
-    Console(file=out, width=200).print(story.table())
+    Console(file=out, width=200).print(table(story))
     assert "deadline given up, × 2" in out.getvalue()
     assert "deadline given up (3 deadlines kept, 4 not ruled out)" in out.getvalue()

@@ -33,7 +33,8 @@ from themis.report.metrics import (
     to_csv,
     to_json,
 )  # fmt: skip
-from themis.report.result import RHO_FORMS, RHO_STATS, SCALARS, rho_stats
+from themis.report.numbers import RHO_FORMS, RHO_STATS, SCALARS
+from themis.report.rho import rho_stats
 from themis.report.users import UserRow, by_user
 from themis.sim.runner import Outage, Simulation
 from themis.traces.api import load_workload

@@ -10,7 +10,8 @@ import pytest
 from report_cases import MINI, fold, runs
 
 from themis.errors import UnknownName
-from themis.report.compare import Column, compare
+from themis.report.columns import Column
+from themis.report.compare import compare
 from themis.report.intervals import FEW_APPS, p99_interval, t_interval
 from themis.report.paired import paired
 from themis.report.result import RunMetrics

@@ -12,8 +12,9 @@ from report_cases import MINI, fold, runs
 from themis.errors import InputError
 from themis.report.delivery import Missing
 from themis.report.export import to_dict
+from themis.report.numbers import SCALARS
 from themis.report.parquet import write_parquet
-from themis.report.result import SCALARS, AppRow
+from themis.report.rows import AppRow
 
 
 def test_three_tables_hold_every_number(tmp_path: Path) -> None:

@@ -66,13 +66,13 @@ def compare(
 ) -> None:
     known(output, "output", OUTPUTS)
     known(figure_format, "figure format", FIGURE_FORMATS)
-    from themis.report import compared
-    from themis.report.compare import COLUMNS
+    from themis.report import comparison_table
     from themis.report.compare import compare as side_by_side
     from themis.report.gather import gather
+    from themis.report.numbers import COLUMNS
     from themis.report.paired import paired
 
-    compared.columns_of(metric, [])
+    comparison_table.columns_of(metric, [])
     if html:
         ready_file(html)
     for place in filter(None, (tables, figures)):
@@ -82,16 +82,16 @@ def compare(
     for doubt in gathered.doubts:
         err.print(f"[yellow]Note:[/yellow] {escape(doubt)}", soft_wrap=True, highlight=False)
     rows = side_by_side(gathered.runs)
-    shown = compared.columns_of(metric, rows, every=every or output != "table")
+    shown = comparison_table.columns_of(metric, rows, every=every or output != "table")
     difference = paired(rows, baseline, [COLUMNS[i] for i in shown]) if baseline else None
     if output == "json":
-        print(compared.to_json(rows, shown, difference, gathered.doubts))
+        print(comparison_table.to_json(rows, shown, difference, gathered.doubts))
     elif output == "csv":
-        print(compared.to_csv(rows, shown, difference), end="")
+        print(comparison_table.to_csv(rows, shown, difference), end="")
     else:
-        for table in compared.tables(rows, shown, difference, max(out.width, 60)):
+        for table in comparison_table.tables(rows, shown, difference, max(out.width, 60)):
             print_whole(table)
-        out.print(f"[dim]{escape(compared.notes(rows, difference))}[/dim]", highlight=False)
+        out.print(f"[dim]{escape(comparison_table.notes(rows, difference))}[/dim]", highlight=False)
     written: list[Path] = []
     if html:
         from themis.report.html import write_report

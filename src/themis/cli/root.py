@@ -153,12 +153,13 @@ def explain(
     Example: [cyan]themis explain langmodel-sweep --log out/demo/themis-seed0.jsonl.gz[/cyan]
     """
     from themis.report.explain import explain as explain_app
+    from themis.report.explain_tables import table
 
     story = report.explain_home(log, name) if log.is_dir() else explain_app(log, name)
     if as_json:
         print(story.to_json())
     else:
-        print_whole(story.table(every=every))
+        print_whole(table(story, every=every))
 
 
 for listing in (lists.policies, lists.workloads, lists.clusters):

@@ -318,7 +318,7 @@ def planned_now(story: Mapping[str, Any]) -> list[str]:
 
 def delivered_now(story: Mapping[str, Any]) -> list[str]:
     """What an app was entitled to and received so far, and why they differ; nothing where it was entitled to nothing."""
-    from themis.report.explained import delivered
+    from themis.report.sentences import delivered
 
     line = delivered(story["entitled"], story["received"], story["missing"])
     return [line] if line else []

@@ -1,7 +1,8 @@
 """What a policy is: a pure function of the snapshot, with its parameters as a frozen dataclass.
 
-Adding one is a file in this folder, a line under the entry points ``themis.policies``, a golden case and a row in
-``docs/papers.md``. Nothing outside a policy's file may branch on its name.
+Adding one is a file in this folder, a line in ``builtin.py``, and a row in ``docs/which-policy.md`` (CONTRIBUTING.md says how).
+Other packages add theirs by an entry point of the group ``themis.policies``. Nothing outside a policy's file may branch on its
+name.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from themis.errors import InputError, UnknownName
+from themis.errors import INSTALL_AGAIN, InputError, UnknownName
 from themis.forecast.rules import FORECASTER, Forecaster
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
+from themis.policies.builtin import BUILT_IN
 
 
 class Level(StrEnum):
@@ -104,21 +107,47 @@ class Policy(Protocol):
         ...
 
 
+GROUP = "themis.policies"
+"""Group of the entry points by which other packages add policies."""
+
+
 @cache
 def _points() -> Mapping[str, EntryPoint]:
-    return {point.name: point for point in sorted(entry_points(group="themis.policies"), key=lambda p: p.name)}
+    """Policies by name; a package cannot replace a built-in one."""
+    found = {point.name: point for point in entry_points(group=GROUP)}
+    found |= {name: EntryPoint(name=name, value=value, group=GROUP) for name, value in BUILT_IN.items()}
+    return dict(sorted(found.items()))
 
 
 def policy_names() -> tuple[str, ...]:
-    """Names of all policies installed, built-in ones and plug-ins."""
+    """Names of all policies: the built-in ones and those that installed packages register."""
     return tuple(_points())
 
 
 def policy_class(name: str) -> type[Policy]:
-    """The policy of this name, or UnknownName."""
-    if name not in _points():
-        raise UnknownName("policy", name, _points())
-    loaded: type[Policy] = _points()[name].load()
+    """The policy of this name.
+
+    Raises
+    ------
+    UnknownName : no policy has this name. InputError : its module is there but not registered, or it cannot be loaded.
+    """
+    points = _points()
+    if name not in points:
+        if name.isidentifier() and find_spec(f"{__package__}.{name}") is not None:
+            raise InputError(
+                f"policy {name!r} is not registered, although the module {__package__}.{name} exists: "
+                f"add a line for it to BUILT_IN in {__package__}.builtin."
+            )
+        raise UnknownName("policy", name, points, hint=f"{INSTALL_AGAIN} (entry points of the group {GROUP}).")
+    try:
+        loaded: type[Policy] = points[name].load()
+    except Exception as error:  # a plug-in may fail in any way; whoever installed it needs its name
+        if name in BUILT_IN:
+            raise
+        raise InputError(
+            f"policy {name!r} ({points[name].value}) cannot be loaded: {error!r}. "
+            "Repair or uninstall the package that registers it."
+        ) from error
     return loaded
 
 

@@ -7,130 +7,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
 
 import numpy as np
 
 from themis.errors import counted
 from themis.model.units import Float
-from themis.report.definitions import DEFINITIONS
+from themis.report.columns import HOUR, Column
 from themis.report.intervals import Interval, p99_interval, t_interval
-from themis.report.result import RHO_FORMS, RunMetrics, scalar
+from themis.report.numbers import COLUMNS
+from themis.report.result import RunMetrics, scalar
 from themis.report.speeds import sentence
 
-HOUR, MINUTE = 3600.0, 60.0
 BRIEF = 2 * HOUR
-"""Runs that end sooner are told in minutes."""
-Better = Literal["low", "high", ""]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """One number of a comparison.
-
-    Attributes
-    ----------
-    name : as ``result.scalar`` knows it. ``title`` : short, with its unit. ``scale`` : the number is divided by it.
-    short : whether the terminal's table has room for it.
-    """
-
-    name: str
-    title: str
-    scale: float = 1.0
-    digits: int = 2
-    better: Better = "low"
-    short: bool = True
-
-    def text(self, value: float) -> str:
-        """The number as shown; a dash where there is none."""
-        return "–" if math.isnan(value) else f"{value / self.scale:,.{self.digits}f}"
-
-    def signed(self, value: float) -> str:
-        """A difference as shown, with its sign; what rounds to 0 has none."""
-        if math.isnan(value):
-            return "–"
-        text = f"{value / self.scale:+,.{self.digits}f}"
-        return text if text.strip("+-0.,") else text[1:]
-
-    def in_minutes(self) -> Column:
-        """The same, minutes in place of hours."""
-        if self.scale != HOUR:
-            return self
-        return replace(self, scale=MINUTE, title=f"{self.title.removesuffix('h')}min", digits=max(self.digits, 1))
-
-    @property
-    def heading(self) -> str:
-        """The title in one line."""
-        return self.title.replace("-\n", "").replace("\n", " ").strip()
-
-    @property
-    def definition(self) -> str:
-        """What it means."""
-        for form in RHO_FORMS:
-            if self.name.startswith(form):
-                return f"{DEFINITIONS['rho' + self.name.removeprefix(form)]} {DEFINITIONS[form]}"
-        return DEFINITIONS[self.name]
-
-
-COLUMNS = (
-    Column(name="rho_paper_max", title="max ρ\npaper"),
-    Column(name="rho_paper_median", title="med ρ\npaper"),
-    Column(name="rho_paper_mean", title="mean ρ\npaper", short=False),
-    Column(name="rho_paper_p99", title="p99 ρ\npaper", short=False),
-    Column(name="rho_paper_above_1", title="ρ > 1\npaper %", scale=0.01, digits=0),
-    Column(name="rho_exact_max", title="max ρ\nexact"),
-    Column(name="rho_exact_median", title="med ρ\nexact", short=False),
-    Column(name="rho_exact_mean", title="mean ρ\nexact", short=False),
-    Column(name="rho_exact_p99", title="p99 ρ\nexact", short=False),
-    Column(name="rho_exact_above_1", title="ρ > 1\nexact %", scale=0.01, digits=0),
-    Column(name="rho_paper_jain", title="Jain\npaper", better="high", short=False),
-    Column(name="rho_exact_jain", title="Jain\nexact", better="high"),
-    Column(name="rho_static_max", title="max ρ\nstatic", short=False),
-    Column(name="rho_static_mean", title="mean ρ\nstatic", short=False),
-    Column(name="rho_static_above_1", title="ρ > 1\nstatic %", scale=0.01, digits=1, short=False),
-    Column(name="rho_static_above_1_05", title="ρ > 1.05\nstatic %", scale=0.01, digits=1, short=False),
-    Column(name="rho_static_above_1_1", title="ρ > 1.1\nstatic %", scale=0.01, digits=1, short=False),
-    Column(name="rho_contention_max", title="max ρ\ncontention", short=False),
-    Column(name="rho_contention_mean", title="mean ρ\ncontention", short=False),
-    Column(name="rho_contention_above_1", title="ρ > 1\ncontention %", scale=0.01, digits=1, short=False),
-    Column(name="rho_contention_above_1_05", title="ρ > 1.05\ncontention %", scale=0.01, digits=1, short=False),
-    Column(name="rho_contention_above_1_1", title="ρ > 1.1\ncontention %", scale=0.01, digits=1, short=False),
-    Column(name="jct_mean", title="JCT\nmean h", scale=HOUR, digits=1),
-    Column(name="jct_median", title="JCT\nmed h", scale=HOUR, digits=1, short=False),
-    Column(name="jct_p99", title="JCT\np99 h", scale=HOUR, digits=1),
-    Column(name="makespan", title="make-\nspan h", scale=HOUR, digits=1),
-    Column(name="gpu_seconds", title="GPU\ntime h", scale=HOUR, digits=0),
-    Column(name="utilisation", title="util.\n%", scale=0.01, digits=1, better="high"),
-    Column(name="useful", title="useful\n%", scale=0.01, digits=1, better="high"),
-    Column(name="placement", title="place-\nment", digits=3, better="high"),
-    Column(name="restarts", title="restarts\n", digits=0, short=False),
-    Column(name="lost_seconds", title="lost\nGPU h", scale=HOUR, digits=1, short=False),
-    Column(name="restart_seconds", title="restart\nGPU h", scale=HOUR, digits=1, short=False),
-    Column(name="crash_seconds", title="crash\nGPU h", scale=HOUR, digits=1, short=False),
-    Column(name="failures", title="failed\nleases", digits=0, short=False),
-    Column(name="delivered_worst", title="worst\ndelivered", better="high", short=False),
-    Column(name="delivered_mean", title="mean\ndelivered", better="high", short=False),
-    Column(name="wait_mean", title="queueing\nmean min", scale=60.0, digits=1, short=False),
-    Column(name="wait_median", title="queueing\nmed min", scale=60.0, digits=1, short=False),
-    Column(name="wait_p99", title="queueing\np99 min", scale=60.0, digits=1, short=False),
-    Column(name="wait_max", title="queueing\nmax min", scale=60.0, digits=1, short=False),
-    Column(name="contention", title="demand /\ncapacity", digits=2, better="", short=False),
-    Column(name="contention_max", title="peak dem.\n/ capacity", digits=2, better="", short=False),
-    Column(name="apps_mean", title="apps\nmean", digits=1, better="", short=False),
-    Column(name="apps_max", title="apps\nmost", digits=0, better="", short=False),
-    Column(name="decisions", title="deci-\nsions", digits=0, better="", short=False),
-    Column(name="auctions", title="auc-\ntions", digits=0, better="", short=False),
-    Column(name="bidders", title="mean\nbidders", digits=1, better="", short=False),
-    Column(name="offered", title="GPUs\noffered", digits=1, better="", short=False),
-    Column(name="payment", title="hidden\npayment %", scale=0.01, digits=1, better="", short=False),
-    Column(name="leftover", title="GPUs\nleft over", digits=1, better="", short=False),
-)
-
-
-PER_APP = {
-    "rho_paper_p99": "rho_paper", "rho_exact_p99": "rho_exact", "jct_p99": "jct", "wait_p99": "wait",
-}  # fmt: skip
+"""Runs that end sooner are shown in minutes."""
+PER_APP = {column.name: column.per_app for column in COLUMNS if column.per_app}
 """Percentiles over apps, and the app's number that they are of: their intervals need the apps."""
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import orjson
-from rich.table import Table
 
 from themis.errors import InputError, ThemisError, UnknownName
 from themis.model.answers import CUT
@@ -21,7 +20,6 @@ from themis.model.events import Allocated, AppFinished, CurveStopped, Grant, Hea
 from themis.model.log import read_lines, to_record
 from themis.model.log_decisions import Fields
 from themis.model.units import GpuSeconds, Seconds
-from themis.report import explained
 from themis.report.delivery import Missing
 from themis.report.metrics import FOLDED, Fold
 from themis.report.outlook import Expected, Followed
@@ -145,10 +143,6 @@ class Explanation:
     def to_json(self) -> str:
         """Everything as JSON."""
         return orjson.dumps(asdict(self), option=orjson.OPT_INDENT_2).decode()
-
-    def table(self, *, every: bool = False) -> Table:
-        """For the terminal; runs of equal rounds are one line, unless ``every``."""
-        return explained.table(self, every)
 
 
 def explain(path: str | Path, app: str) -> Explanation:

@@ -13,11 +13,12 @@ import orjson
 
 from themis.report.definitions import DEFINITIONS
 from themis.report.delivery import Missing
-from themis.report.result import RHO_FORMS, RHO_STATS, SCALARS, AppRow, RunMetrics, scalar
+from themis.report.numbers import RHO_FORMS, RHOS, SCALARS
+from themis.report.result import RunMetrics, scalar
+from themis.report.rows import AppRow
 from themis.report.users import by_user
 
 WHO = ("policy", "seed", "workload", "cluster", "gpus", "simulated", "version")
-RHOS = tuple(f"{form}_{stat}" for form in RHO_FORMS for stat in RHO_STATS)
 
 
 def to_dict(run: RunMetrics) -> dict[str, Any]:

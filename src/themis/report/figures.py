@@ -18,8 +18,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from themis.errors import InputError
 from themis.model.units import Float
-from themis.report.compare import HOUR, MINUTE, Row, caption, is_brief
-from themis.report.foresight import foresight
+from themis.report.columns import HOUR, MINUTE
+from themis.report.compare import Row, caption, is_brief
+from themis.report.forecast_accuracy import forecast_accuracy
 from themis.report.gantt import gantt
 from themis.report.intervals import Interval, t_interval
 from themis.report.result import RunMetrics
@@ -83,7 +84,7 @@ def draw(rows: Sequence[Row], style: Style) -> list[Drawing]:
 def planned(first: Sequence[tuple[str, RunMetrics]], style: Style) -> list[Drawing]:
     """How good forecasts of finishes were; nothing where no policy forecast any."""
     some = [(i, label, run) for i, (label, run) in enumerate(first) if len(run.plans.life)]
-    return [foresight(some, style)] if some else []
+    return [forecast_accuracy(some, style)] if some else []
 
 
 # ---- distributions over apps ---------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,14 @@ from markupsafe import Markup
 
 from themis.errors import InputError, counted
 from themis.report import figures, gantt, timeline
-from themis.report.compare import Column, Row, caption, columns_for, compare, is_brief, kind_of
-from themis.report.definitions import APP_DEFINITIONS, DEFINITIONS, PLAN_DEFINITIONS, RHO_DEFINITIONS, USER_DEFINITIONS
+from themis.report.columns import HOUR, MINUTE, Cell, Column, cells_of
+from themis.report.compare import Row, caption, columns_for, compare, is_brief, kind_of
+from themis.report.definitions import DEFINITIONS, RHO_DEFINITIONS
 from themis.report.intervals import Interval
 from themis.report.paired import paired
+from themis.report.plans import PlanRow
 from themis.report.result import RunMetrics
+from themis.report.rows import AppRow
 from themis.report.style import (
     CSS_DASHES,
     DARK_COLOURS,
@@ -33,34 +36,12 @@ from themis.report.style import (
     inline_svg,
     policy_key,
 )
-from themis.report.users import by_user
+from themis.report.users import UserRow, by_user
 
 MOST_APPS = (400, 2000)
 """Rows in one policy's table of apps, and in all of them; the worst are shown."""
 MOST_USERS = (200, 1000)
 MOST_PLANS = (400, 1000)
-HOUR, MINUTE, PER_CENT = 3600.0, 60.0, 0.01
-AsText = tuple[str, str, float]
-"""(field, title, divisor); divisor 0 is shown as it is."""
-APP_COLUMNS: tuple[AsText, ...] = (
-    ("name", "app", 0), ("user", "user", 0), ("jobs", "jobs", 0), ("weight", "weight", 1), ("arrival", "arrival h", HOUR),
-    ("wait", "queueing min", MINUTE), ("jct", "JCT h", HOUR), ("rho_paper", "ρ paper", 1), ("rho_exact", "ρ exact", 1),
-    ("contention", "N avg", 1), ("gpu_seconds", "GPU h", HOUR), ("placement", "placement", 1),
-    ("restarts", "restarts", 0), ("lost_seconds", "lost GPU h", HOUR), ("entitled", "entitled GPU h", HOUR),
-    ("received", "received GPU h", HOUR), ("outcome", "outcome", 0),
-)  # fmt: skip
-PLAN_COLUMNS: tuple[AsText, ...] = (
-    ("job", "job", 0), ("told", "forecast at h", HOUR), ("starts", "start, forecast h", HOUR),
-    ("start_low", "from h", HOUR), ("start_high", "to h", HOUR), ("started", "start h", HOUR),
-    ("ends", "finish, forecast h", HOUR), ("low", "from h", HOUR), ("high", "to h", HOUR), ("ended", "finish h", HOUR),
-    ("off", "later by %", PER_CENT),
-)  # fmt: skip
-USER_COLUMNS: tuple[AsText, ...] = (
-    ("user", "user", 0), ("apps", "apps", 0), ("completed", "completed", 0), ("rho_paper_worst", "worst ρ paper", 1),
-    ("rho_paper_median", "median ρ paper", 1), ("rho_exact_worst", "worst ρ exact", 1),
-    ("rho_exact_median", "median ρ exact", 1), ("jct_median", "median JCT h", HOUR), ("gpu_seconds", "GPU h", HOUR),
-    ("share", "share of GPU time %", PER_CENT),
-)  # fmt: skip
 
 
 def write_report(path: str | Path, runs: Sequence[RunMetrics], *, title: str = "", baseline: str = "") -> Path:
@@ -95,9 +76,7 @@ def render(runs: Sequence[RunMetrics], *, title: str = "", baseline: str = "") -
     gantts = [_gantt(label, run, len(first)) for label, run in first]
     used = _used(rows, columns_for(runs))
     brief = is_brief(runs)
-    app_columns, user_columns, plan_columns = (
-        _in_units(columns, brief) for columns in (APP_COLUMNS, USER_COLUMNS, PLAN_COLUMNS)
-    )
+    app_columns, user_columns, plan_columns = (_in_units(cells_of(row), brief) for row in (AppRow, UserRow, PlanRow))
     planned = [(label, run) for label, run in first if run.plans.rows]
     return environment.get_template("report.html.j2").render(
         title=title or f"{runs[0].workload} on {runs[0].cluster}", kind=kind_of(runs), caption=caption(runs),
@@ -116,8 +95,7 @@ def render(runs: Sequence[RunMetrics], *, title: str = "", baseline: str = "") -
         coverage=[text for label, run in first if (text := _coverage(label, run))],
         foresight=[_figure(d) for d in figures.planned(first, PAGE)], plans=[_quality(label, run) for label, run in planned],
         plans_tables=[_plans(label, run, plan_columns, len(planned)) for label, run in planned],
-        plan_head=_heads(plan_columns, PLAN_DEFINITIONS),
-        user_head=_heads(user_columns, USER_DEFINITIONS), app_head=_heads(app_columns, {**APP_DEFINITIONS, **RHO_DEFINITIONS}),
+        plan_head=_heads(plan_columns), user_head=_heads(user_columns), app_head=_heads(app_columns),
         definitions=[(name.replace("_", " "), text) for name, text in DEFINITIONS.items()], conditions=_conditions(runs),
     )  # fmt: skip
 
@@ -258,16 +236,16 @@ class _Group:
     rows: list[list[tuple[str, Any]]]
 
 
-def _apps(label: str, run: RunMetrics, columns: Sequence[AsText], of: int) -> _Group:
+def _apps(label: str, run: RunMetrics, columns: Sequence[Cell], of: int) -> _Group:
     order = sorted(run.apps, key=lambda app: -app.rho_paper if app.rho_paper == app.rho_paper else math.inf)
     return _group(label, run, order, columns, _most(MOST_APPS, of))
 
 
-def _users(label: str, run: RunMetrics, columns: Sequence[AsText], of: int) -> _Group:
+def _users(label: str, run: RunMetrics, columns: Sequence[Cell], of: int) -> _Group:
     return _group(label, run, by_user(run), columns, _most(MOST_USERS, of))
 
 
-def _plans(label: str, run: RunMetrics, columns: Sequence[AsText], of: int) -> _Group:
+def _plans(label: str, run: RunMetrics, columns: Sequence[Cell], of: int) -> _Group:
     order = sorted(run.plans.rows, key=lambda row: -abs(row.off) if row.off == row.off else -math.inf)
     return _group(label, run, order, columns, _most(MOST_PLANS, of))
 
@@ -301,20 +279,23 @@ def _quality(label: str, run: RunMetrics) -> str:
     return f"{label}: half of the jobs ended within {run.plans.error:.0%} of the time that was forecast at first{within}.{cut}"
 
 
-def _in_units(columns: Sequence[AsText], brief: bool) -> list[AsText]:
-    """Minutes in place of hours where nothing takes long."""
+def _in_units(cells: Sequence[Cell], brief: bool) -> list[Cell]:
+    """Those that the page shows; minutes in place of hours where nothing takes long."""
     return [
-        (name, f"{title.removesuffix('h')}min", MINUTE) if brief and by == HOUR else (name, title, by)
-        for name, title, by in columns
-    ]  # fmt: skip
+        replace(cell, title=f"{cell.title.removesuffix('h')}min", scale=MINUTE)
+        if brief and cell.scale == HOUR
+        else cell
+        for cell in cells
+        if cell.title
+    ]
 
 
 def _most(limits: tuple[int, int], of: int) -> int:
     return max(20, min(limits[0], limits[1] // of))
 
 
-def _group(label: str, run: RunMetrics, order: Sequence[Any], columns: Sequence[AsText], most: int) -> _Group:
-    rows = [[_text(getattr(row, name), by) for name, _, by in columns] for row in order[:most]]
+def _group(label: str, run: RunMetrics, order: Sequence[Any], columns: Sequence[Cell], most: int) -> _Group:
+    rows = [[_text(getattr(row, cell.name), cell.scale) for cell in columns] for row in order[:most]]
     return _Group(label=label, seed=run.seed, left_out=max(len(order) - most, 0), rows=rows)
 
 
@@ -327,8 +308,8 @@ def _text(value: Any, by: float) -> tuple[str, Any]:
     return f"{value / by:,.{2 if by == 1 else 1}f}", f"{value:.6g}"
 
 
-def _heads(columns: Sequence[AsText], definitions: Mapping[str, str]) -> list[tuple[str, str]]:
-    return [(title, definitions.get(name, "")) for name, title, _ in columns]
+def _heads(columns: Sequence[Cell]) -> list[tuple[str, str]]:
+    return [(cell.title, cell.definition or RHO_DEFINITIONS.get(cell.name, "")) for cell in columns]
 
 
 # ---- conditions ----------------------------------------------------------------------------------------------------

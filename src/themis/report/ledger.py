@@ -15,7 +15,7 @@ from themis.model.events import AppFinished, Grant
 from themis.model.units import GpuSeconds, Locality, Seconds
 from themis.model.workload import App, brackets_of
 from themis.report.delivery import Missing, Used
-from themis.report.result import AppRow, JobTable
+from themis.report.rows import AppRow, JobTable
 from themis.report.series import Intervals, Steps
 
 

@@ -1,7 +1,8 @@
 """Event log -> metrics, in one pass and bounded memory: ``Fold`` is a sink for the simulator and for a log alike.
 
-A lease counts from its ``Grant`` to its ``Revoke``; its gang trains from ``JobStarted`` on. What each number means is
-said in ``themis.report.definitions`` and nowhere else. Leaves out: per-step training curves, costs in money.
+A lease counts from its ``Grant`` to its ``Revoke``; its gang trains from ``JobStarted`` on. What each number means,
+and how it follows from what is read here, is said in ``themis.report.numbers`` and nowhere else. Leaves out: per-step training
+curves, costs in money.
 """
 
 from __future__ import annotations
@@ -14,21 +15,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from themis.errors import InputError
 from themis.model import events
 from themis.model.answers import Ask
 from themis.model.events import Allocated, AppFinished, AppSubmitted, Grant, Header, Revoke
 from themis.model.log import Record, encode, read_log
-from themis.model.units import Float, GpuSeconds, Seconds
+from themis.model.units import GpuSeconds, Seconds
 from themis.report.definitions import DEFINITIONS
 from themis.report.delivery import Delivery, Missing, ratios
 from themis.report.export import apps_to_csv, to_csv, to_json
 from themis.report.ledger import Lease, Ledger, Levels, Rounds
+from themis.report.measures import Folded
+from themis.report.numbers import measure
 from themis.report.outlook import Outlook
 from themis.report.plans import Plans
-from themis.report.result import AppRow, Inputs, RhoStats, RunMetrics, rho_stats
+from themis.report.result import Inputs, RunMetrics
+from themis.report.rho import RhoStats
+from themis.report.rows import AppRow
 from themis.report.series import Steps
 from themis.report.speeds import SpeedsGiven
 
@@ -268,47 +271,43 @@ def _result(
         app.row(i, due[i], delivery.missing(i, due[i], declined[i], app.used)) for i, app in enumerate(ledger.apps)
     )
     done = [row for row in rows if row.outcome == "completed"]
-    jct, wait = [row.jct for row in done], [row.wait for row in rows if not math.isnan(row.wait)]
-    time = levels.totals()
+    jobs = ledger.job_table(size[1])
+    folded = Folded(
+        apps=rows,
+        done=done,
+        jobs=jobs,
+        jct=[row.jct for row in done],
+        wait=[row.wait for row in rows if not math.isnan(row.wait)],
+        delivered=ratios([row.entitled for row in done], [row.received for row in done]),
+        time=levels.totals(),
+        ledger=ledger,
+        rounds=r,
+    )
     in_use, in_service, starting, wanted, active = (s.series() for s in levels.series or [Steps(0.0)] * 5)
-    delivered = ratios([row.entitled for row in done], [row.received for row in done])
-    lost, jobs = ledger.restart + ledger.crash, ledger.job_table(size[1])
+    numbers: dict[str, Any] = measure(folded)
     return RunMetrics(
-        policy=h.policy, params=dict(h.params), seed=h.seed, workload=h.workload, source=h.source, cluster=h.cluster,
-        version=h.version, simulated=h.simulated, settings=dict(h.settings), machines=size[0], gpus=size[1],
-        inputs=inputs, apps=rows, jobs=jobs,
-        rho_paper=rho_stats(row.rho_paper for row in done), rho_exact=rho_stats(row.rho_exact for row in done),
-        rho_static=_over_jobs(jobs.rho_static), rho_contention=_over_jobs(jobs.rho_contention),
-        makespan=time.makespan, jct_mean=_mean(jct), jct_median=_quantile(jct, 0.5), jct_p99=_quantile(jct, 0.99),
-        wait_mean=_mean(wait), wait_median=_quantile(wait, 0.5), wait_p99=_quantile(wait, 0.99),
-        wait_max=_quantile(wait, 1.0), contention=_ratio(time.wanted, time.service), contention_max=time.highest,
-        apps_mean=_ratio(time.active, time.makespan), apps_max=time.most_apps,
-        gpu_seconds=time.used, utilisation=_ratio(time.used, time.service),
-        useful=1.0 - _ratio(lost, ledger.leased), placement=_ratio(ledger.placement, ledger.leased),
-        restarts=sum(row.restarts for row in rows), restart_seconds=ledger.restart, crash_seconds=ledger.crash,
-        lost_seconds=lost, failures=ledger.failures,
-        delivered_worst=float(delivered.min()) if len(delivered) else math.nan, delivered_mean=_mean(delivered.tolist()),
-        decisions=r.decisions, auctions=r.auctions,
-        bidders=_ratio(r.bidders, r.auctions), offered=_ratio(r.offered, r.auctions), payment=_ratio(r.paid, r.winners),
-        leftover=_ratio(r.leftover, r.auctions), gap=r.gap if r.auctions else math.nan,
-        gpus_in_use=in_use, gpus_in_service=in_service, gpus_starting=starting, gpus_wanted=wanted,
-        active_apps=active, placements=tuple(sorted(ledger.placements.items())), localities=tuple(ledger.localities),
-        gantt=ledger.intervals.gantt(), plans=plans.table(jobs.name),
-    )  # fmt: skip
-
-
-def _over_jobs(rho: Float) -> RhoStats:
-    return rho_stats(rho[~np.isnan(rho)].tolist())
-
-
-def _ratio(a: float, b: float) -> float:
-    """a / b, NaN where there is nothing to divide by."""
-    return a / b if b else math.nan
-
-
-def _mean(values: list[float]) -> float:
-    return float(np.mean(values)) if values else math.nan
-
-
-def _quantile(values: list[float], q: float) -> float:
-    return float(np.quantile(values, q)) if values else math.nan
+        policy=h.policy,
+        params=dict(h.params),
+        seed=h.seed,
+        workload=h.workload,
+        source=h.source,
+        cluster=h.cluster,
+        version=h.version,
+        simulated=h.simulated,
+        settings=dict(h.settings),
+        machines=size[0],
+        gpus=size[1],
+        inputs=inputs,
+        apps=rows,
+        jobs=jobs,
+        gpus_in_use=in_use,
+        gpus_in_service=in_service,
+        gpus_starting=starting,
+        gpus_wanted=wanted,
+        active_apps=active,
+        placements=tuple(sorted(ledger.placements.items())),
+        localities=tuple(ledger.localities),
+        gantt=ledger.intervals.gantt(),
+        plans=plans.table(jobs.name),
+        **numbers,
+    )

@@ -14,7 +14,8 @@ import numpy as np
 
 from themis.errors import UnknownName
 from themis.model.units import Float
-from themis.report.compare import PER_APP, Column, Row
+from themis.report.columns import Column
+from themis.report.compare import PER_APP, Row
 from themis.report.intervals import Interval, p99_interval, t_interval
 from themis.report.result import RunMetrics, scalar
 

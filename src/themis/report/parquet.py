@@ -13,11 +13,12 @@ import polars as pl
 
 from themis.errors import InputError
 from themis.report.delivery import Missing
-from themis.report.export import RHOS, WHO
-from themis.report.result import SCALARS, AppRow, JobTable, RunMetrics, scalar
+from themis.report.export import WHO
+from themis.report.numbers import COUNTS, RHOS, SCALARS
+from themis.report.result import RunMetrics, scalar
+from themis.report.rows import AppRow, JobTable
 
 FILES = ("results.parquet", "apps.parquet", "jobs.parquet")
-_COUNTS = ("restarts", "failures", "decisions", "auctions", "apps_max")
 
 
 def write_parquet(folder: Path, runs: Sequence[RunMetrics]) -> list[Path]:
@@ -42,7 +43,7 @@ def results_frame(runs: Sequence[RunMetrics]) -> pl.DataFrame:
     columns: dict[str, list[object]] = {name: [getattr(run, name) for run in runs] for name in WHO}
     columns["apps"] = [len(run.apps) for run in runs]
     for name in (*RHOS, *SCALARS):
-        kind = int if name in _COUNTS else float
+        kind = int if name in COUNTS else float
         columns[name] = [kind(scalar(run, name)) for run in runs]
     return _clean(pl.DataFrame(columns))
 

@@ -19,6 +19,7 @@ import numpy as np
 from themis.model.answers import CUT, UNCONTESTED, Proof
 from themis.model.units import Float, Seconds
 from themis.report.calibrated import Calibrated, Interval
+from themis.report.columns import HOUR, PER_CENT, cell
 
 _SAME = 1e-6
 """Seconds below which two instants are one."""
@@ -28,30 +29,35 @@ MOST = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRow:
-    """A job's forecast: the first one of a job that ended, the latest of one that did not. NaN where there is none.
+    """A job's forecast: the first one of a job that ended, the latest of one that did not. NaN where there is none."""
 
-    Attributes
-    ----------
-    job : its name. ``told`` : when it was forecast. ``starts``, ``ends`` : as forecast. ``low``, ``high`` : interval of ``ends``;
-        ``start_low``, ``start_high`` : of ``starts``.
-    started, ended : what happened; NaN where it has not, or the job was given up.
-    """
-
-    job: str
-    told: Seconds
-    starts: Seconds
-    start_low: Seconds
-    start_high: Seconds
-    ends: Seconds
-    low: Seconds
-    high: Seconds
-    started: Seconds
-    ended: Seconds
-
-    @property
-    def off(self) -> float:
-        """By how much later than forecast the job ended, as a share of the time from forecast to finish."""
-        return (self.ended - self.ends) / (self.ended - self.told) if self.ended > self.told else math.nan
+    job: str = cell(title="job", scale=0)
+    told: Seconds = cell(
+        "When the forecast was made: the first of a job that ended, the latest of one that did not.",
+        title="forecast at h",
+        scale=HOUR,
+    )
+    starts: Seconds = cell("When the job was to start, or to go on.", title="start, forecast h", scale=HOUR)
+    start_low: Seconds = cell(
+        "10th percentile of its start, by how far off first forecasts were of jobs that had started by then.",
+        title="from h",
+        scale=HOUR,
+    )
+    start_high: Seconds = cell("90th percentile of its start, likewise.", title="to h", scale=HOUR)
+    started: Seconds = cell("When it was first granted GPUs.", title="start h", scale=HOUR)
+    ends: Seconds = cell("When it was to end.", title="finish, forecast h", scale=HOUR)
+    low: Seconds = cell(
+        "10th percentile of its finish, by how far off first forecasts of jobs were that had ended by then.",
+        title="from h",
+        scale=HOUR,
+    )
+    high: Seconds = cell("90th percentile of its finish, likewise.", title="to h", scale=HOUR)
+    ended: Seconds = cell("When it ended; none where it was given up.", title="finish h", scale=HOUR)
+    off: float = cell(
+        "Finish less forecast finish, over the time from the forecast to the finish.",
+        title="later by %",
+        scale=PER_CENT,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +168,8 @@ class Plans:
             begin, end = known.first if over else (self.start_within(told, starts), self.end_within(told, ends))
             forecast = {"told": told, "starts": starts, "ends": ends}
             forecast |= dict(zip(("start_low", "start_high", "low", "high"), (*begin, *end)))
-            rows.append(PlanRow(job=names[job], started=known.started, ended=known.ended, **forecast))
+            late = (known.ended - ends) / (known.ended - told) if known.ended > told else math.nan
+            rows.append(PlanRow(job=names[job], started=known.started, ended=known.ended, off=late, **forecast))
             if over and known.ended > told:
                 whole = known.ended - told
                 life += [(at - told) / whole for at, _, _ in known.kept]

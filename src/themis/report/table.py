@@ -9,7 +9,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from themis.report.compare import Column, caption, columns_for, compare
+from themis.report.columns import Column
+from themis.report.compare import caption, columns_for, compare
 from themis.report.intervals import Interval
 from themis.report.result import RunMetrics, scalar
 

@@ -9,23 +9,29 @@ from dataclasses import dataclass
 import numpy as np
 
 from themis.model.units import GpuSeconds, Seconds
-from themis.report.result import AppRow, RunMetrics
+from themis.report.columns import HOUR, PER_CENT, cell
+from themis.report.result import RunMetrics
+from themis.report.rows import AppRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserRow:
-    """One user in one run; every field but the name is defined in ``USER_DEFINITIONS``. NaN: no app completed."""
+    """One user in one run; NaN where no app completed."""
 
-    user: str
-    apps: int
-    completed: int
-    rho_paper_worst: float
-    rho_paper_median: float
-    rho_exact_worst: float
-    rho_exact_median: float
-    jct_median: Seconds
-    gpu_seconds: GpuSeconds
-    share: float
+    user: str = cell(title="user", scale=0)
+    apps: int = cell("Apps that the user submitted.", title="apps", scale=0)
+    completed: int = cell("Those of them that completed; rho and JCT are over these.", title="completed", scale=0)
+    rho_paper_worst: float = cell("The highest rho_paper of the user's apps.", title="worst ρ paper")
+    rho_paper_median: float = cell("The median rho_paper of the user's apps.", title="median ρ paper")
+    rho_exact_worst: float = cell("The highest rho_exact of the user's apps.", title="worst ρ exact")
+    rho_exact_median: float = cell("The median rho_exact of the user's apps.", title="median ρ exact")
+    jct_median: Seconds = cell("The median JCT of the user's apps, seconds.", title="median JCT h", scale=HOUR)
+    gpu_seconds: GpuSeconds = cell(
+        "GPU-seconds leased to the user's apps, restarts included.", title="GPU h", scale=HOUR
+    )
+    share: float = cell(
+        "The user's GPU-seconds divided by those of all users.", title="share of GPU time %", scale=PER_CENT
+    )
 
 
 def by_user(run: RunMetrics) -> tuple[UserRow, ...]:

@@ -1,6 +1,7 @@
 """The way in: one call for generated workloads and for files of every known format; all give a ``Workload``.
 
-A format or generator is a frozen dataclass of its options, registered under the entry-point group ``themis.traces``.
+A format or generator is a frozen dataclass of its options: a line of ``BUILT_IN`` or, in other packages, an entry point of the
+group ``themis.traces``.
 A generator has ``generate(seed, book)``; a reader has ``read(path, seed, book)`` and knows its files by their header.
 """
 
@@ -17,7 +18,7 @@ from typing import Protocol, cast, runtime_checkable
 
 from pydantic import TypeAdapter, ValidationError
 
-from themis.errors import InputError, UnknownName, closest
+from themis.errors import INSTALL_AGAIN, InputError, UnknownName, closest
 from themis.model.workload import Workload
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.speed import ProfileBook
@@ -25,6 +26,8 @@ from themis.traces.bundle import Glimpse, glimpse
 from themis.traces.table import read_header
 
 GROUP = "themis.traces"
+"""Group of the entry points by which other packages add generators and formats."""
+_PLUG_INS = f"{INSTALL_AGAIN} (entry points of the group {GROUP})."
 
 BUILT_IN: Mapping[str, str] = MappingProxyType(
     {
@@ -42,11 +45,12 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "gavel_single": "themis.traces.gavel_jobs:GavelSingle",
         "gavel_multi": "themis.traces.gavel_jobs:GavelMulti",
         "shockwave": "themis.traces.shockwave:Shockwave",
+        "shockwave_jobs": "themis.traces.shockwave_jobs:ShockwaveJobs",
         "helios": "themis.traces.helios:Helios",
         "slurm": "themis.traces.slurm:Slurm",
     }
 )
-"""Built-ins by name; they are entry points too, but work from a checkout whose metadata is older than the code."""
+"""Those that come with Themis, by name. A new one is a line here; nothing has to be installed again."""
 
 
 @runtime_checkable
@@ -119,11 +123,12 @@ def reader_of(spec: str, format: str, options: Mapping[str, object]) -> Reader:
     known = registered()
     path = Path(spec)
     if not path.exists() and not format and not path.suffix and path.name == spec:
-        raise UnknownName("workload", spec, [name for name, cls in known.items() if hasattr(cls, "generate")])
+        generators = [name for name, cls in known.items() if hasattr(cls, "generate")]
+        raise UnknownName("workload", spec, generators, hint=_PLUG_INS)
     name = format or recognise(path)
     readers = readers_of(known)
     if name not in readers:
-        raise UnknownName("trace format", name, readers)
+        raise UnknownName("trace format", name, readers, hint=_PLUG_INS)
     return cast(Reader, build_options(name, readers[name], options))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -311,8 +310,10 @@ def _check_file(findings: Findings, path: Path | None, *, alone: bool = False) -
     )
     if text is None:
         return
+    from themis.policies.api import policy_names
+
     name = text.policy.partition(":")[0]
-    known = {point.name for point in entry_points(group="themis.policies")}
+    known = policy_names()
     try:
         if name not in known:
             raise UnknownName("policy", name, known)

@@ -14,21 +14,16 @@ from rich.table import Table
 from rich.text import Text
 
 from themis.errors import UnknownName
-from themis.report.compare import COLUMNS, Column, Row, caption, columns_for, kind_of
+from themis.report.columns import Column
+from themis.report.compare import Row, caption, columns_for, kind_of
 from themis.report.intervals import Interval
+from themis.report.numbers import COLUMNS
 from themis.report.paired import Paired
 
 CSV = (
     "metric", "policy", "seeds", "mean", "low", "high", "method", "baseline", "common_seeds", "difference",
     "difference_low", "difference_high", "difference_method", "significant",
 )  # fmt: skip
-
-
-ON_SCREEN = {
-    "rho_paper_p99", "rho_exact_median", "rho_exact_p99", "jct_median", "wait_mean", "wait_p99", "contention", "restarts",
-    "lost_seconds", "failures", "delivered_worst", "delivered_mean",
-}  # fmt: skip
-"""Shown on the screen beside what the short table of a simulation has; the rest is there on demand."""
 
 
 def columns_of(names: Sequence[str], rows: Sequence[Row], *, every: bool = True) -> list[int]:
@@ -50,7 +45,7 @@ def columns_of(names: Sequence[str], rows: Sequence[Row], *, every: bool = True)
         return [known.index(name) for name in dict.fromkeys(names)]
     return [
         i for i, column in enumerate(COLUMNS)
-        if (every or column.short or column.name in ON_SCREEN) and any(not math.isnan(r.cells[i].mean) for r in rows)
+        if (every or column.shown != "all") and any(not math.isnan(r.cells[i].mean) for r in rows)
     ]  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from themis.report.style import WIDE, Drawing, Style, colour, dash, policy_key, 
 BINS = 10
 
 
-def foresight(groups: Sequence[tuple[int, str, RunMetrics]], style: Style) -> Drawing:
+def forecast_accuracy(groups: Sequence[tuple[int, str, RunMetrics]], style: Style) -> Drawing:
     """Median error of forecast finishes and the band of four fifths of them; (place among all policies, label, run) each."""
     figure = Figure(figsize=(WIDE, 3.1), layout="constrained")
     axis = figure.subplots()

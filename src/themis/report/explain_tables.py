@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from themis.model.units import GpuSeconds, Seconds
-
-if TYPE_CHECKING:
-    from themis.report.explain import Explanation, Step
+from themis.model.units import Seconds
+from themis.report.explain import Explanation, Step
+from themis.report.sentences import delivered
 
 
 def collapse(steps: Sequence[Step]) -> list[list[Step]]:
@@ -28,8 +26,8 @@ def collapse(steps: Sequence[Step]) -> list[list[Step]]:
     return out
 
 
-def table(story: Explanation, every: bool) -> Table:
-    """Of its steps; runs of equal ones are one line, unless ``every``."""
+def table(story: Explanation, *, every: bool = False) -> Table:
+    """An app's steps for the terminal; runs of equal ones are one line, unless ``every``."""
     auctions = bool(story.form)
     out = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=Text(_title(story)), title_justify="left", title_style="bold",
                   caption=Text(_caption(story)), caption_justify="left", caption_style="dim")  # fmt: skip
@@ -127,20 +125,6 @@ def _title(story: Explanation) -> str:
         return f"{who}: still active.{expected_text(story)}"
     rho = f"ρ {story.rho_paper:.2f} paper, {story.rho_exact:.2f} exact"
     return f"{who}: JCT {story.jct / 3600:.1f} h, {rho}."
-
-
-def delivered(entitled: GpuSeconds | None, received: GpuSeconds, missing: Mapping[str, GpuSeconds]) -> str:
-    """What the app was entitled to and received, in a sentence; empty where it was entitled to nothing yet."""
-    if entitled is None or not entitled > 0:
-        return ""
-    # Minutes where hours would be printed as 0.0.
-    size, unit = (3600.0, "hours") if max(entitled, received) > 360 else (60.0, "minutes")
-    causes = {name: value / size for name, value in missing.items() if abs(value) >= 0.005 * entitled}
-    parts = ", ".join(f"{name} {value:+.1f}" for name, value in causes.items())
-    return (
-        f"It received {received / size:.1f} of the {entitled / size:.1f} GPU {unit} that it was entitled to "
-        f"({received / entitled:.0%}){f'; missing by cause: {parts}' if parts else ''}."
-    )
 
 
 def expected_text(story: Explanation) -> str:
