@@ -101,7 +101,7 @@ def test_an_edited_log_does_not_replay(folder: Path, tmp_path: Path, themis: Com
     edited.write_text("\n".join([*lines[:at], *lines[at + 1 :]]) + "\n", encoding="utf-8")
     ended = themis("replay", edited)
     assert ended.code == 1
-    assert f"does not replay; record {at + 1} at" in ended.err
+    assert f"does not replay: record {at + 1} at" in ended.err
     assert len(ended.err.strip().splitlines()) == 1
 
 

@@ -297,7 +297,7 @@ def test_a_user_who_has_a_token_gets_no_other_unasked(
     first = capfd.readouterr().out.strip()
     assert themis("user", "add", "carol") == 2
     said = capfd.readouterr()
-    assert (said.out, "carol has a token already" in said.err) == ("", True)
+    assert (said.out, "carol already has a token" in said.err) == ("", True)
     assert themis("user", "add", "carol", "--replace") == 0
     assert capfd.readouterr().out.strip() != first
     assert themis("user", "remove", "carol") == 0
