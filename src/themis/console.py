@@ -93,8 +93,9 @@ def print_whole(table: Table) -> None:
 
 
 def print_fitting(table: Table) -> None:
-    """Print a table at the console's width; columns that may wrap do so, and the others are never truncated."""
-    from rich.measure import Measurement
+    """Print a table at the console's width, or at the sum of its columns' ``min_width`` where that is more.
 
-    width = Measurement.get(out, out.options.update(width=400), table).minimum
-    Console(width=max(out.width, width)).print(table)
+    Columns that may wrap do so; the others must have their widest cell as ``min_width``, and are never truncated.
+    """
+    least = sum(column.min_width or 0 for column in table.columns) + 2 * (len(table.columns) - 1)
+    Console(width=max(out.width, least)).print(table)

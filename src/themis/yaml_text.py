@@ -58,7 +58,7 @@ class Document:
 def documents(text: str) -> Iterator[Document]:
     """The documents of a text, empty ones left out; raises BadYaml."""
     if len(text) > LONGEST_TEXT:
-        raise BadYaml(f"the file has {len(text)} characters, expected at most {LONGEST_TEXT}")
+        raise BadYaml(f"it has {len(text)} characters, expected at most {LONGEST_TEXT}")
     try:
         for node in yaml.compose_all(text, Loader=_Loader):
             if node is None or (isinstance(node, yaml.ScalarNode) and node.tag == _TAG + "null"):
@@ -71,14 +71,14 @@ def documents(text: str) -> Iterator[Document]:
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "no parser accepts it"
         raise BadYaml(f"it is not valid YAML ({problem})", mark.line + 1 if mark else 0) from None
     except RecursionError:
-        raise BadYaml(f"nested deeper than {DEEPEST} levels, or within itself") from None
+        raise BadYaml(f"it is nested deeper than {DEEPEST} levels, or within itself") from None
 
 
 def one_document(text: str) -> Document:
     """The one document of a text, None where it holds nothing; raises BadYaml, also where there are more."""
     found = list(documents(text))
     if len(found) > 1:
-        raise BadYaml("a second document begins, expected one", found[1].line(()))
+        raise BadYaml("a second document begins here, expected one", found[1].line(()))
     return found[0] if found else Document()
 
 
@@ -107,12 +107,12 @@ class _Builder:
         line = node.start_mark.line + 1
         self.values += 1
         if self.values > MOST_VALUES:
-            raise BadYaml(f"the document expands to more than {MOST_VALUES} values", line)
+            raise BadYaml(f"it stands for more than {MOST_VALUES} values", line)
         if depth > DEEPEST:
-            raise BadYaml(f"nested deeper than {DEEPEST} levels, or within itself", line)
+            raise BadYaml(f"it is nested deeper than {DEEPEST} levels, or within itself", line)
         self.document.lines.setdefault(path, line)
         if not isinstance(node, yaml.ScalarNode) and node.tag not in (_TAG + "map", _TAG + "seq"):
-            raise BadYaml(f"unexpected tag {node.tag.removeprefix(_TAG)!r}; expected plain values", line)
+            raise BadYaml(f"it has the tag {node.tag.removeprefix(_TAG)!r}; expected plain values", line)
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path, depth)
         if isinstance(node, yaml.SequenceNode):
@@ -132,7 +132,7 @@ class _Builder:
                 continue
             key = _scalar(key_node, line) if isinstance(key_node, yaml.ScalarNode) else None
             if not isinstance(key, (str, int)) or isinstance(key, bool):
-                raise BadYaml("a key is neither text nor a whole number", line)
+                raise BadYaml("it has a key that is neither text nor a whole number", line)
             if key in out:
                 raise BadYaml(f"duplicate key {key!r}", line)
             self.document.lines[(*path, key)] = line
@@ -171,5 +171,5 @@ def _scalar(node: yaml.ScalarNode, line: int) -> Any:
                 )
     except ValueError:
         shown = text if len(text) <= 40 else text[:37] + "..."
-        raise BadYaml(f"got {shown!r}, expected a number", line) from None
-    raise BadYaml(f"unexpected tag {node.tag!r}; expected plain values", line)
+        raise BadYaml(f"it has {shown!r} where a number was expected", line) from None
+    raise BadYaml(f"it has the tag {node.tag!r}; expected plain values", line)

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Never
+from typing import Annotated, Never, TextIO
 
 import typer
 
@@ -61,15 +61,24 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _notes() -> Iterator[None]:
     """Print warnings about renamed keys as notes."""
 
-    def show(message: Warning | str, category: type[Warning], *rest: object) -> None:
-        if issubclass(category, Renamed):
-            say_notes([str(message)])
-        else:
-            print_warning(message, category, *rest)  # type: ignore[arg-type]
-
     with warnings.catch_warnings():
         warnings.simplefilter("default", Renamed)
-        print_warning, warnings.showwarning = warnings.showwarning, show
+        show_other = warnings.showwarning
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if issubclass(category, Renamed):
+                say_notes([str(message)])
+            else:
+                show_other(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = show
         yield
 
 

@@ -141,12 +141,14 @@ def show_rows(rows: Sequence[Mapping[str, Any]], output: str, columns: Columns) 
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for title in columns:
-        prose = title in PROSE or (title in NAMES and out.is_terminal)
-        table.add_column(title, overflow="fold", no_wrap=not prose)
-    for row in rows:
-        table.add_row(*(escape(str(cell(row))) for cell in columns.values()))
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
+    cells = [[str(cell(row)) for cell in columns.values()] for row in rows]
+    for i, title in enumerate(columns):
+        wraps = title in PROSE or (title in NAMES and out.is_terminal)
+        widest = max([len(title), *(len(line[i]) for line in cells)])
+        table.add_column(title, overflow="fold", no_wrap=not wraps, min_width=min(widest, LEAST) if wraps else widest)
+    for line in cells:
+        table.add_row(*map(escape, line))
     print_fitting(table)
 
 
@@ -226,12 +228,14 @@ ALL_JOBS: Columns = {
 }
 NAMES = ("name", "user", "nodes", "GPUs", "apps")
 """Titles of columns that wrap on a terminal that is too narrow."""
+LEAST = 8
+"""Characters that a column keeps when it wraps."""
 PROSE = ("finding", "withheld", "attempts ended", "")
 """Titles of columns of sentences, which always wrap."""
 
 
 def _ending(attempt: Any) -> str:
-    return attempt["ending"] + (f" ({attempt['code']})" if attempt.get("code") else "")
+    return f"{attempt['ending']} ({attempt['code']})" if attempt.get("code") else str(attempt["ending"])
 
 
 def withheld(row: Mapping[str, Any]) -> str:

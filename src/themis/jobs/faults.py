@@ -226,7 +226,8 @@ def _expected(entry: Any) -> str:
         case "less_than_equal":
             return f"a number of at most {context['le']:g}"
         case "too_short":
-            return f"at least {context['min_length']} entries"
+            least = context["min_length"]
+            return f"at least {least} {'entry' if least == 1 else 'entries'}"
         case "literal_error":
             return f"one of {str(context['expected']).replace(' or ', ', ')}"
     text: str = entry["msg"].removeprefix("Input should be ").removeprefix("a valid ")

@@ -19,7 +19,6 @@ from themis.core import snapshot as snapshots
 from themis.core.offer import free_gpus
 from themis.core.state import State
 from themis.core.tables import Status
-from themis.errors import counted
 from themis.fairness.filtering import worst_first
 from themis.fairness.finish_time import FinishTime, Form
 from themis.model.answers import Proof
@@ -138,7 +137,13 @@ def _waiting(arbiter: Arbiter, app: int, s: State) -> Reason:
         ends = until[(s.jobs.status[: s.jobs.size] == Status.RUNNING) & np.isfinite(until)]
         when = f"the next lease ends in {max(float(ends.min()) - s.now, 0.0):.0f} s" if len(ends) else "no lease ends"
         total, free_now = int(there.sum()), int(open_.sum())
-        taken = f"only {free_now} of {total} GPUs are free" if free_now else f"all {counted(total, 'GPU')} are leased"
+        taken = (
+            f"only {free_now} of {total} GPUs are free"
+            if free_now
+            else "the only GPU is leased"
+            if total == 1
+            else f"all {total} GPUs are leased"
+        )
         return Reason(code=Code.ALL_LEASED, sentence=f"{taken}; {when}.")
     return _lost(arbiter.journal.last_proof(), arbiter, app)
 

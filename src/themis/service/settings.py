@@ -298,7 +298,7 @@ def _document(text: str, source: str) -> tuple[Document, list[Fault]]:
     except BadYaml as error:
         return Document(data={}), [Fault(source, error.line, f"{error.problem}.")]
     if len(found) > 1:
-        return found[0], [Fault(source, found[1].line(()), "a second document begins, expected one.")]
+        return found[0], [Fault(source, found[1].line(()), "a second document begins here, expected one.")]
     return (found[0] if found else Document(data={})), []
 
 
@@ -338,8 +338,11 @@ def _check_file(findings: Findings, path: Path | None, *, alone: bool = False) -
         findings.add(("lease",), f"key 'lease' is {text.lease:g} s, below the tick of {text.tick:g} s; make the lease at "
                      "least one tick, or the tick shorter (--set tick=5s).")  # fmt: skip
     if text.node_renew >= text.node_lease:
-        findings.add(("node_renew",), f"key 'node_renew' is {text.node_renew:g} s, expected less than node_lease, {text.node_lease:g} s; "
-                     "a third of it is usual.")  # fmt: skip
+        findings.add(
+            ("node_renew",),
+            f"key 'node_renew' is {text.node_renew:g} s, expected less than node_lease, {text.node_lease:g} s; a third of it "
+            "is usual.",
+        )
     if text.gpus and text.machines is not None:
         findings.add(("gpus",), "keys 'gpus' and 'machines' exclude each other; remove one.")
     if text.gpu_names and (text.gpus or text.machines is not None or text.engine == "ray"):
