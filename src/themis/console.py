@@ -1,4 +1,4 @@
-"""What all verbs share: the two consoles, errors in red, JSON, tables at their own width."""
+"""Output of all commands: two consoles, errors and notes on stderr, JSON, tables."""
 
 from __future__ import annotations
 
@@ -27,47 +27,46 @@ def debugging() -> bool:
 
 
 def say_red(sentence: str) -> None:
-    """An error, on stderr."""
+    """Print an error on stderr."""
     err.print(f"[bold red]Error:[/bold red] [red]{escape(sentence)}[/red]", soft_wrap=True, highlight=False)
 
 
 def say_notes(notes: Iterable[str]) -> None:
-    """What a user should know, on stderr, each once."""
+    """Print notes on stderr, equal ones once."""
     for note in dict.fromkeys(notes):
         err.print(f"[yellow]Note:[/yellow] {escape(note)}", soft_wrap=True, highlight=False)
 
 
 def named_path(text: str | Path) -> Path:
-    """A folder or file as given on the command line; an empty name would quietly be the folder that one stands in.
-
-    An option's default, a path already, passes here too.
+    """A folder or file of the command line (also a default, which is a path already). Refuses an empty name, which would
+    silently mean the current folder.
     """
     if not str(text).strip():
         raise InputError(
-            "an option for a folder or a file was given an empty name; name one (. is this folder) or leave it out."
+            "an option for a file or folder has an empty value; give a path (. is the current folder) or omit the option."
         )
     return Path(text)
 
 
 def ready_folder(folder: Path) -> None:
-    """Create a folder and see that it can be written to, before anything that takes long.
+    """Create a folder and check that it can be written to, before a long run.
 
     Raises
     ------
-    InputError : it cannot be made, or no file can be made in it.
+    InputError : the folder cannot be created or written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise InputError(f"cannot write into the folder {folder}: {error.strerror}. Name another.") from None
+        raise InputError(f"cannot write to the folder {folder}: {error.strerror}. Choose another folder.") from None
 
 
 def ready_file(path: Path) -> None:
-    """See that a file can be written, as ``ready_folder``."""
+    """Check that a file can be written, as ``ready_folder``."""
     if path.is_dir():
-        raise InputError(f"{path} is a folder, expected the name of a file to write, such as {path / 'report.html'}.")
+        raise InputError(f"{path} is a folder, expected a file to write, such as {path / 'report.html'}.")
     ready_folder(path.parent)
 
 
@@ -77,7 +76,7 @@ def print_json(value: object) -> None:
 
 
 def _finite(value: object) -> object:
-    """JSON has no infinity: such numbers become text."""
+    """The value with infinite and undefined numbers as text, for JSON has neither."""
     if isinstance(value, dict):
         return {key: _finite(v) for key, v in value.items()}
     if isinstance(value, list | tuple):
@@ -86,8 +85,17 @@ def _finite(value: object) -> object:
 
 
 def print_whole(table: Table) -> None:
-    """Print at the table's own width: a narrow terminal wraps its lines, which beats numbers cut short."""
+    """Print a table at its full width: in a narrow terminal, wrapped lines are better than truncated numbers."""
     from rich.measure import Measurement
 
     width = Measurement.get(out, out.options.update(width=400), table).maximum
     Console(width=max(out.width, width)).print(table)
+
+
+def print_fitting(table: Table) -> None:
+    """Print a table at the console's width, or at the sum of its columns' ``min_width`` where that is more.
+
+    Columns that may wrap do so; the others must have their widest cell as ``min_width``, and are never truncated.
+    """
+    least = sum(column.min_width or 0 for column in table.columns) + 2 * (len(table.columns) - 1)
+    Console(width=max(out.width, least)).print(table)

@@ -1,25 +1,26 @@
-"""Every error that Themis raises on purpose.
+"""Every error that Themis raises.
 
     ThemisError
-    +-- InputError            what a person gave us is wrong; the command line ends with exit code 2
-    |   +-- UnknownName       a name that nobody registered, with "did you mean"
-    |   +-- TraceError        a row of a trace file: file, line, column, value, what was expected
-    |   +-- ClusterError      a cluster that cannot exist, or a job that no machine of it can ever hold
+    +-- InputError            the user's input is wrong; the command line exits with code 2
+    |   +-- UnknownName       an unregistered name, with "did you mean"
+    |   +-- TraceError        a wrong row of a trace file: file, line, column, value, what was expected
+    |   +-- ClusterError      a cluster that cannot exist, or a job that does not fit on any of its machines
     +-- MissingColumn         a policy reads a snapshot column that is not filled; says how to turn it on
-    +-- NotSolved             an optimiser could not prove its answer within the gap asked for
-    +-- InvariantBroken       our own mistake: the state contradicts itself; carries the story that led to it
+    +-- NotSolved             an optimiser could not prove its answer within the requested gap
+    +-- InvariantBroken       a bug in Themis: the state contradicts itself; carries the events that led to it
 
-A message is one sentence that says what, where, the value, what was expected and what to do.
+A message is one sentence: what is wrong, where, the value, what was expected, and what to do.
 """
 
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Iterable
 
 
 class ThemisError(Exception):
-    """Base of all errors raised on purpose."""
+    """Base of all errors that Themis raises."""
 
 
 INSTALL_AGAIN = (
@@ -30,7 +31,7 @@ INSTALL_AGAIN = (
 
 
 class InputError(ThemisError):
-    """A person's input is wrong; shown as one sentence, exit code 2."""
+    """The user's input is wrong; shown as one sentence, exit code 2."""
 
 
 class UnknownName(InputError):
@@ -45,7 +46,7 @@ class UnknownName(InputError):
 
 
 class TraceError(InputError):
-    """A faulty row of a trace, located to the column."""
+    """A wrong value in a trace file, with its line and column."""
 
     def __init__(self, *, file: str, line: int, column: str, value: object, expected: str) -> None:
         super().__init__(f"{file}, line {line}, column {column!r}: got {value!r}, expected {expected}.")
@@ -61,19 +62,28 @@ class MissingColumn(ThemisError):
 
 
 class NotSolved(ThemisError):
-    """No answer was proven within the gap asked for."""
+    """No answer was proven within the requested gap."""
 
 
 class InvariantBroken(ThemisError):
     """The scheduler's state contradicts itself."""
 
 
+class Renamed(FutureWarning):
+    """A name that has been replaced; it still works, and the next version removes it."""
+
+
+def warn_renamed(what: str, old: str, new: str) -> None:
+    """Warn that ``old`` is now called ``new``; the command line prints it as a note."""
+    warnings.warn(f"{what} {old!r} is now called {new!r}; the next version removes {old!r}.", Renamed, stacklevel=3)
+
+
 def counted(number: int, noun: str) -> str:
-    """``1 GPU``, ``2 GPUs``: for sentences."""
+    """``1 GPU``, ``2 GPUs``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """`` Did you mean 'gpus'?``, or nothing where no known name is like it."""
+    """`` Did you mean 'gpus'?``, or an empty string if no known name is similar."""
     close = difflib.get_close_matches(name, [str(other) for other in known], n=1, cutoff=0.5)
     return f" Did you mean {close[0]!r}?" if close else ""

@@ -1,7 +1,7 @@
-"""YAML with the line of every value, in the sense of YAML 1.2: ``no`` is text, ``1e-5`` a number, ``1:30:00`` text.
+"""YAML 1.2 with the line of every value: ``no`` is text, ``1e-5`` a number, ``1:30:00`` text.
 
-Whatever the text is, the outcome is documents or one ``BadYaml``: depth, size and aliases are bounded, a key that stands
-twice is refused, and no tag makes objects.
+Any text gives documents or one ``BadYaml``: depth, size and aliases are bounded, duplicate keys are rejected, and tags
+create no objects.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TAG = "tag:yaml.org,2002:"
 
 
 class BadYaml(Exception):
-    """Text that is no YAML that we take, and the line (from 1; 0 is unknown)."""
+    """Text that is not accepted as YAML, and the line (from 1; 0: unknown)."""
 
     def __init__(self, problem: str, line: int = 0) -> None:
         super().__init__(problem)
@@ -134,12 +134,12 @@ class _Builder:
             if not isinstance(key, (str, int)) or isinstance(key, bool):
                 raise BadYaml("it has a key that is neither text nor a whole number", line)
             if key in out:
-                raise BadYaml(f"it has the key {key!r} twice", line)
+                raise BadYaml(f"duplicate key {key!r}", line)
             self.document.lines[(*path, key)] = line
             out[key] = self.build(value_node, (*path, key), depth + 1)
         for other in merged:
             if not isinstance(other, yaml.MappingNode):
-                raise BadYaml("'<<' merges something that is not a mapping", other.start_mark.line + 1)
+                raise BadYaml("'<<' must merge a mapping", other.start_mark.line + 1)
             for key, value in self.build(other, (*path, "<<"), depth + 1).items():
                 if key not in out:
                     out[key] = value

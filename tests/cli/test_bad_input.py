@@ -55,7 +55,7 @@ CASES = {
     "a machine without GPUs": (["-c", "no-gpus.yaml"], "key 'gpus' in machines[0]: got 0"),
     "a machine of too many GPUs": (["-c", "1x99999999999"], "has 99999999999 GPUs, expected at most"),
     "a misspelt key of a cluster": (["-c", "typo.yaml"], "Did you mean 'count'?"),
-    "a cluster's key given twice": (["-c", "twice.yaml"], "line 2: it has the key 'gpus' twice"),
+    "a cluster's key given twice": (["-c", "twice.yaml"], "line 2: duplicate key 'gpus'"),
     "a cluster that is not YAML": (["-c", "not-yaml.yaml"], "not valid YAML"),
     "a cluster that is not there": (["-c", "nowhere.yaml"], "cannot read cluster file 'nowhere.yaml'"),
     "an unknown policy": (["-p", "tiresas"], "Did you mean 'tiresias'?"),

@@ -198,10 +198,10 @@ def test_misspelt_verbs_and_options_are_corrected(verb: list[str], themis: Comma
 def test_a_place_that_cannot_be_written_is_said_first(logs: Path, tmp_path: Path, themis: Command) -> None:
     ended = themis("compare", logs, "--html", tmp_path, "-q")
     assert (ended.code, ended.out) == (2, "")
-    assert "is a folder, expected the name of a file" in " ".join(ended.err.split())
+    assert "is a folder, expected a file" in " ".join(ended.err.split())
     (tmp_path / "file").write_text("")
     for option in ("--figures", "--tables"):
-        assert "cannot write into the folder" in themis("compare", logs, option, tmp_path / "file", "-q").err
+        assert "cannot write to the folder" in themis("compare", logs, option, tmp_path / "file", "-q").err
 
 
 def test_an_interrupt_is_said(logs: Path, themis: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,9 +47,10 @@ def test_a_forecast_that_cannot_be_right_is_left_out() -> None:
 
 def test_the_only_app_is_not_ranked() -> None:
     alone = pb.WhyReply(code="partly_running", sentence="it runs.", position=1, of=1, rho=1.35)
-    assert why_now(alone)[1] == "It is the only app that wants GPUs, rho 1.35."
+    assert why_now(alone)[1] == "It is the only app that wants GPUs."
+    assert why_now(alone, verbose=True)[2] == "It is the only app that wants GPUs, 1.35x of fair share."
     second = pb.WhyReply(code="all_leased", sentence="x.", position=2, of=3, rho=math.nan)
-    assert why_now(second)[1].startswith("It is number 2 of 3 apps that want GPUs (apps without GPUs first")
+    assert why_now(second)[1].startswith("Position 2 of 3 apps that want GPUs (apps without GPUs first")
 
 
 def test_little_gpu_time_is_in_minutes() -> None:

@@ -89,7 +89,7 @@ def test_what_a_run_measured_is_what_it_was_simulated_with(themis: Command, tmp_
 
 
 def test_a_run_that_is_none_is_refused(themis: Command, tmp_path: Path) -> None:
-    assert "no arbiter's home" in themis("profiles", "from-run", tmp_path).err
+    assert "is not a data directory" in themis("profiles", "from-run", tmp_path).err
     ended = themis("profiles", "from-run", tmp_path / "absent.jsonl")
     assert (ended.code, "Traceback" in ended.err) == (2, False)
 

@@ -101,7 +101,7 @@ def test_an_edited_log_does_not_replay(folder: Path, tmp_path: Path, themis: Com
     edited.write_text("\n".join([*lines[:at], *lines[at + 1 :]]) + "\n", encoding="utf-8")
     ended = themis("replay", edited)
     assert ended.code == 1
-    assert f"does not replay; record {at + 1} at" in ended.err
+    assert f"does not replay: record {at + 1} at" in ended.err
     assert len(ended.err.strip().splitlines()) == 1
 
 
@@ -152,16 +152,16 @@ def test_what_cannot_be_written_is_said_before_anything_runs(tmp_path: Path, the
     for option in ("--out", "--figures"):
         ended = themis(*args, option, tmp_path / "file" / "below")
         assert ended.code == 2
-        assert "cannot write into the folder" in ended.err
+        assert "cannot write to the folder" in ended.err
         assert not list((tmp_path / "out").glob("*.jsonl.gz"))
-        assert "empty name" in themis(*args, option, "").err
+        assert "empty value" in themis(*args, option, "").err
 
 
 def test_logs_of_other_runs_in_the_folder_are_named(tmp_path: Path, themis: Command) -> None:
     args = ("simulate", "-w", "demo:hours=0.3", "-q", "-j1", "--no-report", "-o", tmp_path)
     assert themis(*args, "-p", "fifo").err == ""
     assert themis(*args, "-p", "fifo").err == ""
-    assert "holds logs of other runs, fifo-seed0.jsonl.gz;" in " ".join(themis(*args, "-p", "drf").err.split())
+    assert "has logs of other runs: fifo-seed0.jsonl.gz." in " ".join(themis(*args, "-p", "drf").err.split())
 
 
 @pytest.mark.slow

@@ -66,10 +66,10 @@ def test_validate_lists_every_fault_and_ends_with_2(themis: Command) -> None:
     first, second = ended.out.splitlines()
     assert first.startswith("bad.csv, line 3, column 'gpus': got 'many', expected")
     assert second.startswith("bad.csv, line 4, column 'submit_s': got '-5', expected")
-    assert "2 faults." in ended.err
+    assert "2 errors." in ended.err
     ended = themis("trace", "validate", "bad.csv", "--limit", 1)
     assert (ended.code, len(ended.out.splitlines())) == (2, 1)
-    assert "1 or more faults." in ended.err
+    assert "1 or more errors." in ended.err
 
 
 def test_validate_as_json_lists_places(themis: Command) -> None:
@@ -84,7 +84,7 @@ def test_validate_as_json_lists_places(themis: Command) -> None:
 
 def test_validate_says_that_a_file_is_sound_and_whether_it_fits(themis: Command) -> None:
     ended = themis("trace", "validate", "good.csv", "--cluster", "1x4")
-    assert (ended.code, ended.out) == (0, "good.csv: 2 apps, 2 jobs, no faults.\n")
+    assert (ended.code, ended.out) == (0, "good.csv is valid: 2 apps, 2 jobs.\n")
     ended = themis("trace", "validate", "good.csv", "--cluster", "1x2")
     assert ended.code == 2
     assert "needs 4 GPUs; cluster '1x2' has 2" in ended.out
@@ -128,7 +128,7 @@ def test_scale_writes_the_scaled_workload(themis: Command) -> None:
 def test_nothing_is_overwritten_unless_forced(themis: Command, tmp_path: Path) -> None:
     ended = themis("trace", "convert", "demo", "good.csv")
     assert ended.code == 2
-    assert "good.csv exists; name another file or give --force" in ended.err
+    assert "good.csv exists; choose another file, or overwrite it with --force" in ended.err
     assert (tmp_path / "good.csv").read_text(encoding="utf-8") == GOOD
     assert themis("trace", "convert", "demo", "good.csv", "--force").code == 0
 

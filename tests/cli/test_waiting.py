@@ -1,4 +1,4 @@
-"""What somebody who waits for an app is told."""
+"""Messages to a user who waits for an app."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from themis.cli import waiting
 from themis.cli.rows import clock, why_now
-from themis.cli.waiting import EVERY_S, FIRST_S, Teller, copy_logs, state_of, told
+from themis.cli.waiting import EVERY_S, FIRST_S, Notifier, copy_logs, notified, state_of
 from themis.client import themis_pb2 as pb
 from themis.client.client import Client
 
@@ -31,32 +31,32 @@ class Service:
         yield from self.written
 
 
-def test_where_an_app_is_in_one_sentence() -> None:
+def test_the_state_of_an_app_is_one_sentence() -> None:
     assert state_of(row("running", gpus=1, progress=0.25)) == "App 3, a, runs on 1 GPU, 25% done."
     assert (
         state_of(row(reason="alice holds 2 of at most 2 GPUs")) == "App 3, a, waits: alice holds 2 of at most 2 GPUs."
     )
-    assert state_of(row()) == "App 3, a, waits for GPUs; `themis why 3` says more."
+    assert state_of(row()) == "App 3, a, waits for GPUs; see `themis why 3`."
     assert "waits for more GPUs" in state_of(row(gpu_hours=0.1))
 
 
-def test_it_is_told_after_a_moment_then_when_it_changes_and_every_minute() -> None:
+def test_messages_come_after_a_moment_then_on_changes_and_every_minute() -> None:
     now, said = [0.0], list[str]()
-    teller = Teller(said.append, lambda: now[0])
+    notifier = Notifier(said.append, lambda: now[0])
 
     def look(at: float, app: pb.App) -> int:
         now[0] = at
-        teller.look(app)
+        notifier.update(app)
         return len(said)
 
-    assert look(FIRST_S - 0.1, row()) == 0, "whoever waits for a moment only is told nothing"
+    assert look(FIRST_S - 0.1, row()) == 0, "a short wait is not reported"
     assert look(FIRST_S, row()) == 1
     assert look(FIRST_S + 1, row()) == 1
     assert look(FIRST_S + 2, row("running", gpus=2)) == 2
-    assert look(FIRST_S + 3, row("running", gpus=2, progress=0.5)) == 2, "that it gets on is no news"
+    assert look(FIRST_S + 3, row("running", gpus=2, progress=0.5)) == 2, "progress alone is not reported"
     assert look(FIRST_S + 2 + EVERY_S, row("running", gpus=2, progress=0.5)) == 3
-    teller.written()
-    assert look(now[0] + EVERY_S - 1, row("running", gpus=2)) == 3, "its output says that it runs"
+    notifier.output_arrived()
+    assert look(now[0] + EVERY_S - 1, row("running", gpus=2)) == 3, "its output shows that it runs"
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,9 @@ def test_it_is_told_after_a_moment_then_when_it_changes_and_every_minute() -> No
         (
             "waiting",
             pb.JobInfo(state="waiting"),
-            "Job 0 has not started. App 3, a, waits for GPUs; `themis why 3` says more.",
+            "Job 0 has not started. App 3, a, waits for GPUs; see `themis why 3`.",
         ),
-        ("cancelled", pb.JobInfo(state="ended"), "Job 0 of app 3, a, ended before it was started."),
+        ("cancelled", pb.JobInfo(state="ended"), "Job 0 of app 3, a, ended before it started."),
         ("running", pb.JobInfo(state="running", attempt=1), ""),
     ],
 )
@@ -83,17 +83,17 @@ def test_logs_of_a_job_that_has_not_started_say_so_on_stderr(
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_only_somebody_at_a_terminal_is_told_meanwhile(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+def test_only_a_terminal_gets_messages(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
     from threading import Event
 
     said, spoken = list[str](), Event()
     monkeypatch.setattr(waiting, "LOOK_S", 0.01)
     monkeypatch.setattr(waiting, "FIRST_S", 0.0)
     monkeypatch.setattr(type(waiting.err), "is_terminal", terminal)
-    monkeypatch.setattr(Teller.__init__, "__defaults__", (lambda s: (said.append(s), spoken.set()), lambda: 0.0))
-    with told(cast(Client, Service(pb.ShowReply(app=row()), [])), 3):
+    monkeypatch.setattr(Notifier.__init__, "__defaults__", (lambda s: (said.append(s), spoken.set()), lambda: 0.0))
+    with notified(cast(Client, Service(pb.ShowReply(app=row()), [])), 3):
         spoken.wait(5.0 if terminal else 0.1)
-    assert said == ["App 3, a, waits for GPUs; `themis why 3` says more."] * terminal
+    assert said == ["App 3, a, waits for GPUs; see `themis why 3`."] * terminal
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,4 @@ def test_why_tells_a_range_only_where_there_is_one(latest: float, between: str) 
     found = pb.WhyReply(
         code="all_leased", sentence="", simulations=9, start_earliest=1000.0, start_median=1000.2, start_latest=latest
     )
-    assert (
-        why_now(found)[-1]
-        == f"Its next GPUs are expected at {clock(1000.0)}{between} (9 simulations, nobody else coming)."
-    )
+    assert why_now(found)[-1] == f"Next GPUs expected at {clock(1000.0)}{between} (9 simulations without new arrivals)."

@@ -99,25 +99,25 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 def test_the_first_nine_minutes(terminal: Terminal) -> None:
     """Run, sweep, a second app that takes GPUs, a trial that goes on from its checkpoint, cancel."""
     assert "In another terminal: themis run" in (terminal.folder / "up.log").read_text()
-    assert "No app waits or runs" in terminal.page("themis queue")
+    assert "No apps are waiting or running" in terminal.page("themis queue")
     first = terminal.page("themis run --gpus 2")
     assert "rank 0 of 2, step 0" in first
     assert "completed" in first
-    assert "Nothing is wrong" in terminal.page("themis check")
+    assert "sweep.yaml is valid" in terminal.page("themis check")
     assert "lr-search" in terminal.page("themis submit")
     terminal.poll("themis queue -o json", lambda apps: apps and apps[0]["gpus"] == 8)
     assert "lr-search" in terminal.page("themis queue")
     # So late that each trial has a step to save.
     terminal.poll("themis show lr-search -o json", lambda app: sum(j["steps"] > 0 for j in app["jobs"]) == 8)
     terminal.page("themis run --gpus 4")
-    assert "Fairness is between users" in terminal.page("themis why")
+    assert "shared between users" in terminal.page("themis why")
     assert "completed" in terminal.page("themis wait")
 
     def again(app: Any) -> list[Any]:
         return [j for j in app["jobs"] if j["attempt"] > 1 and j["attempts"][0]["ending"] == "stopped"]
 
     found = terminal.poll("themis show lr-search -o json", again)
-    assert "stopped (143)" in terminal.page("themis show")
+    assert "stopped (143)" in terminal.page("themis show lr-search --verbose")
     number = found["jobs"].index(again(found)[0])
     logs = faster(next(line for line in commands() if line.startswith("themis logs"))).rsplit(" ", 1)[0]
     until = time.monotonic() + PATIENCE_S
@@ -130,7 +130,7 @@ def test_the_first_nine_minutes(terminal: Terminal) -> None:
         steps = [int(n) for n in re.findall(r"rank 0 of 1, step (\d+)", written)]
         time.sleep(2.5)
     assert steps == list(range(0, steps[-1] + 1, 50)), "each step once: nothing lost, nothing twice"
-    assert "by weight" in terminal.page("themis share")
+    assert "fair share" in terminal.page("themis share")
     assert "cancelled" in terminal.page("themis cancel")
     assert "first" in terminal.page("themis history")
 

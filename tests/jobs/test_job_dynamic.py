@@ -56,13 +56,13 @@ def test_a_dynamic_job_comes_over_the_wire_as_it_was_written(keys: str) -> None:
         ("dynamic: {mode: gns}", "needs 'max_batch'"),
         ("dynamic: {mode: gns, max_batch: 32}", "expected at least the job's batch of 64"),
         ("dynamic: {mode: gns, max_batch: many}", "many"),
-        ("dynamic: {mode: gns, max_batch: 128, schedule: 90@64}", "belongs to mode 'declared'"),
+        ("dynamic: {mode: gns, max_batch: 128, schedule: 90@64}", "requires mode 'declared'"),
         ("dynamic: {mode: accordion, max_batch: 128, regimes: 0}", "regimes"),
         ("dynamic: {mode: declared}", "needs a 'schedule'"),
-        ("dynamic: {mode: declared, schedule: 30 epochs}", "as in '30@64 60@128'"),
-        ("dynamic: {mode: declared, schedule: 30@64 0@128}", "as in '30@64 60@128'"),
+        ("dynamic: {mode: declared, schedule: 30 epochs}", "such as '30@64 60@128'"),
+        ("dynamic: {mode: declared, schedule: 30@64 0@128}", "such as '30@64 60@128'"),
         ("dynamic: {mode: declared, schedule: 90@128}", "begins at batch size 128"),
-        ("dynamic: {mode: declared, schedule: 30@64}", "has 30 epochs, expected as many as the job's work, 90"),
+        ("dynamic: {mode: declared, schedule: 30@64}", "has 30 epochs, expected the job's work of 90 epochs"),
         ("dynamic: yes please", "dynamic"),
     ],
 )
@@ -74,8 +74,8 @@ def test_what_cannot_be_is_refused_in_a_sentence(keys: str, said: str) -> None:
 
 def test_it_needs_a_batch_size_and_epochs() -> None:
     head, gns = "name: a\ncommand: train\n", "dynamic: {mode: gns, max_batch: 128}\n"
-    assert "add 'batch'" in faults(head + gns + "work: 9 epochs\nsteps_per_epoch: 10")[0]
+    assert "missing key 'batch'" in faults(head + gns + "work: 9 epochs\nsteps_per_epoch: 10")[0]
     assert "must be in epochs" in faults(head + gns + "batch: 64\nwork: 900")[0]
     assert "must be in epochs" in faults(head + gns + "batch: 64")[0]
     sweep = "sweep: {parameters: {lr: {choice: [1, 2]}}, budget: 9 epochs}\nsteps_per_epoch: 5\nbatch: 64\n"
-    assert any("a sweep's jobs cannot be dynamic" in f for f in faults("name: a\ncommand: t {lr}\n" + gns + sweep))
+    assert any("jobs of a sweep cannot be dynamic" in f for f in faults("name: a\ncommand: t {lr}\n" + gns + sweep))

@@ -46,7 +46,7 @@ def test_all_faults_of_all_documents_are_told_with_their_lines() -> None:
 
 
 def test_a_key_that_is_missing_is_told_unless_it_was_mistyped() -> None:
-    assert faults("name: a\ngpus: 2\n") == ["line 1: the key 'command' is missing; add it."]
+    assert faults("name: a\ngpus: 2\n") == ["line 1: missing key 'command'."]
     (told,) = faults("name: a\ncommand: x\nsweep:\n  parameter: {lr: [1, 2]}\n  budget: 10\n")
     assert told.startswith("line 4: unknown key 'parameter' in sweep. Did you mean 'parameters'?")
     told, other = faults("nam: a\nwork: 3\ngpu: 1\ncommand: x\n")
@@ -68,25 +68,25 @@ def test_an_unknown_key_is_told_with_what_was_meant(wrong: str, right: str) -> N
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", "it holds no document"),
+        ("", "the file is empty"),
         ("name: [", "not valid YAML"),
-        ("- a", "expected a mapping with keys of: name, command"),
-        ("name: a\nname: b\ncommand: x", "it has the key 'name' twice"),
+        ("- a", "expected a mapping with keys from: name, command"),
+        ("name: a\nname: b\ncommand: x", "duplicate key 'name'"),
         ("{[1]: 2}", "a key that is neither text nor a whole number"),
         ("name: !!python/object:os.system a", "it has the tag"),
-        ("name: a\ncommand: x\n---\nname: a\ncommand: y", "which the document of line 1 has already"),
+        ("name: a\ncommand: x\n---\nname: a\ncommand: y", "duplicate name 'a', also in line 1"),
         ("name: a b\ncommand: x", "expected a name of letters"),
         (f"name: {'a' * 65}\ncommand: x", "at most 64 characters"),
         ("name: a\ncommand: 'x", "not valid YAML"),
-        ("name: a\ncommand: x 'y", "with its quotes closed"),
+        ("name: a\ncommand: x 'y", "with closed quotes"),
         ("name: a\ncommand: []", "expected a program and its arguments"),
         ('name: a\ncommand: ["x\\0"]', "expected a program and its arguments"),
         ('name: a\ncommand: ["\\ud800"]', "expected a program and its arguments"),
-        ("name: a\ncommand: x\nwork: 9 epochs", "work is in epochs without 'steps_per_epoch'"),
+        ("name: a\ncommand: x\nwork: 9 epochs", "work in epochs requires the key 'steps_per_epoch'"),
         ("name: a\ncommand: x\nmodel: ResNet5", "Did you mean 'ResNet50'?"),
-        ("name: a\ncommand: x\nmodel: ResNet50\nspeed: 2", "expected one of them"),
-        ("name: a\ncommand: x\nslowdown: [1, 1, 1, 1]", "without 'speed'"),
-        ("name: a\ncommand: x\nspeed: {V100: 2}\ngpu_types: A100", "expected one of the gpu_types A100"),
+        ("name: a\ncommand: x\nmodel: ResNet50\nspeed: 2", "'model' and 'speed' exclude each other"),
+        ("name: a\ncommand: x\nslowdown: [1, 1, 1, 1]", "requires the key 'speed'"),
+        ("name: a\ncommand: x\nspeed: {V100: 2}\ngpu_types: A100", "expected at least one of the gpu_types A100"),
         ("name: a\ncommand: x\nspeed: {V100: {0: 2}}", "steps per second above 0"),
         ("name: a\ncommand: x\ngpu_types: {all_of: [V100]}", "expected a GPU type such as A100"),
         ("name: a\ncommand: x\ngpu_types: {any_of: []}", "expected a GPU type such as A100"),
@@ -100,12 +100,12 @@ def test_an_unknown_key_is_told_with_what_was_meant(wrong: str, right: str) -> N
         ("name: a\ncommand: x\ncpus: .nan", "expected a"),
         ("name: a\ncommand: x\nafter: {b: done}", "ok, any or failed"),
         ("name: a\ncommand: x\nafter: {b: okay}", "not 'okay'. Did you mean 'ok'?"),
-        ("name: a\ncommand: x {idx}\narray: 3", "has the place '{idx}'. Did you mean 'index'?"),
+        ("name: a\ncommand: x {idx}\narray: 3", "unknown placeholder '{idx}'. Did you mean 'index'?"),
         (
             "name: a\ncommand: x\narray: 3\nsweep: {parameters: {p: [1]}, budget: 9}",
-            "'array' and 'sweep' are both there",
+            "'array' and 'sweep' exclude each other",
         ),
-        ("name: a\ncommand: x\nafter: a", "wait in a circle (a waits for a)"),
+        ("name: a\ncommand: x\nafter: a", "circular dependency (a waits for a)"),
     ],
 )
 def test_every_fault_is_one_sentence(text: str, expected: str) -> None:
@@ -160,7 +160,7 @@ def test_after_takes_a_name_names_or_conditions() -> None:
 def test_apps_that_wait_in_a_circle_are_told_in_order() -> None:
     text = "\n---\n".join(f"name: {a}\ncommand: x\nafter: {b}" for a, b in ("ab", "bc", "ca"))
     assert faults(text) == [
-        "line 3: key 'after': the apps wait in a circle (a waits for b waits for c waits for a); none of them would ever "
+        "line 3: key 'after': circular dependency (a waits for b waits for c waits for a); none of these apps would ever "
         "start."
     ]
 

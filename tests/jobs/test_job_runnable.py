@@ -30,7 +30,7 @@ def test_variables_and_arguments_that_no_program_can_be_given_are_refused_before
     )
     assert "key 'command': an argument has" in faults(tmp_path, f"name: a\ncommand: [echo, {long}y]\n")
     some = "".join(f"  V{i}: {'x' * 100_000}\n" for i in range(11))
-    assert "together, expected at most 1048576" in faults(tmp_path, f"name: a\ncommand: 'true'\nenv:\n{some}")
+    assert "in total, expected at most 1048576" in faults(tmp_path, f"name: a\ncommand: 'true'\nenv:\n{some}")
     assert faults(tmp_path, f"name: a\ncommand: 'true'\nenv:\n  BIG: {long[:-4]}\n") == ""
 
 
@@ -60,7 +60,9 @@ def test_tags_that_make_objects_are_refused_wherever_they_stand(tmp_path: Path, 
     ],
 )
 def test_a_line_of_shell_is_refused_for_no_shell_runs_it(tmp_path: Path, command: str, word: str) -> None:
-    assert f"key 'command' has {word!r}, which a shell would read" in faults(tmp_path, f"name: a\ncommand: {command}\n")
+    assert f"key 'command' has {word!r}, but no shell runs the command" in faults(
+        tmp_path, f"name: a\ncommand: {command}\n"
+    )
     assert faults(tmp_path, f'name: a\ncommand: [sh, -c, "{command}"]\n') == ""
     words = ", ".join(f'"{part}"' for part in command.split())
     assert faults(tmp_path, f"name: a\ncommand: [{words}]\n") == "", "a list of words means what it says"
@@ -79,7 +81,7 @@ sweep:
 def test_a_sweep_whose_command_lacks_a_parameter_is_warned_of(tmp_path: Path) -> None:
     (said,) = warned(tmp_path, SWEEP.format(command="echo {lr}"))
     assert (
-        "no place of the command has the sweep's wd, so all trials run alike unless the program reads THEMIS_PARAMS"
+        "the command does not use the sweep's wd, so all trials are equal unless the program reads THEMIS_PARAMS"
         in said
     )
     assert "job.yaml, line 2: app 'a'" in said
@@ -91,10 +93,10 @@ def test_a_program_or_folder_that_is_not_here_is_warned_of(tmp_path: Path) -> No
         return "\n".join(warned(tmp_path, f"name: a\n{text}\n", **more))
 
     (tmp_path / "train.sh").write_text("#!/bin/sh\n")
-    assert "program 'no-such-program' is not on PATH here" in said("command: no-such-program")
-    assert "may not be executed; chmod +x allows that" in said("command: ./train.sh")
-    assert "is not there" in said("command: ./other.sh")
-    assert f"its folder '{tmp_path}/sub' is not on this machine" in said("command: 'true'\nworkdir: sub")
+    assert "program 'no-such-program' is not on this machine's PATH" in said("command: no-such-program")
+    assert "is not executable; run chmod +x" in said("command: ./train.sh")
+    assert "does not exist" in said("command: ./other.sh")
+    assert f"the workdir '{tmp_path}/sub' does not exist on this machine" in said("command: 'true'\nworkdir: sub")
     assert said("command: no-such-program", here=False) == ""
     (tmp_path / "train.sh").chmod(0o755)
     assert said("command: ./train.sh") == said("command: 'true'") == ""
@@ -116,4 +118,4 @@ def test_warnings_are_printed_and_are_no_faults(
         main(["check", str(tmp_path / "job.yaml")])
     assert not end.value.code
     assert "Warning: " in (said := " ".join(capfd.readouterr().err.split()))
-    assert "program 'no-such-program' is not on PATH here" in said
+    assert "program 'no-such-program' is not on this machine's PATH" in said

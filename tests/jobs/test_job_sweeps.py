@@ -89,27 +89,27 @@ def test_tuners_take_their_parameters_in_epochs() -> None:
 @pytest.mark.parametrize(
     ("sweep", "expected"),
     [
-        (f"{LR}, budget: 9", "the key 'trials' in sweep is missing"),
-        (f"{LR}, trials: 9", "the key 'budget' in sweep is missing"),
+        (f"{LR}, budget: 9", "missing key 'trials' in sweep"),
+        (f"{LR}, trials: 9", "missing key 'budget' in sweep"),
         (f"{LR}, budget: 9, trials: 3, sampler: gird", "expected one of 'random', 'grid'"),
         (f"{LR}, budget: 9, sampler: grid", "'lr' has [1e-05, 0.1]"),
         (f"{LR}, budget: 9, trials: 9, tuner: halvin", "Did you mean 'halving'?"),
         (f"{LR}, budget: 9, trials: 9, tuner: {{kind: halving, etta: 3}}", "key 'etta' in sweep.tuner. Did you mean 'eta'?"),
         (f"{LR}, budget: 9, trials: 9, tuner: {{kind: halving, min_work: 10}}", "at most the budget of 9"),
-        (f"{LR}, budget: 9, tuner: halving", "expected 'trials' beside it"),
-        (f"{LR}, budget: 9, tuner: {{kind: halving, rungs: [{{trials: 2, work: 8}}]}}", "8 steps together, the budget 9"),
+        (f"{LR}, budget: 9, tuner: halving", "missing key 'trials' in sweep"),
+        (f"{LR}, budget: 9, tuner: {{kind: halving, rungs: [{{trials: 2, work: 8}}]}}", "8 steps in total, expected the budget"),
         (f"{LR}, budget: 9 gpu-hours, trials: 9, tuner: halving", "'budget' in sweep is in GPU time"),
         (f"{LR}, budget: 9, tuner: {{kind: hyperband, min_work: 1 gpu-hour}}", "'min_work' in sweep.tuner is in GPU time"),
-        (f"{LR}, budget: 1e9, tuner: {{kind: hyperband, min_work: 1}}", "Raise min_work"),
+        (f"{LR}, budget: 1e9, tuner: {{kind: hyperband, min_work: 1}}", "Increase min_work"),
         (f"{LR}, budget: 81, trials: 9, tuner: {{kind: hyperband, min_work: 1}}", "got 9, expected 143"),
         (f"{LR}, budget: 9, trials: 9, tuner: {{kind: curve, check: 9}}", "expected less than the budget of 9"),
         ("parameters: {lr: {loguniform: [0, 1]}}, budget: 9, trials: 1", "two numbers [low, high] with 0 < low < high"),
         ("parameters: {lr: {int: [1, 2.5]}}, budget: 9, trials: 1", "two whole numbers"),
         ("parameters: {lr: {unifrom: [1, 2]}}, budget: 9, trials: 1", "Did you mean 'uniform'?"),
-        ("parameters: {index: [1, 2]}, budget: 9, trials: 1", "a meaning of its own"),
-        ("parameters: {lr: [1], LR: [2]}, budget: 9, trials: 1", "differ in case alone"),
-        ("parameters: {lr: []}, budget: 9, trials: 1", "a list of at least one value"),
-        ("parameters: {}, budget: 9, trials: 1", "at least 1 of them"),
+        ("parameters: {index: [1, 2]}, budget: 9, trials: 1", "is reserved"),
+        ("parameters: {lr: [1], LR: [2]}, budget: 9, trials: 1", "differ only in case"),
+        ("parameters: {lr: []}, budget: 9, trials: 1", "a non-empty list of values"),
+        ("parameters: {}, budget: 9, trials: 1", "at least 1 entr"),
     ],
 )  # fmt: skip
 def test_faults_of_sweeps_are_told(sweep: str, expected: str) -> None:
@@ -117,7 +117,7 @@ def test_faults_of_sweeps_are_told(sweep: str, expected: str) -> None:
 
 
 def test_a_sweeps_work_is_its_budget() -> None:
-    assert "say the work of a trial as 'budget'" in " ".join(
+    assert "write the work of a trial as 'budget'" in " ".join(
         faults(f"name: a\ncommand: x {{lr}}\nwork: 9\nsweep: {{{LR}, budget: 9, trials: 1}}\n")
     )
 

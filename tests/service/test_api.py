@@ -297,7 +297,7 @@ def test_a_user_who_has_a_token_gets_no_other_unasked(
     first = capfd.readouterr().out.strip()
     assert themis("user", "add", "carol") == 2
     said = capfd.readouterr()
-    assert (said.out, "carol has a token already" in said.err) == ("", True)
+    assert (said.out, "carol already has a token" in said.err) == ("", True)
     assert themis("user", "add", "carol", "--replace") == 0
     assert capfd.readouterr().out.strip() != first
     assert themis("user", "remove", "carol") == 0
@@ -416,15 +416,15 @@ def test_an_arbiter_that_is_away_is_waited_for_as_long_as_was_said_and_that_is_t
     began = time.monotonic()
     with (
         Client(tmp_path, address="127.0.0.1:1", token="t", patience_s=0.5, on_wait=said.append) as client,
-        pytest.raises(Unavailable, match=r"does not answer; is `themis up` running there\?$"),
+        pytest.raises(Unavailable, match=r"does not answer; check that `themis up` runs there\.$"),
     ):
         client.info()
     assert time.monotonic() - began < 5
-    assert said == ["No arbiter answers at 127.0.0.1:1; waiting up to 0.5 s for it to come back."]
+    assert said == ["The arbiter at 127.0.0.1:1 does not answer. Retrying for up to 0.5 s."]
     (tmp_path / "journal.db").touch()
     with (
         Client(tmp_path, address="127.0.0.1:1", token="t", patience_s=0.0) as client,
-        pytest.raises(Unavailable, match=f"`themis up --home {tmp_path}` starts it"),
+        pytest.raises(Unavailable, match=f"start it with `themis up --data-dir {tmp_path}`"),
     ):
         client.info()
 

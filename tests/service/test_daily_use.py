@@ -155,7 +155,7 @@ def test_who_follows_logs_hears_all_once_through_a_restart_and_sigterm_says_what
             thread.join(PATIENCE_S)
         assert ended == [None]
         assert b"".join(heard) == b"".join(b"line %d\n" % i for i in range(1, 9))
-        assert "Waiting up to 600 s for it to come back." in said[0]
+        assert "Retrying for up to 600 s." in said[0]
 
 
 def test_what_is_said_at_the_end_is_what_happens() -> None:

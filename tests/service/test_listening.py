@@ -77,7 +77,7 @@ def test_an_empty_token_stands_for_nobody_and_starts_no_service(tmp_path: Path) 
     make_token(tmp_path)
     (tmp_path / "token").write_text(" \n")
     with pytest.raises(
-        InputError, match="token is empty; remove it, and `themis up` or `themis login` makes a new one"
+        InputError, match="token is empty; remove it, and `themis up` or `themis login` creates a new one"
     ):
         make_token(tmp_path)
     with pytest.raises(InputError, match="is empty"), running(tmp_path, Config(gpus=1, port=0, http_port=-1)):

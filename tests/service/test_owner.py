@@ -30,7 +30,7 @@ def test_an_id_that_was_lost_is_not_taken_for_one(tmp_path: Path) -> None:
     (tmp_path / "arbiter.id").touch(mode=0o600)
     with pytest.raises(InputError, match="is empty; remove it"):
         owner_of(tmp_path)
-    with pytest.raises(InputError, match="cannot be read or made"):
+    with pytest.raises(InputError, match="cannot read or create"):
         owner_of(tmp_path / "absent")
 
 

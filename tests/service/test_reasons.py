@@ -112,8 +112,8 @@ def test_why_and_dump_of_a_running_service(tmp_path: Path, capsys: pytest.Captur
         assert found.code == Code.ALL_LEASED
         main_ok(["why", str(second), "--home", str(home)])
         said = capsys.readouterr().out
-        assert "all_leased" in said
-        assert "Its next GPUs are expected at" in said
+        assert said.startswith("waiting: the only GPU is leased; the next lease ends in ")
+        assert "Next GPUs expected at" in said
         file = tmp_path / "state.json.gz"
         main_ok(["dump", str(file), "--home", str(home)])
         main_ok(["replay", str(file), "--json"])

@@ -125,10 +125,10 @@ def test_machines_may_be_a_preset_a_shorthand_or_a_file_beside(tmp_path: Path) -
         ("polcy: fifo", "line 1: unknown key 'polcy'. Did you mean 'policy'?"),
         ("policy: fifa", "line 1: unknown policy 'fifa'. Did you mean 'fifo'?"),
         ("lease: 0", "line 1: key 'lease': got 0, expected a time"),
-        ("tick: 1h", "key 'lease' is 600 s, shorter than tick, 3600 s"),
-        ("node_renew: 1m", "key 'node_renew' is 60 s, not below node_lease, 30 s"),
+        ("tick: 1h", "key 'lease' is 600 s, below the tick of 3600 s"),
+        ("node_renew: 1m", "key 'node_renew' is 60 s, expected less than node_lease, 30 s"),
         ("engine: rya", "expected one of 'local', 'ray'"),
-        ("engine: ray\ngpus: 2", "key 'engine' is ray, whose machines are Ray's nodes"),
+        ("engine: ray\ngpus: 2", "key 'engine' is ray, so the machines are Ray's nodes"),
         ("engine: ray\nnode_root: disk", "line 2: key 'node_root': got 'disk', expected an absolute path"),
         ("lease_s: 5", "unknown key 'lease_s'. Did you mean 'lease'?"),
         ("gpu: 1", "unknown key 'gpu'. Did you mean 'gpus'?"),
@@ -168,14 +168,14 @@ def test_a_fault_of_a_variable_or_an_option_names_it(tmp_path: Path) -> None:
         load(tmp_path, polcy="fifo")
     with pytest.raises(InputError, match=r"unknown setting 'lease_s'. Did you mean 'lease'?"):
         load(tmp_path, lease_s="5")
-    with pytest.raises(InputError, match="setting 'users' has keys of its own"):
+    with pytest.raises(InputError, match="setting 'users' has nested keys"):
         load(tmp_path, users="{}")
 
 
 def test_an_option_for_gpus_takes_the_place_of_the_machines_of_the_file(tmp_path: Path) -> None:
     assert load(tmp_path, "machines: 2x4", gpus=3).gpus == 3
     assert load(tmp_path, "gpus: 3", machines="2x4").cluster is not None
-    with pytest.raises(InputError, match="keys 'gpus' and 'machines' are both there"):
+    with pytest.raises(InputError, match="keys 'gpus' and 'machines' exclude each other"):
         load(tmp_path, "gpus: 3\nmachines: 2x4")
 
 

@@ -1,4 +1,4 @@
-"""The verbs that change something in the live service: submit, run, wait, cancel, hold, resume, drain, undrain."""
+"""The verbs that change the live service: submit, run, wait, cancel, hold, resume, drain, undrain."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from themis.cli.rows import (
     connect,
     show_rows,
 )  # fmt: skip
-from themis.cli.waiting import Teller, copy_logs, say
+from themis.cli.waiting import Notifier, copy_logs, say
 from themis.console import err, say_red
 from themis.errors import InputError
 
@@ -32,26 +32,33 @@ if TYPE_CHECKING:
 
 
 def run(
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="Program and arguments, no shell.")],
-    gpus: Annotated[str, typer.Option("--gpus", "-g", help="GPUs, as 2, or from 1 to 4 as 1..4.")] = "1",
-    name: Annotated[str, typer.Option("--name", "-n", help="Of the app.")] = "",
-    hours: Annotated[float, typer.Option(help="How long you believe it needs on one GPU.")] = 1.0,
-    model: Annotated[str, typer.Option(help="A profile's name, so that its speed is known.")] = "",
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND...", help="Program and arguments; no shell runs them.")
+    ],
+    gpus: Annotated[
+        str, typer.Option("--gpus", "-g", help="Number of GPUs, such as 2, or a range, such as 1..4.")
+    ] = "1",
+    name: Annotated[str, typer.Option("--name", "-n", help="Name of the app. Default: the script's.")] = "",
+    hours: Annotated[float, typer.Option(help="Estimated run time on one GPU, in hours.")] = 1.0,
+    model: Annotated[str, typer.Option(help="Name of the profile with the job's speed.")] = "",
     user: Owner = "",
-    weight: Annotated[float, typer.Option(help="Its weight among apps.")] = 1.0,
-    retries: Annotated[int | None, typer.Option(help="Failures after which it is given up.")] = None,
+    weight: Annotated[float, typer.Option(help="Weight of the app: 2 entitles it to twice the share.")] = 1.0,
+    retries: Annotated[int | None, typer.Option(help="Maximum number of attempts after failures.")] = None,
     launch: Annotated[
-        str, typer.Option(metavar="gpu|machine", help="A rank for each GPU, or for each machine.")
+        str, typer.Option(metavar="gpu|machine", help="Start one rank per GPU, or one per machine.")
     ] = "gpu",
-    grace: Annotated[float | None, typer.Option(help="Seconds from the stop signal to SIGKILL.")] = None,
-    checkpoints: Annotated[Path | None, typer.Option(help="Folder to save to.")] = None,
-    env: Annotated[list[str], typer.Option("--env", "-e", metavar="NAME=VALUE", help="For the job; repeatable.")] = [],  # noqa: B006
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not wait; print the app's number.")] = False,
+    grace: Annotated[float | None, typer.Option(help="Seconds between the stop signal and SIGKILL.")] = None,
+    checkpoints: Annotated[Path | None, typer.Option(help="Folder for checkpoints.")] = None,
+    env: Annotated[
+        list[str],
+        typer.Option("--env", "-e", metavar="NAME=VALUE", help="Environment variable of the job; repeatable."),
+    ] = [],  # noqa: B006
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Print the app's number and return.")] = False,
     home: Home = None,
 ) -> None:
-    """Submit a command as an app of one job, and follow what it writes. Options stand before the command.
+    """Submit a command as an app with one job, and follow its output. Options go before the command.
 
-    Exit code 0 if it completed, else 1. Ctrl-C only stops following.
+    Exit code 0 if the app completed, else 1. Ctrl-C stops following; the app goes on.
 
     Example: [cyan]themis run --gpus 2 -- python train.py --epochs 9[/cyan]
     """
@@ -65,18 +72,19 @@ def run(
     more |= {"checkpoint_dir": str(checkpoints.absolute())} if checkpoints is not None else {}
     with connect(home) as client:
         client.info()
-        client.patience_s = None  # it is there: should it start anew while it is followed, it is waited for longer
+        client.patience_s = None  # it answers; a later restart is given more time
         made = client.run(command, gpus=wanted, name=name, hours=hours, model=model, env=values, **more)
         if detach:
             print(made.app)
             return
-        err.print(f"App {made.app}, {made.name}. Ctrl-C stops following, not the app.", highlight=False)
+        err.print(f"App {made.app}, {made.name}. Ctrl-C stops following; the app goes on.", highlight=False)
         try:
             copy_logs(client, made.app, follow=True, submitted=True)
             ended = client.wait(made.app)
         except KeyboardInterrupt:
             say(
-                f"App {made.app}, {made.name}, goes on. `themis logs -f {made.app}` follows it, `themis cancel {made.app}` ends it."
+                f"App {made.app}, {made.name}, goes on. Follow it with `themis logs -f {made.app}`, "
+                f"end it with `themis cancel {made.app}`."
             )
             raise
     if not _over(ended):
@@ -85,12 +93,12 @@ def run(
 
 def wait(
     apps: AppNames,
-    timeout: Annotated[str, typer.Option(metavar="DURATION", help="Such as 2h; default: for ever.")] = "",
+    timeout: Annotated[str, typer.Option(metavar="DURATION", help="Maximum time, such as 2h. Default: no limit.")] = "",
     home: Home = None,
 ) -> None:
-    """Wait until apps are over; says from time to time, at a terminal, what is waited for.
+    """Wait until apps end; on a terminal, prints from time to time why an app still waits.
 
-    Exit code 0 if all completed, else 1.
+    Exit code 0 if all apps completed, else 1.
 
     Example: [cyan]themis wait prepare train && ./publish.sh[/cyan]
     """
@@ -102,41 +110,42 @@ def wait(
         raise InputError(f"--timeout is {timeout!r}, expected {expected}.") from None
     completed = True
     with connect(home) as client:
-        numbers = [
-            client.show(app).app.id for app in apps
-        ]  # before any is waited for: a name that is wrong is told at once
+        # All names are looked up first, so that a wrong one is reported before the wait.
+        numbers = [client.show(app).app.id for app in apps]
         client.patience_s = None
         for number in numbers:
-            tell = Teller().look if err.is_terminal else None
+            tell = Notifier().update if err.is_terminal else None
             completed &= _over(client.wait(number, timeout_s=end - time.monotonic(), tell=tell))
     if not completed:
         raise typer.Exit(1)
 
 
 def _over(ended: pb.App) -> bool:
-    """Say how an app ended; whether it completed."""
+    """Print how an app ended; returns whether it completed."""
     why = f": {ended.reason}" if ended.reason else "."
     err.print(f"App {ended.id} {ended.state}{why}", markup=False, highlight=False, soft_wrap=True)
     return bool(ended.state == "completed")
 
 
 def submit(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Apps as YAML.")], user: Owner = "", home: Home = None
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Job file, as YAML.")],
+    user: Owner = "",
+    home: Home = None,
 ) -> None:
-    """Submit the apps of a YAML file; prints their numbers and names.
+    """Submit the apps of a job file; prints their numbers and names.
 
     Example: [cyan]themis submit sweep.yaml[/cyan]
     """
     from themis.client.spec import read_requests
 
-    read_requests(file, user)  # a wrong file is told even where no service runs
+    read_requests(file, user)  # before connecting: a wrong file is reported also if no service runs
     with connect(home) as client:
         for made in client.submit_file(file, user):
             print(f"{made.app} {made.name}")
 
 
 def cancel(apps: AppNames, output: Output = "table", home: Home = None) -> None:
-    """Withdraw apps: their jobs are told to stop, and killed after their grace.
+    """Cancel apps: their jobs get the stop signal, and SIGKILL after the grace period.
 
     Example: [cyan]themis cancel 3 my-sweep[/cyan]
     """
@@ -145,7 +154,7 @@ def cancel(apps: AppNames, output: Output = "table", home: Home = None) -> None:
 
 
 def hold(apps: AppNames, output: Output = "table", home: Home = None) -> None:
-    """Let apps wait without GPUs, what they hold given back.
+    """Pause apps and release their GPUs.
 
     Example: [cyan]themis hold 3[/cyan]
     """
@@ -154,7 +163,7 @@ def hold(apps: AppNames, output: Output = "table", home: Home = None) -> None:
 
 
 def resume(apps: AppNames, output: Output = "table", home: Home = None) -> None:
-    """Let held apps take part again.
+    """Let held apps compete for GPUs again.
 
     Example: [cyan]themis resume 3[/cyan]
     """
@@ -165,15 +174,15 @@ def resume(apps: AppNames, output: Output = "table", home: Home = None) -> None:
 def drain(
     nodes: NodeNames,
     deadline: Annotated[
-        str, typer.Option(metavar="DURATION", help="Until then, such as 10m, jobs may end by themselves.")
+        str, typer.Option(metavar="DURATION", help="How long running jobs may continue, such as 10m.")
     ] = "",
     output: Output = "table",
     home: Home = None,
 ) -> None:
-    """Take machines out of service; their jobs save and go on elsewhere.
+    """Take machines out of service; their jobs save and continue on other machines.
 
-    With [cyan]--deadline[/cyan] nothing more is placed there, jobs may end by themselves, and those that are left then are
-    preempted. A machine is out of service as soon as it is empty.
+    With [cyan]--deadline[/cyan] running jobs may continue until then, and the rest is preempted. No new job starts on a
+    draining machine. A machine is out of service when its last job has ended.
 
     Example: [cyan]themis drain node0 --deadline 10m[/cyan]
     """
@@ -188,7 +197,7 @@ def drain(
 
 
 def undrain(nodes: NodeNames, output: Output = "table", home: Home = None) -> None:
-    """Put machines back into service.
+    """Return machines to service.
 
     Example: [cyan]themis undrain node0[/cyan]
     """
@@ -197,7 +206,7 @@ def undrain(nodes: NodeNames, output: Output = "table", home: Home = None) -> No
 
 
 def _each(names: Sequence[str], change: Callable[[str], Any], columns: Columns, output: str) -> None:
-    """Change one after the other; one that cannot be does not keep the others from it, but the exit code is 2."""
+    """Apply a change to each name; continues after an error, and ends with exit code 2 if there was one."""
     from themis.service.api.pages import as_dict
 
     check_output(output)
@@ -216,7 +225,7 @@ def _each(names: Sequence[str], change: Callable[[str], Any], columns: Columns, 
 
 
 def _gpus(text: str) -> tuple[int, int]:
-    """As job files say it; ``1-4`` too, as Slurm writes ranges."""
+    """GPUs as in job files; also ``1-4``, Slurm's form of a range."""
     from themis.jobs.sizes import Unreadable, gpus
 
     try:

@@ -1,14 +1,19 @@
-"""The verbs that ask the live service and change nothing: thin calls of ``themis.Client`` with tables around them."""
+"""The verbs that read from the live service: calls of ``themis.Client``, printed as tables."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from themis.cli.rows import (
+    ALL_APPS,
+    ALL_ENDED,
+    ALL_JOBS,
+    ALL_SHARES,
     APPS,
     ENDED,
     JOBS,
@@ -20,6 +25,7 @@ from themis.cli.rows import (
     Home,
     Output,
     User,
+    Verbose,
     Watch,
     again,
     check_output,
@@ -27,6 +33,8 @@ from themis.cli.rows import (
     connect,
     delivered_now,
     dump,
+    fair_share,
+    known,
     last_words,
     planned_now,
     show_list,
@@ -36,37 +44,55 @@ from themis.cli.rows import (
 from themis.cli.waiting import copy_logs
 from themis.console import out
 
-NO_APPS = "No app waits or runs. `themis run` and `themis submit` submit apps; `themis history` lists finished ones."
+if TYPE_CHECKING:
+    from themis.client import themis_pb2 as pb
+
+NO_APPS = "No apps are waiting or running. Submit one with `themis run` or `themis submit`; `themis history` lists finished apps."
 
 # ---- apps ----------------------------------------------------------------------------------------------------------
 
 
-def queue(user: User = "", output: Output = "table", watch: Watch = False, home: Home = None) -> None:
+def queue(
+    user: User = "",
+    output: Output = "table",
+    watch: Watch = False,
+    verbose: Verbose = False,
+    home: Home = None,
+) -> None:
     """List the apps that wait or run.
 
     Example: [cyan]themis queue --watch[/cyan]
     """
     with connect(home) as client:
-        show_list(lambda: client.queue(user), APPS, output, watch, empty=NO_APPS)
+        show_list(lambda: client.queue(user), ALL_APPS if verbose else APPS, output, watch, empty=NO_APPS)
 
 
 def history(
     user: User = "",
-    limit: Annotated[int, typer.Option("--limit", "-l", min=0, help="The newest so many; 0: 1000.")] = 0,
+    limit: Annotated[
+        int, typer.Option("--limit", "-l", min=0, help="Maximum number of apps, newest first (0: 1000).")
+    ] = 0,
     output: Output = "table",
     watch: Watch = False,
+    verbose: Verbose = False,
     home: Home = None,
 ) -> None:
-    """List the apps that are over.
+    """List the finished apps.
 
     Example: [cyan]themis history --user alice -o json[/cyan]
     """
     with connect(home) as client:
-        show_list(lambda: client.history(user, limit), ENDED, output, watch)
+        show_list(lambda: client.history(user, limit), ALL_ENDED if verbose else ENDED, output, watch)
 
 
-def show(app: AppName, output: Output = "table", watch: Watch = False, home: Home = None) -> None:
-    """Show an app: its jobs, where they run, how their attempts ended.
+def show(
+    app: AppName,
+    output: Output = "table",
+    watch: Watch = False,
+    verbose: Verbose = False,
+    home: Home = None,
+) -> None:
+    """Show an app and its jobs: state, GPUs, progress, and why attempts ended.
 
     Example: [cyan]themis show 3[/cyan]
     """
@@ -78,15 +104,43 @@ def show(app: AppName, output: Output = "table", watch: Watch = False, home: Hom
             if output != "table":
                 dump(as_dict(found), output)
                 continue
-            show_rows([as_dict(found.app)], output, ENDED)
-            show_rows([as_dict(job) for job in found.jobs], output, JOBS)
-            for line in (found.app.reason, *last_words(found)):
-                if line:
-                    out.print(line, markup=False, highlight=False, soft_wrap=True)
+            lines = [_summary(found.app), _more(found.app) if verbose else ""]
+            _print_lines(lines)
+            show_rows([as_dict(job) for job in found.jobs], output, ALL_JOBS if verbose else JOBS)
+            _print_lines(last_words(found))
 
 
-def why(app: AppName, output: Output = "table", watch: Watch = False, home: Home = None) -> None:
-    """Tell why an app waits, who is ahead, when it may begin, and its story: auctions, bids, payments, leases.
+def _print_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        if line:
+            out.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _summary(app: pb.App) -> str:
+    """``App 1, lr-search, of root: running on 8 of 12 GPUs.``, with the reason where there is one."""
+    now = f"{app.state} on {app.gpus} of {app.demand} GPUs" if app.state == "running" else app.state
+    why = f": {app.reason}" if app.reason else ""
+    return f"App {app.id}, {app.name}, of {app.user}: {now}{why}."
+
+
+def _more(app: pb.App) -> str:
+    parts = [f"Submitted {clock(app.submitted)}"]
+    parts += [f"ended {clock(app.ended)}"] if app.HasField("ended") else []
+    parts += [f"{app.gpu_hours:.2f} GPU hours"]
+    parts += [fair_share(app.rho)] if app.HasField("rho") and known(app.rho) else []
+    return ", ".join(parts) + "."
+
+
+def why(
+    app: AppName,
+    output: Output = "table",
+    watch: Watch = False,
+    verbose: Verbose = False,
+    home: Home = None,
+) -> None:
+    """Explain why an app waits: the reason, the apps ahead of it, and when it gets GPUs.
+
+    With [cyan]--verbose[/cyan] also every decision so far: offers, bids, payments and leases.
 
     Example: [cyan]themis why 3[/cyan]
     """
@@ -100,16 +154,17 @@ def why(app: AppName, output: Output = "table", watch: Watch = False, home: Home
             if output != "table":
                 dump({"now": now, **story}, output)
                 continue
-            for line in (*why_now(found), *planned_now(story), *delivered_now(story)):
-                out.print(line, markup=False, highlight=False, soft_wrap=True)
-            begin = story["arrival"]
-            show_rows([{**step, "time": step["time"] - begin} for step in story["steps"]], output, STEPS)
+            _print_lines((*why_now(found, verbose=verbose), *planned_now(story), *delivered_now(story)))
+            if verbose:
+                begin = story["arrival"]
+                show_rows([{**step, "time": step["time"] - begin} for step in story["steps"]], output, STEPS)
 
 
 def save_state(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="To write, as state.json.gz.")], home: Home = None
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write, such as state.json.gz.")],
+    home: Home = None,
 ) -> None:
-    """Write the scheduler's state to a file; [cyan]themis replay FILE[/cyan] decides on it, by any policy.
+    """Write the scheduler's state to a file; [cyan]themis replay FILE[/cyan] lets any policy decide on it.
 
     Example: [cyan]themis dump state.json.gz && themis replay state.json.gz --policy drf[/cyan]
     """
@@ -121,13 +176,13 @@ def save_state(
 
 def logs(
     app: AppName,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Until the app is over.")] = False,
-    job: Annotated[int, typer.Option("--job", "-j", min=0, help="Which of its jobs, from 0.")] = 0,
-    rank: Annotated[int, typer.Option("--rank", "-r", min=0, help="Which of its ranks.")] = 0,
-    attempt: Annotated[int, typer.Option(min=0, help="Only this attempt, from 1.")] = 0,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the output until the app ends.")] = False,
+    job: Annotated[int, typer.Option("--job", "-j", min=0, help="Number of the job in the app, from 0.")] = 0,
+    rank: Annotated[int, typer.Option("--rank", "-r", min=0, help="Number of the rank, from 0.")] = 0,
+    attempt: Annotated[int, typer.Option(min=0, help="Show this attempt only, from 1.")] = 0,
     home: Home = None,
 ) -> None:
-    """Print what a job wrote.
+    """Print the output of a job.
 
     Example: [cyan]themis logs -f 3[/cyan]
     """
@@ -139,7 +194,7 @@ def logs(
 
 
 def nodes(user: User = "", output: Output = "table", watch: Watch = False, home: Home = None) -> None:
-    """List the machines; with [cyan]--user[/cyan] those that run this user's apps.
+    """List the machines, or with [cyan]--user[/cyan] those that run the user's apps.
 
     Example: [cyan]themis nodes --watch[/cyan]
     """
@@ -147,19 +202,26 @@ def nodes(user: User = "", output: Output = "table", watch: Watch = False, home:
         show_list(lambda: client.nodes(user), NODES, output, watch)
 
 
-def share(user: User = "", output: Output = "table", watch: Watch = False, home: Home = None) -> None:
-    """Show who holds how much of the cluster now, what would be their part by weight, and their fairness.
+def share(
+    user: User = "",
+    output: Output = "table",
+    watch: Watch = False,
+    verbose: Verbose = False,
+    home: Home = None,
+) -> None:
+    """Show each user's share of the cluster and the fair share.
 
-    GPU hours are those that their apps of now have had, beside what these would have had on their own 1/N of the cluster.
+    "GPU hours" is what the user's active apps have received; "fair GPU hours" is what they would have received on the user's
+    own 1/N of the cluster. [cyan]--verbose[/cyan] adds finish times relative to the fair share.
 
     Example: [cyan]themis share --watch[/cyan]
     """
     with connect(home) as client:
-        show_list(lambda: client.share(user), SHARES, output, watch)
+        show_list(lambda: client.share(user), ALL_SHARES if verbose else SHARES, output, watch)
 
 
 def usage(user: User = "", output: Output = "table", watch: Watch = False, home: Home = None) -> None:
-    """Show what everybody had so far.
+    """Show the GPU time and the apps of each user so far.
 
     Example: [cyan]themis usage -o yaml[/cyan]
     """
@@ -168,9 +230,11 @@ def usage(user: User = "", output: Output = "table", watch: Watch = False, home:
 
 
 def events(
-    after: Annotated[int, typer.Option(min=0, help="Records after this number.")] = 0,
-    limit: Annotated[int, typer.Option(min=0, help="So many; 0: all.")] = 0,
-    follow: Annotated[bool, typer.Option("--follow", "-f", "--watch", "-w", help="Go on as they come.")] = False,
+    after: Annotated[int, typer.Option(min=0, help="Print records after this number.")] = 0,
+    limit: Annotated[int, typer.Option(min=0, help="Maximum number of records (0: all).")] = 0,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", "--watch", "-w", help="Print new records as they are written.")
+    ] = False,
     user: User = "",
     output: Output = "table",
     home: Home = None,

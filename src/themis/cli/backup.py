@@ -13,13 +13,13 @@ from themis.errors import counted
 
 
 def backup(
-    target: Annotated[Path, typer.Argument(help="A folder that is not there yet.")],
+    target: Annotated[Path, typer.Argument(help="A new folder.")],
     checkpoints: Annotated[
-        bool, typer.Option("--checkpoints", help="Copy the checkpoints that lie in the home too.")
+        bool, typer.Option("--checkpoints", help="Also copy the checkpoints in the data directory.")
     ] = False,
     home: Home = None,
 ) -> None:
-    """Copy what a service needs to go on elsewhere: journal, users, tokens, settings. The service may run meanwhile.
+    """Copy the service's journal, users, tokens and settings. The service may run meanwhile.
 
     Example: [cyan]themis backup /backups/themis-monday[/cyan]
     """
@@ -33,10 +33,12 @@ def backup(
 
 
 def restore(
-    source: Annotated[Path, typer.Argument(help="A folder of themis backup.")],
-    home: Annotated[Path, typer.Argument(help="The home to make; it must have no journal.")],
+    source: Annotated[Path, typer.Argument(help="A folder written by themis backup.")],
+    home: Annotated[
+        Path, typer.Argument(metavar="DATA_DIR", help="The data directory to create; it must not have a journal.")
+    ],
 ) -> None:
-    """Make a home of a backup. Start it with [cyan]themis up --home HOME[/cyan] once the service it is of has ended.
+    """Create a data directory from a backup. Start it with [cyan]themis up --data-dir DATA_DIR[/cyan] after the old service ended.
 
     Example: [cyan]themis restore /backups/themis-monday /var/lib/themis[/cyan]
     """

@@ -9,10 +9,10 @@ import typer
 
 from themis.console import err, named_path, ready_folder
 
-DEMO = """Schedule three people's real training runs on eight virtual GPUs of this machine, for about a minute.
+DEMO = """Train small networks of three users on eight virtual GPUs of this machine, for about a minute.
 
-Starts the service, submits two sweeps and a job that small networks are trained by, shows who holds which GPU, and ends
-with the fairness report. Nothing of it needs a GPU; [cyan]themis simulate[/cyan] is the simulation.
+Starts the service, submits two sweeps and a job, shows who holds which GPU, and writes a fairness report. It needs no GPU.
+[cyan]themis simulate[/cyan] is the simulation.
 
 [bold]Examples[/bold]
 
@@ -26,11 +26,19 @@ def demo(
     folder: Annotated[
         Path,
         typer.Option(
-            "--out", "-o", metavar="DIR", parser=named_path, help="Keeps all files; those of an earlier demo go."
+            "--out",
+            "-o",
+            metavar="DIR",
+            parser=named_path,
+            help="Folder for all files; replaces those of an earlier demo.",
         ),
     ] = Path("out/live"),
-    policy: Annotated[str, typer.Option("--policy", "-p", help="As themis simulate takes it.")] = "themis",
-    machines: Annotated[str, typer.Option(help="Virtual machines, as 2x4, or a cluster's YAML.")] = "2x4",
+    policy: Annotated[
+        str, typer.Option("--policy", "-p", help="Scheduling policy; themis policies lists them.")
+    ] = "themis",
+    machines: Annotated[
+        str, typer.Option(help="Virtual machines: machines x GPUs, such as 2x4, or a cluster file.")
+    ] = "2x4",
 ) -> None:
     from themis.demo import live
 
@@ -41,6 +49,6 @@ def demo(
     run = live.run(where, machines=machines, policy=policy)
     report = live.show(run, where)
     err.print(
-        f"Written: {report}; beside it the apps' files, which themis submit takes, and the event log live.jsonl.",
+        f"Written: {report}. The same folder has the apps' job files and the event log live.jsonl.",
         markup=False, highlight=False, soft_wrap=True,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""``themis forecast``: how well the batch sizes of dynamic jobs are forecast."""
+"""``themis forecast``: accuracy of the forecasts of dynamic jobs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ app = typer.Typer(
     name="forecast", no_args_is_help=True, rich_markup_mode="rich", help="Forecasts of dynamic jobs.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
-EVALUATE = """Forecast every dynamic job of a workload as it trains, by three rules, and compare with what it did.
+EVALUATE = """Evaluate three forecast rules on the dynamic jobs of a workload.
 
-The rules are Shockwave's restatement of the Dirichlet prior, the standard Bayesian update, and greedy (the present batch
-size for ever). Errors are means over jobs and over their training: of the share of epochs that each regime has, of the
-batch size at each epoch, and of the run time.
+The rules are Shockwave's restatement of the Dirichlet prior, the standard Bayesian update, and greedy (the batch size does
+not change again). Errors are means over jobs and over their training: in each regime's share of the epochs, in the batch
+size at each epoch, and in the run time.
 
 [bold]Example[/bold]
 
@@ -28,19 +28,21 @@ batch size at each epoch, and of the run time.
 
 @app.callback()
 def forecast() -> None:
-    """A group of one verb stays a group."""
+    """Keep a group with one verb a group."""
 
 
 @app.command(help=EVALUATE)
 def evaluate(
     workload: Annotated[
-        str, typer.Argument(metavar="WORKLOAD", help="A generator or trace, options as NAME:KEY=VALUE.")
+        str, typer.Argument(metavar="WORKLOAD", help="A generator or trace file, with options as NAME:KEY=VALUE.")
     ],
-    profiles: Annotated[str, typer.Option("--profiles", help="Where speeds are from; see themis profiles.")] = "",
-    seed: Annotated[int, typer.Option("--seed", "-s", min=0, help="Of the workload.")] = 0,
-    points: Annotated[int, typer.Option("--points", min=1, max=1000, help="Forecasts of each job.")] = 20,
-    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw errors, as .png or .svg.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, with every point.")] = False,
+    profiles: Annotated[str, typer.Option("--profiles", help="Table of speeds; see themis profiles.")] = "",
+    seed: Annotated[int, typer.Option("--seed", "-s", min=0, help="Seed of the workload.")] = 0,
+    points: Annotated[int, typer.Option("--points", min=1, max=1000, help="Number of forecasts per job.")] = 20,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Write a figure of the errors, as .png or .svg.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every point.")] = False,
 ) -> None:
     from themis.forecast.evaluate import KINDS, RULES, evaluate
     from themis.profiles.library import load_book

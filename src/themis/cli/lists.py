@@ -1,4 +1,4 @@
-"""``themis policies``, ``workloads``, ``clusters``: what there is."""
+"""``themis policies``, ``workloads``, ``clusters``: the registered names."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rich.markup import escape
 from themis.cli.rows import Output, check_output, dump
 from themis.console import out
 
-AsJson = Annotated[bool, typer.Option("--json", help="As -o json.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Same as -o json.")]
 
 
 def policies(output: Output = "table", as_json: AsJson = False) -> None:
-    """List the policies, with their parameters and what is proven of them.
+    """List the policies with their parameters and proven properties.
 
     Example: [cyan]themis policies -o json[/cyan]
     """
@@ -30,7 +30,7 @@ def policies(output: Output = "table", as_json: AsJson = False) -> None:
         rows.append(
             {
                 "name": name, "about": about(kind), "level": str(kind.level),
-                "pace": f"rounds of {pace:g} s" if pace else "on free GPUs",
+                "pace": f"rounds of {pace:g} s" if pace else "when GPUs are free",
                 "parameters": params(made), "claims": sorted(kind.claims),
             }
         )  # fmt: skip
@@ -38,7 +38,7 @@ def policies(output: Output = "table", as_json: AsJson = False) -> None:
 
 
 def workloads(output: Output = "table", as_json: AsJson = False) -> None:
-    """List the generators of workloads and the formats of trace files, with their options.
+    """List workload generators and trace formats with their options.
 
     Example: [cyan]themis workloads[/cyan], then [cyan]themis simulate -w themis1:apps=100,load=1.4[/cyan]
     """
@@ -59,9 +59,9 @@ def workloads(output: Output = "table", as_json: AsJson = False) -> None:
 
 
 def clusters(output: Output = "table", as_json: AsJson = False) -> None:
-    """List the clusters that have a name.
+    """List the named clusters.
 
-    Others are written as machines x GPUs ([cyan]8x4[/cyan], [cyan]2x8/2@V100+4x1@K80[/cyan]) or as a YAML file.
+    Others can be given as machines x GPUs ([cyan]8x4[/cyan], [cyan]2x8/2@V100+4x1@K80[/cyan]) or as a YAML file.
 
     Example: [cyan]themis clusters -o yaml[/cyan], then [cyan]themis simulate -c sim-64[/cyan]
     """
@@ -76,9 +76,7 @@ def clusters(output: Output = "table", as_json: AsJson = False) -> None:
         try:
             cluster = build()
         except ThemisError as error:
-            rows.append(
-                {"name": name, "about": f"1,213 machines and 6,212 GPUs of 7 types, Alibaba's of 2023. {error}"}
-            )
+            rows.append({"name": name, "about": f"Alibaba, 2023: 1,213 machines and 6,212 GPUs of 7 types. {error}"})
             continue
         sizes = Counter(m.gpus for m in cluster.machines)
         rows.append(
@@ -92,7 +90,7 @@ def clusters(output: Output = "table", as_json: AsJson = False) -> None:
 
 
 def about(kind: type) -> str:
-    """The first sentence on a class: its module's, where the module is about it alone, or its own."""
+    """The first sentence of a class's docstring, or of its module's if the module has one public class."""
     import inspect
     import sys
 
@@ -106,10 +104,10 @@ def about(kind: type) -> str:
 
 
 def _list(rows: Sequence[dict[str, Any]], output: str) -> None:
-    """Rows as JSON or YAML, or a paragraph each: name, what it is, and the rest in small print."""
+    """Print rows as JSON or YAML, or a paragraph for each: name, description, details."""
     check_output(output)
     if output != "table":
-        dump(json.loads(json.dumps(rows)), output)  # members of enumerations become plain text
+        dump(json.loads(json.dumps(rows)), output)  # enum members become plain text
         return
     from rich.table import Table
 
@@ -127,5 +125,5 @@ def _cell(value: object) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(_cell, value)) or "none"
     if value is None or isinstance(value, bool):
-        return str(value).lower()  # as one writes it
+        return str(value).lower()  # as in YAML
     return f"{value:g}" if isinstance(value, float) else str(value) or "''"

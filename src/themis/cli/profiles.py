@@ -1,6 +1,6 @@
-"""``themis profiles``: the models whose speed is known; tables of one's own, from a CSV or from a run.
+"""``themis profiles``: models with measured speeds, and the user's own tables, from a CSV file or from a run.
 
-Heavy imports stand inside the functions, so that ``themis --help`` is quick.
+Heavy imports are inside the functions, so that ``themis --help`` is fast.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import typer
 from rich.markup import escape
 
 from themis.cli.rows import journal_of
-from themis.console import err, out, print_json, print_whole
+from themis.console import err, out, print_json, print_whole, say_notes
 from themis.errors import UnknownName
 
 if TYPE_CHECKING:
@@ -22,22 +22,25 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="profiles", no_args_is_help=True, rich_markup_mode="rich",
-    help="List models whose speed is known, show one, add measurements of your own.",
+    help="Manage measured speeds of models.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 
 OUTPUTS = ("table", "json", "csv")
-Output = Annotated[str, typer.Option("--output", "-o", metavar="table|json|csv", help="How to print.")]
+Output = Annotated[str, typer.Option("--output", "-o", metavar="table|json|csv", help="Output format.")]
 Profiles = Annotated[
-    str, typer.Option("--profiles", help="Books, joined by commas: themis, gavel, a CSV or JSON, a name of your own.")
+    str,
+    typer.Option(
+        "--profiles", help="Tables of speeds, joined by commas: themis, gavel, a CSV or JSON file, or your own."
+    ),
 ]
-Name = Annotated[str, typer.Option("--name", "-n", help="Of the table; default: the file's.")]
+Name = Annotated[str, typer.Option("--name", "-n", help="Name of the table. Default: the file's.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a table of this name.")]
 
 
 @app.command("list")
 def list_(profiles: Profiles = "gavel", output: Output = "table") -> None:
-    """List models, with the GPU types and batch sizes that are known of them.
+    """List models with their measured GPU types and batch sizes.
 
     Example: [cyan]themis profiles list --profiles themis[/cyan]
     """
@@ -48,17 +51,22 @@ def list_(profiles: Profiles = "gavel", output: Output = "table") -> None:
 
 @app.command()
 def show(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="As themis profiles list names it.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model; themis profiles list shows them.")],
     profiles: Profiles = "gavel",
-    beside: Annotated[bool, typer.Option("--beside", help="What it keeps of its speed beside others.")] = False,
+    colocated: Annotated[
+        bool, typer.Option("--colocated", help="Show relative speeds when two jobs share a GPU.")
+    ] = False,
+    beside: Annotated[bool, typer.Option("--beside", hidden=True)] = False,
     output: Output = "table",
 ) -> None:
-    """Show a model's steps per second by GPU type, batch size and GPUs, or beside others on one GPU.
+    """Show the speed of a model by GPU type, batch size and number of GPUs, or when it shares a GPU.
 
-    Example: [cyan]themis profiles show ResNet-50 --beside[/cyan]
+    Example: [cyan]themis profiles show ResNet-50 --colocated[/cyan]
     """
     profile = _book(profiles).get(model)
-    if not beside:
+    if beside:
+        say_notes(["option --beside is now called --colocated; the next version removes --beside."])
+    if not (colocated or beside):
         _print(_rates(profile), output, RATES)
     else:
         _print(_shares(profile), output, SHARES)
@@ -68,11 +76,11 @@ def show(
 
 @app.command()
 def add(
-    file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="Columns: see docs/profiles.md.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="CSV file; docs/profiles.md lists its columns.")],
     name: Name = "",
     force: Force = False,
 ) -> None:
-    """Check a CSV of measured throughputs and keep it, for [cyan]--profiles NAME[/cyan].
+    """Check a CSV file of measured throughputs and store it, for [cyan]--profiles NAME[/cyan].
 
     Example: [cyan]themis profiles add lab.csv --name lab[/cyan]
     """
@@ -83,11 +91,11 @@ def add(
 
 @app.command("from-run")
 def from_run(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A log of a run, or an arbiter's home.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Log of a run, or a service's data directory.")],
     name: Name = "",
     force: Force = False,
 ) -> None:
-    """Keep what the jobs of a run measured of themselves, for [cyan]--profiles NAME[/cyan].
+    """Store the throughputs that the jobs of a run reported, for [cyan]--profiles NAME[/cyan].
 
     Example: [cyan]themis profiles from-run out/demo/themis-seed0.jsonl.gz --name demo[/cyan]
     """
@@ -101,7 +109,9 @@ def from_run(
     else:
         rates = measured(read_log(run))
     if not rates.together:
-        raise InputError(f"{run} has no job that trained alone for a second between two reports; nothing was added.")
+        raise InputError(
+            f"{run} has no measurements: no job trained alone for a second between two reports. Nothing was added."
+        )
     _keep(name or run.name.split(".")[0], rates, force=force)
 
 

@@ -1,4 +1,4 @@
-"""``themis compare``: finished runs side by side, from their logs alone."""
+"""``themis compare``: compare finished runs by their logs; also replays and explains journals, and decides on states."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 COMPARE = """Compare finished runs over policies and seeds: means, 95 % intervals, differences to a baseline.
 
-RUN is a folder written by [cyan]themis simulate --out[/cyan], or a log in it. Runs must agree in workload, cluster and
-settings; [cyan]--anyway[/cyan] passes over what differs and puts it into the labels.
+RUN is a folder written by [cyan]themis simulate --out[/cyan], or a log in it. Runs must have the same workload, cluster and
+settings; [cyan]--anyway[/cyan] accepts differences and shows them in the labels.
 
 [bold]Examples[/bold]
 
@@ -40,29 +40,34 @@ FIGURE_FORMATS = ("svg", "png")
 
 
 def compare(
-    paths: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of logs, or logs.")],
-    baseline: Annotated[str, typer.Option("--baseline", "-b", help="Policy to take differences to.")] = "",
+    paths: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Logs, or folders of logs.")],
+    baseline: Annotated[str, typer.Option("--baseline", "-b", help="Policy that the others are compared with.")] = "",
     metric: Annotated[
-        list[str], typer.Option("--metric", "-m", metavar="NAME", help="Only this number; repeatable.")
+        list[str], typer.Option("--metric", "-m", metavar="NAME", help="Show this metric only; repeatable.")
     ] = [],  # noqa: B006 - typer copies it
-    every: Annotated[bool, typer.Option("--all", "-a", help="Every number, in the table too.")] = False,
-    output: Annotated[str, typer.Option("--output", "-o", metavar="table|json|csv", help="What to print.")] = "table",
+    every: Annotated[bool, typer.Option("--all", "-a", help="Show all metrics in the table.")] = False,
+    output: Annotated[str, typer.Option("--output", "-o", metavar="table|json|csv", help="Output format.")] = "table",
     html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", parser=named_path, help="Write the report there.")
+        Path | None, typer.Option("--html", metavar="FILE", parser=named_path, help="Write the report to this file.")
     ] = None,
     tables: Annotated[
         Path | None,
         typer.Option(
-            "--tables", metavar="DIR", parser=named_path, help="Write results, apps and jobs there as Parquet."
+            "--tables", metavar="DIR", parser=named_path, help="Write results, apps and jobs as Parquet to this folder."
         ),
     ] = None,
     figures: Annotated[
-        Path | None, typer.Option("--figures", metavar="DIR", parser=named_path, help="Write the figures there.")
+        Path | None,
+        typer.Option("--figures", metavar="DIR", parser=named_path, help="Write the figures to this folder."),
     ] = None,
-    figure_format: Annotated[str, typer.Option("--figure-format", metavar="svg|png", help="Of the figures.")] = "svg",
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Logs read at once; 0: one a core.")] = 0,
-    anyway: Annotated[bool, typer.Option("--anyway", help="Compare runs that differ in more than policy.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no word of what was written.")] = False,
+    figure_format: Annotated[
+        str, typer.Option("--figure-format", metavar="svg|png", help="Format of the figures.")
+    ] = "svg",
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Logs read in parallel; 0: one per core.")] = 0,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Compare runs that differ in more than the policy.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Do not print progress or the names of written files.")
+    ] = False,
 ) -> None:
     known(output, "output", OUTPUTS)
     known(figure_format, "figure format", FIGURE_FORMATS)
@@ -110,7 +115,7 @@ def compare(
 
 
 def replay_home(home: Path, book: ProfileBook | None) -> Replayed:
-    """Replay an arbiter's journal, with the speeds that came with its submissions."""
+    """Replay the journal of a data directory, with the speeds of its submissions."""
     from themis.cli.rows import journal_of
     from themis.client import themis_pb2 as pb
     from themis.service.engine.speeds import read_profile
@@ -124,7 +129,7 @@ def replay_home(home: Path, book: ProfileBook | None) -> Replayed:
 
 
 def explain_home(home: Path, name: str) -> Explanation:
-    """An app's story from an arbiter's journal, whether or not it runs."""
+    """An app's history from the journal of a data directory, whether or not its arbiter runs."""
     import tempfile
 
     from themis.cli.rows import journal_of
@@ -138,18 +143,18 @@ def explain_home(home: Path, name: str) -> Explanation:
 
 
 def known(name: str, kind: str, names: tuple[str, ...]) -> None:
-    """Raise UnknownName, with "did you mean", where a choice is none."""
+    """Raise UnknownName, with "did you mean", for an unknown choice."""
     if name not in names:
         raise UnknownName(kind, name, names)
 
 
 def say_written(paths: list[Path]) -> None:
-    """Where files are: each by name, or many by folder."""
+    """Print the names of written files, by folder."""
     folders = dict.fromkeys(path.parent for path in paths)
     for folder in folders:
         there = [path for path in paths if path.parent == folder]
-        said = str(there[0]) if len(there) == 1 else f"{folder}: {', '.join(path.name for path in there)}"
-        err.print(f"Written: {said}", markup=False, highlight=False, soft_wrap=True)
+        names = str(there[0]) if len(there) == 1 else f"{folder}: {', '.join(path.name for path in there)}"
+        err.print(f"Written: {names}", markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
@@ -167,7 +172,7 @@ def _bar() -> Iterator[Callable[[Path, int, int], None]]:
 
 
 def decide_on_state(path: Path, policy: str, as_json: bool) -> None:
-    """What a policy does with a state of a running scheduler."""
+    """Let a policy decide on a dumped state, and print its decision."""
     from rich import box
     from rich.markup import escape
     from rich.table import Table

@@ -1,30 +1,34 @@
-"""The ``themis`` command: one function a verb, each a thin layer over what can be imported.
+"""The ``themis`` command: one function per verb, each a thin layer over the library.
 
-Wrong input ends with one sentence and exit code 2, a run that failed or a replay that differs with 1, our own mistake
-with 70, an interrupt with 130. ``THEMIS_DEBUG=1`` shows tracebacks. Heavy imports stand inside the functions, so that
-``themis --help`` is quick.
+Exit codes: 2 for wrong input, 1 for a run that failed or a replay that differs, 70 for a bug in Themis, 130 after Ctrl-C.
+``THEMIS_DEBUG=1`` shows tracebacks. Heavy imports are inside the functions, so that ``themis --help`` is fast.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Never
+from typing import Annotated, Never, TextIO
 
 import typer
 
 from themis import __version__
 from themis.cli import demo, forecast, lists, profiles, report, service, simulate, trace
-from themis.console import debugging, err, out, print_json, print_whole, say_red
-from themis.errors import InputError, InvariantBroken, ThemisError
+from themis.console import debugging, err, out, print_json, print_whole, say_notes, say_red
+from themis.errors import InputError, InvariantBroken, Renamed, ThemisError
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 
 app = typer.Typer(
-    name="themis", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich",
+    name="themis",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-)  # fmt: skip
+)
 SIMULATION = "Simulations and logs"
 """A heading of ``themis --help``."""
 app.command(help=demo.DEMO, rich_help_panel=service.SERVICE)(demo.demo)
@@ -34,22 +38,48 @@ app.command(help=report.COMPARE, rich_help_panel=SIMULATION)(report.compare)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command; every expected error is one sentence on stderr."""
+    """Run the command; prints every expected error as one sentence on stderr."""
     try:
-        app(args=None if argv is None else list(argv), prog_name="themis")
+        with _notes():
+            app(args=None if argv is None else list(argv), prog_name="themis")
     except InvariantBroken as error:
         _fail(error, f"This is a bug in Themis, please report it: {error}", 70)
     except (ThemisError, OSError) as error:
         _fail(error, _sentence(error), 2)
     except SystemExit as end:
-        if end.code == INTERRUPTED:  # typer ends so without a word
+        if end.code == INTERRUPTED:  # typer prints nothing
             err.print("[red]Interrupted.[/red]")
         raise
     except KeyboardInterrupt:
         err.print("[red]Interrupted.[/red]")
         raise SystemExit(INTERRUPTED) from None
-    except Exception as error:  # the last resort: a person never sees a traceback that they did not ask for
+    except Exception as error:  # users see a traceback only with THEMIS_DEBUG=1
         _fail(error, f"This is a bug in Themis, please report it: {type(error).__name__}: {error}", 70)
+
+
+@contextmanager
+def _notes() -> Iterator[None]:
+    """Print warnings about renamed keys as notes."""
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", Renamed)
+        show_other = warnings.showwarning
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if issubclass(category, Renamed):
+                say_notes([str(message)])
+            else:
+                show_other(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = show
+        yield
 
 
 def _fail(error: Exception, sentence: str, code: int) -> Never:
@@ -67,12 +97,16 @@ def _sentence(error: Exception) -> str:
 
 @app.callback(invoke_without_command=True)
 def themis(
-    version: Annotated[bool, typer.Option("--version", "-V", help="Print the version and end.", is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", "-V", help="Print the version and exit.", is_eager=True)
+    ] = False,
 ) -> None:
-    """Fair scheduling for shared GPU clusters.
+    """Share GPUs fairly between the users of a cluster.
 
-    See it: [bold]themis demo[/bold]. Run it with eight virtual GPUs: [bold]themis up --gpus 8[/bold], and in another terminal
-    [bold]themis run --gpus 2 -- python train.py[/bold].
+    Try it: [bold]themis demo[/bold]
+
+    Run it with eight virtual GPUs: [bold]themis up --gpus 8[/bold], then in another terminal
+    [bold]themis run --gpus 2 -- python train.py[/bold]
 
     Compare policies on a workload: [bold]themis simulate --workload demo --policy themis,drf --out out/demo[/bold]
     """
@@ -89,17 +123,17 @@ def replay(
     log: Annotated[
         Path,
         typer.Argument(
-            help="A log of [cyan]themis simulate --out[/cyan], a service's home, or a state of [cyan]themis dump[/cyan]."
+            help="A log of [cyan]themis simulate --out[/cyan], a service's data directory, or a state of [cyan]themis dump[/cyan]."
         ),
     ],
-    policy: Annotated[str, typer.Option("--policy", "-p", help="For a state: decide by this one.")] = "",
-    profiles: Annotated[str, typer.Option("--profiles", help="As the run had it, if it had it.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="The outcome as JSON.")] = False,
+    policy: Annotated[str, typer.Option("--policy", "-p", help="For a state: the policy that decides.")] = "",
+    profiles: Annotated[str, typer.Option("--profiles", help="The value that the run used, if any.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Feed a log's events through a fresh scheduler and compare its commands with the logged ones.
+    """Repeat a run from its log and check that the scheduler makes the same decisions.
 
-    Exit code 1 and the first difference if they are not equal. Of a state written by [cyan]themis dump[/cyan], the policy
-    decides once, and its decision is shown.
+    Exit code 1 and the first difference if they are not equal. For a state of [cyan]themis dump[/cyan], the policy decides
+    once, and the decision is shown.
 
     Example: [cyan]themis replay out/demo/themis-seed0.jsonl.gz[/cyan]
     """
@@ -109,7 +143,9 @@ def replay(
         report.decide_on_state(log, policy, as_json)
         return
     if policy:
-        raise InputError(f"{log} is no state of `themis dump`, for which --policy is; a log is replayed as it was.")
+        raise InputError(
+            f"--policy is only for a state of `themis dump`; {log} is a log, which is replayed with its own policy."
+        )
     from themis.client.home import default_home
     from themis.profiles.library import load_book
     from themis.sim.replay import replay as replay_log
@@ -128,27 +164,28 @@ def replay(
         )  # fmt: skip
     elif done.difference is None:
         active = int(state.apps.active[: state.apps.size].sum())
-        cut = f" Apps still active at its end: {active}." if active else ""
+        cut = f" Apps still active at the end: {active}." if active else ""
         out.print(
             f"{header.policy}, seed {header.seed}, {header.workload} on {header.cluster}: {state.apps.size} apps of "
             f"{state.jobs.size} jobs in {state.now / 3600:.1f} h. {done.events} events gave the same {done.commands} "
             f"commands.{cut}", markup=False, soft_wrap=True,
         )  # fmt: skip
     if done.difference is not None:
-        say_red(f"{log} does not replay; {done.difference}.")
+        say_red(f"{log} does not replay: {done.difference}.")
         raise typer.Exit(1)
 
 
 @app.command(rich_help_panel=SIMULATION)
 def explain(
-    name: Annotated[str, typer.Argument(metavar="APP", help="The app's name in the workload.")],
+    name: Annotated[str, typer.Argument(metavar="APP", help="Name of the app in the workload.")],
     log: Annotated[
-        Path, typer.Option("--log", "-l", help="A log of [cyan]themis simulate --out[/cyan], or a service's home.")
+        Path,
+        typer.Option("--log", "-l", help="A log of [cyan]themis simulate --out[/cyan], or a service's data directory."),
     ],
-    every: Annotated[bool, typer.Option("--all", "-a", help="A line for every round, alike or not.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Every round as JSON.")] = False,
+    every: Annotated[bool, typer.Option("--all", "-a", help="Show every round, also equal ones.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every round as JSON.")] = False,
 ) -> None:
-    """Tell from a log why an app got what it got: its auctions, bids, payments and leases.
+    """Show from a log why an app got its GPUs: its auctions, bids, payments and leases.
 
     Example: [cyan]themis explain langmodel-sweep --log out/demo/themis-seed0.jsonl.gz[/cyan]
     """

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from themis.console import out, print_json, print_whole
+from themis.console import out, print_fitting, print_json
 from themis.errors import InputError, UnknownName
 
 if TYPE_CHECKING:
@@ -23,12 +23,20 @@ if TYPE_CHECKING:
     from themis.service.engine.journal import Journal
 
 Home = Annotated[
-    Path | None, typer.Option("--home", metavar="DIR", help="The arbiter's home; default $THEMIS_HOME or ~/.themis.")
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        "--home",
+        metavar="DIR",
+        help="The service's data directory (default: $THEMIS_DATA_DIR or ~/.themis).",
+    ),
 ]
-Output = Annotated[str, typer.Option("--output", "-o", metavar="table|json|yaml", help="How to print.")]
-Watch = Annotated[bool, typer.Option("--watch", "-w", help="Print again every two seconds.")]
-User = Annotated[str, typer.Option("--user", "-u", help="Only this user's.")]
-Owner = Annotated[str, typer.Option("--user", "-u", help="Whose app it is; default: yours.")]
+"""``--data-dir``, with ``--home`` as an alias."""
+Output = Annotated[str, typer.Option("--output", "-o", metavar="table|json|yaml", help="Output format.")]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Refresh every two seconds.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show all columns, with rho, bids and payments.")]
+User = Annotated[str, typer.Option("--user", "-u", help="Show this user only.")]
+Owner = Annotated[str, typer.Option("--user", "-u", help="Owner of the app. Default: you.")]
 AppName = Annotated[str, typer.Argument(metavar="APP", help="Number or name of an app.")]
 AppNames = Annotated[list[str], typer.Argument(metavar="APP...", help="Numbers or names of apps.")]
 NodeNames = Annotated[
@@ -37,15 +45,15 @@ NodeNames = Annotated[
 Columns = Mapping[str, Callable[[Any], object]]
 WATCH_S = 2.0
 FORECAST_S = 30 * 86400.0
-"""A point forecast without an interval that lies further ahead is not shown: speeds are not measured yet."""
+"""Seconds. A point forecast without an interval that is further ahead is not shown: speeds are not measured yet."""
 
 
 PATIENCE_S = 5.0
-"""For an arbiter that does not answer, where somebody waits at a terminal."""
+"""Seconds that an interactive command waits for an arbiter that does not answer."""
 
 
 def connect(home: Path | None, *, patience_s: float = PATIENCE_S) -> Client:
-    """A connection to the arbiter of a home; that it is waited for is said at once."""
+    """Connect to the arbiter of a data directory; prints a sentence on stderr when it has to wait."""
     from themis.client.client import Client
     from themis.console import err
 
@@ -56,17 +64,17 @@ def connect(home: Path | None, *, patience_s: float = PATIENCE_S) -> Client:
 
 @contextmanager
 def journal_of(home: Path) -> Iterator[Journal]:
-    """The journal of an arbiter's home, whether or not it runs; a copy, for who only reads brings no older one up to date.
+    """The journal of a data directory, whether or not its arbiter runs. Reads a copy: a reader must not migrate the journal.
 
     Raises
     ------
-    InputError : the folder has none, it cannot be read, or it is of a later version.
+    InputError : there is no journal, it cannot be read, or a later version wrote it.
     """
     from themis.service.engine.journal import Journal
 
     path = home / "journal.db"
     if not path.exists():
-        raise InputError(f"{home} has no journal.db, so it is no arbiter's home; name a log or a home.")
+        raise InputError(f"{home} is not a data directory: it has no journal.db. Name a log file or a data directory.")
     if not path.stat().st_size:
         raise InputError(f"{path} is empty; restore a backup with `themis restore`.")
     with TemporaryDirectory(prefix="themis-") as folder:
@@ -79,20 +87,20 @@ def journal_of(home: Path) -> Iterator[Journal]:
                 db.backup(there)
         except sqlite3.DatabaseError as error:
             raise InputError(
-                f"{path} cannot be read ({error}); `themis doctor --home {home}` says what is wrong with it."
+                f"cannot read {path} ({error}). Run `themis doctor --data-dir {home}` to check it."
             ) from None
         with closing(Journal(copy)) as journal:
             yield journal
 
 
 def check_output(output: str) -> None:
-    """Raise UnknownName for a form that there is not."""
+    """Raise UnknownName for an unknown output format."""
     if output not in ("table", "json", "yaml"):
         raise UnknownName("output", output, ("table", "json", "yaml"))
 
 
 def again(watch: bool, output: str) -> Iterator[None]:
-    """Once, or with ``watch`` every two seconds, on a clear screen where there is one."""
+    """Yield once, or every two seconds with ``watch``; clears the screen of a terminal in between."""
     check_output(output)
     first = True
     while first or watch:
@@ -110,7 +118,7 @@ def again(watch: bool, output: str) -> Iterator[None]:
 def show_list(
     get: Callable[[], Sequence[Any]], columns: Columns, output: str, watch: bool = False, *, empty: str = ""
 ) -> None:
-    """Print messages as a list, once or again and again; ``empty`` is the sentence under a table without rows."""
+    """Print messages as a list, once or repeatedly; ``empty`` is printed under a table without rows."""
     from themis.service.api.pages import as_dict
 
     for _ in again(watch, output):
@@ -121,7 +129,10 @@ def show_list(
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]], output: str, columns: Columns) -> None:
-    """Print plain rows: as a table of these columns, or whole."""
+    """Print plain rows: as a table of these columns, or all fields as JSON or YAML.
+
+    On a terminal, text columns wrap so that the table fits; elsewhere names stay whole, one row a line, as ``grep`` needs.
+    """
     check_output(output)
     if output != "table":
         dump([dict(row) for row in rows], output)
@@ -130,10 +141,15 @@ def show_rows(rows: Sequence[Mapping[str, Any]], output: str, columns: Columns) 
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(*columns, box=box.SIMPLE_HEAD, show_edge=False)
-    for row in rows:
-        table.add_row(*(escape(str(cell(row))) for cell in columns.values()))
-    print_whole(table)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
+    cells = [[str(cell(row)) for cell in columns.values()] for row in rows]
+    for i, title in enumerate(columns):
+        wraps = title in PROSE or (title in NAMES and out.is_terminal)
+        widest = max([len(title), *(len(line[i]) for line in cells)])
+        table.add_column(title, overflow="fold", no_wrap=not wraps, min_width=min(widest, LEAST) if wraps else widest)
+    for line in cells:
+        table.add_row(*map(escape, line))
+    print_fitting(table)
 
 
 def dump(value: object, output: str) -> None:
@@ -152,6 +168,11 @@ def clock(time: float) -> str:
     return datetime.fromtimestamp(time).strftime("%Y-%m-%d %H:%M:%S")
 
 
+def fair_share(rho: float) -> str:
+    """``1.34x of fair share``: the finish time over that on a private 1/N of the cluster (rho); below 1 is earlier."""
+    return f"{rho:.2f}x of fair share"
+
+
 def _time(name: str) -> Callable[[Any], object]:
     return lambda row: clock(row[name]) if row.get(name) else ""
 
@@ -165,7 +186,7 @@ def _number(name: str, form: str = ".2f") -> Callable[[Any], object]:
 
 
 def known(value: Any) -> bool:
-    """Whether a figure is there; finish-time fairness is none while no machine that an app may use is in service."""
+    """Whether a number exists; finish-time fairness has none while no machine that the app may use is in service."""
     return value is not None and not math.isnan(float(value))
 
 
@@ -174,27 +195,51 @@ def _plain(name: str) -> Callable[[Any], object]:
 
 
 WHO: Columns = {"app": _plain("id"), "name": _plain("name"), "user": _plain("user"), "state": _plain("state")}
+FAIRNESS: Columns = {"of fair share": lambda r: f"{float(r['rho']):.2f}x" if known(r.get("rho")) else ""}
+"""Finish-time fairness, rho: shown with ``--verbose``."""
 APPS: Columns = {
-    **WHO, "GPUs": lambda r: f"{r['gpus']} of {r['demand']}", "jobs": lambda r: f"{r['jobs_ended']}/{r['jobs']}",
-    "waits for": _plain("waits"), "progress": _number("progress", ".0%"), "rho": _number("rho"), "GPU hours": _number("gpu_hours"),
-    "submitted": _time("submitted"),
-}  # fmt: skip
-ENDED: Columns = {
-    **WHO, "jobs": _plain("jobs"), "rho": _number("rho"), "GPU hours": _number("gpu_hours"),
-    "submitted": _time("submitted"), "ended": _time("ended"),
+    **WHO,
+    "GPUs": lambda r: f"{r['gpus']}/{r['demand']}",
+    "jobs": lambda r: f"{r['jobs_ended']}/{r['jobs']}",
+    "progress": _number("progress", ".0%"),
+    "pending reason": _plain("waits"),
+}
+ALL_APPS: Columns = {**APPS, **FAIRNESS, "GPU hours": _number("gpu_hours"), "submitted": _time("submitted")}
+ENDED: Columns = {**WHO, "jobs": _plain("jobs"), "GPU hours": _number("gpu_hours"), "ended": _time("ended")}
+ALL_ENDED: Columns = {
+    **WHO, "jobs": _plain("jobs"), **FAIRNESS, "GPU hours": _number("gpu_hours"), "submitted": _time("submitted"),
+    "ended": _time("ended"),
 }  # fmt: skip
 JOBS: Columns = {
-    "job": _plain("id"), "name": _plain("name"), "state": _plain("state"), "outcome": _plain("outcome"),
+    "job": _plain("id"),
+    "name": _plain("name"),
+    "state": _plain("state"),
+    "outcome": _plain("outcome"),
     "attempt": _plain("attempt"),
-    "GPUs": lambda r: " ".join(map(str, r["gpus"])), "nodes": lambda r: " ".join(r["nodes"]),
+    "GPUs": lambda r: " ".join(map(str, r["gpus"])),
+    "nodes": lambda r: " ".join(r["nodes"]),
     "steps": lambda r: f"{float(r['steps']):.0f}/{float(r['total']):.0f}",
-    "GPU hours": _number("gpu_hours"), "lease until": _time("until"),
-    "attempts ended": lambda r: ", ".join(a["ending"] + (f" ({a['code']})" if a.get("code") else "") for a in r["attempts"]),
-}  # fmt: skip
+}
+ALL_JOBS: Columns = {
+    **JOBS,
+    "GPU hours": _number("gpu_hours"),
+    "lease until": _time("until"),
+    "attempts ended": lambda r: ", ".join(map(_ending, r["attempts"])),
+}
+NAMES = ("name", "user", "nodes", "GPUs", "apps")
+"""Titles of columns that wrap on a terminal that is too narrow."""
+LEAST = 8
+"""Characters that a column keeps when it wraps."""
+PROSE = ("finding", "withheld", "attempts ended", "")
+"""Titles of columns of sentences, which always wrap."""
+
+
+def _ending(attempt: Any) -> str:
+    return f"{attempt['ending']} ({attempt['code']})" if attempt.get("code") else str(attempt["ending"])
 
 
 def withheld(row: Mapping[str, Any]) -> str:
-    """GPUs of a machine that get no job, and the processes that keep them."""
+    """GPUs of a machine that are withheld from jobs, and the processes that occupy them."""
     if not row["withheld"]:
         return ""
     pids = row["withheld_pids"]
@@ -208,9 +253,10 @@ NODES: Columns = {
 }  # fmt: skip
 SHARES: Columns = {
     "user": _plain("user"), "apps": _plain("apps"), "GPUs": _plain("gpus"), "share": _number("share", ".0%"),
-    "by weight": _number("fair", ".0%"), "between": _plain("between"),
-    "worst rho": _number("rho_worst"), "median rho": _number("rho_median"),
-    "GPU hours": _number("gpu_hours"), "1/N would give": _number("private_gpu_hours"),
+    "fair share": _number("fair", ".0%"), "GPU hours": _number("gpu_hours"), "fair GPU hours": _number("private_gpu_hours"),
+}  # fmt: skip
+ALL_SHARES: Columns = {
+    **SHARES, "shared between": _plain("between"), "worst rho": _number("rho_worst"), "median rho": _number("rho_median"),
 }  # fmt: skip
 USAGES: Columns = {
     "user": _plain("user"), "apps": _plain("apps"), "completed": _plain("completed"), "cancelled": _plain("cancelled"),
@@ -218,7 +264,8 @@ USAGES: Columns = {
 }  # fmt: skip
 STEPS: Columns = {
     "s since submitted": _number("time", ".1f"), "round": lambda r: r["round"] if r["round"] >= 0 else "",
-    "offered": lambda r: r["offered"] or "", "rho": lambda r: f"{r['rho']:.2f}" if r["auction"] and known(r["rho"] or None) else "",
+    "offered": lambda r: r["offered"] or "",
+    "of fair share": lambda r: f"{r['rho']:.2f}x" if r["auction"] and known(r["rho"] or None) else "",
     "bid": lambda r: ("yes" if r["bid"] else "filtered out") if r["auction"] else "", "won": lambda r: r["won"] or "",
     "kept": lambda r: f"{r['kept']:.0%}" if r["won"] else "", "leftover": lambda r: r["leftover"] or "",
     "granted": lambda r: r["granted"] or "", "renewed": lambda r: r["renewed"] or "",
@@ -227,39 +274,55 @@ STEPS: Columns = {
 }  # fmt: skip
 
 
-def why_now(found: Any) -> list[str]:
-    """What ``themis why`` says of now, line by line."""
-    lines = [f"{found.code}: {found.sentence}"]
+STATES = {"ended": "ended", "held": "held", "running": "running", "partly_running": "running", "nothing_to_run": "idle"}
+"""The first word of ``themis why``, by reason code; every other code means that the app waits."""
+
+
+def why_now(found: Any, *, verbose: bool = False) -> list[str]:
+    """The present situation of an app, as sentences: why it waits, its position, its fair share, when it gets GPUs.
+
+    ``verbose`` : the reason's code and the app's finish-time fairness too.
+    """
+    lines = [f"{STATES.get(found.code, 'waiting')}: {found.sentence}"]
+    if verbose:
+        lines.append(f"Reason code: {found.code}.")
     if found.position:
-        rho = f", rho {found.rho:.2f}" if found.HasField("rho") and known(found.rho) else ""
-        order = "apps without GPUs first, then those furthest below their fair share"
-        place = f"number {found.position} of {found.of} apps that want GPUs ({order})"
-        lines.append(f"It is {place if found.of > 1 else 'the only app that wants GPUs'}{rho}.")
-        for a in found.ahead[:5]:
-            lines.append(f"  ahead: app {a.app}, {a.name} of {a.user}" + (f", rho {a.rho:.2f}" if known(a.rho) else ""))
-        lines += [f"  ahead: {found.position - 6} more"] if found.position > 6 else []
+        lines += _position(found, verbose=verbose)
     if found.weight:
         lines.append(
-            f"Fairness is between {found.between}: its weight is {found.weight:.3g}, {found.fair:.0%} of the cluster."
+            f"Fair share: {found.fair:.0%} of the cluster (weight {found.weight:.3g}; shared between {found.between})."
         )
     if found.HasField("start_median"):
         earliest = clock(found.start_earliest)
         latest = clock(found.start_latest) if found.HasField("start_latest") else "much later"
-        # One second is all that a clock on the wall shows.
+        # The output has a resolution of one second.
         between = f", between {earliest} and {latest}" if earliest != latest else ""
         lines.append(
-            f"Its next GPUs are expected at {clock(found.start_median)}{between} "
-            f"({found.simulations} simulations, nobody else coming)."
+            f"Next GPUs expected at {clock(found.start_median)}{between} "
+            f"({found.simulations} simulations without new arrivals)."
         )
     return lines
 
 
+def _position(found: Any, *, verbose: bool) -> list[str]:
+    def fairness(rho: float) -> str:
+        return f", {fair_share(rho)}" if verbose and known(rho) else ""
+
+    own = fairness(found.rho) if found.HasField("rho") else ""
+    if found.of == 1:
+        return [f"It is the only app that wants GPUs{own}."]
+    order = "apps without GPUs first, then those furthest below their fair share"
+    lines = [f"Position {found.position} of {found.of} apps that want GPUs ({order}){own}."]
+    lines += [f"  ahead: app {a.app}, {a.name} of {a.user}{fairness(a.rho)}" for a in found.ahead[:5]]
+    return lines + ([f"  ahead: {found.position - 6} more"] if found.position > 6 else [])
+
+
 def last_words(found: Any) -> list[str]:
-    """What ``themis show`` says of attempts: of each job whose last one left a message, that."""
+    """Messages of the jobs' last attempts, for ``themis show``."""
     lines = []
     for job in found.jobs:
         last = job.attempts[-1] if job.attempts else None
-        # What made an app fail is its reason already.
+        # The reason of a failed app repeats the message.
         if last is not None and last.message and last.message not in found.app.reason:
             lines.append(f"Job {job.id} {job.name}, attempt {last.number}, {last.ending}: {last.message}.")
     return lines
@@ -274,10 +337,10 @@ def span(seconds: float) -> str:
 
 
 def expected_now(story: Mapping[str, Any]) -> list[str]:
-    """When an active app is expected to start and end, counted from its arrival; of logs that say nothing, nothing.
+    """When an active app is expected to start and end, as seconds after its arrival; empty without a forecast.
 
-    A point forecast that no interval supports is left out where it cannot be right: it lies in the past or more than
-    ``FORECAST_S`` ahead, or the end comes before the start.
+    A point forecast without an interval is not shown where it cannot be right: it is in the past, more than ``FORECAST_S``
+    ahead, or its end is before its start.
     """
     expected, out, since = story.get("expected") or {}, [], story["arrival"]
     starts, ends = expected.get("starts"), expected.get("ends")
@@ -297,7 +360,7 @@ def expected_now(story: Mapping[str, Any]) -> list[str]:
 
 
 def planned_now(story: Mapping[str, Any]) -> list[str]:
-    """What the latest plan says of an app's next start and its end, with intervals; of a policy without plans, the forecast."""
+    """The app's next start and its end by the latest plan, with intervals; the forecast where the policy does not plan."""
     last = next((step for step in reversed(story["steps"]) if step["ends"] is not None), None)
     if story["jct"] is not None:
         return []
@@ -306,18 +369,16 @@ def planned_now(story: Mapping[str, Any]) -> list[str]:
 
     def at(name: str) -> str:
         low, high = (last.get(f"{name}_{end}") for end in ("low", "high"))
-        said = f"{last[name] - story['arrival']:.0f} s"
+        point = f"{last[name] - story['arrival']:.0f} s"
         within = "" if low is None else f" ({low - story['arrival']:.0f} to {high - story['arrival']:.0f} s)"
-        return said if low == high else said + within
+        return point if low == high else point + within
 
-    told = last["time"] - story["arrival"]
-    return [
-        f"As planned {told:.0f} s after it was submitted: it runs next at {at('starts')}, and ends at {at('ends')}."
-    ]
+    planned = last["time"] - story["arrival"]
+    return [f"Plan of {planned:.0f} s after submission: it runs next at {at('starts')} and ends at {at('ends')}."]
 
 
 def delivered_now(story: Mapping[str, Any]) -> list[str]:
-    """What an app was entitled to and received so far, and why they differ; nothing where it was entitled to nothing."""
+    """GPU time that an app was entitled to and received, and the causes of the difference; empty if it was entitled to none."""
     from themis.report.sentences import delivered
 
     line = delivered(story["entitled"], story["received"], story["missing"])

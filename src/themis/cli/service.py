@@ -1,4 +1,4 @@
-"""The verbs of the live service: ``up`` and ``doctor`` here, those that ask in ``ask``, those that act in ``act``."""
+"""The verbs of the live service: ``up``, ``check`` and ``doctor``; ``ask`` has those that read, ``act`` those that change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from themis.cli.rows import Home, Output, show_rows
 from themis.console import err, out, say_red
 from themis.errors import InputError, ThemisError, counted
 
-SERVICE, JOBS, CLUSTER = "The service", "Jobs and sweeps", "Who has what"
+SERVICE, JOBS, CLUSTER = "Service", "Jobs and sweeps", "Cluster and users"
 """Headings of ``themis --help``."""
 
 
@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
         ),
         CLUSTER: (ask.share, ask.usage, ask.nodes, act.drain, act.undrain, ask.events),
     }  # fmt: skip
-    # What follows the program is the program's.
+    # Options after the program belong to the program.
     app.command(context_settings={"allow_interspersed_args": False}, rich_help_panel=JOBS)(act.run)
     for panel, verbs in panels.items():
         for verb in verbs:
@@ -37,35 +37,44 @@ def register(app: typer.Typer) -> None:
 
 
 def up(
-    gpus: Annotated[int | None, typer.Option(help="So many virtual GPUs; jobs run without real ones.")] = None,
-    machines: Annotated[str | None, typer.Option(help="Virtual machines, as 2x4, or a cluster's YAML.")] = None,
-    engine: Annotated[
-        str | None, typer.Option(metavar="local|ray", help="This machine, or a Ray cluster's nodes.")
+    gpus: Annotated[
+        int | None, typer.Option(help="Number of virtual GPUs, to try the service without real ones.")
     ] = None,
-    address: Annotated[str | None, typer.Option(help="Of the Ray cluster, as ray.init takes it.")] = None,
-    policy: Annotated[str | None, typer.Option("--policy", "-p", help="As themis simulate takes it.")] = None,
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="Settings as YAML.")] = None,
+    machines: Annotated[
+        str | None, typer.Option(help="Virtual machines: machines x GPUs, such as 2x4, or a cluster file.")
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(metavar="local|ray", help="Run jobs on this machine, or on the nodes of a Ray cluster."),
+    ] = None,
+    address: Annotated[str | None, typer.Option(help="Address of the Ray cluster, as for ray.init.")] = None,
+    policy: Annotated[
+        str | None, typer.Option("--policy", "-p", help="Scheduling policy; themis policies lists them.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option("--config", "-c", help="Settings file, as YAML.")] = None,
     settings: Annotated[
         list[str],
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="A setting, as lease=2m; repeatable. docs/settings.md has all."
+            "--set", metavar="KEY=VALUE", help="A setting, such as lease=2m; repeatable. See docs/settings.md."
         ),
     ] = [],  # noqa: B006 - typer copies it
-    port: Annotated[int | None, typer.Option(help="Of gRPC; 0 lets the system choose.")] = None,
-    http_port: Annotated[int | None, typer.Option(help="Of the status pages; -1: none.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port of the gRPC API; 0: any free port.")] = None,
+    http_port: Annotated[int | None, typer.Option(help="Port of the status pages and the HTTP API; -1: none.")] = None,
     allow_root: Annotated[bool | None, typer.Option("--allow-root", help="Let jobs run as root.")] = None,
     leave_jobs: Annotated[
-        bool, typer.Option("--leave-jobs", help="At the end, leave jobs to the next arbiter.")
+        bool, typer.Option("--leave-jobs", help="On shutdown, keep jobs running for the next arbiter.")
     ] = False,
     repair: Annotated[
         bool,
-        typer.Option("--repair", help="Go on from the last good record of a damaged journal; says first what is lost."),
+        typer.Option(
+            "--repair", help="Recover a damaged journal up to its last good record; prints first what is lost."
+        ),
     ] = False,
     home: Home = None,
 ) -> None:
-    """Start the scheduler of this machine, until Ctrl-C or SIGTERM; started again it goes on where it was.
+    """Start the scheduler; it runs until Ctrl-C or SIGTERM, and recovers its apps when started again.
 
-    GPUs are found through NVML. To try it without: [cyan]themis up --gpus 8[/cyan], or [cyan]--machines 2x4[/cyan].
+    It finds this machine's GPUs through NVML. Without GPUs: [cyan]themis up --gpus 8[/cyan], or [cyan]--machines 2x4[/cyan].
 
     Example: [cyan]themis up --gpus 8 --policy themis --set lease=2m[/cyan]
     """
@@ -75,7 +84,7 @@ def up(
     from themis.client.home import default_home
     from themis.service.operations.settings import load
 
-    # Agents are started with fork and exec while gRPC's threads run; its fork handlers would only warn about that.
+    # Agents are started with fork and exec while gRPC's threads run; its fork handlers would print a warning about that.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     from themis.service.operations.up import Service, serve_until_told
 
@@ -84,7 +93,7 @@ def up(
     for text in settings:
         name, equals, value = text.partition("=")
         if not equals:
-            raise InputError(f"--set got {text!r}, expected KEY=VALUE, as in lease=2m.")
+            raise InputError(f"--set got {text!r}, expected KEY=VALUE, such as lease=2m.")
         given[name.strip()] = value.strip()
     options = {
         "gpus": gpus, "machines": machines, "policy": policy, "port": port, "http_port": http_port, "allow_root": allow_root,
@@ -96,7 +105,7 @@ def up(
     found = load(config or (own if own.exists() else None), given)
     if address is not None and found.engine != "ray":
         raise InputError(
-            f"--address is {address!r}, but the engine is {found.engine}; for a Ray cluster say --engine ray too."
+            f"--address is {address!r}, but the engine is {found.engine}; add --engine ray for a Ray cluster."
         )
 
     def say(service: Service) -> None:
@@ -104,18 +113,18 @@ def up(
         machines = arbiter.ask(lambda: list(arbiter.state.machines))
         size = sum(machine.gpus for machine in machines)
         out.print(
-            f"Themis schedules {counted(size, 'GPU')} on {counted(len(machines), 'machine')} by {found.policy}; "
-            f"home {where}, gRPC on {service.endpoint.grpc}, status on {service.endpoint.http or 'no port'}.",
+            f"Themis schedules {counted(size, 'GPU')} on {counted(len(machines), 'machine')} with the policy {found.policy}; "
+            f"data directory {where}, gRPC on {service.endpoint.grpc}, status on {service.endpoint.http or 'no port'}.",
             markup=False, soft_wrap=True,
         )  # fmt: skip
         if not arbiter.recovered:
-            at = "" if where == default_home() else f" --home {where}"
+            at = "" if where == default_home() else f" --data-dir {where}"
             out.print(
-                f"In another terminal: themis run{at} -- python train.py. Ctrl-C here stops the scheduler; jobs save first.",
+                f"In another terminal: themis run{at} -- python train.py. Ctrl-C stops the scheduler; jobs save first.",
                 markup=False, highlight=False, soft_wrap=True,
             )  # fmt: skip
         else:
-            out.print(f"Went on from {arbiter.recovered} records of the journal.")
+            out.print(f"Recovered from the journal ({counted(arbiter.recovered, 'record')}).")
 
     serve_until_told(
         where, found, say, leave_jobs=leave_jobs,
@@ -123,10 +132,12 @@ def up(
     )  # fmt: skip
 
 
-def check(files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Jobs or settings, as YAML.")]) -> None:
-    """List all that is wrong with files of jobs or of the service's settings. Exit code 2 if anything is.
+def check(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Job files or settings files, as YAML.")],
+) -> None:
+    """Check job files and settings files, and list all errors. Exit code 2 if there are any.
 
-    What is likely to fail is said too: a program or folder that is not here, a GPU type that no machine of the service has.
+    Also warns about likely failures: a missing program or folder, a GPU type that no machine of the service has.
 
     Example: [cyan]themis check jobs.yaml ~/.themis/config.yaml[/cyan]
     """
@@ -143,11 +154,11 @@ def check(files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="J
         raise typer.Exit(2)
     if doubts:
         return
-    print(f"Nothing is wrong with {', '.join(map(str, files))}.")
+    print(f"{', '.join(map(str, files))} {'is' if len(files) == 1 else 'are'} valid.")
 
 
 def _machines() -> tuple[set[str], bool]:
-    """GPU types of the service's machines, none if no service answers, and whether jobs run on this machine."""
+    """GPU types of the service's machines (empty if it does not answer), and whether jobs run on this machine."""
     from themis.client.client import Client
     from themis.client.home import default_home, read_endpoint
 
@@ -160,7 +171,7 @@ def _machines() -> tuple[set[str], bool]:
 
 
 def doctor(home: Home = None, output: Output = "table") -> None:
-    """Check what the service needs: home, token, journal, GPUs, an arbiter that answers. Exit code 1 if something is wrong.
+    """Check the service: data directory, token, journal, GPUs, arbiter. Exit code 1 if a check fails.
 
     Example: [cyan]themis doctor[/cyan]
     """
@@ -170,7 +181,7 @@ def doctor(home: Home = None, output: Output = "table") -> None:
     found = examine(home or default_home())
     show_rows(
         found, output,
-        {"check": lambda c: c["check"], "": lambda c: c["state"], "finding": lambda c: c["finding"]},
+        {"check": lambda c: c["check"], "state": lambda c: c["state"], "finding": lambda c: c["finding"]},
     )  # fmt: skip
     if any(check["state"] == "wrong" for check in found):
         raise typer.Exit(1)

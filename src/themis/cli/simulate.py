@@ -1,4 +1,4 @@
-"""``themis simulate``: policies on a workload, in parallel, with a table, results, figures and a report."""
+"""``themis simulate``: run policies on a workload in parallel; table, result files, figures and report."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ SIMULATE = """Run policies on a workload and compare them.
 
 [cyan]themis simulate -w my-trace.csv -c my-cluster.yaml -p themis,fifo --set lease_s=300[/cyan]
 
-Parameters follow a name after a colon, joined by commas: [cyan]NAME:KEY=VALUE,KEY=VALUE[/cyan]. In a list of policies, a
-part with "=" belongs to the policy before it: [cyan]themis:f=0.7,payment=floor,drf[/cyan] is two policies.
+Parameters follow a colon: [cyan]NAME:KEY=VALUE,KEY=VALUE[/cyan]. In a list of policies, a part with "=" belongs to the
+policy before it: [cyan]themis:f=0.7,payment=floor,drf[/cyan] is two policies.
 """
 POLICIES = ["themis,drf,tiresias,gandiva"]
 
@@ -42,36 +42,44 @@ POLICIES = ["themis,drf,tiresias,gandiva"]
 def simulate(
     workload: Annotated[str, typer.Option("--workload", "-w", help="A generator, or a trace file.")] = "demo",
     cluster: Annotated[str, typer.Option("--cluster", "-c", help="A preset, 8x4, or a YAML file.")] = "demo-32",
-    policy: Annotated[list[str], typer.Option("--policy", "-p", help="Policies; repeatable.")] = POLICIES,
-    seeds: Annotated[str, typer.Option("--seeds", "-s", help="0, 0-4 or 0,2,7: each is a run.")] = "0",
+    policy: Annotated[
+        list[str], typer.Option("--policy", "-p", help="Policies, joined by commas; repeatable.")
+    ] = POLICIES,
+    seeds: Annotated[
+        str, typer.Option("--seeds", "-s", help="Seeds: 0, 0-4 or 0,2,7; one run per policy and seed.")
+    ] = "0",
     settings: Annotated[
-        list[str], typer.Option("--set", metavar="KEY=VALUE", help="A setting, as lease_s=300; repeatable.")
+        list[str], typer.Option("--set", metavar="KEY=VALUE", help="A setting, such as lease_s=300; repeatable.")
     ] = [],  # noqa: B006 - typer copies it
-    trace_format: Annotated[str, typer.Option("--format", "-f", help="The trace file's format.")] = "",
+    trace_format: Annotated[str, typer.Option("--format", "-f", help="Format of the trace file.")] = "",
     profiles: Annotated[
-        str, typer.Option("--profiles", help="Where speeds are from: gavel, a CSV, a name; see themis profiles.")
+        str, typer.Option("--profiles", help="Table of speeds: gavel, a CSV file, or a name; see themis profiles.")
     ] = "",
     estimate: Annotated[
         str,
-        typer.Option(metavar="KEY=VALUE,...", help="Speeds are estimated until measured: references, probes, noise."),
+        typer.Option(
+            metavar="KEY=VALUE,...", help="Estimate speeds until they are measured: references, probes, noise."
+        ),
     ] = "",
-    single_jobs: Annotated[bool, typer.Option("--single-jobs", help="Each job of a trace is an app.")] = False,
+    single_jobs: Annotated[bool, typer.Option("--single-jobs", help="Make each job of a trace an app.")] = False,
     mtbf: Annotated[
         float, typer.Option(metavar="SECONDS", help="Mean time between failures of one machine; 0: none.")
     ] = 0.0,
-    repair: Annotated[float, typer.Option(metavar="SECONDS", help="How long a failed machine is away.")] = 1800.0,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Runs at once; 0: one a core.")] = 0,
+    repair: Annotated[float, typer.Option(metavar="SECONDS", help="Time to repair a failed machine.")] = 1800.0,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Parallel runs; 0: one per core.")] = 0,
     folder: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="DIR", parser=named_path, help="Keep logs, results and report there."),
+        typer.Option("--out", "-o", metavar="DIR", parser=named_path, help="Folder for logs, results and report."),
     ] = None,
     report: Annotated[bool, typer.Option("--report/--no-report", help="Write report.html into --out.")] = True,
     figures: Annotated[
-        Path | None, typer.Option("--figures", metavar="DIR", parser=named_path, help="Write the figures there.")
+        Path | None, typer.Option("--figures", metavar="DIR", parser=named_path, help="Folder for the figures.")
     ] = None,
-    figure_format: Annotated[str, typer.Option("--figure-format", metavar="svg|png", help="Of the figures.")] = "svg",
-    as_json: Annotated[bool, typer.Option("--json", help="Results as JSON in place of the table.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no table.")] = False,
+    figure_format: Annotated[
+        str, typer.Option("--figure-format", metavar="svg|png", help="Format of the figures.")
+    ] = "svg",
+    as_json: Annotated[bool, typer.Option("--json", help="Print results as JSON instead of the table.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no table.")] = False,
 ) -> None:
     known(figure_format, "figure format", FIGURE_FORMATS)
     from themis.sim.many import run_many
@@ -108,7 +116,7 @@ def simulate(
 
 
 def _name_old_logs(folder: Path, runs: Sequence[Run]) -> None:
-    """Logs of earlier runs stay: whoever compares the folder compares them too."""
+    """Note that logs of earlier runs remain in the folder, because ``themis compare`` reads them too."""
     from themis.report.gather import ENDINGS
 
     fresh = {run.log for run in runs}
@@ -116,13 +124,13 @@ def _name_old_logs(folder: Path, runs: Sequence[Run]) -> None:
     if old:
         more = f" and {len(old) - 3} more" if len(old) > 3 else ""
         err.print(
-            f"[yellow]Note:[/yellow] {escape(str(folder))} holds logs of other runs, {escape(', '.join(old[:3]))}{more}; "
-            "they stay, and [cyan]themis compare[/cyan] will read them too.", soft_wrap=True, highlight=False,
+            f"[yellow]Note:[/yellow] {escape(str(folder))} has logs of other runs: {escape(', '.join(old[:3]))}{more}. "
+            "They are kept, and [cyan]themis compare[/cyan] reads them too.", soft_wrap=True, highlight=False,
         )  # fmt: skip
 
 
 def _show(good: Sequence[RunMetrics], *, as_json: bool, quiet: bool) -> None:
-    """The results on the screen."""
+    """Print the results."""
     if as_json:
         from themis.report.export import to_json
 
@@ -134,7 +142,7 @@ def _show(good: Sequence[RunMetrics], *, as_json: bool, quiet: bool) -> None:
 
 
 def _write(good: Sequence[RunMetrics], folder: Path, *, report: bool) -> list[Path]:
-    """The results in the folder; returns the files, the report first."""
+    """Write the results into the folder; returns the files, the report first."""
     from themis.report import export
     from themis.report.html import write_report
     from themis.report.parquet import write_parquet
@@ -150,7 +158,7 @@ def _write(good: Sequence[RunMetrics], folder: Path, *, report: bool) -> list[Pa
 
 @contextmanager
 def _bars(runs: Sequence[Run]) -> Iterator[Watch]:
-    """A bar for each run, of apps finished; with many runs, only those under way are shown."""
+    """A progress bar for each run, of finished apps; with many runs, only the active ones are shown."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
@@ -180,7 +188,7 @@ def _bars(runs: Sequence[Run]) -> Iterator[Watch]:
 
 
 def _end_with_failures(done: Sequence[Done[Any]]) -> None:
-    """One sentence for each run that failed, then the exit code of the worst."""
+    """Print one sentence for each failed run, and exit with the highest code."""
     code = 0
     for d in done:
         if d.failure is None:

@@ -1,7 +1,7 @@
-"""``themis trace``: look at a workload, check a file, convert it to the generic CSV, scale it.
+"""``themis trace``: describe a workload, validate a file, convert it to the generic CSV, scale it.
 
-Wrong input is an ``InputError``, which ``themis.cli`` turns into one sentence and exit code 2. Heavy imports stand
-inside the functions, so that ``themis --help`` is quick.
+Wrong input is an ``InputError``, which ``themis.cli`` prints as one sentence, with exit code 2. Heavy imports are inside
+the functions, so that ``themis --help`` is fast.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ app = typer.Typer(
 Trace = Annotated[
     str, typer.Argument(metavar="TRACE", help="A file, folder or generator, with options as NAME:KEY=VALUE,KEY=VALUE.")
 ]
-Format = Annotated[str, typer.Option("--format", "-f", help="The file's format; else told by its looks.")]
-Seed = Annotated[int, typer.Option("--seed", "-s", min=0, help="Draws what the trace does not say.")]
-Profiles = Annotated[str, typer.Option("--profiles", help="Where speeds are from; see themis profiles.")]
-Target = Annotated[Path, typer.Argument(metavar="OUT", help="The CSV to write; .csv.gz packs it.")]
+Format = Annotated[str, typer.Option("--format", "-f", help="Format of the file. Default: detected.")]
+Seed = Annotated[int, typer.Option("--seed", "-s", min=0, help="Random seed for values that the trace does not have.")]
+Profiles = Annotated[str, typer.Option("--profiles", help="Table of speeds; see themis profiles.")]
+Target = Annotated[Path, typer.Argument(metavar="OUT", help="The CSV file to write; .csv.gz compresses it.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite OUT.")]
-AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-DESCRIBE = """What a workload asks for: figures, users, and its demand over time.
+DESCRIBE = """Describe a workload: its size, its users, and its demand over time.
 
-Demand is the GPUs held if nobody ever waited. With [cyan]--cluster[/cyan] it is compared with the GPUs there are.
+Demand is the number of GPUs in use if no job ever waited. [cyan]--cluster[/cyan] compares it with a cluster.
 
 [bold]Examples[/bold]
 
@@ -61,8 +61,10 @@ def describe(
     cluster: Annotated[str, typer.Option("--cluster", "-c", help="A preset, 8x4, or a YAML file.")] = "",
     trace_format: Format = "",
     seed: Seed = 0,
-    users: Annotated[int, typer.Option("--users", "-u", min=0, help="Users to list, most work first.")] = 10,
-    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw demand, as .png or .svg.")] = None,
+    users: Annotated[int, typer.Option("--users", "-u", min=0, help="Number of users to list, by work.")] = 10,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Write a figure of the demand, as .png or .svg.")
+    ] = None,
     profiles: Profiles = "",
     as_json: AsJson = False,
 ) -> None:
@@ -86,9 +88,9 @@ def describe(
         err.print(f"Figure: {plot}", markup=False, soft_wrap=True)
 
 
-VALIDATE = """Check a trace file and list what is wrong with it: line, column, value, what was expected.
+VALIDATE = """Check a trace file and list its errors: line, column, value, what was expected.
 
-Exit code 2 if there is any fault. With [cyan]--cluster[/cyan], also check that every job can run there.
+Exit code 2 if there are errors. [cyan]--cluster[/cyan] also checks that every job fits on the cluster.
 
 [bold]Examples[/bold]
 
@@ -103,7 +105,7 @@ def validate(
     trace: Trace,
     cluster: Annotated[str, typer.Option("--cluster", "-c", help="A preset, 8x4, or a YAML file.")] = "",
     trace_format: Format = "",
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Most faults to list.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of errors to list.")] = 20,
     profiles: Profiles = "",
     as_json: AsJson = False,
 ) -> None:
@@ -125,15 +127,15 @@ def validate(
     elif faults:
         for fault in faults:
             print(fault)
-        count = f"{len(faults)} or more faults" if len(faults) >= limit else f"{len(faults)} faults"
-        err.print(f"[red]{'1 fault' if count == '1 faults' else count}.[/red]", highlight=False)
+        count = f"{len(faults)} or more errors" if len(faults) >= limit else counted(len(faults), "error")
+        err.print(f"[red]{count}.[/red]", highlight=False)
     elif workload:
-        print(f"{trace}: {_counts(workload)}, no faults.")
+        print(f"{trace} is valid: {_counts(workload)}.")
     if faults:
         raise typer.Exit(2)
 
 
-CONVERT = """Write a workload in the generic CSV, every job in full: what is read back is equal.
+CONVERT = """Convert a workload to the generic CSV format, without loss.
 
 [bold]Examples[/bold]
 
@@ -156,7 +158,7 @@ def convert(
     _write(_load(trace, trace_format, seed, _book(trace, profiles)), target)
 
 
-SCALE = """Write a workload made larger or smaller in the generic CSV.
+SCALE = """Scale a workload, and write it in the generic CSV format.
 
 [bold]Examples[/bold]
 
@@ -171,9 +173,9 @@ def scale_(
     trace: Trace,
     target: Target,
     time: Annotated[float, typer.Option("--time", help="Factor on arrivals, work and deadlines.")] = 1.0,
-    load: Annotated[float, typer.Option("--load", help="Factor on load: arrivals come closer, work stays.")] = 1.0,
-    gpus: Annotated[float, typer.Option("--gpus", help="Factor on each job's GPUs; work stays.")] = 1.0,
-    apps: Annotated[int, typer.Option("--apps", help="Apps to draw, or to repeat to; 0: as they are.")] = 0,
+    load: Annotated[float, typer.Option("--load", help="Factor on the load: changes arrivals, not work.")] = 1.0,
+    gpus: Annotated[float, typer.Option("--gpus", help="Factor on each job's GPUs, not on its work.")] = 1.0,
+    apps: Annotated[int, typer.Option("--apps", help="Number of apps to sample, or to repeat to; 0: unchanged.")] = 0,
     trace_format: Format = "",
     seed: Seed = 0,
     profiles: Profiles = "",
@@ -223,7 +225,9 @@ def _options(trace: str) -> tuple[str, dict[str, Any]]:
     name, options = split_parameters(trace)
     for key in ("seed", "book", "format"):
         if key in options:
-            raise InputError(f"trace {trace!r}: {key} is not one of its options; give it on its own.")
+            raise InputError(
+                f"trace {trace!r}: {key} is not one of its options; use --{'profiles' if key == 'book' else key} instead."
+            )
     return name, options
 
 
@@ -237,7 +241,7 @@ def _check_target(target: Path, *, force: bool) -> None:
     if not target.name.endswith((".csv", ".csv.gz")):
         raise InputError(f"OUT is {str(target)!r}, expected a name that ends in .csv or .csv.gz.")
     if target.exists() and not force:
-        raise InputError(f"{target} exists; name another file or give --force.")
+        raise InputError(f"{target} exists; choose another file, or overwrite it with --force.")
 
 
 def _write(workload: Workload, target: Path) -> None:
@@ -266,19 +270,19 @@ def _show(workload: Workload, figures: WorkloadSummary, wanted: Demand, cluster:
         ("longest job", _time(figures.longest_job)),
         ("largest gang, widest job", f"{figures.largest_gang}, {figures.widest_job} GPUs"),
         ("models", ", ".join(f"{name} {count}" for name, count in list(figures.models.items())[:6])),
-        ("GPUs wanted", f"mean {wanted.mean:,.1f}, peak {wanted.peak:,.0f}"),
+        ("GPU demand", f"mean {wanted.mean:,.1f}, peak {wanted.peak:,.0f}"),
     ]
     if cluster:
-        load = "all arrive at once" if figures.offered_load is None else f"{figures.offered_load:.2f}"
+        load = "all apps arrive together" if figures.offered_load is None else f"{figures.offered_load:.2f}"
         rows.append((f"offered load on {cluster.name}", f"{load} ({counted(cluster.gpus, 'GPU')})"))
-        rows.append(("more wanted than there are", f"{wanted.above(cluster.gpus):.0%} of the time"))
+        rows.append(("demand above capacity", f"{wanted.above(cluster.gpus):.0%} of the time"))
     table = Table.grid(padding=(0, 2))
     for name, value in rows:
         table.add_row(f"[dim]{name}[/dim]", escape(value))
     out.print(f"[bold]{escape(workload.name)}[/bold]", highlight=False)
     out.print(table, highlight=False)
     span = _time(float(wanted.edges[-1] - wanted.edges[0]))
-    out.print(f"{sparkline(wanted.gpus)} [dim]GPUs wanted over {span}[/dim]", highlight=False)
+    out.print(f"{sparkline(wanted.gpus)} [dim]GPU demand over {span}[/dim]", highlight=False)
     out.print(f"[dim]{escape(workload.source)}[/dim]", highlight=False, soft_wrap=True)
 
 

@@ -1,4 +1,4 @@
-"""``themis user``: who may use the service; ``themis login``: use somebody else's."""
+"""``themis user``: manage the users of the service; ``themis login``: use another user's service."""
 
 from __future__ import annotations
 
@@ -11,33 +11,36 @@ from themis.cli.rows import Columns, Home, Output, User, Watch, clock, connect, 
 from themis.console import err
 from themis.errors import InputError
 
-UserName = Annotated[str, typer.Argument(metavar="NAME", help="As the system knows the user, where jobs run as users.")]
+UserName = Annotated[
+    str, typer.Argument(metavar="NAME", help="User name; where jobs run as their users, the system's name.")
+]
 ACCOUNTS: Columns = {
     "user": lambda r: r["user"], "administrator": lambda r: "yes" if r["admin"] else "", "since": lambda r: clock(r["added"]),
 }  # fmt: skip
 
-app = typer.Typer(no_args_is_help=True, help="Who may use the service; for administrators.")
+app = typer.Typer(no_args_is_help=True, help="Manage the users of the service (administrators only).")
 
 
 @app.command()
 def add(
     name: UserName,
     admin: Annotated[
-        bool, typer.Option("--admin", help="May act on everybody's apps, drain machines, add users.")
+        bool,
+        typer.Option("--admin", help="Make the user an administrator: may change all apps, drain machines, add users."),
     ] = False,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Of a user who has a token: that one is no longer valid.")
+        bool, typer.Option("--replace", help="Replace an existing token, which becomes invalid.")
     ] = False,
     output: Output = "table",
     home: Home = None,
 ) -> None:
-    """Give a user a token: printed once.
+    """Create a token for a user, and print it.
 
     Example: [cyan]themis user add bob[/cyan]
     """
     with connect(home) as client:
         if not replace and client.users(name):
-            raise InputError(f"{name} has a token already; with --replace it is no longer valid, and another is made.")
+            raise InputError(f"{name} already has a token; --replace makes it invalid and creates a new one.")
         token, address = client.add_user(name, admin=admin), client.address
         shared = any(node.trust == "single" for node in client.nodes())
     if output != "table":
@@ -45,17 +48,20 @@ def add(
         return
     print(token)
     err.print(
-        f"Give this token to {name}, who says: themis login {address}", markup=False, soft_wrap=True, highlight=False
+        f"Give this token to {name}, who logs in with: themis login {address}",
+        markup=False,
+        soft_wrap=True,
+        highlight=False,
     )
     if shared:
         from themis.service.operations.rights import WARNINGS
 
-        err.print(f"Take care: {WARNINGS['single']}.", markup=False, soft_wrap=True, highlight=False)
+        err.print(f"Warning: {WARNINGS['single']}.", markup=False, soft_wrap=True, highlight=False)
 
 
 @app.command("list")
 def list_(user: User = "", output: Output = "table", watch: Watch = False, home: Home = None) -> None:
-    """List the users that have a token, beside the service's owner.
+    """List the users with a token; the service's owner is not listed.
 
     Example: [cyan]themis user list[/cyan]
     """
@@ -65,7 +71,7 @@ def list_(user: User = "", output: Output = "table", watch: Watch = False, home:
 
 @app.command()
 def remove(name: UserName, output: Output = "table", home: Home = None) -> None:
-    """Take a user's token away; the user's apps go on.
+    """Revoke a user's token; the user's apps go on.
 
     Example: [cyan]themis user remove bob[/cyan]
     """
@@ -74,9 +80,9 @@ def remove(name: UserName, output: Output = "table", home: Home = None) -> None:
 
 
 def login(
-    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where the service answers.")], home: Home = None
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Address of the service.")], home: Home = None
 ) -> None:
-    """Use a service that somebody else runs: asks for the token that they gave you, and keeps it in your home.
+    """Use a service that another user runs: asks for your token, and stores it in your data directory.
 
     Example: [cyan]themis login 127.0.0.1:7433[/cyan]
     """
@@ -85,7 +91,7 @@ def login(
 
     token = (typer.prompt("Token", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline()).strip()
     if not token or not token.isascii():
-        raise InputError("the token is empty or no token; paste the one that `themis user add` printed.")
+        raise InputError("this is not a token; paste the one that `themis user add` printed.")
     where = home or default_home()
     with Client(where, address=address, token=token, timeout_s=5.0) as client:
         info = client.info()

@@ -1,4 +1,4 @@
-"""What somebody who waits for an app is told meanwhile: on stderr, so that what the job writes stays as it is."""
+"""Messages to a user who waits for an app: on stderr, so that stdout has the job's output alone."""
 
 from __future__ import annotations
 
@@ -17,31 +17,32 @@ if TYPE_CHECKING:
     from themis.client.client import Client
 
 FIRST_S = 3.0
-"""Whoever waits for no longer is told nothing."""
+"""Seconds before the first message."""
 EVERY_S = 60.0
-"""Between two sentences that say the same."""
+"""Seconds between two equal messages."""
 LOOK_S = 5.0
+"""Seconds between two looks at the app."""
 
 
 def state_of(app: pb.App) -> str:
-    """Where an app is that has not ended, in one sentence."""
+    """The state of an active app, as one sentence."""
     who = f"App {app.id}, {app.name},"
     if app.state == "running":
         return f"{who} runs on {app.gpus} GPU{'s' * (app.gpus != 1)}, {app.progress:.0%} done."
     if app.reason:
         return f"{who} waits: {app.reason}."
     again = "more " if app.gpu_hours else ""
-    return f"{who} waits for {again}GPUs; `themis why {app.id}` says more."
+    return f"{who} waits for {again}GPUs; see `themis why {app.id}`."
 
 
 def unstarted(client: Client, app: int | str, job: int = 0) -> str:
-    """Why nothing of an app's job can be printed; empty if it was started, or if there is no such job."""
+    """Why a job has no output yet; empty if it was started, or if there is no such job."""
     found = client.show(app)
     if job >= len(found.jobs) or found.jobs[job].attempt:
         return ""
     row = found.app
     if found.jobs[job].state == "ended":
-        return f"Job {job} of app {row.id}, {row.name}, ended before it was started."
+        return f"Job {job} of app {row.id}, {row.name}, ended before it started."
     return f"Job {job} has not started. {state_of(row)}"
 
 
@@ -50,51 +51,50 @@ def say(sentence: str) -> None:
     err.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 
-class Teller:
-    """Says from time to time what is waited for: when that changes, and every minute."""
+class Notifier:
+    """Prints what an app waits for: when that changes, and every minute."""
 
-    def __init__(self, tell: Callable[[str], None] = say, clock: Callable[[], float] = time.monotonic) -> None:
-        self.tell, self.clock = tell, clock
-        self.told = ""
-        self.at = clock() + FIRST_S
+    def __init__(self, write: Callable[[str], None] = say, clock: Callable[[], float] = time.monotonic) -> None:
+        self.write, self.clock = write, clock
+        self.reported = ""
+        self.next_s = clock() + FIRST_S
 
-    def written(self) -> None:
-        """The job wrote something: whoever reads it knows that it runs."""
-        self.at = self.clock() + EVERY_S
+    def output_arrived(self) -> None:
+        """The job wrote something, which shows that it runs."""
+        self.next_s = self.clock() + EVERY_S
 
-    def look(self, app: pb.App) -> None:
-        """An app that is waited for, as it is now."""
+    def update(self, app: pb.App) -> None:
+        """Print the app's state if it changed, or if the last message was a minute ago."""
         now = self.clock()
-        # That a job gets on is no news in itself.
-        kind = app.state + app.reason
-        if now < self.at and (kind == self.told or not self.told):
+        kind = app.state + app.reason  # without the progress, which always changes
+        if now < self.next_s and (kind == self.reported or not self.reported):
             return
-        self.told, self.at = kind, now + EVERY_S
-        self.tell(state_of(app))
+        self.reported, self.next_s = kind, now + EVERY_S
+        self.write(state_of(app))
 
 
 @contextmanager
-def told(client: Client, app: int | str) -> Iterator[Teller]:
-    """While the caller is busy with an app's output, somebody at a terminal is told what is waited for."""
-    teller, over = Teller(), threading.Event()
+def notified(client: Client, app: int | str) -> Iterator[Notifier]:
+    """Print what the app waits for on a terminal, in a thread, while the caller copies its output."""
+    notifier, finished = Notifier(), threading.Event()
 
     def look() -> None:
-        while not over.wait(LOOK_S):
+        while not finished.wait(LOOK_S):
             try:
                 found = client.show(app).app
             except ThemisError:
-                continue  # whoever reads the output is told that no arbiter answers
+                continue  # the thread that copies the output reports it
             if found.HasField("ended"):
                 return
-            teller.look(found)
+            notifier.update(found)
 
-    thread = threading.Thread(target=look, name="themis-told", daemon=True)
+    thread = threading.Thread(target=look, name="themis-notifier", daemon=True)
     if err.is_terminal:
         thread.start()
     try:
-        yield teller
+        yield notifier
     finally:
-        over.set()
+        finished.set()
         if thread.is_alive():
             thread.join(1.0)
 
@@ -102,15 +102,15 @@ def told(client: Client, app: int | str) -> Iterator[Teller]:
 def copy_logs(
     client: Client, app: str | int, *, job: int = 0, follow: bool = False, submitted: bool = False, **which: Any
 ) -> None:
-    """Print what a rank wrote, as it is; on stderr why there is nothing yet, and what is waited for.
+    """Copy the output of a rank to stdout; prints on stderr why there is none yet.
 
-    ``submitted`` : it was submitted just now, so that it waits a moment is nothing to be told.
+    ``submitted`` : the app was submitted just now, so a short wait is not reported.
     """
     why = "" if submitted else unstarted(client, app, job)
     if why:
         say(why)
-    with told(client, app) as teller:
+    with notified(client, app) as notifier:
         for data in client.logs(app, job=job, follow=follow, **which):
-            teller.written()
+            notifier.output_arrived()
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()

@@ -1,4 +1,4 @@
-"""``themis.Agent``: bid for an app yourself, in place of the service's own agent (docs/agents.md).
+"""``themis.Agent``: bid for an app, instead of the service's own agent (docs/agents.md).
 
 class Patient(Agent):
     def bid(self, offer: Offer) -> Bid:
@@ -22,13 +22,15 @@ from themis.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One wish: ``gangs`` of so many GPUs, each for one job, beside what is held, would bring rho to ``rho``.
+    """One row of a bid: the app's finish-time fairness if it won these gangs in addition to its GPUs.
 
     Attributes
     ----------
-    span : how far each gang may reach: ``machine``, ``rack`` or ``anywhere``.
-    gpu_type : of all its GPUs; may be left out where there is one type.
-    anchor : the node (span ``machine``) or rack (span ``rack``) that all gangs must lie in; empty for any.
+    gangs : GPUs of each gang; each gang is for one job.
+    rho : the finish-time fairness, above 0.
+    span : locality of each gang: ``machine``, ``rack`` or ``anywhere``.
+    gpu_type : type of all GPUs; may be omitted if the cluster has one type.
+    anchor : the node (span ``machine``) or rack (span ``rack``) of all gangs; empty for any.
     """
 
     gangs: Sequence[int]
@@ -44,8 +46,8 @@ class Bid:
 
     Attributes
     ----------
-    rho : of winning nothing; left out, it is what ``Agent.rho`` said, or the service's estimate.
-    jobs : which waiting jobs should get gangs first, from now on; positions in the app.
+    rho : finish-time fairness without new GPUs; None: the answer of ``Agent.rho``, or the service's estimate.
+    jobs : order in which waiting jobs get gangs from now on; positions in the app.
     """
 
     rows: Sequence[Row] = ()
@@ -55,7 +57,7 @@ class Bid:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """GPUs that several apps are offered; ``message`` is the whole of it, as ``themis.proto`` describes it."""
+    """GPUs offered to several apps; ``message`` is the whole offer, see ``themis.proto``."""
 
     message: pb.Offer
 
@@ -66,7 +68,7 @@ class Offer:
 
     @property
     def gpus(self) -> int:
-        """GPUs on offer in all."""
+        """Total number of offered GPUs."""
         return sum(part.gpus for part in self.message.gpus)
 
     @property
@@ -78,12 +80,12 @@ class Offer:
         ]
 
     def rho_after(self, seconds: float) -> float:
-        """Finish-time fairness if the app needed so many seconds from now on (Themis eq. 1)."""
+        """Finish-time fairness if the app needed ``seconds`` from now on (Themis eq. 1)."""
         return (self.app.elapsed + seconds) / self.app.t_id
 
 
 class Agent:
-    """An app's agent; override ``rho`` and ``bid``, and what else you want to hear of.
+    """An app's agent; override ``rho`` and ``bid``, and the methods of events that you need.
 
     Parameters
     ----------
@@ -93,30 +95,30 @@ class Agent:
     def __init__(self, client: Client, app: int | str) -> None:
         self.client, self.app = client, app
         self.number: int | None = None
-        """Of the app; known once the arbiter welcomed the agent."""
+        """Number of the app; None until the agent is connected."""
         self.refused: list[str] = []
-        """Sentences in which the arbiter refused answers."""
+        """Messages of answers that the arbiter rejected."""
 
     def rho(self, probe: pb.Probe) -> float | None:
-        """The app's finish-time fairness with the GPUs that it holds; None leaves it to the service."""
+        """The app's finish-time fairness with its present GPUs; None: the service's estimate."""
         return None
 
     def bid(self, offer: Offer) -> Bid:
-        """What the app would take of an offer; by default what the service would bid for it."""
+        """The bid for an offer; by default the one that the service would make."""
         return Bid(rows=offer.rows)
 
     def award(self, award: pb.Award) -> None:
-        """How the decision went in which the app bid."""
+        """Called with the result of a decision in which the app bid."""
 
     def lease(self, lease: pb.Lease) -> None:
-        """What one of the app's jobs got or lost."""
+        """Called when one of the app's jobs gets, renews or loses a lease."""
 
     def run(self) -> str:
-        """Attend until the app is over, also through restarts of the arbiter; returns why it ended: over, replaced or silent.
+        """Serve the app until it ends, also through restarts of the arbiter; returns why: over, replaced or silent.
 
         Raises
         ------
-        InputError : there is no such app, or it is over. Unavailable : no arbiter answers any more.
+        InputError : there is no such app, or it has ended. Unavailable : the arbiter does not answer any more.
         """
         while True:
             try:
@@ -126,7 +128,7 @@ class Agent:
                     self.take(event)
             except Unavailable:
                 pass
-            # The stream broke without a goodbye: the arbiter starts anew, or is gone for good.
+            # The stream ended without a goodbye: the arbiter restarts, or has ended.
             self.client.info()
             time.sleep(0.2)
 
@@ -134,13 +136,13 @@ class Agent:
         return cast("Iterator[pb.AgentEvent]", self.client.stream("Attend", pb.AppRef(app=str(self.app))))
 
     def take(self, event: pb.AgentEvent) -> None:
-        """Answer one message."""
+        """Answer one message of the arbiter."""
         match event.WhichOneof("kind"):
             case "welcome":
                 self.number = event.welcome.app
             case "probe":
                 rho = self.rho(event.probe)
-                # Silence would keep everybody waiting for as long as agents may take.
+                # Without an answer, the decision would wait for the timeout of agents.
                 rho = event.probe.app.rho if rho is None else rho
                 self._answer("Estimate", pb.EstimateRequest(app=self._ref, round=event.probe.round, rho=rho))
             case "offer":
@@ -164,7 +166,7 @@ class Agent:
         return request
 
     def _answer(self, method: str, request: Any) -> None:
-        """An answer that is refused, because it is wrong or late, costs this round only."""
+        """Send an answer; a rejected one (wrong or late) affects this round alone."""
         try:
             self.client.call(method, request)
         except InputError as error:

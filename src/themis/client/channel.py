@@ -15,7 +15,7 @@ SERVICE = "themis.v1.Arbiter"
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One method: ``stream`` says whether it answers with many messages, ``request`` which message it takes."""
+    """One method. ``stream`` : it returns a stream of messages. ``request`` : the name of its request message."""
 
     name: str
     request: str

@@ -27,16 +27,16 @@ from themis.errors import InputError, ThemisError
 
 OVER = ("completed", "cancelled", "failed")
 STUCK = "cannot be written"
-"""In the words of an arbiter that waits for room on its disk."""
+"""Part of the message of an arbiter whose disk is full."""
 RETRY_S = 0.2
 FOLLOW_S = 600.0
-"""An arbiter that somebody follows or waits for may be away for so long: a restart, an upgrade."""
+"""Seconds that a call which follows or waits tolerates an unavailable arbiter, for a restart or an upgrade."""
 
 _M = TypeVar("_M")
 
 
 class Unavailable(ThemisError):
-    """No arbiter answers."""
+    """The arbiter does not answer."""
 
 
 class Client:
@@ -44,16 +44,16 @@ class Client:
 
     Parameters
     ----------
-    home : its home, which says where it listens and holds the token; by default ``$THEMIS_HOME`` or ``~/.themis``.
-    address, token : instead of those of the home.
-    timeout_s : of a call that does not follow anything.
-    patience_s : how long an arbiter that does not answer, for it starts anew, is waited for; by default ``timeout_s``.
-    on_wait : called once, with a sentence, when that waiting begins.
+    home : its data directory, which has its address and the token; by default ``$THEMIS_DATA_DIR`` or ``~/.themis``.
+    address, token : instead of those in the data directory.
+    timeout_s : timeout of a call that returns one answer, in seconds.
+    patience_s : seconds to retry while the arbiter is unavailable, as during a restart; by default ``timeout_s``.
+    on_wait : called once, with a sentence, when the first retry begins.
 
     Raises
     ------
-    InputError : no arbiter was started there, its token is missing or open to others, or a call was wrong.
-    Unavailable : no arbiter answers.
+    InputError : no arbiter was started, its token is missing or readable by others, or a call was wrong.
+    Unavailable : the arbiter does not answer.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Client:
         self.home = home or default_home()
         self._given = bool(address)
         self._closed = self._said_away = False
-        """It hung up; whoever follows or waits knows already that no arbiter answers."""
+        """The client is closed; the user has been told that the arbiter is unavailable."""
         self.address = address or read_endpoint(self.home).grpc
         self.timeout_s, self.patience_s, self.on_wait = timeout_s, patience_s, on_wait
         self._metadata = (("authorization", f"Bearer {token or read_token(self.home)}"),)
@@ -80,13 +80,13 @@ class Client:
             self.address,
             options=[
                 ("grpc.max_receive_message_length", 256 << 20), ("grpc.enable_http_proxy", 0),
-                # gRPC would wait up to two minutes between tries, and miss an arbiter that is back.
+                # By default gRPC waits up to two minutes between attempts to reconnect.
                 ("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 1000),
             ],
         )  # fmt: skip
 
     def _dial_again(self) -> None:
-        """The next arbiter of the home may listen elsewhere."""
+        """Reconnect: a restarted arbiter may have another address."""
         with suppress(InputError):
             address = self.address if self._given else read_endpoint(self.home).grpc
             if address != self.address:
@@ -95,14 +95,14 @@ class Client:
                 before.close()
 
     def _away_since(self, away: float, error: Unavailable) -> float:
-        """Since when no arbiter has answered; said when it begins."""
+        """The time since when the arbiter is unavailable; notifies the user the first time."""
         if not self._said_away:
             self._said_away = True
-            self.on_wait(f"{error} Waiting up to {FOLLOW_S:g} s for it to come back.")
+            self.on_wait(f"{error} Retrying for up to {FOLLOW_S:g} s.")
         return min(away, time.monotonic())
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._closed = True
         self._channel.close()
 
@@ -115,31 +115,31 @@ class Client:
     # ---- apps ------------------------------------------------------------------------------------------------------
 
     def submit(self, request: pb.SubmitRequest) -> pb.SubmitReply:
-        """Enter an app; safe to repeat, for a submission without a ``key`` gets one here."""
+        """Submit an app. A call is safe to repeat: a submission without a ``key`` gets one here."""
         whole = pb.SubmitRequest()
         whole.CopyFrom(request)
         whole.key = whole.key or uuid.uuid4().hex
         return cast(pb.SubmitReply, self._call("Submit", whole))
 
     def submit_all(self, requests: Iterable[pb.SubmitRequest]) -> list[pb.SubmitReply]:
-        """Enter apps in order; where one waits for another of them, by name, it waits for that very app."""
+        """Submit apps in order; dependencies by name refer to the apps of this call first."""
         made: dict[str, pb.SubmitReply] = {}
         for request in requests:
             whole = pb.SubmitRequest()
             whole.CopyFrom(request)
             for other in whole.after:
-                # Its name may have got a number added.
+                # The service may have added a number to the name.
                 other.app = str(made[other.app].app) if other.app in made else other.app
             made[request.name] = self.submit(whole)
         return list(made.values())
 
     def submit_file(self, file: Path | str, user: str = "", *, folder: Path | None = None) -> list[pb.SubmitReply]:
-        """Enter the apps of a YAML file (docs/jobs.md), those that wait for others of it after these.
+        """Submit the apps of a job file (docs/jobs.md), each after its dependencies.
 
         Parameters
         ----------
-        user : under whose name; empty for whoever submits.
-        folder : that ``workdir`` is relative to; by default the present one.
+        user : owner of the apps; empty for the caller.
+        folder : the folder that ``workdir`` is relative to; by default the current one.
 
         Raises
         ------
@@ -147,8 +147,8 @@ class Client:
         """
         from themis.client.spec import read_requests
 
-        believed = self.info().unknown_work_s
-        return self.submit_all(read_requests(Path(file), user, folder=folder, unknown_work_s=believed))
+        assumed_s = self.info().unknown_work_s
+        return self.submit_all(read_requests(Path(file), user, folder=folder, unknown_work_s=assumed_s))
 
     def run(
         self,
@@ -162,19 +162,19 @@ class Client:
         cwd: Path | None = None,
         **more: Any,
     ) -> pb.SubmitReply:
-        """Submit one job: a command that runs on so many GPUs, or on any number between two.
+        """Submit an app with one job: a command.
 
         Parameters
         ----------
         command : program and arguments, as a list of words or as one line, which is split as a shell would; no shell runs it.
-        hours : how long it is believed to need on one GPU; the scheduler plans by it, the job may take longer, and the
-            steps that it reports are its own affair.
-        model : a profile's name; then ``hours`` still says the work.
+        gpus : number of GPUs, or a range (fewest, most).
+        hours : estimated run time on one GPU. The scheduler plans with it; the job may take longer.
+        model : name of a profile, which has the job's speed; ``hours`` still says the work.
         more : fields of ``SubmitRequest`` (user, weight, retries, deadline_s) and of ``Program`` (launch, grace_s,
             stop_signal, checkpoint_dir).
         """
         if not hours > 0:
-            raise InputError(f"hours is {hours}, expected more than 0: the time that the job needs on one GPU.")
+            raise InputError(f"hours is {hours}, expected a number above 0: the run time on one GPU.")
         command = words_of(command)
         low, high = (gpus, gpus) if isinstance(gpus, int) else gpus
         names = set(pb.Program.DESCRIPTOR.fields_by_name)
@@ -245,10 +245,10 @@ class Client:
     def logs(
         self, app: int | str, job: int = 0, rank: int = 0, *, follow: bool = False, attempt: int = 0
     ) -> Iterator[bytes]:
-        """What a rank wrote, in pieces; followed, for ``FOLLOW_S`` also while no arbiter answers, such as through a restart."""
+        """The output of a rank, in pieces; with ``follow``, tolerates an unavailable arbiter for ``FOLLOW_S`` seconds."""
         request = _made(pb.LogsRequest, app=str(app), job=job, rank=rank, follow=follow, attempt=attempt)
         at: dict[int, int] = {}
-        """Bytes of each attempt that are read."""
+        """Bytes read so far, by attempt."""
         away = math.inf
         while True:
             skip = dict(at)
@@ -271,17 +271,17 @@ class Client:
             self._dial_again()
 
     def why(self, app: int | str) -> pb.WhyReply:
-        """Why the app does not run (more) now, when it may, and its story as JSON."""
+        """Why the app waits, when it is expected to start, and its history as JSON."""
         return cast(pb.WhyReply, self._call("Why", _ref(app)))
 
     def dump(self) -> bytes:
-        """The scheduler's state, as ``themis replay`` reads it."""
+        """The scheduler's state, in the format that ``themis replay`` reads."""
         return b"".join(chunk.data for chunk in self._stream("Dump", pb.DumpRequest()))
 
     # ---- the cluster -------------------------------------------------------------------------------------------------
 
     def info(self) -> pb.InfoReply:
-        """Who answers."""
+        """Version, policy and size of the service."""
         return cast(pb.InfoReply, self._call("Info", pb.InfoRequest()))
 
     def nodes(self, user: str = "") -> list[pb.Node]:
@@ -289,51 +289,51 @@ class Client:
         return list(cast(pb.NodesReply, self._call("Nodes", _made(pb.NodesRequest, user=user))).nodes)
 
     def drain(self, node: str, deadline_s: float = 0.0) -> pb.Node:
-        """Take a machine out of service: at once, or as soon as its jobs ended, at the latest in ``deadline_s``."""
+        """Take a machine out of service: immediately, or when its jobs have ended, after ``deadline_s`` seconds at the latest."""
         return cast(pb.NodeReply, self._call("Drain", _made(pb.NodeRef, node=node, deadline_s=deadline_s))).node
 
     def undrain(self, node: str) -> pb.Node:
-        """Put it back."""
+        """Return a machine to service."""
         return cast(pb.NodeReply, self._call("Undrain", _made(pb.NodeRef, node=node))).node
 
     def share(self, user: str = "") -> list[pb.UserShare]:
-        """Who holds how much now, with which rho, and had so far beside what each one's own 1/N would have given."""
+        """Each user's GPUs now, fair share, rho, and GPU hours so far compared with those on a private 1/N of the cluster."""
         return list(cast(pb.ShareReply, self._call("Share", _made(pb.UsersRequest, user=user))).users)
 
     def usage(self, user: str = "") -> list[pb.UserUsage]:
-        """Who had how much so far."""
+        """Each user's GPU hours and apps so far."""
         return list(cast(pb.UsageReply, self._call("Usage", _made(pb.UsersRequest, user=user))).users)
 
     def events(self, after: int = 0, *, follow: bool = False, limit: int = 0, user: str = "") -> Iterator[pb.Record]:
-        """The journal's records after a number; of a user, those that concern the user's apps."""
+        """The journal's records after a number; with ``user``, those about the user's apps."""
         yield from self._stream("Events", _made(pb.EventsRequest, after=after, follow=follow, limit=limit, user=user))
 
-    # ---- who may call ------------------------------------------------------------------------------------------------
+    # ---- users -------------------------------------------------------------------------------------------------------
 
     def add_user(self, user: str, *, admin: bool = False) -> str:
-        """A token for a user, in place of any before; for administrators."""
+        """Create a token for a user; replaces an existing one. For administrators."""
         return cast(pb.UserToken, self._call("AddUser", _made(pb.UserRef, user=user, admin=admin))).token
 
     def remove_user(self, user: str) -> pb.User:
-        """Take a user's token away; the user's apps go on."""
+        """Revoke a user's token; the user's apps go on."""
         return cast(pb.UserReply, self._call("RemoveUser", _made(pb.UserRef, user=user))).user
 
     def users(self, user: str = "") -> list[pb.User]:
-        """Everybody with a token, but for the home's owner."""
+        """Users with a token, without the owner of the data directory."""
         return list(cast(pb.UsersReply, self._call("Users", _made(pb.UsersRequest, user=user))).users)
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
     def call(self, method: str, request: Any) -> Any:
-        """Any method of ``themis.proto`` that gives one answer, by its name."""
+        """Call a method of ``themis.proto`` that returns one answer, by its name."""
         return self._call(method, request)
 
     def stream(self, method: str, request: Any) -> Iterator[Any]:
-        """Any method that gives many."""
+        """Call a method that returns a stream, by its name."""
         return self._stream(method, request)
 
     def _call(self, name: str, request: Any) -> Any:
-        """One call, repeated while no arbiter answers; every method may be repeated without harm."""
+        """One call, retried while the arbiter is unavailable; every method is idempotent."""
         method, began = METHODS[name], time.monotonic()
         end = began + self.timeout_s
         patient = self.timeout_s if self.patience_s is None else min(self.patience_s, self.timeout_s)
@@ -349,9 +349,11 @@ class Client:
                     raise self._in_words(error) from None
                 said = _stuck(error)
             if not waiting:
-                what = f"The arbiter says: {said} Waiting" if said else f"No arbiter answers at {self.address}; waiting"
+                problem = (
+                    f"Message of the arbiter: {said}" if said else f"The arbiter at {self.address} does not answer."
+                )
                 if not self._said_away:
-                    self.on_wait(f"{what} up to {patient:g} s for it to come back.")
+                    self.on_wait(f"{problem} Retrying for up to {patient:g} s.")
                 waiting = True
             time.sleep(RETRY_S)
             self._dial_again()
@@ -368,30 +370,33 @@ class Client:
         code = grpc.StatusCode
         match error.code():
             case code.UNAVAILABLE if said := _stuck(error):
-                return Unavailable(f"the arbiter at {self.address} says: {said}")
-            # A stream is cancelled by an arbiter that ends, or by the caller's own close.
+                return Unavailable(f"message of the arbiter at {self.address}: {said}")
+            # A stream is cancelled when the arbiter ends, and by close().
             case code.UNAVAILABLE | code.DEADLINE_EXCEEDED | code.CANCELLED:
                 own = (self.home / "journal.db").exists()
-                what = f"`themis up --home {self.home}` starts it" if own else "is `themis up` running there?"
-                return Unavailable(f"the arbiter at {self.address} does not answer; {what}{'.' if own else ''}")
+                what = (
+                    f"start it with `themis up --data-dir {self.home}`" if own else "check that `themis up` runs there"
+                )
+                return Unavailable(f"the arbiter at {self.address} does not answer; {what}.")
             case code.INTERNAL | code.UNKNOWN:
                 return ThemisError(f"the arbiter at {self.address} failed: {error.details()}")
             case code.RESOURCE_EXHAUSTED if "larger than max" in str(error.details()):
                 return InputError(
-                    f"the message is too large for the arbiter ({error.details()}); keep data in files, or raise max_message."
+                    f"the message is too large for the arbiter ({error.details()}); move data to files, or "
+                    "increase max_message."
                 )
             case _:
                 return InputError(str(error.details()))
 
 
 def _stuck(error: grpc.RpcError) -> str:
-    """What an arbiter says that is there and cannot do anything, its disk being full; empty if none says that."""
+    """The message of an arbiter whose disk is full; empty otherwise."""
     details = str(error.details())
     return details if STUCK in details else ""
 
 
 def _made(message: Callable[..., _M], **fields: Any) -> _M:
-    """A message of these fields; InputError names one that does not go in: too large a number, no text in UTF-8."""
+    """Build a message; InputError names a field that it cannot carry: a number that is too large, text that is not UTF-8."""
     try:
         return message(**fields)
     except ValueError:
@@ -399,7 +404,7 @@ def _made(message: Callable[..., _M], **fields: Any) -> _M:
             try:
                 message(**{name: value})
             except ValueError as error:
-                raise InputError(f"{name} is {value!r}, which no message can carry: {error}.") from None
+                raise InputError(f"{name} is {value!r}, which cannot be sent: {error}.") from None
         raise
 
 
@@ -408,7 +413,7 @@ def _ref(app: int | str) -> pb.AppRef:
 
 
 def user_name() -> str:
-    """Whoever runs this, as the system knows them."""
+    """The system's name of the current user."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -1,4 +1,4 @@
-"""A command as callers write it: its words, and the name of an app that has none."""
+"""A command as callers write it: its words, and a default name for its app."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from themis.errors import InputError
 
 
 def words_of(command: Sequence[str] | str) -> list[str]:
-    """A command's words; one line is split as a shell would.
+    """The words of a command; a line is split as a shell would.
 
     Raises
     ------
-    InputError : it is no command.
+    InputError : it is not a command.
     """
-    expected = "expected a program and its arguments, as ['python', 'train.py'] or 'python train.py'"
+    expected = "expected a program and its arguments, such as ['python', 'train.py'] or 'python train.py'"
     try:
         words = shlex.split(command) if isinstance(command, str) else list(command)
     except (ValueError, TypeError) as error:
@@ -28,7 +28,7 @@ def words_of(command: Sequence[str] | str) -> list[str]:
 
 
 def name_of(command: Sequence[str]) -> str:
-    """A name for an app that has none: the script's, or the program's."""
+    """The default name of an app: its script's, or its program's."""
     words = [word for word in command if not word.startswith("-")]
     script = next((word for word in words if word.endswith((".py", ".sh"))), words[0] if words else "")
     return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(script).stem).strip("-._")[:60] or "app"

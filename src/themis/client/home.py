@@ -1,4 +1,4 @@
-"""An arbiter's home, as callers see it: where it listens, and the token that every call must carry."""
+"""An arbiter's data directory, as its clients see it: its address, and the token that authenticates calls."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from pathlib import Path
 
 from themis.errors import InputError
 
-HOME = "THEMIS_HOME"
+DATA_DIR, HOME = "THEMIS_DATA_DIR", "THEMIS_HOME"
+"""Environment variables that name the data directory; ``THEMIS_HOME`` is an alias."""
 
 
 def default_home() -> Path:
-    """``$THEMIS_HOME``, or ``~/.themis``."""
-    return Path(os.environ.get(HOME, "") or Path.home() / ".themis").absolute()
+    """The default data directory: ``$THEMIS_DATA_DIR``, ``$THEMIS_HOME``, or ``~/.themis``."""
+    return Path(os.environ.get(DATA_DIR, "") or os.environ.get(HOME, "") or Path.home() / ".themis").absolute()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where an arbiter answers; ``http`` is empty where it has no status pages."""
+    """Addresses of an arbiter; ``http`` is empty if it serves no status pages."""
 
     grpc: str
     http: str
@@ -34,18 +35,20 @@ def joined(host: str, port: int) -> str:
 
 
 def read_endpoint(home: Path) -> Endpoint:
-    """The arbiter of a home; InputError where none was started."""
+    """The address of a data directory's arbiter; InputError if none was started."""
     path = home / "endpoint.json"
     try:
         return Endpoint(**json.loads(path.read_text()))
     except FileNotFoundError:
-        raise InputError(f"no arbiter was started with the home {home}; run `themis up`, or set {HOME}.") from None
+        raise InputError(
+            f"no arbiter was started with the data directory {home}; run `themis up`, or set {DATA_DIR}."
+        ) from None
     except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"{path} cannot be read ({error}); start the arbiter anew.") from None
+        raise InputError(f"cannot read {path} ({error}); restart the arbiter.") from None
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace a file that its owner alone may read, in one step that also a loss of power does not cut in two."""
+    """Replace a file atomically, also across a power failure; only its owner may read it."""
     draft = path.with_name(f".{path.name}")
     draft.unlink(missing_ok=True)
     with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -61,21 +64,23 @@ def write_private(path: Path, text: str) -> None:
 
 
 def write_endpoint(home: Path, endpoint: Endpoint) -> None:
-    """Say where the arbiter answers, in one step."""
+    """Write the arbiter's addresses, atomically."""
     draft = home / ".endpoint.json"
     draft.write_text(json.dumps(asdict(endpoint)) + "\n")
     draft.replace(home / "endpoint.json")
 
 
 def log_in(home: Path, address: str, token: str) -> None:
-    """Keep address and token of somebody else's arbiter in a home of one's own.
+    """Store the address and token of another user's arbiter in a data directory.
 
     Raises
     ------
-    InputError : an arbiter of one's own has that home.
+    InputError : the directory belongs to an arbiter.
     """
     if (home / "journal.db").exists():
-        raise InputError(f"{home} is the home of an arbiter of your own; choose another with --home, or {HOME}.")
+        raise InputError(
+            f"{home} is the data directory of your own arbiter; choose another one with --data-dir, or with {DATA_DIR}."
+        )
     home.mkdir(parents=True, exist_ok=True)
     home.chmod(0o700)
     write_private(home / "token", token + "\n")
@@ -83,27 +88,29 @@ def log_in(home: Path, address: str, token: str) -> None:
 
 
 def read_token(home: Path) -> str:
-    """The home's token.
+    """The token in a data directory.
 
     Raises
     ------
-    InputError : there is none, others could read it, or it is empty.
+    InputError : it is missing, empty, or readable by other users.
     """
     path = home / "token"
     try:
         mode, token = path.stat().st_mode, path.read_text().strip()
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; only who may read it may use the arbiter.") from None
+        raise InputError(f"cannot read the token {path}: {error.strerror}.") from None
     if mode & 0o077:
-        raise InputError(f"{path} has mode {mode & 0o777:o}, so others can use it; make a new one, with mode 600.")
+        raise InputError(
+            f"{path} has mode {mode & 0o777:o}, so other users can access it; create a new token, with mode 600."
+        )
     if not token:
-        # With an empty token of its own an arbiter would take calls of anybody who sends none.
-        raise InputError(f"{path} is empty; remove it, and `themis up` or `themis login` makes a new one.")
+        # With an empty token, an arbiter would accept calls without one.
+        raise InputError(f"{path} is empty; remove it, and `themis up` or `themis login` creates a new one.")
     return token
 
 
 def make_token(home: Path) -> str:
-    """The home's token, made where there is none."""
+    """The token in a data directory; creates it if it is missing."""
     path = home / "token"
     if not path.exists():
         write_private(path, secrets.token_urlsafe(32) + "\n")
@@ -111,13 +118,13 @@ def make_token(home: Path) -> str:
 
 
 def owner_of(home: Path) -> str:
-    """The id of a home's arbiter, drawn once and kept there: the next arbiter takes over its nodes, others leave them alone.
+    """The id of the arbiter of a data directory, created once: the next arbiter with this id takes over its nodes.
 
-    Machine and path are in it for people who read of it; homes of equal paths on two machines are told apart by the rest.
+    It has the machine and the path, for people, and a random part, which separates equal paths on two machines.
 
     Raises
     ------
-    InputError : the file cannot be read or made, or has nothing in it.
+    InputError : the file is empty, or cannot be read or created.
     """
     path = home / "arbiter.id"
     try:
@@ -125,7 +132,7 @@ def owner_of(home: Path) -> str:
             write_private(path, f"{socket.gethostname()}:{home}:{secrets.token_hex(16)}\n")
         owner = path.read_text().strip()
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}, the id of this home's arbiter, cannot be read or made: {error}.") from None
+        raise InputError(f"cannot read or create {path}, the id of the arbiter: {error}.") from None
     if not owner:
-        raise InputError(f"{path}, the id of this home's arbiter, is empty; remove it, and a new one is drawn.")
+        raise InputError(f"{path}, the id of the arbiter, is empty; remove it, and `themis up` creates a new one.")
     return owner

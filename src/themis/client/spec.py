@@ -1,4 +1,4 @@
-"""YAML of jobs, arrays and sweeps (``themis.jobs``) -> submissions as they go over the wire."""
+"""Job files (``themis.jobs``) -> submit requests."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from themis.profiles.library import every_model
 def read_requests(
     file: Path, user: str = "", *, folder: Path | None = None, unknown_work_s: Seconds = PRIOR_S
 ) -> list[pb.SubmitRequest]:
-    """The submissions of a file, each after those of the file that it waits for, else in its order.
+    """The submissions of a file, in order, but each after its dependencies in the file.
 
     Parameters
     ----------
-    user : under whose name; empty for whoever submits.
-    folder : that they are submitted from; by default the present one.
-    unknown_work_s : believed of a job of which nothing is known, as the service says (``InfoReply``).
+    user : owner of the apps; empty for the caller.
+    folder : the folder that relative paths are relative to; by default the current one.
+    unknown_work_s : assumed duration of a job without estimates, in seconds on its fewest GPUs (``InfoReply``).
 
     Raises
     ------

@@ -1,9 +1,9 @@
-"""Jobs and sweeps as people write them: YAML at the edge, frozen data inside.
+"""Job files: YAML documents of jobs, arrays and sweeps -> frozen data.
 
     from themis.jobs import build, check, parse, read_jobs
 
-``read_jobs(paths)`` or ``parse(text)`` give a ``Submission`` for each document; ``build`` makes of one an ``App`` for the
-core and a ``Program`` for each of its jobs. docs/jobs.md has every key.
+``read_jobs(paths)`` and ``parse(text)`` return a ``Submission`` per document; ``build`` turns it into an ``App`` for the core
+and a ``Program`` for each job. docs/jobs.md lists all keys.
 """
 
 from themis.jobs.after import decide

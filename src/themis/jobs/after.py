@@ -1,4 +1,4 @@
-"""Dependencies between apps: who is missing, who waits in a circle."""
+"""Dependencies between apps: missing ones, and cycles."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from themis.jobs.spec import After, Submission, When
 def unmet(
     submissions: Sequence[Submission], names: Collection[str], known: Collection[str] | None
 ) -> Iterator[tuple[Submission, str]]:
-    """Dependencies that can never be met, each with a sentence.
+    """Dependencies that can never be satisfied, each with a sentence.
 
     Parameters
     ----------
-    names : of the apps submitted together. ``known`` : of those submitted before; None if there may be any.
+    names : apps submitted together. ``known`` : apps submitted before; None: not checked.
     """
-    everybody = sorted({*names, *(known or ())})
+    existing = sorted({*names, *(known or ())})
     for spec in submissions:
         for other in spec.after:
-            if known is not None and other.name not in everybody:
-                yield spec, f"key 'after': there is no app {other.name!r}.{did_you_mean(other.name, everybody)}"
+            if known is not None and other.name not in existing:
+                yield spec, f"key 'after': there is no app {other.name!r}.{did_you_mean(other.name, existing)}"
     waits = {spec.name: [other.name for other in spec.after] for spec in submissions}
     try:
         TopologicalSorter(waits).prepare()
     except CycleError as error:
-        # Its circle is told from the one waited for to the one who waits.
+        # graphlib lists the cycle from the dependency to the app that waits.
         circle = [str(name) for name in reversed(error.args[1])]
         first = min(range(len(circle) - 1), key=lambda i: circle[i])
         circle = circle[first:-1] + circle[:first]
-        told = f"{' waits for '.join([*circle, circle[0]])}"
+        chain = " waits for ".join([*circle, circle[0]])
         spec = next(s for s in submissions if s.name == circle[0])
-        yield spec, f"key 'after': the apps wait in a circle ({told}); none of them would ever start."
+        yield spec, f"key 'after': circular dependency ({chain}); none of these apps would ever start."
 
 
 def decide(after: Sequence[After], ended: dict[str, bool]) -> bool | None:
-    """Whether an app may start: True, not yet (None), or never (False).
+    """Whether an app may start: True, None (not yet), or False (never).
 
     Parameters
     ----------
-    ended : apps that have ended, by name: whether all their jobs did well.
+    ended : ended apps by name: whether all their jobs completed.
     """
     verdicts = [_met(other.when, ended[other.name]) if other.name in ended else None for other in after]
     if False in verdicts:

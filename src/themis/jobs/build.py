@@ -1,16 +1,16 @@
-"""From a submission to what the scheduler works with: an ``App`` with its estimate of work, a ``Program`` for each job.
+"""Submission -> an ``App`` with an estimate of its work, and a ``Program`` for each job.
 
-How much work a job has, by what is known:
+The work of a job, by the given keys:
 
 - work in steps or epochs, and ``speed`` or ``model``: those steps at that speed.
-- work in GPU time: that, on the reference GPU; with ``speed`` or ``model`` in steps of it.
-- steps or epochs without a speed: so slow that the job's fewest GPUs need all of the walltime for them, or ``prior_s``
-  without a walltime.
-- nothing but a speed, or nothing at all: what the fewest GPUs do in the walltime, or in ``prior_s``.
+- work in GPU time: that time on the reference GPU; converted to steps with ``speed`` or ``model``.
+- steps or epochs without a speed: the speed at which the job's fewest GPUs need the whole walltime, or ``prior_s`` without
+  a walltime.
+- only a speed, or no key: the steps that the fewest GPUs do in the walltime, or in ``prior_s``.
 
-The walltime is the sound figure: the submitter swears that the job ends within it on any number of GPUs allowed, the
-fewest included, so the estimate is an upper bound, and finish-time fairness, a ratio of two times that both grow with it,
-feels a common factor least. ``prior_s`` is an assumption: the median task's duration in Themis Figure 4.
+The walltime is an upper bound on any allowed number of GPUs. Finish-time fairness is a ratio of two times that both grow
+with the work, so a common factor hardly changes it. ``prior_s`` is an assumption: the median task's duration in Themis
+Figure 4.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from themis.profiles.models import DEFAULT_BOOK, GENERIC
 from themis.profiles.speed import DEFAULT_SLOWDOWN, Curve, Profile, ProfileBook, linear
 
 PRIOR_S = 3.75 * 3600
-"""Seconds on its fewest GPUs that a job is believed to train of which nothing is known (the median task of Themis Figure 4)."""
+"""Assumed duration of a job without estimates, in seconds on its fewest GPUs (the median task of Themis Figure 4)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +38,10 @@ class Built:
 
     Attributes
     ----------
-    programs : one for each of the app's jobs.
-    profile : of the app's own speed, as hinted or guessed, which must join the book before the app is submitted; or None.
-    in_own_steps : work is counted in the steps that the script reports; else in an estimate's, which it knows not.
-    estimated : the work is a guess (walltime or prior), not the submitter's word.
+    programs : one for each job of the app.
+    profile : the app's own speed, given or estimated, which must be added to the book before submission; or None.
+    in_own_steps : work is counted in the steps that the script reports; else in steps of the estimate.
+    estimated : the work is an estimate (walltime or prior), not given by the submitter.
     """
 
     spec: Submission
@@ -60,9 +60,9 @@ def build(
 
     Parameters
     ----------
-    arrival : seconds on the service's clock. ``name`` : the app's, unique in the service; the submission's if empty.
-    system_user : whom the processes run as, for agents that run as root.
-    prior_s : see the head of this file. ``book`` : where ``model`` is looked up.
+    arrival : seconds on the service's clock. ``name`` : unique name of the app; the submission's if empty.
+    system_user : user of the processes, for agents that run as root.
+    prior_s : see the module. ``book`` : profiles, for ``model``.
     """
     name = name or spec.name
     profile = _profile(spec, f"{user}/{name}", prior_s)
@@ -85,7 +85,7 @@ def build(
 
 
 def _job_name(name: str, trial: Trial) -> str:
-    """The app's name, cut where it is long, and the job's number."""
+    """The app's name, truncated if it is long, and the job's number."""
     number = f"-{trial.index}"
     return name[: LONGEST_NAME - len(number)] + number
 
@@ -121,7 +121,7 @@ def _count(gpus: int) -> Float:
 
 
 def _reference(profile: Profile, spec: Submission) -> Curve:
-    """The speed by which GPU time becomes steps: of the first of the job's GPU types that the profile knows."""
+    """The speed that converts GPU time to steps: of the first of the job's GPU types in the profile."""
     named = [kind for kind, _ in profile.curves]
     for kind in (*spec.gpu_types, *named):
         curve = profile.curve(kind, spec.hints.batch)
@@ -135,18 +135,18 @@ def _profile(spec: Submission, name: str, prior_s: Seconds) -> Profile | None:
     if not hints.speed:
         if hints.model or work is None or work.unit == "gpu-second":
             return None
-        # A profile of its own: what is measured of this app must not pass for the speed of another.
+        # A separate profile: measurements of this app must not change the speed of another.
         serial_s = (spec.walltime_s or prior_s) * spec.gpus_min / work.steps(spec.steps_per_epoch)
-        return linear(name, serial_s, source="assumption: it needs all of its walltime on its fewest GPUs")
+        return linear(name, serial_s, source="assumption: the job needs its whole walltime on its fewest GPUs")
     curves = {(kind, 0): Curve(gpus=tuple(by), rate=tuple(by.values())) for kind, by in hints.speed.items()}
     return Profile(
         name=name, curves=curves, slowdown=hints.slowdown or DEFAULT_SLOWDOWN,
-        checkpoint_s=7.5 if hints.checkpoint_s is None else hints.checkpoint_s, source="said by its submitter",
+        checkpoint_s=7.5 if hints.checkpoint_s is None else hints.checkpoint_s, source="given by its submitter",
     )  # fmt: skip
 
 
 def _program(spec: Submission, trial: Trial, system_user: str, own_steps: bool) -> Program:
-    """The job's own command line; places are filled where there is an array or a sweep."""
+    """The job's program; fills placeholders of an array or a sweep."""
 
     def fill(text: str) -> str:
         return text if spec.kind == "job" else place(text, spec.name, trial)

@@ -1,4 +1,4 @@
-"""All that is wrong with files, before they are submitted."""
+"""Check job files before submission."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from themis.profiles.speed import ProfileBook
 def check(paths: Iterable[Path], *, folder: Path | None = None, book: ProfileBook = DEFAULT_BOOK) -> list[str]:
     """Every fault of these job files: a sentence each, by file and line.
 
-    Apps of the same file may be waited for (``after``), and so may apps that were submitted before: a name that nobody
-    here has is no fault.
+    An unknown name in ``after`` is not a fault: the app may have been submitted before.
     """
     base = str((folder or Path()).absolute())
     out: list[str] = []
@@ -36,7 +35,7 @@ def warnings_of(
     paths: Iterable[Path], *, folder: Path | None = None, book: ProfileBook = DEFAULT_BOOK,
     gpu_types: Collection[str] = (), here: bool = True,
 ) -> list[str]:  # fmt: skip
-    """What is likely to go wrong with job files without faults, by file; see ``jobs.runnable.doubts``."""
+    """Warnings about valid job files; see ``jobs.runnable.doubts``."""
     base = str((folder or Path()).absolute())
     out: list[str] = []
     for path in paths:

@@ -1,4 +1,4 @@
-"""``dynamic:`` of a job file: a job that changes its batch size as it trains, and what its user says of it beforehand."""
+"""``dynamic:`` of a job file: how a job changes its batch size as it trains."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from themis.model.dynamic import ACCORDION_REGIMES, Dynamic, Mode, climb
 from themis.model.workload import Regime
 
 MOST_BATCH = 10**9
-SCHEDULE = "epochs and batch sizes in order, as in '30@64 60@128'"
+SCHEDULE = "epochs and batch sizes in order, such as '30@64 60@128'"
 _STRETCH = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)@(\d{1,9})", re.ASCII)
 
 
@@ -34,17 +34,18 @@ class DynamicText(Written):
     """The value of ``dynamic``."""
 
     mode: Literal["gns", "accordion", "declared", "static"] = Field(
-        description="`gns` climbs in doublings, `accordion` alternates between the smallest and the largest, `declared` follows "
-        "`schedule`, `static` never changes"
+        description="`gns` doubles the batch size step by step, `accordion` alternates between the smallest and the "
+        "largest, `declared` follows `schedule`, `static` never changes"
     )
     max_batch: Annotated[int, Field(ge=1, le=MOST_BATCH)] | None = Field(
-        default=None, description="largest global batch size; needed for `gns` and `accordion`"
+        default=None, description="largest global batch size; required for `gns` and `accordion`"
     )
     regimes: Annotated[int, Field(ge=1, le=1000)] = Field(
-        default=ACCORDION_REGIMES, description="of `accordion`: stretches at one batch size that there are at most (6)"
+        default=ACCORDION_REGIMES,
+        description="for `accordion`: maximum number of regimes, each with one batch size (6)",
     )
     schedule: Annotated[tuple[Regime, ...], reads(stretches)] | None = Field(
-        default=None, description="of `declared`: epochs at each global batch size, `30@64 60@128`"
+        default=None, description="for `declared`: epochs at each global batch size, `30@64 60@128`"
     )
 
 
@@ -79,20 +80,20 @@ def declared(
 
 def _problem(text: DynamicText, batch: int, work: Work | None, steps_per_epoch: float) -> str:
     if not batch:
-        return "it needs the job's first global batch size; add 'batch'."
+        return "missing key 'batch', the job's first global batch size."
     if work is None or work.unit != "epoch" or not steps_per_epoch:
-        return "its work must be in epochs, which its batch size does not change; add 'work' and 'steps_per_epoch' (at 'batch')."
+        return "the work must be in epochs; add 'work' and 'steps_per_epoch' (at 'batch')."
     if text.mode == "declared":
         if text.schedule is None:
             return f"mode 'declared' needs a 'schedule', {SCHEDULE}."
         if text.schedule[0].batch != batch:
-            return f"its schedule begins at batch size {text.schedule[0].batch}, expected the job's batch of {batch}."
+            return f"the schedule begins at batch size {text.schedule[0].batch}, expected the job's batch of {batch}."
         total = sum(regime.steps for regime in text.schedule)
         if abs(total - work.amount) > 1e-6:
-            return f"its schedule has {total:g} epochs, expected as many as the job's work, {work.amount:g}."
+            return f"the schedule has {total:g} epochs, expected the job's work of {work.amount:g} epochs."
         return ""
     if text.schedule is not None:
-        return f"'schedule' belongs to mode 'declared', the mode is {text.mode!r}."
+        return f"'schedule' requires mode 'declared', got mode {text.mode!r}."
     if text.max_batch is None:
         return f"mode {text.mode!r} needs 'max_batch', the largest batch size."
     if text.max_batch < batch:

@@ -1,6 +1,6 @@
-"""What is wrong with a file, fault by fault: file, line, key, value, what was expected, "did you mean".
+"""The faults of a file: file, line, key, value, what was expected, "did you mean".
 
-Pydantic finds the faults of one level of a document all at once; here they become sentences.
+Pydantic finds all faults of a document; here they become sentences.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ SYNONYMS: Mapping[str, str] = MappingProxyType(
         "gpu_quota": "gpus", "nodes": "machines", "hosts": "machines", "weights": "users", "quotas": "users", "address": "host",
     }
 )  # fmt: skip
-"""What other systems call our keys, for "did you mean"."""
+"""Names of our keys in other systems, for "did you mean"."""
 
 
 class Written(BaseModel):
-    """Base of everything that people write."""
+    """Base class of all models of YAML files."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True)
 
 
 def reads(function: Callable[[Any], Any]) -> BeforeValidator:
-    """A reader of ``themis.jobs.sizes`` as a step of validation."""
+    """A reader of ``themis.jobs.sizes`` as a Pydantic validator."""
 
     def read(value: Any) -> Any:
         try:
@@ -71,35 +71,35 @@ class Fault:
 
 @dataclass(slots=True)
 class Findings:
-    """The faults of one document, as they are found."""
+    """Collects the faults of one document."""
 
     source: str
     document: Document
     faults: list[Fault] = field(default_factory=list)
 
     def add(self, path: Path, problem: str) -> None:
-        """A fault at the value that these keys lead to."""
+        """Add a fault at the value with this path."""
         fault = Fault(self.source, self.document.line(path), problem)
         if fault not in self.faults:
             self.faults.append(fault)
 
     def expected(self, path: Path, value: object, expected: str) -> None:
-        """A value that is not what was expected."""
+        """Add a fault: a value that is not as expected."""
         self.add(
             path, f"{_key(path)}: got {short(value)}, expected {expected}{'' if expected.endswith(('?', '.')) else '.'}"
         )
 
     def valid(self, model: type[M], data: object, path: Path = ()) -> M | None:
-        """The data as the model, or None after noting all its faults."""
+        """Validate the data; returns None and adds the faults if there are any."""
         if not isinstance(data, dict):
             names = ", ".join(keys_of(model))
-            self.add(path, f"{_key(path)}: got {short(data)}, expected a mapping with keys of: {names}.")
+            self.add(path, f"{_key(path)}: got {short(data)}, expected a mapping with keys from: {names}.")
             return None
         try:
             return model.model_validate(data)
         except ValidationError as error:
             entries = error.errors(include_url=False)
-            # Who wrote ``comand`` is told that once: the command is not missing.
+            # A misspelled ``comand`` is one fault, not also a missing command.
             meant = {(*entry["loc"][:-1], _meant(model, entry["loc"])) for entry in entries if _unknown(entry)}
             for entry in entries:
                 if entry["type"] != "missing" or entry["loc"] not in meant:
@@ -114,7 +114,7 @@ class Findings:
             hint = did_you_mean(str(inner[-1]), known)
             self.add(where, f"unknown key {short(inner[-1])}{_inside(where)}.{hint} Known: {', '.join(sorted(known))}.")
         elif entry["type"] == "missing":
-            self.add(where[:-1], f"the key {inner[-1]!r}{_inside(where)} is missing; add it.")
+            self.add(where[:-1], f"missing key {inner[-1]!r}{_inside(where)}.")
         else:
             self.expected(where, entry["input"], _expected(entry))
 
@@ -129,26 +129,26 @@ def _meant(model: type[BaseModel], path: Path) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`` Did you mean 'gpus'?`` or nothing: what another system calls it, else the closest name."""
+    """`` Did you mean 'gpus'?``: the key that another system calls so, else the closest name; empty if there is none."""
     names = sorted(known)
     plain = name.lower().replace("-", "_").replace(" ", "_")
     if plain not in names:
-        # Our times carry their unit: ``lease: 10m``, not ``lease_s``.
+        # Values of time have their unit: ``lease: 10m``, not ``lease_s``.
         plain = plain.removesuffix("_s").removesuffix("_seconds")
     synonym = plain if plain in names else SYNONYMS.get(plain)
     return f" Did you mean {synonym!r}?" if synonym in names else closest(plain, names)
 
 
 def keys_of(model: type[BaseModel]) -> list[str]:
-    """The keys that people may write."""
+    """The allowed keys."""
     return list(model.model_fields)
 
 
 def raise_first(faults: Iterable[Fault]) -> None:
-    """Raise an InputError of the first fault, which says how many more there are."""
+    """Raise an InputError with the first fault and the number of others."""
     found = list(faults)
     if found:
-        more = f" ({len(found) - 1} more; `themis check` lists all faults of a file.)" if len(found) > 1 else ""
+        more = f" ({len(found) - 1} more; `themis check` lists all.)" if len(found) > 1 else ""
         raise InputError(f"{found[0]}{more}")
 
 
@@ -156,7 +156,7 @@ def short(value: object) -> str:
     """A value for a message: one line of at most 60 characters."""
     try:
         text = repr(value)
-    except ValueError:  # an integer of thousands of digits cannot be printed
+    except ValueError:  # Python refuses to print an integer with thousands of digits
         text = "a huge number"
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -179,7 +179,7 @@ def _bare(key: str) -> str:
 
 
 def _model_at(model: type[BaseModel], path: Path) -> type[BaseModel]:
-    """The model that the value at these keys is read as: the innermost one that there is."""
+    """The innermost model that contains the value with this path."""
     kind: Any = model
     for part in path:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
@@ -206,7 +206,7 @@ _TYPES = {
     "model_type": "a mapping of keys to values",
     "list_type": "a list",
     "finite_number": "a finite number",
-    "string_too_short": "text that is not empty",
+    "string_too_short": "a non-empty text",
 }
 
 
@@ -226,7 +226,8 @@ def _expected(entry: Any) -> str:
         case "less_than_equal":
             return f"a number of at most {context['le']:g}"
         case "too_short":
-            return f"at least {context['min_length']} of them"
+            least = context["min_length"]
+            return f"at least {least} {'entry' if least == 1 else 'entries'}"
         case "literal_error":
             return f"one of {str(context['expected']).replace(' or ', ', ')}"
     text: str = entry["msg"].removeprefix("Input should be ").removeprefix("a valid ")

@@ -1,7 +1,7 @@
-"""Places such as ``{lr}`` in commands, variables and folders, filled for each job of an array or a sweep.
+"""Placeholders such as ``{lr}`` in commands, variables and folders, filled for each job of an array or a sweep.
 
 ``{name}`` is the app's name, ``{index}`` the job's number, the others are parameters. ``{{`` and ``}}`` stand for braces;
-``${VAR}`` is left alone, and so is every brace that does not hold just a name.
+``${VAR}`` and braces around anything but a name stay unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PLACE = re.compile(r"\$\{[^}]*\}|\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def place(text: str, name: str, trial: Trial) -> str:
-    """The text with its places filled."""
+    """The text with its placeholders filled."""
     values = {**{key: shown(value) for key, value in trial.parameters.items()}, "index": str(trial.index), "name": name}
 
     def fill(found: re.Match[str]) -> str:
@@ -30,12 +30,12 @@ def place(text: str, name: str, trial: Trial) -> str:
 
 
 def shown(value: Value) -> str:
-    """A parameter's value in a command: text as it is, true and false as JSON has them, numbers in full."""
+    """A parameter's value in a command: text unchanged, true, false and numbers as in JSON."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def parameter_env(spec: Submission, trial: Trial) -> dict[str, str]:
-    """What a job of an array or a sweep finds in its environment beside what every job does."""
+    """Additional environment variables of a job of an array or a sweep."""
     if spec.kind == "job":
         return {}
     out = {"THEMIS_INDEX": str(trial.index)}
@@ -48,11 +48,11 @@ def parameter_env(spec: Submission, trial: Trial) -> dict[str, str]:
 def check_places(
     command: tuple[str, ...], env: Mapping[str, str], folder: str, parameters: Collection[str], findings: Findings
 ) -> None:
-    """Note every place that nothing fills."""
+    """Add a fault for every unknown placeholder."""
     known = [*parameters, *RESERVED]
     for key, texts in (("command", command), ("env", env.values()), ("checkpoint_dir", (folder,))):
         for text in texts:
             for found in _PLACE.finditer(text):
                 if found[1] and found[1] not in known:
-                    findings.add((key,), f"key {key!r} has the place {found[0]!r}.{did_you_mean(found[1], known)} Known: "
-                                 f"{', '.join(sorted(known))}; write {{{{ and }}}} for braces of your own.")  # fmt: skip
+                    findings.add((key,), f"key {key!r}: unknown placeholder {found[0]!r}.{did_you_mean(found[1], known)} Known: "
+                                 f"{', '.join(sorted(known))}; write {{{{ and }}}} for literal braces.")  # fmt: skip

@@ -1,6 +1,6 @@
-"""Job files: YAML documents, each an app, to ``Submission``; every fault of a file is found, not the first alone.
+"""Job files: YAML documents, one per app, to ``Submission``; finds all faults of a file.
 
-Reading never raises on what a file says: ``parse`` gives submissions and faults. ``read_jobs`` raises the first fault;
+The content of a file never raises: ``parse`` returns submissions and faults. ``read_jobs`` raises the first fault;
 ``check`` lists them all.
 """
 
@@ -28,7 +28,7 @@ from themis.yaml_text import BadYaml, Document, documents
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What a text says, and what is wrong with it. With faults, the submissions are not the whole text."""
+    """The submissions and the faults of a text. If there are faults, submissions are missing."""
 
     submissions: tuple[Submission, ...] = ()
     faults: tuple[Fault, ...] = ()
@@ -41,10 +41,10 @@ def parse(
 
     Parameters
     ----------
-    source : the file's name, for messages.
-    folder : absolute, the one that ``workdir`` and ``checkpoint_dir`` are relative to; empty if there is none.
-    known : names of the apps that ``after`` may name beside those of this text; None if anything may be.
-    book : the profiles that ``model`` may name.
+    source : the name of the file, for messages.
+    folder : absolute path that ``workdir`` and ``checkpoint_dir`` are relative to; empty: they must be absolute.
+    known : names of existing apps, for ``after``; None: not checked.
+    book : profiles, for ``model``.
     """
     found: list[Submission] = []
     notes: list[Findings] = []
@@ -59,9 +59,9 @@ def parse(
     except BadYaml as error:
         faults.append(Fault(source, error.line, f"{error.problem}."))
     if not notes and not faults:
-        faults.append(Fault(source, 0, "it holds no document, expected a job with at least the keys name and command."))
+        faults.append(Fault(source, 0, "the file is empty, expected a job with at least the keys name and command."))
     _names_differ(notes)
-    # Names of documents that are faulty count: one mistake should not be told twice.
+    # Names of faulty documents count, so that one mistake is reported once.
     written = {name: findings for findings in notes if (name := _name(findings))}
     for submission, problem in unmet(found, written, known):
         written[submission.name].add(("after",), problem)
@@ -73,11 +73,11 @@ def read_jobs(
     paths: Iterable[Path], *, folder: Path | None = None, known: Collection[str] | None = None,
     book: ProfileBook = DEFAULT_BOOK,
 ) -> tuple[Submission, ...]:  # fmt: skip
-    """The submissions of files, in order; raises InputError of the first fault.
+    """The submissions of files, in order; raises InputError for the first fault.
 
     Parameters
     ----------
-    folder : what ``workdir`` is relative to, as a shell's folder is; the current one if None.
+    folder : the folder that ``workdir`` is relative to; the current one if None.
     """
     out: list[Submission] = []
     base = str((folder or Path()).absolute())
@@ -89,7 +89,7 @@ def read_jobs(
 
 
 def read_text(path: Path) -> str:
-    """A file's text, or an InputError that says why not."""
+    """The text of a file; InputError if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -101,7 +101,7 @@ def _submission(findings: Findings, folder: str, book: ProfileBook) -> Submissio
     document = findings.document
     _as_written(document)
     job = findings.valid(JobText, document.data)
-    # The sweep's own faults too, whatever is wrong around it.
+    # Also find faults inside the sweep if the rest is faulty.
     written = document.data.get("sweep") if isinstance(document.data, dict) else None
     search = findings.valid(SweepText, written, ("sweep",)) if written is not None else None
     if isinstance(written, dict):
@@ -150,7 +150,7 @@ def _trials(job: JobText, search: SweepText | None, findings: Findings) -> tuple
 
 
 def _as_written(document: Document) -> None:
-    """Words of a command and values of variables stay as they were written: ``1.10`` is not 1.1."""
+    """Keep words of a command and values of variables as they were written: ``1.10`` is not 1.1."""
     data = document.data
     if not isinstance(data, dict):
         return
@@ -162,25 +162,27 @@ def _as_written(document: Document) -> None:
 
 
 def _together(job: JobText, search: SweepText | None, findings: Findings) -> None:
-    """Keys that exclude or need each other."""
+    """Check keys that exclude or require each other."""
     if job.sweep is not None and job.array is not None:
-        findings.add(("array",), "keys 'array' and 'sweep' are both there, expected one of them.")
+        findings.add(("array",), "keys 'array' and 'sweep' exclude each other; remove one.")
     if job.sweep is not None and job.dynamic is not None:
-        findings.add(("dynamic",), "keys 'dynamic' and 'sweep' are both there; a sweep's jobs cannot be dynamic.")
+        findings.add(("dynamic",), "keys 'dynamic' and 'sweep' exclude each other: jobs of a sweep cannot be dynamic.")
     if job.sweep is not None and job.work is not None:
-        findings.add(("work",), "keys 'work' and 'sweep' are both there; say the work of a trial as 'budget' in sweep.")
+        findings.add(
+            ("work",), "keys 'work' and 'sweep' exclude each other; write the work of a trial as 'budget' in sweep."
+        )
     if job.model and job.speed:
-        findings.add(("speed",), "keys 'model' and 'speed' are both there, expected one of them.")
+        findings.add(("speed",), "keys 'model' and 'speed' exclude each other; remove one.")
     for key in ("slowdown", "checkpoint_time"):
         if getattr(job, key) is not None and not job.speed:
-            findings.add((key,), f"key {key!r} is there without 'speed', which it belongs to.")
+            findings.add((key,), f"key {key!r} requires the key 'speed'.")
     if job.speed and job.gpu_types and "*" not in job.speed and not set(job.speed) & set(job.gpu_types):
-        findings.add(("speed",), f"key 'speed' knows {', '.join(job.speed)}, expected one of the gpu_types "
+        findings.add(("speed",), f"key 'speed' has {', '.join(job.speed)}, expected at least one of the gpu_types "
                      f"{', '.join(job.gpu_types)}.")  # fmt: skip
     works = {("work",): job.work} | ({("sweep", "budget"): search.budget} if search else {})
     for path, work in works.items():
         if work and work.unit == "epoch" and not job.steps_per_epoch:
-            findings.add(path, "work is in epochs without 'steps_per_epoch'; add it, or say the work in steps.")
+            findings.add(path, "work in epochs requires the key 'steps_per_epoch'; add it, or give the work in steps.")
 
 
 def _model(job: JobText, book: ProfileBook, findings: Findings) -> None:
@@ -188,13 +190,13 @@ def _model(job: JobText, book: ProfileBook, findings: Findings) -> None:
         if job.model:
             book.get(job.model)
     except UnknownName as error:
-        findings.add(("model",), f"{error} Say 'speed' for a model of your own.")
+        findings.add(("model",), f"{error} Use 'speed' for your own model.")
 
 
 def _absolute(path: str, folder: str, key: str, findings: Findings) -> str:
     whole = posixpath.normpath(posixpath.join(folder, path))
     if not whole.startswith("/"):
-        findings.expected((key,), path, "an absolute path: there is no folder that it could be relative to")
+        findings.expected((key,), path, "an absolute path, because the submission has no folder")
     return whole
 
 
@@ -203,8 +205,8 @@ def _names_differ(notes: list[Findings]) -> None:
     for findings in notes:
         name = _name(findings)
         if name in first:
-            findings.add(("name",), f"key 'name': got {name!r}, which the document of line {first[name]} has already; "
-                         "names must differ.")  # fmt: skip
+            findings.add(("name",), f"key 'name': duplicate name {name!r}, also in line {first[name]}; "
+                         "names must be unique.")  # fmt: skip
         if name:
             first.setdefault(name, findings.document.line(("name",)))
 

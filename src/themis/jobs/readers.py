@@ -1,4 +1,4 @@
-"""Readers of single values in job files and settings: what YAML gave to what it means, or ``Unreadable``."""
+"""Readers of single values of job files and settings: YAML value -> result, or ``Unreadable``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMED = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 RESERVED = ("index", "name")
-"""Places in a command that are no parameters."""
+"""Placeholders that are not parameters."""
 
 
 def name(value: object) -> str:
@@ -34,7 +34,7 @@ def name(value: object) -> str:
 
 
 def plain(value: object) -> TypeGuard[str]:
-    """Whether it is text that a process can be given."""
+    """Whether it is text that can be passed to a process."""
     return isinstance(value, str) and "\0" not in value and _encodes(value)
 
 
@@ -47,9 +47,9 @@ def _encodes(value: str) -> bool:
 
 
 def text(value: object) -> str:
-    """Text that is not empty and that a process can be given."""
+    """Non-empty text that can be passed to a process."""
     if not plain(value) or not value.strip():
-        raise Unreadable("text that is not empty")
+        raise Unreadable("a non-empty text")
     return value
 
 
@@ -59,7 +59,7 @@ def command(value: object) -> tuple[str, ...]:
     try:
         words = shlex.split(value) if isinstance(value, str) else value
     except ValueError:
-        raise Unreadable(f"{expected}, with its quotes closed") from None
+        raise Unreadable(f"{expected}, with closed quotes") from None
     if not isinstance(words, list) or not words or not all(map(plain, words)):
         raise Unreadable(expected)
     if not words[0].strip():
@@ -68,19 +68,19 @@ def command(value: object) -> tuple[str, ...]:
 
 
 def folder(value: object) -> str:
-    """A path; whether it must be absolute depends on where it was written."""
+    """A path, absolute or relative."""
     if text(value).startswith("~"):
-        raise Unreadable("a path without '~': it is resolved on other machines; write it out")
+        raise Unreadable("a path without '~', which other machines would resolve differently")
     return posixpath.normpath(text(value))
 
 
 def gpu_types(value: object) -> tuple[str, ...]:
-    """One GPU type, a list of them, or that list under ``any_of``, as other systems write it."""
+    """One GPU type, a list, or a list under ``any_of``, as in other systems."""
     if isinstance(value, dict) and set(value) == {"any_of"}:
         value = value["any_of"]
     types = [value] if isinstance(value, str) else value
     if not isinstance(types, list) or not types or not all(plain(t) and t.strip() for t in types):
-        raise Unreadable("a GPU type such as A100, or a list of those that will do")
+        raise Unreadable("a GPU type such as A100, or a list of acceptable ones")
     return tuple(dict.fromkeys(types))
 
 
@@ -92,9 +92,7 @@ def variables(value: object) -> dict[str, str]:
         if not isinstance(key, str) or not _VARIABLE.fullmatch(key):
             raise Unreadable(f"names of letters, digits and '_', not {short(key)}")
         if key.startswith(("THEMIS_", "SLURM_")):
-            raise Unreadable(
-                f"no names that begin with THEMIS_ or SLURM_, such as {short(key)}: they are not passed on"
-            )
+            raise Unreadable(f"no names that begin with THEMIS_ or SLURM_, such as {short(key)}")
         if not plain(given):
             raise Unreadable(f"a plain value for {short(key)}")
     return value
@@ -119,8 +117,8 @@ def after(value: object) -> tuple[After, ...]:
 
 
 def speed(value: object) -> dict[str, dict[int, float]]:
-    """Steps/s: of one GPU, by GPU type, or by GPU type and number of GPUs."""
-    expected = "steps per second above 0: a number for one GPU, or numbers by GPU type, or {A100: {1: 2.5, 4: 9.0}}"
+    """Steps/s of one GPU, by GPU type, or by GPU type and number of GPUs."""
+    expected = "steps per second above 0: a number for one GPU, numbers by GPU type, or {A100: {1: 2.5, 4: 9.0}}"
     given: dict[Any, Any] = value if isinstance(value, dict) else {"*": value}
     out: dict[str, dict[int, float]] = {}
     for kind, rates in given.items():
@@ -143,7 +141,7 @@ def _is_number(value: object) -> bool:
 
 def slowdown(value: object) -> tuple[float, float, float, float]:
     """Divisors of the speed, by locality."""
-    expected = "four numbers that rise from 1 or more: within a slot, a machine, a rack, and across racks"
+    expected = "four ascending numbers from 1 on: within a slot, a machine, a rack, and across racks"
     if not isinstance(value, list) or len(value) != 4:
         raise Unreadable(expected)
     if not all(_is_number(v) and 1 <= v <= 1e6 for v in value):
@@ -162,18 +160,18 @@ def stop_signal(value: object) -> str:
 
 
 def launch(value: object) -> str:
-    """One rank a GPU, or one process a machine."""
+    """One rank per GPU, or one process per machine."""
     if value not in LAUNCHES:
         raise Unreadable(f"one of {', '.join(LAUNCHES)}")
     return str(value)
 
 
 def parameter_name(value: object) -> str:
-    """A name that can stand in a command and in an environment variable."""
+    """A name for a placeholder and an environment variable."""
     if not isinstance(value, str) or not _PARAMETER.fullmatch(value):
-        raise Unreadable("a parameter's name of letters, digits and '_'")
+        raise Unreadable("a parameter name of letters, digits and '_'")
     if value in RESERVED:
-        raise Unreadable(f"another name for a parameter: {{{value}}} has a meaning of its own")
+        raise Unreadable(f"another parameter name: {{{value}}} is reserved")
     return value
 
 

@@ -1,7 +1,7 @@
-"""Search spaces of sweeps: parameters, and the trials that a sampler draws from them.
+"""Search spaces of sweeps: parameters, and the trials sampled from them.
 
-Each parameter has a random stream of its own, of the seed and its name: adding a parameter, or more trials, leaves the
-values of the others as they were.
+Each parameter has its own random stream, from the seed and its name: adding a parameter or trials does not change other
+values.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from themis.jobs.sizes import MOST_JOBS, Unreadable
 from themis.jobs.spec import Trial, Value
 
 DIGITS = 6
-"""Significant digits of sampled numbers: commands and logs stay readable, and no search is finer."""
+"""Significant digits of sampled numbers, so that commands and logs stay readable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One of the values; ``grid``: every value is tried, whatever the sampler."""
+    """One of the values; ``grid``: every value is used, with any sampler."""
 
     values: tuple[Value, ...]
     grid: bool = False
@@ -56,7 +56,7 @@ Domain: TypeAlias = Numbers | Choice
 Space: TypeAlias = Mapping[str, Domain]
 FORMS = ("uniform", "loguniform", "int", "logint", "choice", "grid")
 DOMAIN = (
-    "a list to choose from, one value, or one of {uniform: [low, high]}, {loguniform: ...}, {int: ...}, {logint: ...}, "
+    "a list of values, one value, or one of {uniform: [low, high]}, {loguniform: ...}, {int: ...}, {logint: ...}, "
     "{choice: [...]}, {grid: [...]}"
 )
 
@@ -79,7 +79,7 @@ def domain(value: object) -> Domain:
 
 def _listed(given: object, *, grid: bool) -> Choice:
     if not isinstance(given, list) or not given or not all(map(_scalar, given)) or len(given) > MOST_JOBS:
-        raise Unreadable("a list of at least one value, each text, a finite number, true or false")
+        raise Unreadable("a non-empty list of values: text, finite numbers, true or false")
     return Choice(values=tuple(given), grid=grid)
 
 
@@ -108,11 +108,11 @@ def _scalar(value: object) -> bool:
 
 
 def points(space: Space, *, grid: bool) -> int:
-    """Combinations of the parameters that are enumerated: all with the grid sampler, else those marked ``grid``.
+    """Number of combinations of the enumerated parameters: all with the grid sampler, else those marked ``grid``.
 
     Raises
     ------
-    Unreadable : the grid sampler meets a parameter with values without number.
+    Unreadable : the grid sampler needs a finite list of values, and a parameter has none.
     """
     product = 1
     for name, values in space.items():
@@ -122,7 +122,7 @@ def points(space: Space, *, grid: bool) -> int:
 
 
 def sample(space: Space, trials: int, *, seed: int, grid: bool) -> tuple[Trial, ...]:
-    """So many trials. Enumerated parameters go through their combinations, the last one fastest, over and over."""
+    """Sample trials. Enumerated parameters cycle through their combinations, the last parameter fastest."""
     listed = {n: _enumerated(n, d) for n, d in space.items() if grid or (isinstance(d, Choice) and d.grid)}
     streams = {name: random.Random(f"{seed}:{name}") for name in space if name not in listed}
     combinations = itertools.cycle(itertools.product(*listed.values()))

@@ -1,7 +1,7 @@
-"""Sizes as people write them: "2..8" GPUs, "16 GiB", "2h30m", "0-9%4", "90 epochs".
+"""Values with units: "2..8" GPUs, "16 GiB", "2h30m", "0-9%4", "90 epochs".
 
-Every function takes what YAML gave (text or number) and returns the figure, or raises ``Unreadable`` that says what was
-expected; who calls says where.
+Every function takes a YAML value (text or number) and returns the number, or raises ``Unreadable`` with what was expected;
+the caller adds where.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from themis.model.units import Seconds
 
 MOST_JOBS = 10_000
-"""Of one app: an array, or a sweep's trials."""
+"""Maximum number of jobs of an app: of an array, or trials of a sweep."""
 MOST_GPUS = 1_000_000
 LONGEST_S = 10 * 366 * 86400.0
 
@@ -55,7 +55,7 @@ _MEMORY = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([a-z]+)", re.ASCII)
 
 
 def memory(value: object) -> int:
-    """Bytes of ``16 GiB``, ``16GB`` (powers of 1000) or ``16G`` (of 1024, as Slurm and Docker have it)."""
+    """Bytes of ``16 GiB``, ``16GB`` (powers of 1000) or ``16G`` (of 1024, as in Slurm and Docker)."""
     form = _MEMORY.fullmatch(value.strip().lower()) if isinstance(value, str) else None
     if form is None or form[2] not in _BYTES:
         raise Unreadable(MEMORY)
@@ -81,13 +81,15 @@ def gpus(value: object) -> tuple[int, int]:
     return low, high  # type: ignore[return-value]
 
 
-ARRAY = f"indices such as 0-9, 0-20:5, 1,4,7 or 0-9%4 (at most 4 at once), rising, or a count; at most {MOST_JOBS}"
+ARRAY = (
+    f"ascending indices such as 0-9, 0-20:5, 1,4,7 or 0-9%4 (at most 4 concurrently), or a count; at most {MOST_JOBS}"
+)
 _INDICES = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Array:
-    """Indices of an array of jobs, rising, and how many may run at once (0: as many as there are)."""
+    """Ascending indices of an array of jobs, and how many may run concurrently (0: no limit)."""
 
     indices: tuple[int, ...]
     at_once: int = 0
@@ -124,13 +126,13 @@ _GPU_SECONDS = {"gpu-hour": 3600.0, "gpu-minute": 60.0, "gpu-second": 1.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Training to do, in ``step``, ``epoch`` or ``gpu-second`` (seconds on one reference GPU)."""
+    """Work in ``step``, ``epoch`` or ``gpu-second`` (seconds on one reference GPU)."""
 
     amount: float
     unit: str = "step"
 
     def steps(self, steps_per_epoch: float) -> float:
-        """In steps; of work in epochs."""
+        """The work in steps, for work in steps or epochs."""
         return self.amount * (steps_per_epoch if self.unit == "epoch" else 1.0)
 
 

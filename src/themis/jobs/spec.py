@@ -1,4 +1,4 @@
-"""What a submission says, after it was read: frozen data, every figure in one unit, nothing left to check."""
+"""A validated submission: frozen data, numbers in fixed units."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Value: TypeAlias = str | int | float | bool
 
 
 class When(StrEnum):
-    """How the app waited for must have ended."""
+    """The required outcome of a dependency."""
 
     OK = "ok"
     ANY = "any"
@@ -25,9 +25,9 @@ class When(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class After:
-    """This app starts once the app ``name`` of the same user has ended like ``when``.
+    """A dependency: this app starts after the app ``name`` of the same user has ended with the outcome ``when``.
 
-    An app that can no longer end like that never lets this one start: the service ends this one as cancelled.
+    If that is no longer possible, the service cancels this app.
     """
 
     name: str
@@ -44,11 +44,11 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hints:
-    """What the submitter knows of the speed.
+    """The speed as the submitter gave it.
 
     Attributes
     ----------
-    model, batch : a model that the service has a profile of; empty and 0 if unknown.
+    model, batch : a model with a profile; empty and 0 if unknown.
     speed : GPU type or ``*`` -> GPUs of the gang -> steps/s; empty if unknown.
     slowdown : of slot, machine, rack, cross-rack; None for the default.
     checkpoint_s : seconds to write and read a checkpoint; None for the default.
@@ -67,14 +67,14 @@ class Submission:
 
     Attributes
     ----------
-    command : words, with ``{name}`` places where there is an array or a sweep. No shell.
+    command : words, with ``{name}`` placeholders in an array or a sweep. No shell runs them.
     trials : the app's jobs; a single job has one, with index 0 and no parameters.
-    cpus, memory : for each GPU; 0 asks for nothing. ``memory`` in bytes.
-    walltime_s : seconds that one job may run in all its attempts together; None for no limit.
-    retries : failures of a job that are followed by another attempt; None leaves it to the service.
-    at_once : most jobs of the app that may run at once; 0 is no limit.
-    dynamic, regimes : what a dynamic job declares, and its epochs by batch size as far as they are known; None and nothing
-        where the batch size stays.
+    cpus, memory : per GPU; 0: no request. ``memory`` in bytes.
+    walltime_s : maximum run time of one job over all its attempts, in seconds; None: no limit.
+    retries : maximum number of attempts after failures of a job; None: the service's setting.
+    at_once : maximum number of concurrent jobs of the app; 0: no limit.
+    dynamic, regimes : the declaration of a dynamic job, and its known epochs by batch size; None and empty if the batch
+        size does not change.
     work : of one job, None if unknown. ``steps_per_epoch`` : 0 if unknown.
     deadline_s : seconds after submission.
     kind : job, array or sweep. ``source`` : file and line.

@@ -1,4 +1,4 @@
-"""Sweeps: from a search space, a budget and a tuner as written to trials and one of the core's tuners."""
+"""Sweeps: a search space, a budget and a tuner -> trials and one of the core's tuners."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from themis.errors import InputError
+from themis.errors import InputError, warn_renamed
 from themis.jobs.faults import Findings, Written, did_you_mean, short
 from themis.jobs.search import points, sample
 from themis.jobs.sizes import MOST_JOBS, Unreadable, Work
@@ -24,7 +24,7 @@ def sweep(text: SweepText, steps_per_epoch: float, findings: Findings) -> tuple[
     written = tuner_text(text.tuner, findings)
     names = [name.upper() for name in text.parameters]
     if len(set(names)) < len(names):
-        findings.add((*AT, "parameters"), "two parameters differ in case alone, expected names that also differ as "
+        findings.add((*AT, "parameters"), "two parameter names differ only in case, expected names that also differ as "
                      "environment variables THEMIS_PARAM_NAME.")  # fmt: skip
     if written is None or not _units_fit(text, written, findings):
         return None
@@ -47,17 +47,17 @@ def sweep(text: SweepText, steps_per_epoch: float, findings: Findings) -> tuple[
     first = [bracket.rungs[0].jobs for bracket in brackets_of(tuner)]
     needed = sum(first) or trials
     if needed is None:
-        findings.add(AT, "the key 'trials' in sweep is missing; say how many trials are drawn.")
+        findings.add(AT, "missing key 'trials' in sweep: the number of trials to sample.")
     elif trials is not None and needed != trials:
-        findings.add((*AT, "trials"), f"key 'trials' in sweep: got {trials}, expected {needed}, the trials of the tuner's "
-                     "first rungs; leave it out or change the tuner.")  # fmt: skip
+        findings.add((*AT, "trials"), f"key 'trials' in sweep: got {trials}, expected {needed}, the number of trials in the "
+                     "tuner's first rungs; remove the key or change the tuner.")  # fmt: skip
     elif needed > MOST_JOBS:
         findings.add(
-            AT, f"the sweep has {needed} trials, expected at most {MOST_JOBS}. Raise min_work, or try fewer values."
+            AT, f"the sweep has {needed} trials, expected at most {MOST_JOBS}. Increase min_work, or use fewer values."
         )
     elif grid and needed > count:
-        findings.add(AT, f"the sweep has {needed} trials but its grid {count} combinations, expected no more trials than "
-                     "those. Use sampler: random, or list more values.")  # fmt: skip
+        findings.add(AT, f"the sweep has {needed} trials, expected at most {count}, the number of combinations of its grid. "
+                     "Use sampler: random, or more values.")  # fmt: skip
     else:
         return sample(text.parameters, needed, seed=text.seed, grid=grid), tuner
     return None
@@ -66,30 +66,33 @@ def sweep(text: SweepText, steps_per_epoch: float, findings: Findings) -> tuple[
 def tuner_text(given: Any, findings: Findings) -> Written | None:
     """The value of ``tuner`` as one of ``TUNERS``, or None after noting its faults."""
     if given is None:
-        given = {"kind": "bag"}
+        given = {"kind": "batch"}
     if isinstance(given, str):
         given = {"kind": given}
     where: Path = (*AT, "tuner")
     kind = given.get("kind") if isinstance(given, dict) else None
+    if isinstance(given, dict) and kind == "bag":
+        warn_renamed("the tuner", "bag", "batch")
+        kind, given = "batch", {**given, "kind": "batch"}
     if not isinstance(kind, str) or kind not in TUNERS:
         hint = did_you_mean(kind, TUNERS) if isinstance(kind, str) else ""
-        findings.add(where, f"key 'tuner' in sweep has the kind {short(kind)}, expected one of {', '.join(TUNERS)}, as in "
+        findings.add(where, f"key 'tuner' in sweep: got kind {short(kind)}, expected one of {', '.join(TUNERS)}, such as "
                      f"{{kind: halving, eta: 3}}.{hint}")  # fmt: skip
         return None
     return findings.valid(TUNERS[kind], given, where)
 
 
 def _units_fit(text: SweepText, written: Written, findings: Findings) -> bool:
-    """Rungs and checks are counted in steps, so that a trial knows where they end."""
+    """Rungs and checks are in steps or epochs, so that a trial knows when to stop."""
     work = {name: value for name in ("min_work", "check") if isinstance(value := getattr(written, name, None), Work)}
     rungs = (written.rungs or []) if isinstance(written, HalvingText) else []
     in_gpu_time = [name for name, value in work.items() if value.unit == "gpu-second"]
     in_gpu_time += ["rungs"] if any(rung.work.unit == "gpu-second" for rung in rungs) else []
     for name in in_gpu_time:
         findings.add((*AT, "tuner", name), f"key {name!r} in sweep.tuner is in GPU time, expected steps or epochs.")
-    if text.budget.unit == "gpu-second" and type(written) is not TUNERS["bag"]:
-        findings.add((*AT, "budget"), "key 'budget' in sweep is in GPU time, expected steps or epochs, which the tuner "
-                     "counts in.")  # fmt: skip
+    if text.budget.unit == "gpu-second" and type(written) is not TUNERS["batch"]:
+        findings.add((*AT, "budget"), "key 'budget' in sweep is in GPU time, expected steps or epochs, as the tuner "
+                     "needs.")  # fmt: skip
         return False
     return not in_gpu_time
 
@@ -100,12 +103,12 @@ def _tuner(written: Written, trials: int | None, steps: float, count: Callable[[
             return _within_reason(hyperband(steps, written.eta, count(written.min_work)))
         case HalvingText(rungs=None):
             if trials is None:
-                raise InputError("expected 'trials' beside it: how many trials the first rung has.")
+                raise InputError("missing key 'trials' in sweep: the number of trials of the first rung.")
             return halving(trials, steps, written.eta, count(written.min_work) if written.min_work else None)
         case HalvingText(rungs=list(rungs)):
             total = sum(count(rung.work) for rung in rungs)
             if not math.isclose(total, steps, rel_tol=1e-6):
-                raise InputError(f"the rungs have {total:g} steps together, the budget {steps:g}; they must agree.")
+                raise InputError(f"the rungs have {total:g} steps in total, expected the budget of {steps:g} steps.")
             return Halving(rungs=tuple(Rung(jobs=rung.trials, steps=count(rung.work)) for rung in rungs))
         case CurveText():
             check = count(written.check)
@@ -119,7 +122,7 @@ def _tuner(written: Written, trials: int | None, steps: float, count: Callable[[
 
 
 def halving(trials: int, steps: float, eta: int = 3, min_steps: float | None = None) -> Halving:
-    """Successive halving of so many trials, in the geometry of a Hyperband bracket (``tuning.halving``).
+    """Successive halving of ``trials`` trials, in the geometry of a Hyperband bracket (``tuning.halving``).
 
         rung i, 0 <= i <= s: floor(n / eta^i) trials up to step R / eta^(s - i)
         s = floor(log_eta(n)), or floor(log_eta(R / min_steps)) if that is less
@@ -130,7 +133,7 @@ def halving(trials: int, steps: float, eta: int = 3, min_steps: float | None = N
 
     Raises
     ------
-    InputError : min_steps is more than steps.
+    InputError : min_steps is above steps.
     """
     if min_steps is not None and not 0 < min_steps <= steps:
         raise InputError(f"min_work is {min_steps:g} steps, expected at most the budget of {steps:g}.")
@@ -144,5 +147,5 @@ def halving(trials: int, steps: float, eta: int = 3, min_steps: float | None = N
 def _within_reason(tuner: Hyperband) -> Hyperband:
     jobs = sum(bracket.rungs[0].jobs for bracket in tuner.brackets)
     if jobs > MOST_JOBS:
-        raise InputError(f"its brackets need {jobs:,} trials, expected at most {MOST_JOBS}. Raise min_work.")
+        raise InputError(f"its brackets need {jobs:,} trials, expected at most {MOST_JOBS}. Increase min_work.")
     return tuner

@@ -1,4 +1,4 @@
-"""The keys of job files, as people write them. ``docs/jobs.md`` shows the same table; a test keeps them equal."""
+"""The keys of job files. ``docs/jobs.md`` has the same tables; a test keeps them equal."""
 
 from __future__ import annotations
 
@@ -20,88 +20,88 @@ WorkText = Annotated[Work, reads(sizes.work)]
 class JobText(Written):
     """A document: one app."""
 
-    name: Name = Field(description="what you call it; where another app has the name, the service adds `-2`")
+    name: Name = Field(description="name of the app; if another app has the same name, the service adds `-2`")
     command: Annotated[tuple[str, ...], reads(readers.command)] = Field(
-        description="program and arguments, as a line or a list of words; no shell runs it"
+        description="program and arguments, as a line or a list of words; no shell runs them"
     )
     gpus: Annotated[tuple[int, int], reads(sizes.gpus)] = Field(
         default=(1, 1), description="GPUs of each job: `4`, or `2..8` for any number from 2 to 8 (1)"
     )
     gpu_types: Annotated[tuple[str, ...], reads(readers.gpu_types)] = Field(
         default=(),
-        description="a GPU type, or those that will do: `[V100, A100]`, or `{any_of: [V100, A100]}`; all GPUs of a job are of one "
-        "type (any)",
+        description="a GPU type, or a list of acceptable ones: `[V100, A100]`, or `{any_of: [V100, A100]}`; all GPUs of a job have "
+        "one type (any)",
     )
     cpus: Annotated[float, Field(ge=0, le=100_000, allow_inf_nan=False)] = Field(
         default=0.0,
-        description="CPU cores for each GPU, the job's limit where the machine can limit them (nothing is asked for)",
+        description="CPU cores per GPU; also the job's limit, where the machine supports limits (no request)",
     )
     memory: Annotated[int, reads(sizes.memory)] = Field(
         default=0,
-        description="memory for each GPU: `16 GiB`, `500 MB`; a job that exceeds it is killed where the machine can limit it "
-        "(nothing is asked for)",
+        description="memory per GPU: `16 GiB`, `500 MB`; also the job's limit, where the machine supports limits: a job "
+        "that exceeds it is killed (no request)",
     )
     workdir: Annotated[str, reads(readers.folder)] | None = Field(
-        default=None, description="folder to run in, relative to the folder it is submitted from (that folder)"
+        default=None, description="working directory, relative to the folder of the submission (that folder)"
     )
     env: Annotated[dict[str, str], reads(readers.variables)] = Field(
-        default={}, description="environment variables; names that begin with `THEMIS_` or `SLURM_` are refused (none)"
+        default={}, description="environment variables; names that begin with `THEMIS_` or `SLURM_` are rejected (none)"
     )
     walltime: Duration | None = Field(
-        default=None, description="most time that one job runs, over all its attempts: `2h30m` (no limit)"
+        default=None, description="maximum run time of one job, over all its attempts: `2h30m` (no limit)"
     )
     retries: Annotated[int | None, Field(ge=0, le=1000)] = Field(
         default=None,
-        description="failures of a job that are followed by another attempt (as many as the service says: 2)",
+        description="maximum number of attempts after failures of a job (the service's setting: 2)",
     )
     after: Annotated[tuple[After, ...], reads(readers.after)] = Field(
         default=(),
-        description="apps of yours that must have ended: a name, a list, or `{name: any}` with `ok`, `any` or `failed` (none)",
+        description="dependencies on your other apps: a name, a list, or `{name: any}` with `ok`, `any` or `failed` (none)",
     )
     array: Annotated[Array, reads(sizes.array)] | None = Field(
         default=None,
-        description="a job for each index: `0-9`, `1,4,7`, `0-20:5`, `0-9%4` for at most 4 at once (one job)",
+        description="one job per index: `0-9`, `1,4,7`, `0-20:5`; `0-9%4` runs at most 4 concurrently (one job)",
     )
-    sweep: Any = Field(default=None, description="a hyper-parameter search, see below (none)")
+    sweep: Any = Field(default=None, description="hyper-parameter search, see below (none)")
     launch: Annotated[str, reads(readers.launch)] = Field(
-        default="gpu", description="`gpu` starts a process for each GPU, `machine` one a machine, for torchrun (gpu)"
+        default="gpu", description="`gpu` starts one process per GPU, `machine` one per machine, for torchrun (gpu)"
     )
     grace: Annotated[float, reads(readers.zero_or_more)] = Field(
-        default=60.0, description="time from the stop signal to SIGKILL, to save in (60s)"
+        default=60.0, description="time between the stop signal and SIGKILL, to save a checkpoint (60s)"
     )
     stop_signal: Annotated[str, reads(readers.stop_signal)] = Field(
-        default="SIGTERM", description="the signal (SIGTERM)"
+        default="SIGTERM", description="signal that stops the job (SIGTERM)"
     )
     checkpoint_dir: Annotated[str, reads(readers.folder)] | None = Field(
-        default=None, description="folder to save in, seen by all machines (one that the service chooses)"
+        default=None, description="folder for checkpoints, accessible from all machines (chosen by the service)"
     )
     work: WorkText | None = Field(
         default=None,
-        description="training of one job: `90000` or `90000 steps`, `90 epochs`, `40 gpu-hours` (estimated, see below)",
+        description="work of one job: `90000` or `90000 steps`, `90 epochs`, `40 gpu-hours` (estimated, see below)",
     )
     steps_per_epoch: Annotated[float, Field(gt=0, le=1e12)] | None = Field(
-        default=None, description="needed where work is in epochs"
+        default=None, description="steps per epoch; required if the work is in epochs"
     )
     model: Annotated[str, reads(readers.text)] | None = Field(
-        default=None, description="a model that the service has measured, such as `ResNet50` (unknown)"
+        default=None, description="model with a measured speed, such as `ResNet50` (unknown)"
     )
     batch: Annotated[int, Field(ge=0, le=10**9)] = Field(
-        default=0, description="its batch size, where speeds differ by it (the profile's own)"
+        default=0, description="batch size, if the speed depends on it (the profile's)"
     )
-    dynamic: Any = Field(default=None, description="how the batch size may change, see below (it stays)")
+    dynamic: Any = Field(default=None, description="how the batch size changes, see below (it does not)")
     speed: Annotated[dict[str, dict[int, float]], reads(readers.speed)] | None = Field(
         default=None,
         description="steps/s instead of `model`: `2.5` on one GPU, `{V100: 2.5, A100: 5}`, `{A100: {1: 5, 4: 18}}` (unknown)",
     )
     slowdown: Annotated[tuple[float, float, float, float], reads(readers.slowdown)] | None = Field(
         default=None,
-        description="beside `speed`: divisors within a slot, a machine, a rack, and across racks ([1, 1, 1.1, 1.3])",
+        description="with `speed`: divisors of the speed within a slot, a machine, a rack, and across racks ([1, 1, 1.1, 1.3])",
     )
     checkpoint_time: Annotated[float, reads(readers.zero_or_more)] | None = Field(
-        default=None, description="beside `speed`: time to write and read a checkpoint (7.5s)"
+        default=None, description="with `speed`: time to write and read a checkpoint (7.5s)"
     )
     deadline: Duration | None = Field(
-        default=None, description="wished end, from submission on; for policies that know deadlines (none)"
+        default=None, description="deadline, counted from the submission; used by policies with deadlines (none)"
     )
 
 
@@ -109,32 +109,31 @@ class SweepText(Written):
     """The value of ``sweep``."""
 
     parameters: dict[Annotated[str, reads(readers.parameter_name)], Annotated[Domain, reads(domain)]] = Field(
-        min_length=1, description="the search space: a parameter's name and its values, see below"
+        min_length=1, description="search space: values by parameter name, see below"
     )
     budget: WorkText = Field(description="work of a trial that is never stopped: `81 epochs`, `90000 steps`")
     trials: Annotated[int, Field(ge=1, le=MOST_JOBS)] | None = Field(
-        default=None, description="how many (all combinations of a grid; what Hyperband's brackets need)"
+        default=None,
+        description="number of trials (all combinations of a grid; with Hyperband: the sum over its brackets)",
     )
     sampler: Literal["random", "grid"] = Field(
-        default="random", description="`random` draws each trial, `grid` tries all combinations (random)"
+        default="random", description="`random` samples each trial, `grid` runs all combinations (random)"
     )
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
-        default=0, description="of the random sampler: the same seed gives the same trials (0)"
-    )
-    tuner: Any = Field(default=None, description="who is stopped early, see below (nobody: all trials run to the end)")
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(default=0, description="random seed of the sampler (0)")
+    tuner: Any = Field(default=None, description="how trials are stopped early, see below (`batch`: they are not)")
 
 
-class BagText(Written):
-    """``tuner: {kind: bag}``."""
+class BatchText(Written):
+    """``tuner: {kind: batch}``."""
 
-    kind: Literal["bag"] = Field(description="all trials run to the end")
+    kind: Literal["batch"] = Field(description="all trials run to the end")
 
 
 class RungText(Written):
     """One of ``rungs``."""
 
-    trials: Annotated[int, Field(ge=1, le=MOST_JOBS)] = Field(description="trials that reach this rung")
-    work: WorkText = Field(description="work of each in this rung alone")
+    trials: Annotated[int, Field(ge=1, le=MOST_JOBS)] = Field(description="number of trials that reach this rung")
+    work: WorkText = Field(description="work of each trial in this rung")
 
 
 class HalvingText(Written):
@@ -142,25 +141,25 @@ class HalvingText(Written):
 
     kind: Literal["halving"] = Field(description="successive halving")
     eta: Annotated[int, Field(ge=2, le=1000)] = Field(
-        default=3, description="of a rung's trials one in so many goes on (3)"
+        default=3, description="one in `eta` trials of a rung is promoted to the next (3)"
     )
     min_work: WorkText | None = Field(
         default=None,
-        description="the least work of any trial (as little as makes the last rung one of fewer than `eta` trials)",
+        description="minimum work of a trial (such that the last rung has fewer than `eta` trials)",
     )
     rungs: Annotated[list[RungText], Field(min_length=1)] | None = Field(
         default=None,
-        description="instead of `eta` and `min_work`: each rung's `trials` and `work`; the work adds up to `budget`",
+        description="explicit rungs instead of `eta` and `min_work`: `trials` and `work` of each; the work must add up to `budget`",
     )
 
 
 class HyperbandText(Written):
     """``tuner: {kind: hyperband}``."""
 
-    kind: Literal["hyperband"] = Field(description="brackets of successive halving beside each other")
-    min_work: WorkText = Field(description="the least work of any trial")
+    kind: Literal["hyperband"] = Field(description="brackets of successive halving that run in parallel")
+    min_work: WorkText = Field(description="minimum work of a trial")
     eta: Annotated[int, Field(ge=2, le=1000)] = Field(
-        default=3, description="of a rung's trials one in so many goes on (3)"
+        default=3, description="one in `eta` trials of a rung is promoted to the next (3)"
     )
 
 
@@ -168,18 +167,21 @@ class CurveText(Written):
     """``tuner: {kind: curve}``."""
 
     kind: Literal["curve"] = Field(description="curve stopping: trials end early by their extrapolated learning curves")
-    check: WorkText = Field(description="work between two looks at the reported losses")
+    check: WorkText = Field(description="work between two evaluations of the reported losses")
     keep: Annotated[int, Field(ge=1, le=MOST_JOBS)] = Field(
-        default=1, description="so many trials, those forecast to end best, are never stopped (1)"
+        default=1, description="number of trials with the best forecasts that are never stopped (1)"
     )
     confidence: Annotated[float, Field(ge=0.5, lt=1)] = Field(
-        default=0.95, description="certainty that a trial will not be among them before it is stopped (0.95)"
+        default=0.95,
+        description="required probability that a trial will not be among the best `keep` before it is stopped (0.95)",
     )
-    warmup: Annotated[int, Field(ge=4, le=10_000)] = Field(default=4, description="looks before the first forecast (4)")
+    warmup: Annotated[int, Field(ge=4, le=10_000)] = Field(
+        default=4, description="evaluations before the first forecast (4)"
+    )
 
 
 TUNERS: dict[str, type[Written]] = {
-    "bag": BagText,
+    "batch": BatchText,
     "halving": HalvingText,
     "hyperband": HyperbandText,
     "curve": CurveText,

@@ -130,8 +130,16 @@ def _waiting(engine: Engine, app: int, s: State) -> Reason:
             return Reason(code=Code.NO_ROOM, sentence="GPUs are free, but too few of a type that it may use.")
         until = s.jobs.until[: s.jobs.size]
         ends = until[(s.jobs.status[: s.jobs.size] == Status.RUNNING) & np.isfinite(until)]
-        when = f"the next leases end in {max(float(ends.min()) - s.now, 0.0):.0f} s" if len(ends) else "no lease ends"
-        return Reason(code=Code.ALL_LEASED, sentence=f"{open_.sum():.0f} GPUs are free; {when}.")
+        when = f"the next lease ends in {max(float(ends.min()) - s.now, 0.0):.0f} s" if len(ends) else "no lease ends"
+        total, free_now = int(there.sum()), int(open_.sum())
+        taken = (
+            f"only {free_now} of {total} GPUs are free"
+            if free_now
+            else "the only GPU is leased"
+            if total == 1
+            else f"all {total} GPUs are leased"
+        )
+        return Reason(code=Code.ALL_LEASED, sentence=f"{taken}; {when}.")
     return _lost(engine.journal, app)
 
 

@@ -1,4 +1,4 @@
-"""The service's settings as people write them: YAML, then variables ``THEMIS_KEY``, then options; the later ones win."""
+"""The service's settings: a YAML file, then variables ``THEMIS_KEY``, then options; later ones override."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ Quota = Annotated[int, Field(ge=0, le=10**9)] | None
 class GroupText(Written):
     """One of ``groups``."""
 
-    weight: Weight = Field(default=1.0, description="multiplies into its users' apps' (1)")
-    gpus: Quota = Field(default=None, description="most GPUs of all its users together (no limit)")
+    weight: Weight = Field(default=1.0, description="weight of the group: 2 entitles it to twice the share (1)")
+    gpus: Quota = Field(default=None, description="maximum number of GPUs of all its users together (no limit)")
 
 
 class UserText(GroupText):
     """One of ``users``."""
 
-    weight: Weight = Field(default=1.0, description="multiplies into the user's apps' (1)")
-    gpus: Quota = Field(default=None, description="most GPUs of the user at once (no limit)")
-    group: Name | None = Field(default=None, description="the group that the user belongs to (none)")
+    weight: Weight = Field(default=1.0, description="weight of the user: 2 entitles them to twice the share (1)")
+    gpus: Quota = Field(default=None, description="maximum number of GPUs of the user (no limit)")
+    group: Name | None = Field(default=None, description="group of the user (none)")
 
 
 class OthersText(Written):
     """``others``."""
 
-    weight: Weight = Field(default=1.0, description="of each user who is not listed (1)")
-    gpus: Quota = Field(default=None, description="most GPUs of each of them at once (no limit)")
+    weight: Weight = Field(default=1.0, description="weight of each user who is not listed (1)")
+    gpus: Quota = Field(default=None, description="maximum number of GPUs of each of them (no limit)")
 
 
 LEAST_MESSAGE, MOST_MESSAGE = 64 << 10, (2 << 30) - 1
@@ -78,7 +78,7 @@ class ServiceText(Written):
     """The whole file."""
 
     gpus: Annotated[int, Field(ge=0, le=100_000)] = Field(
-        default=0, description="so many virtual GPUs on one machine (this machine's own, found through NVML)"
+        default=0, description="number of virtual GPUs on one machine (this machine's GPUs, found through NVML)"
     )
     machines: Any = Field(
         default=None,
@@ -87,107 +87,119 @@ class ServiceText(Written):
     )
     gpu_names: dict[Name, Name] = Field(
         default={},
-        description="names of GPU types by those that `themis doctor` tells, as `V100-SXM2-16GB: V100`, where profiles and job "
-        "files call them otherwise (as they were found)",
+        description="other names of GPU types, by those that `themis doctor` shows: `V100-SXM2-16GB: V100` (as found)",
     )
     engine: Literal["local", "ray"] = Field(
-        default="local", description="`ray` for the nodes of a Ray cluster, see [ray.md](ray.md) (local)"
+        default="local",
+        description="`local` for this machine, `ray` for the nodes of a Ray cluster, see [ray.md](ray.md) (local)",
     )
     address: Annotated[str, reads(readers.text)] = Field(
-        default="auto", description="of the Ray cluster, as `ray.init` takes it (auto)"
+        default="auto", description="address of the Ray cluster, as for `ray.init` (auto)"
     )
     node_root: Annotated[str, reads(readers.folder)] | None = Field(
-        default=None, description="folder for tasks and logs on Ray's nodes (one that the service chooses)"
+        default=None, description="folder for tasks and logs on Ray's nodes (chosen by the service)"
     )
     cpus: Annotated[int, Field(ge=0, le=10**6)] = Field(
-        default=0, description="CPU cores of this machine that jobs may ask for (all that it has)"
+        default=0, description="CPU cores of this machine for jobs (all of them)"
     )
     memory: Annotated[int, reads(sizes.memory)] = Field(
-        default=0, description="memory of this machine that jobs may ask for, as `64 GiB` (all that it has)"
+        default=0, description="memory of this machine for jobs, such as `64 GiB` (all of it)"
     )
     policy: Annotated[str, reads(readers.text)] = Field(
-        default="themis", description="who gets GPUs, as `themis simulate --policy` takes it (themis)"
+        default="themis", description="scheduling policy, as for `themis simulate --policy` (themis)"
     )
     between: Literal["apps", "users", "groups"] = Field(
         default="users",
-        description="who has equal shares, but for weights: `users` divide theirs among their apps, `groups` among their users; "
-        "with `apps` a user with more apps has more (users)",
+        description="level of equal shares, before weights: `users` divide their share among their apps, `groups` among their "
+        "users; with `apps`, a user with more apps gets more (users)",
     )
     profiles: Annotated[str, reads(readers.text)] = Field(
         default="themis",
-        description="where speeds of models are from, as `themis simulate --profiles` takes it (themis)",
+        description="tables of the models' speeds, as for `themis simulate --profiles` (themis)",
     )
-    lease: Duration = Field(default=600.0, description="length of a lease: the least time with GPUs (10m)")
+    lease: Duration = Field(
+        default=600.0, description="length of a lease, the minimum time that a job keeps its GPUs (10m)"
+    )
     shortest_lease: Wait = Field(
         default=180.0,
-        description="leases shorten down to it while apps wait for their first GPUs; 0, or no less than `lease`: never (3m)",
+        description="minimum length of a lease while apps wait for their first GPUs; 0, or `lease` and more: leases are not "
+        "shortened (3m)",
     )
-    tick: Duration = Field(default=60.0, description="leases end at multiples of it (60s)")
-    container: Wait = Field(default=35.0, description="what a change of GPUs is believed to cost (35s)")
-    gather: Wait = Field(default=0.5, description="what happens within so long is decided on together (500ms)")
-    checkpoint_every: Duration = Field(default=600.0, description="how often jobs are believed to save (10m)")
+    tick: Duration = Field(default=60.0, description="leases end at multiples of this time (60s)")
+    container: Wait = Field(default=35.0, description="assumed cost of changing a job's GPUs (35s)")
+    gather: Wait = Field(default=0.5, description="events within this time are handled in one decision (500ms)")
+    checkpoint_every: Duration = Field(default=600.0, description="assumed interval between a job's checkpoints (10m)")
     unknown_work: Duration = Field(
-        default=PRIOR_S, description="training on its fewest GPUs of a job of which nothing is known (3h45m)"
+        default=PRIOR_S, description="assumed run time of a job without estimates, on its fewest GPUs (3h45m)"
     )
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(default=0, description="of policies that draw lots (0)")
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(default=0, description="random seed of randomised policies (0)")
     host: Annotated[str, reads(readers.text)] = Field(
-        default="127.0.0.1", description="address to listen on (127.0.0.1)"
+        default="127.0.0.1", description="address that the service listens on (127.0.0.1)"
     )
-    port: Port = Field(default=7433, description="of gRPC; 0 lets the system choose (7433)")
+    port: Port = Field(default=7433, description="port of the gRPC API; 0: any free port (7433)")
     http_port: Annotated[int, Field(ge=-1, lt=65536)] = Field(
-        default=7434, description="of the status pages; 0 lets the system choose, -1 is none (7434)"
+        default=7434, description="port of the status pages; 0: any free port, -1: none (7434)"
     )
     retries: Annotated[int, Field(ge=0, le=1000)] = Field(
-        default=2, description="failures that are followed by another attempt, where a submission does not say (2)"
+        default=2, description="default maximum number of attempts after failures of a job (2)"
     )
     backoff: Wait = Field(
-        default=10.0, description="wait after a job's first failure; it doubles with each further one (10s)"
+        default=10.0, description="delay after a job's first failure; doubles with each further failure (10s)"
     )
-    backoff_most: Wait = Field(default=600.0, description="most that a job waits after a failure (10m)")
-    grace: Wait = Field(default=60.0, description="from the stop signal to SIGKILL, where a job does not say (60s)")
-    max_grace: Wait = Field(default=3600.0, description="most of it that a job may ask for (1h)")
-    node_lease: Duration = Field(default=30.0, description="how long jobs outlive an arbiter that is away (30s)")
-    node_renew: Duration = Field(default=10.0, description="how often machines renew their lease (10s)")
+    backoff_most: Wait = Field(default=600.0, description="maximum delay after a failure (10m)")
+    grace: Wait = Field(
+        default=60.0, description="default grace period of a job, between the stop signal and SIGKILL (60s)"
+    )
+    max_grace: Wait = Field(default=3600.0, description="maximum grace period that a job may request (1h)")
+    node_lease: Duration = Field(default=30.0, description="how long jobs continue without an arbiter (30s)")
+    node_renew: Duration = Field(default=10.0, description="interval at which machines renew their lease (10s)")
     node_margin: Wait = Field(
-        default=5.0, description="added to lease and grace before a silent machine's GPUs count as free (5s)"
+        default=5.0,
+        description="margin after lease and grace period, before the GPUs of an unreachable machine are reused (5s)",
     )
-    progress: Wait = Field(default=30.0, description="at most one progress record of a job in so long (30s)")
+    progress: Wait = Field(default=30.0, description="minimum interval between two progress records of a job (30s)")
     solve: Duration = Field(
-        default=10.0, description="about so long may a decision take; its search then stops with the best found (10s)"
+        default=10.0,
+        description="approximate time limit of a decision; the search then returns the best solution found (10s)",
     )
-    journal_keep: Duration = Field(default=30 * 86400.0, description="how long the journal's records are kept (30d)")
-    logs_keep: Duration = Field(
-        default=30 * 86400.0, description="how long ranks' logs are kept after their app is over (30d)"
-    )
+    journal_keep: Duration = Field(default=30 * 86400.0, description="retention of the journal's records (30d)")
+    logs_keep: Duration = Field(default=30 * 86400.0, description="retention of job output after the app ended (30d)")
     checkpoints_keep: Duration | None = Field(
         default=None,
-        description="how long checkpoints in the home are kept after their app completed; those of other apps stay (for ever)",
+        description="retention of checkpoints in the data directory after the app completed; those of other apps are kept (no "
+        "limit)",
     )
-    agent_wait: Duration = Field(default=2.0, description="within so long apps' own agents answer (2s)")
+    agent_wait: Duration = Field(default=2.0, description="timeout for answers of apps' own agents (2s)")
     agent_misses: Annotated[int, Field(ge=1, le=1000)] = Field(
-        default=3, description="answers in a row that an agent may miss before the service bids for its app (3)"
+        default=3, description="consecutive answers that an agent may miss before the service bids for its app (3)"
     )
-    max_agents: Annotated[int, Field(ge=1, le=4096)] = Field(default=256, description="most agents at once (256)")
+    max_agents: Annotated[int, Field(ge=1, le=4096)] = Field(
+        default=256, description="maximum number of connected agents (256)"
+    )
     containment: Literal["auto", "cgroup", "namespace", "none"] = Field(
         default="auto",
-        description="how a job's processes are held together, see [containment.md](containment.md); `auto`: the strongest way "
-        "that each machine allows (auto)",
+        description="containment of a job's processes, see [containment.md](containment.md); `auto`: the strongest that each "
+        "machine supports (auto)",
     )
     max_message: Annotated[int, reads(_message)] = Field(
-        default=4 << 20, description="largest message of a caller (4 MiB)"
+        default=4 << 20, description="maximum size of a client's message (4 MiB)"
     )
-    max_jobs: Count = Field(default=1000, description="most jobs of an app (1000)")
-    max_apps: Count = Field(default=5000, description="most apps that wait or run (5000)")
-    max_apps_per_user: Count = Field(default=1000, description="most of them of one user (1000)")
-    max_submissions: Count = Field(default=3600, description="most submissions of one user in an hour (3600)")
-    allow_root: bool = Field(default=False, description="let jobs run as root where the service does (false)")
+    max_jobs: Count = Field(default=1000, description="maximum number of jobs of an app (1000)")
+    max_apps: Count = Field(default=5000, description="maximum number of waiting and running apps (5000)")
+    max_apps_per_user: Count = Field(
+        default=1000, description="maximum number of waiting and running apps of one user (1000)"
+    )
+    max_submissions: Count = Field(
+        default=3600, description="maximum number of submissions of one user in an hour (3600)"
+    )
+    allow_root: bool = Field(default=False, description="allow jobs to run as root if the service does (false)")
     single_trust: bool = Field(
         default=False,
-        description="jobs run as the service's own user, even where it is root; then say `allow_root` too (false)",
+        description="run all jobs as the service's own user; if that is root, `allow_root` is required too (false)",
     )
-    check_state: bool = Field(default=False, description="check every invariant after every step, for tests (false)")
-    groups: dict[Name, GroupText] = Field(default={}, description="groups of users by name, see below (none)")
-    users: dict[Name, UserText] = Field(default={}, description="users by name, see below (none)")
+    check_state: bool = Field(default=False, description="check all invariants after each step, for tests (false)")
+    groups: dict[Name, GroupText] = Field(default={}, description="groups of users, by name, see below (none)")
+    users: dict[Name, UserText] = Field(default={}, description="users, by name, see below (none)")
     others: OthersText = Field(default=OthersText(), description="users who are not listed, see below")
 
 
@@ -216,9 +228,7 @@ def load(path: Path | None, flags: Mapping[str, Any] | None = None, env: Mapping
             overrides[key] = _override(f"variable THEMIS_{key.upper()}", key, text, findings.faults)
     for key, value in (flags or {}).items():
         if key in NESTED:
-            raise InputError(
-                f"setting {key!r} has keys of its own, so no option sets it; write it into the file of settings."
-            )
+            raise InputError(f"setting {key!r} has nested keys; set it in the settings file instead.")
         if key not in keys():
             hint = did_you_mean(key, keys())
             raise InputError(f"unknown setting {key!r}.{hint} Known: {', '.join(sorted(keys()))}.")
@@ -326,18 +336,21 @@ def _check_file(findings: Findings, path: Path | None, *, alone: bool = False) -
     if alone:
         return
     if text.lease < text.tick:
-        findings.add(("lease",), f"key 'lease' is {text.lease:g} s, shorter than tick, {text.tick:g} s; make the lease at "
+        findings.add(("lease",), f"key 'lease' is {text.lease:g} s, below the tick of {text.tick:g} s; make the lease at "
                      "least one tick, or the tick shorter (--set tick=5s).")  # fmt: skip
     if text.node_renew >= text.node_lease:
-        findings.add(("node_renew",), f"key 'node_renew' is {text.node_renew:g} s, not below node_lease, {text.node_lease:g} "
-                     "s; a third of it is usual.")  # fmt: skip
+        findings.add(
+            ("node_renew",),
+            f"key 'node_renew' is {text.node_renew:g} s, expected less than node_lease, {text.node_lease:g} s; a third of it "
+            "is usual.",
+        )
     if text.gpus and text.machines is not None:
-        findings.add(("gpus",), "keys 'gpus' and 'machines' are both there, expected one of them.")
+        findings.add(("gpus",), "keys 'gpus' and 'machines' exclude each other; remove one.")
     if text.gpu_names and (text.gpus or text.machines is not None or text.engine == "ray"):
-        findings.add(("gpu_names",), "key 'gpu_names' is for this machine's own GPUs; leave it out where machines are virtual or "
+        findings.add(("gpu_names",), "key 'gpu_names' is for this machine's own GPUs; remove it for virtual machines and for "
                      "Ray's nodes.")  # fmt: skip
     if text.engine == "ray" and (text.gpus or text.machines is not None):
-        findings.add(("engine",), "key 'engine' is ray, whose machines are Ray's nodes; leave out gpus and machines.")
+        findings.add(("engine",), "key 'engine' is ray, so the machines are Ray's nodes; remove gpus and machines.")
     if text.node_root is not None and not Path(text.node_root).is_absolute():
         findings.expected(("node_root",), text.node_root, "an absolute path, which is the same on every node")
 

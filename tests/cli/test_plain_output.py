@@ -1,0 +1,145 @@
+"""Tables fit 80 columns, sentences come before figures, and old names still work."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import themis.cli.rows as rows_module
+import themis.console as console
+from themis.cli import main
+from themis.cli.ask import _summary
+from themis.cli.rows import ALL_APPS, APPS, ENDED, JOBS, SHARES, Columns, show_rows, why_now
+from themis.client import themis_pb2 as pb
+from themis.client.home import default_home
+from themis.errors import Renamed
+from themis.jobs import parse
+from themis.model.workload import Bag
+
+APP = {
+    "id": 123, "name": "langmodel-sweep", "user": "carol", "state": "completed", "gpus": 128, "demand": 128, "jobs": 64,
+    "jobs_ended": 31, "progress": 0.54, "waits": "at_once", "rho": 1.34, "gpu_hours": 1250.25, "submitted": 1.7e9, "ended": 1.8e9,
+}  # fmt: skip
+JOB = {
+    "id": 1234, "name": "lr-search-12", "state": "ended", "outcome": "completed", "attempt": 12, "gpus": [0, 1, 2, 3],
+    "nodes": ["node0"], "steps": 90000, "total": 90000, "gpu_hours": 12.5, "until": 1.7e9, "attempts": [],
+}  # fmt: skip
+SHARE = {
+    "user": "carol", "apps": 12, "gpus": 128, "share": 0.5, "fair": 0.25, "gpu_hours": 1250.25, "private_gpu_hours": 2000.5,
+}  # fmt: skip
+CHECK = {"check": "containment", "state": "note", "finding": "jobs are contained by cgroups; " * 10}
+CHECKS: Columns = {name: lambda row, name=name: row[name] for name in CHECK}  # type: ignore[misc]
+
+
+def printed(
+    monkeypatch: pytest.MonkeyPatch, row: Mapping[str, Any], columns: Columns, *, terminal: bool
+) -> Sequence[str]:
+    """The lines of a table of one row, in 80 columns."""
+    out = Console(file=io.StringIO(), width=80, force_terminal=terminal, color_system=None)
+    monkeypatch.setattr(console, "out", out)
+    monkeypatch.setattr(rows_module, "out", out)
+    monkeypatch.setattr(console, "Console", lambda **more: Console(file=out.file, color_system=None, **more))
+    show_rows([row], "table", columns)
+    assert isinstance(out.file, io.StringIO)
+    return [line.rstrip() for line in out.file.getvalue().splitlines()]
+
+
+@pytest.mark.parametrize(("row", "columns"), [(APP, APPS), (APP, ENDED), (JOB, JOBS), (SHARE, SHARES), (CHECK, CHECKS)])
+@pytest.mark.parametrize("terminal", [True, False])
+def test_tables_fit_80_columns(
+    monkeypatch: pytest.MonkeyPatch, row: Mapping[str, Any], columns: Columns, terminal: bool
+) -> None:
+    lines = printed(monkeypatch, row, columns, terminal=terminal)
+    assert max(map(len, lines)) <= 80, "\n".join(lines)
+    assert len(lines) == 3 or row is CHECK, "nothing wraps but findings"
+
+
+def test_a_long_name_wraps_on_a_terminal_and_is_whole_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {**APP, "name": "n" * 60}
+    assert max(map(len, printed(monkeypatch, row, APPS, terminal=True))) <= 80
+    assert any("n" * 60 in line for line in printed(monkeypatch, row, APPS, terminal=False))
+
+
+def test_fairness_is_shown_as_a_multiple_of_the_fair_share_with_verbose_only() -> None:
+    assert not any("rho" in name or "share" in name for name in APPS)
+    assert ALL_APPS["of fair share"](APP) == "1.34x"
+
+
+def test_why_begins_with_the_plain_sentence_and_has_figures_with_verbose() -> None:
+    found = pb.WhyReply(
+        code="all_leased", sentence="all 8 GPUs are leased; the next lease ends in 40 s.", position=2, of=3, rho=1.25,
+        ahead=[pb.Ahead(app=1, name="a", user="bob", rho=2.5)], weight=0.5, fair=0.5, between="users",
+    )  # fmt: skip
+    plain = why_now(found)
+    assert plain[0] == "waiting: all 8 GPUs are leased; the next lease ends in 40 s."
+    assert "  ahead: app 1, a of bob" in plain
+    assert "Fair share: 50% of the cluster (weight 0.5; shared between users)." in plain
+    assert not any("rho" in line or "all_leased" in line or "1.25" in line for line in plain)
+    verbose = why_now(found, verbose=True)
+    assert verbose[1] == "Reason code: all_leased."
+    assert verbose[2].endswith(", 1.25x of fair share.")
+    assert "  ahead: app 1, a of bob, 2.50x of fair share" in verbose
+    assert why_now(pb.WhyReply(code="partly_running", sentence="x."))[0] == "running: x."
+
+
+def test_show_begins_with_a_sentence_and_the_state_of_the_api() -> None:
+    app = pb.App(id=1, name="a", user="bob", state="running", gpus=2, demand=4)
+    assert _summary(app) == "App 1, a, of bob: running on 2 of 4 GPUs."
+    failed = pb.App(id=1, name="a", user="bob", state="failed", reason="job 0 failed 3 times")
+    assert _summary(failed) == "App 1, a, of bob: failed: job 0 failed 3 times."
+
+
+@pytest.mark.parametrize("option", ["--data-dir", "--home"])
+def test_the_data_directory_has_two_options(tmp_path: Path, capfd: pytest.CaptureFixture[str], option: str) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["queue", option, str(tmp_path / "here")])
+    said = " ".join(capfd.readouterr().err.split())
+    assert (end.value.code, f"no arbiter was started with the data directory {tmp_path}/here" in said) == (2, True)
+
+
+def test_the_data_directory_has_two_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THEMIS_HOME", str(tmp_path / "old"))
+    assert default_home() == tmp_path / "old"
+    monkeypatch.setenv("THEMIS_DATA_DIR", str(tmp_path / "new"))
+    assert default_home() == tmp_path / "new"
+
+
+SWEEP = "name: a\ncommand: x {{lr}}\nsweep: {{parameters: {{lr: [1, 2]}}, budget: 9, trials: 2, tuner: {tuner}}}\n"
+
+
+@pytest.mark.parametrize("tuner", ["bag", "{kind: bag}"])
+def test_the_old_name_of_a_tuner_works_with_a_warning(tuner: str) -> None:
+    with pytest.warns(Renamed, match=r"the tuner 'bag' is now called 'batch'; the next version removes 'bag'\."):
+        old = parse(SWEEP.format(tuner=tuner), source="f", folder="/")
+    new = parse(SWEEP.format(tuner="batch"), source="f", folder="/")
+    assert old == new
+    assert (new.faults, new.submissions[0].tuner) == ((), Bag())
+
+
+def test_the_command_prints_the_warning_as_a_note(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "job.yaml").write_text(SWEEP.format(tuner="bag").replace("command: x", "command: echo"))
+    with pytest.raises(SystemExit) as end:
+        main(["check", str(tmp_path / "job.yaml")])
+    said = capfd.readouterr()
+    assert not end.value.code
+    assert "Note: the tuner 'bag' is now called 'batch'; the next version removes 'bag'." in " ".join(said.err.split())
+    assert said.out == f"{tmp_path / 'job.yaml'} is valid.\n"
+
+
+def test_the_old_option_of_profiles_works_with_a_note(capfd: pytest.CaptureFixture[str]) -> None:
+    printed = []
+    for option in ("--colocated", "--beside"):
+        with pytest.raises(SystemExit) as end:
+            main(["profiles", "show", "ResNet-50", "--profiles", "gavel", "-o", "csv", option])
+        assert not end.value.code
+        printed.append(capfd.readouterr())
+    assert printed[0].out == printed[1].out
+    assert ("", "Note: option --beside is now called --colocated" in " ".join(printed[1].err.split())) == (
+        printed[0].err,
+        True,
+    )
