@@ -10,7 +10,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := @echo 'Installing into $(VENV) (once)'; $(BIN)/python -m pip install -qq --disable-pip-version-check
 # A worker that dies ends the run, which names the test; xdist's replacement for it would wait for ever.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --max-worker-restart 0
+# Three workers on two cores: the one with the Ray cluster waits most of the time.
+WORKERS ?= 3
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
+# Tests start hundreds of processes; without byte code each would compile the package again.
+export PYTHONDONTWRITEBYTECODE :=
 SOURCES := src tests benchmarks reproduction examples website
 
 help: ## Print this help
@@ -22,12 +26,17 @@ demo: $(VENV)/.installed ## Three users' real training on eight virtual GPUs, li
 simulate: $(VENV)/.installed ## Simulate a day under four policies: a table, and out/demo/report.html
 	$(BIN)/themis simulate --workload demo --cluster demo-32 --policy themis,drf,tiresias,gandiva --out out/demo
 
-test: lint $(VENV)/.torch ## Style, types, directions of imports, then all tests
+test: $(VENV)/.dev $(VENV)/.torch ## Style, types, directions of imports, and all tests
+	@# `lint` runs beside the tests and prints what it finds when it has found it.
 	@# Failed tests run a second time, one after the other: a fault fails again, a stalled machine does not.
-	@$(PYTEST) -m "not bench"; code=$$?; [ $$code -eq 1 ] || exit $$code; \
-	  echo 'Running the failed tests again, one after the other'; \
-	  $(BIN)/python -m pytest -m "not bench" @.pytest_cache/failed || exit $$?; \
-	  echo 'The tests above failed in parallel and passed alone: unsteady under load.'
+	@( out=$$($(MAKE) --no-print-directory lint 2>&1) || { printf '%s\n' "$$out" '`make lint` failed'; exit 1; } ) & lint=$$!; \
+	  $(PYTEST) -m "not bench"; code=$$?; \
+	  if [ $$code -eq 1 ]; then \
+	    echo 'Running the failed tests again, one after the other'; \
+	    $(BIN)/python -m pytest -m "not bench" @.pytest_cache/failed; code=$$?; \
+	    [ $$code -ne 0 ] || echo 'The tests above failed in parallel and passed alone: unsteady under load.'; \
+	  fi; \
+	  wait $$lint || { echo '`make lint` failed; its output is above'; exit 1; }; exit $$code
 
 quick: $(VENV)/.dev ## The tests that take less than a second each
 	$(PYTEST) -m "not slow and not bench"

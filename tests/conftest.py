@@ -1,11 +1,16 @@
-"""Shared by all tests: where the real traces are, if they are."""
+"""Shared by all tests: real traces and a Ray cluster if there are any, the order of tests, what failed."""
 
 from __future__ import annotations
 
+import gc
 import os
 import re
-from collections.abc import Iterator
+import signal
+import sys
+import warnings
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -62,6 +67,35 @@ def _journals_fold(request: pytest.FixtureRequest) -> Iterator[None]:
     audit_below(folder)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first, so that no worker is left alone with one at the end.
+
+    Tests that share a fixture of their module form a group of pytest-xdist, which makes the fixture once instead of once a worker.
+    """
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+    for item in items:
+        definitions = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009
+        if not item.get_closest_marker("xdist_group") and any(d.scope == "module" for ds in definitions for d in ds):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    """What a failed test, or a foreign library in one, left open is closed without a word: it must not fail a later test."""
+    try:
+        return (yield)
+    finally:
+        group = item.get_closest_marker("xdist_group")
+        if hasattr(sys, "last_value") or (group is not None and group.args[0] == "ray"):
+            for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+                vars(sys).pop(name, None)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                gc.collect()
+
+
 FAILED = Path(__file__).parents[1] / ".pytest_cache" / "failed"
 """Names of the tests that failed, one a line; `make test` runs them a second time."""
 
@@ -95,6 +129,9 @@ class Telling:
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Tell of failures where the run is shown, which is not in xdist's workers."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        # As in a shell's background job; the programs that tests interrupt would inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     reporter = config.pluginmanager.getplugin("terminalreporter")
     if reporter is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Telling(reporter))
