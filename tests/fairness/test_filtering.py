@@ -66,5 +66,5 @@ def test_equal_rho_goes_by_arrival_then_id() -> None:
 
 
 def test_apps_without_gpus_come_first_in_order_of_their_own_rho() -> None:
-    first = np.array([False, True, True, False])
-    assert worst_first(np.array([9.0, 1.0, 2.0, 3.0]), np.zeros(4), np.arange(4), first).tolist() == [2, 1, 0, 3]
+    served = np.array([2, 0, 0, 1])
+    assert worst_first(np.array([9.0, 1.0, 2.0, 3.0]), np.zeros(4), np.arange(4), served).tolist() == [2, 1, 3, 0]

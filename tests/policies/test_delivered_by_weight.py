@@ -52,7 +52,9 @@ def test_users_with_one_three_and_thirty_apps_receive_alike(policy: str) -> None
     assert delivered.by_user(policy, "users", until=until) == pytest.approx([1.0, 1.0, 1.0], abs=0.17)
 
 
-@pytest.mark.parametrize("policy", ["themis", "drf", "gandiva"])
+@pytest.mark.parametrize(
+    "policy", ["themis", "drf", "gandiva", "tiresias", "tiresias_2q", "tiresias_gittins", "round_robin"]
+)
 def test_a_user_who_submits_ever_new_apps_gets_no_more_than_others(policy: str) -> None:
     """Three users on one GPU: two with two long apps each, one whose apps of a lease come faster than its share serves them."""
     until = 60_000.0
@@ -61,6 +63,13 @@ def test_a_user_who_submits_ever_new_apps_gets_no_more_than_others(policy: str) 
     got = delivered.received(delivered.world(apps, (1,), policy, between="users"), until)
     parts = [sum(x for name, x in got.items() if name.startswith(u)) / sum(got.values()) for u in "abc"]
     assert parts == pytest.approx([1 / 3, 1 / 3, 1 / 3], abs=0.06)
+
+
+@pytest.mark.parametrize("policy", ["gandiva:clients=jobs", "tiresias:clients=jobs"])
+def test_users_receive_alike_where_each_job_is_a_client(policy: str) -> None:
+    apps = [delivered.app_of(f"u{n}-{i}", 8, 1e6, user=f"u{n}") for n in (1, 3) for i in range(n)]
+    got = delivered.received(delivered.world(apps, (8,), policy, between="users"), 30_000.0)
+    assert got["u1-0"] / sum(got.values()) == pytest.approx(0.5, abs=0.05)
 
 
 def test_between_apps_the_user_with_thirty_apps_has_most() -> None:

@@ -9,15 +9,30 @@ import numpy as np
 from themis.model.units import Bool, Float, Int
 
 
-def worst_first(rho: Float, arrival: Float, app_id: Int, first: Bool | None = None) -> Int:
+def worst_first(rho: Float, arrival: Float, app_id: Int, served: Int | None = None) -> Int:
     """Positions in order of falling rho; ties go to the earlier arrival, then to the lower id.
 
     Parameters
     ----------
-    first : apps that come before all others, whatever their rho (those without any GPU, where that counts as unbounded).
+    served : [n], from ``service_rank`` where an app without GPUs counts as unbounded: lower ranks come before all higher ones.
     """
-    served = np.zeros(len(rho), dtype=bool) if first is None else ~first
-    out: Int = np.lexsort((app_id, arrival, -rho, served))
+    rank = np.zeros(len(rho), dtype=np.int64) if served is None else served
+    out: Int = np.lexsort((app_id, arrival, -rho, rank))
+    return out
+
+
+def service_rank(held: Int, expiring: Int, behind: Bool) -> Int:
+    """[n], 0: the app waits without GPUs and is behind its share; 1: it holds none beyond this instant; 2: it holds some.
+
+    rho of an app that lost all its leases is unbounded (§3.3.2); that of an app whose leases end now was finite until now. Without
+    the distinction, where all leases end together, apps that wait would be compared with those that had everything until now.
+
+    Parameters
+    ----------
+    held : [n], GPUs held beyond this instant. ``expiring`` : [n], GPUs whose lease ends at this instant.
+    behind : [n], whether the app received less than its weighted share of its life so far.
+    """
+    out: Int = np.where(held > 0, 2, np.where((expiring > 0) | ~behind, 1, 0))
     return out
 
 

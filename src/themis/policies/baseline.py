@@ -72,6 +72,9 @@ def each_job_an_app(s: Snapshot) -> Snapshot:
         "app_user", "app_weight", "app_arrival", "app_contention", "app_capacity", "app_speed", "app_deadline", "app_away",
     )  # fmt: skip
     columns = {name: getattr(s, name)[app] for name in of_app}
+    for name in ("unit_received", "unit_entitled", "unit_rate"):
+        if (of_unit := getattr(s, name)) is not None:
+            columns[name] = of_unit[app]
     longest = s.job_left / s.job_gpus_max
     left = np.full(s.jobs, np.inf)
     held = s.job_held.nonzero()[0]

@@ -27,7 +27,7 @@ from themis.auction.clearing import clear
 from themis.auction.outcome import Outcome
 from themis.auction.payment import DRAWN, FORMS, pay
 from themis.errors import InputError, UnknownName
-from themis.fairness.filtering import bidder_count, fraction, worst_first
+from themis.fairness.filtering import bidder_count, fraction, service_rank, worst_first
 from themis.fairness.finish_time import FinishTime, Form
 from themis.model.answers import Ask, Proof, Solved
 from themis.model.snapshot import Snapshot
@@ -114,10 +114,14 @@ class Themis:
         return _Round(self, snapshot, finish, rho, queue, bidders).solve(snapshot.bids, Limits(seconds=bench.seconds))
 
     def _queue(self, s: Snapshot, rho: Float) -> Int:
-        """Apps with unmet demand, worst rho first, ties by arrival and id."""
+        """Apps with unmet demand: those that wait without GPUs first, then the worst rho, ties by arrival and id."""
         unmet = np.logical_or.reduceat(s.job_held < s.job_gpus_max, s.job_ptr[:-1]).nonzero()[0]
-        first = s.app_held[unmet] == 0 if self.waiting is Waiting.UNBOUNDED else None
-        out: Int = unmet[worst_first(rho[unmet], s.app_arrival[unmet], s.app_id[unmet], first)]
+        served = None
+        if self.waiting is Waiting.UNBOUNDED:
+            expiring = np.add.reduceat(s.job_expiring, s.job_ptr[:-1], dtype=np.int64)
+            behind = s.app_attained < s.app_elapsed * s.app_capacity / s.app_contention
+            served = service_rank(s.app_held, expiring, behind)[unmet]
+        out: Int = unmet[worst_first(rho[unmet], s.app_arrival[unmet], s.app_id[unmet], served)]
         return out
 
 

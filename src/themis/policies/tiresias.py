@@ -14,13 +14,15 @@ from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.placement.ordered import in_order
 from themis.policies.baseline import Baseline
+from themis.policies.service import unit_service
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiresias(Baseline):
-    """Least attained service, per unit of weight."""
+    """Least attained service, per unit of weight; between users or groups, first by what the user received."""
 
     def grant(self, snapshot: Snapshot) -> Solved:
-        """Deal the offer by attained service, ties by arrival and id."""
+        """Deal the offer by attained service of the unit of fairness, then of the app; ties by arrival and id."""
         s = snapshot
-        return in_order(s, np.lexsort((s.app_id, s.app_arrival, s.app_attained / s.app_weight)), self.placement)
+        order = np.lexsort((s.app_id, s.app_arrival, s.app_attained / s.app_weight, unit_service(s)))
+        return in_order(s, order, self.placement)

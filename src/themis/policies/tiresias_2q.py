@@ -17,6 +17,7 @@ from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.placement.ordered import in_order
 from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
+from themis.policies.service import unit_service
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,8 @@ class Tiresias2Q:
         return ON_FREE_GPUS
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
-        """Deal the offer by queue, then arrival, then id."""
+        """Deal the offer by queue, then arrival, then id; between users or groups, by the user's queue before the app's."""
         s = snapshot
         limit = self.threshold * s.full_lease_s * s.machine_gpus.sum()
-        return in_order(s, np.lexsort((s.app_id, s.app_arrival, s.app_attained / s.app_weight >= limit)))
+        of_user, of_app = unit_service(s) >= limit, s.app_attained / s.app_weight >= limit
+        return in_order(s, np.lexsort((s.app_id, s.app_arrival, of_app, of_user)))

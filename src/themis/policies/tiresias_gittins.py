@@ -25,6 +25,7 @@ from themis.model.units import Float
 from themis.placement.grants import waiting_apps
 from themis.placement.ordered import in_order
 from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
+from themis.policies.service import unit_service
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +42,16 @@ class TiresiasGittins:
         return ON_FREE_GPUS
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
-        """Deal the offer by falling index, ties by attained service, arrival and id."""
+        """Deal the offer by falling index, ties by attained service, arrival and id.
+
+        Between users or groups the least served user is first, and the index orders its own apps.
+        """
         s = snapshot
         index = np.zeros(s.apps)
         for a in waiting_apps(s).tolist():
             index[a] = s.app_weight[a] * gittins(float(s.app_attained[a]), s.finished_service)
-        return in_order(s, np.lexsort((s.app_id, s.app_arrival, s.app_attained / s.app_weight, -index)))
+        service = s.app_attained / s.app_weight
+        return in_order(s, np.lexsort((s.app_id, s.app_arrival, service, -index, unit_service(s))))
 
 
 def gittins(attained: float, service: Float) -> float:

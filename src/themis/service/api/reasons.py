@@ -17,7 +17,7 @@ from themis.core import snapshot as snapshots
 from themis.core.offer import free_gpus
 from themis.core.state import State
 from themis.core.tables import Status
-from themis.fairness.filtering import worst_first
+from themis.fairness.filtering import service_rank, worst_first
 from themis.fairness.finish_time import FinishTime, Form
 from themis.model.units import Seconds
 from themis.service.api import wait_reasons
@@ -170,7 +170,10 @@ def standing(s: State, app: int) -> Standing:
         finish = FinishTime(view, Form.PAPER)
         rho, key = finish.rho, finish.rho_by_weight
     unmet = np.unique(view.job_app[view.job_held < view.job_gpus_max])
-    order = unmet[worst_first(key[unmet], view.app_arrival[unmet], view.app_id[unmet], view.app_held[unmet] == 0)]
+    expiring = np.bincount(view.job_app, weights=view.job_expiring, minlength=view.apps).astype(np.int64)
+    behind = view.app_attained < view.app_elapsed * view.app_capacity / view.app_contention
+    served = service_rank(view.app_held, expiring, behind)[unmet]
+    order = unmet[worst_first(key[unmet], view.app_arrival[unmet], view.app_id[unmet], served)]
     place = np.flatnonzero(order == row)
     if not len(place):
         return Standing(position=0, of=len(order), rho=float(rho[row]))
