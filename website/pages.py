@@ -90,7 +90,7 @@ def columns() -> str:
         "What a policy decides on (`themis.model.snapshot.Snapshot`). Axes: "
         + ", ".join(f"{letter} = {meaning}" for letter, meaning in AXES.items())
         + ". A column without axes is one value.\n",
-        "Columns with \"optional\" are there where a policy asks for them, or where the setting makes them.\n",
+        'Columns with "optional" are there where a policy asks for them, or where the setting makes them.\n',
         "| column | axes | unit | meaning |",
         "|---|---|---|---|",
     ]
