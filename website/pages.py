@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import MISSING, fields
 
 import typer
 import typer.main
@@ -14,6 +14,9 @@ from typer.cli import get_docs_for_click
 from docstrings import as_markdown
 from themis.cli.lists import about
 from themis.cli.root import app
+from themis.model.ahead import Ahead
+from themis.model.columns import AXES, columns_of
+from themis.model.snapshot import Snapshot
 from themis.policies.api import params, policy_class, policy_names
 from themis.report.columns import Column, definitions_of
 from themis.report.numbers import FORMS, METRICS
@@ -121,6 +124,28 @@ def library() -> str:
     return "\n".join([*parts, *(f"::: {module}\n" for module in modules)])
 
 
+def columns() -> str:
+    """Every column of a snapshot, with its axes and its unit."""
+    parts = [
+        "# Columns of a snapshot\n",
+        "What a policy decides on (`themis.model.snapshot.Snapshot`). Axes: "
+        + ", ".join(f"{letter} = {meaning}" for letter, meaning in AXES.items())
+        + ". A column without axes is one value.\n",
+        'Columns with "optional" are there where a policy asks for them, or where the setting makes them.\n',
+        "| column | axes | unit | meaning |",
+        "|---|---|---|---|",
+    ]
+    optional = {f.name for f in fields(Snapshot) if f.default is not MISSING}
+    for name, column in columns_of(Snapshot).items():
+        shown = f"`{name}`" + (" (optional)" if name in optional else "")
+        parts.append(f"| {shown} | {' '.join(column.axes) or '-'} | {column.unit.name} | {column.meaning} |")
+    parts += ["", "Of the column `ahead`, with R over the expected stretches of training of all jobs:\n"]
+    parts += ["| column | axes | unit | meaning |", "|---|---|---|---|"]
+    for name, column in columns_of(Ahead).items():
+        parts.append(f"| `{name}` | {' '.join(column.axes) or '-'} | {column.unit.name} | {column.meaning} |")
+    return "\n".join([*parts, ""])
+
+
 PAGES = {
     "reference/command-line.md": command_line,
     "reference/policies.md": policies,
@@ -128,6 +153,7 @@ PAGES = {
     "reference/metrics.md": metrics,
     "reference/client.md": client,
     "reference/library.md": library,
+    "reference/columns.md": columns,
 }
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from themis.auction.bids import MACHINE, RACK, Bids
 from themis.fairness.finish_time import FinishTime
 from themis.model.answers import GpuGrant, Solved
+from themis.model.bids import MACHINE, RACK, Bids
 from themis.model.events import Allocated, Grant, Renew
 from themis.model.log import Record
 from themis.model.snapshot import Snapshot

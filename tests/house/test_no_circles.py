@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grimp
 
+
 def circles(imports: dict[str, set[str]]) -> list[set[str]]:
     """Sets of modules each of which imports all others of its set, directly or by way of others, [[]] as the largest such sets.
 

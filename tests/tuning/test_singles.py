@@ -7,8 +7,8 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from themis.auction.bids import Bids
 from themis.fairness.finish_time import FinishTime
+from themis.model.bids import Bids
 from themis.model.cluster import Cluster, Machine
 from themis.model.snapshot import Snapshot
 from themis.profiles.speed import Curve, Profile

@@ -15,15 +15,15 @@ import math
 
 import numpy as np
 
-from themis.auction.bids import Bids, Offer
 from themis.auction.formulation import build
 from themis.auction.outcome import Outcome
 from themis.auction.uncontested import Uncontested, plainly_uncontested, uncontested
+from themis.model.bids import Bids
 from themis.optimize.programs import Floats
 from themis.optimize.winners.assignment import arrays, assign
 from themis.optimize.winners.limits import Limits
 from themis.optimize.winners.packing import Packer
-from themis.optimize.winners.problem import WinnerProblem
+from themis.optimize.winners.problem import Offer, WinnerProblem
 from themis.optimize.winners.solver import Found, Solver
 
 DEFAULT_LIMITS = Limits()

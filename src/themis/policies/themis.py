@@ -22,7 +22,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from themis.auction.bids import Bids, Offer
 from themis.auction.clearing import clear
 from themis.auction.outcome import Outcome
 from themis.auction.payment import DRAWN, FORMS, pay
@@ -30,9 +29,11 @@ from themis.errors import InputError, UnknownName
 from themis.fairness.filtering import bidder_count, fraction, service_rank, worst_first
 from themis.fairness.finish_time import FinishTime, Form
 from themis.model.answers import Ask, Proof, Solved
+from themis.model.bids import Bids
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Bool, Float, Int, Locality
 from themis.optimize.winners.limits import Limits
+from themis.optimize.winners.problem import Offer
 from themis.placement.grants import Hand, demand_of, lease_end, least_waiting
 from themis.placement.packing import Counts, narrowest
 from themis.placement.turns import Turns

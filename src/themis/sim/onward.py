@@ -16,11 +16,11 @@ from time import monotonic
 
 import numpy as np
 
-from themis.auction.bids import Bids
 from themis.core.driver import Decision, Driver
 from themis.core.tables import Status
 from themis.executors.simulated import SimulatedExecutor
 from themis.model.answers import Ask, Solved
+from themis.model.bids import Bids
 from themis.model.events import Command, Grant, JobStarted, JobStopped, Renew, Revoke, Wake
 from themis.model.units import Locality, Seconds
 from themis.model.workload import App

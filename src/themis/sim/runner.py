@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from themis import __version__
-from themis.auction.bids import Bids
 from themis.core.driver import Decision, Driver
 from themis.core.scheduler import Scheduler
 from themis.errors import InvariantBroken, ThemisError
 from themis.executors.simulated import SimulatedExecutor
 from themis.model.answers import Ask, Solved
+from themis.model.bids import Bids
 from themis.model.cluster import Cluster
 from themis.model.events import (
     SCHEMA,

@@ -21,9 +21,9 @@ from functools import cached_property
 
 import numpy as np
 
-from themis.auction.bids import Bids
 from themis.fairness.finish_time import FinishTime, Form, list_schedule
 from themis.model.answers import Ask
+from themis.model.bids import Bids
 from themis.model.snapshot import Kind, Snapshot
 from themis.model.units import NONE, Bool, Float, Int, Locality
 from themis.placement.grants import expiring_jobs, expiring_on

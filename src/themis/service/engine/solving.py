@@ -18,9 +18,9 @@ from threading import Thread
 from time import monotonic
 from typing import IO, Protocol
 
-from themis.auction.bids import Bids
 from themis.errors import ThemisError
 from themis.model.answers import Ask, Solved
+from themis.model.bids import Bids
 from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
 from themis.policies.api import Policy, Workbench, make_policy
