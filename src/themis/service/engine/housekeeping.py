@@ -123,7 +123,7 @@ class Housekeeping:
     def again(self, end: AttemptEnded, now: Seconds) -> None:
         """An attempt ended without a failure: if it hardly ran, or its machine had no room to start it, the next one waits too.
 
-        Or it would turn round and round.
+        Without the wait it would be restarted without end.
         """
         short = self.journal.short_in_a_row(end.job, self.config.backoff_s)
         if short:
@@ -173,7 +173,7 @@ class Housekeeping:
             if not self.journal.apps("app = ?", app)[0].options.held:
                 self.engine.feed(AppResumed(app=app), now)
         else:
-            self.journal.give_reason(app, f"{unmet(self.journal, options)}, which it waited for to end otherwise")
+            self.journal.give_reason(app, f"{unmet(self.journal, options)}, so its dependency can never be met")
             self.engine.feed(AppCancelled(app=app), now)
 
     # ---- holds and quotas ------------------------------------------------------------------------------------------------

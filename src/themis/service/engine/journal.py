@@ -119,7 +119,8 @@ class Journal(Records):
             if error.sqlite_errorcode in NO_ROOM:
                 raise NoRoom(f"{path} cannot be written ({error}); make room on its disk.") from None
             raise InputError(
-                f"{path} is no journal of Themis, or is damaged ({error}). `themis up --repair` keeps what can be read of it; or "
+                f"{path} is not a journal of Themis, or is damaged ({error}). `themis up --repair` keeps what can "
+                "be read of it; or "
                 "restore a backup with `themis restore`."
             ) from None
 

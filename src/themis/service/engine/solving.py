@@ -1,4 +1,4 @@
-"""Who runs the policy: the arbiter's thread itself (tests), or a worker process, so that a slow policy delays nobody.
+"""Who runs the policy: the arbiter's thread itself (tests), or a worker process, so that a slow policy delays no caller.
 
 A decision takes one task, or two where the policy asks for bids; the answer to each names the snapshot's version. One
 decision is in flight at a time, and what it was solved for may have changed by the time it comes: the core places what
@@ -27,11 +27,11 @@ from themis.policies.api import Policy, Workbench, make_policy
 from themis.tuning.agent import answer_ask
 
 FALLBACK = "fifo"
-"""Decides where the policy itself could not: GPUs should not stand idle because of it."""
+"""Decides where the policy itself could not, so that GPUs do not stand idle."""
 PATIENCE = 3.0
-"""A worker that takes so many times the seconds that it was given is ended."""
+"""A worker is stopped after this many times the seconds that a decision may take."""
 START_S = 30.0
-"""For a worker's start, beside its first task."""
+"""Seconds for a worker's start, in addition to its first task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ def decide(policy: Policy, snapshot: Snapshot, version: int, bench: Workbench) -
 
 
 def fall_back(snapshot: Snapshot, version: int, problem: str) -> Reply:
-    """The fallback's decision, at once."""
+    """The fallback's decision, without a task for the worker."""
     return _instead(snapshot, version, problem, 0.0)
 
 

@@ -98,8 +98,8 @@ class Transactions:
         for path, file in tuple(self._files.items()):
             if _file_at(path) != file:
                 return (
-                    f"{path} is not where it was: it was moved, replaced or removed while the service runs. Nothing is decided or "
-                    "taken in until it is back; jobs run on. Put it back, or stop the service and restore a backup."
+                    f"{path} is missing: it was moved, replaced or removed while the service runs. Nothing is decided or "
+                    "accepted until it is back; jobs run on. Put it back, or stop the service and restore a backup."
                 )
         return ""
 
@@ -148,7 +148,7 @@ class Transactions:
                     raise
                 self._roll_back()
                 self.stuck = gone or (
-                    f"{self.path} cannot be written ({error}): nothing is decided or taken in until there is room; "
+                    f"{self.path} cannot be written ({error}): nothing is decided or accepted until there is room; "
                     "jobs run on."
                 )
             if not self.patient():
@@ -161,7 +161,7 @@ class Transactions:
         if self.stuck:
             self.stuck = ""
             log.warning(
-                "%s can be written again, after %.0f s; everything goes on", self.path, time.monotonic() - began
+                "%s can be written again, after %.0f s; the service continues", self.path, time.monotonic() - began
             )
 
     def _again_whole(self) -> None:
