@@ -262,11 +262,12 @@ def _tuner(request: pb.SubmitRequest) -> Tuner:
 
 def _program(job: pb.Job, user: str, config: Config) -> Program:
     p = job.program
-    for text in (*p.argv, p.cwd, p.checkpoint_dir, *p.env.keys(), *p.env.values()):
-        if "\0" in text:
-            raise InputError(f"job {job.name!r}: {text[:100]!r} contains a NUL byte, which programs cannot receive.")
-    texts = [text.encode() for text in (*p.argv, p.cwd, p.checkpoint_dir, *(f"{k}={v}" for k, v in p.env.items()))]
-    longest, together = max(map(len, texts)), sum(len(text) + 9 for text in texts)
+    texts = [*p.argv, p.cwd, p.checkpoint_dir, *map("=".join, p.env.items())]
+    if "\0" in "".join(texts):
+        text = next(text for text in texts if "\0" in text)
+        raise InputError(f"job {job.name!r}: {text[:100]!r} contains a NUL byte, which programs cannot receive.")
+    sizes = [len(text.encode()) for text in texts]
+    longest, together = max(sizes), sum(sizes) + 9 * len(sizes)
     if longest > MOST_TEXT or together > MOST_TEXTS:
         raise Limit(
             f"job {job.name!r}: the longest argument or variable has {longest} bytes, all together {together}; the "

@@ -43,7 +43,7 @@ class Housekeeping:
     """
 
     def __init__(self, engine: Engine, config: Config, now: Seconds) -> None:
-        self.engine, self.config = engine, config
+        self.engine, self.journal, self.config = engine, engine.journal, config
         self.chores: list[Callable[[Seconds], object]] = []
         """Called with the time in each transaction, for tasks that do not concern the core."""
         self.waiting: dict[int, Options] = {}
@@ -63,11 +63,6 @@ class Housekeeping:
         for job in sorted(engine.started & self.walltime.keys() & self.state.occupied.keys()):
             # Its lease began when its gang was about to start; the journal may not reach back so far.
             self._began(job, float(self.state.jobs.since[job]) + idle)
-
-    @property
-    def journal(self) -> Journal:
-        """The engine's."""
-        return self.engine.journal
 
     @property
     def state(self) -> State:
