@@ -170,7 +170,7 @@ def test_a_service_on_a_full_disk_keeps_its_jobs_and_goes_on(small: Path, tmp_pa
             assert attempts == sorted(attempts), "no two of its attempts ran at once"
             assert client.run(["true"]).app > app
         assert "jobs run on" in daemon.said()
-        assert "everything goes on" in daemon.said()
+        assert "the service continues" in daemon.said()
     finally:
         (small / "filler").unlink(missing_ok=True)
         assert daemon.down() == 0

@@ -1,4 +1,4 @@
-"""Status as JSON over HTTP: read only, with the same token, for scripts and dashboards (``service.pages``)."""
+"""Status as JSON over HTTP: read only, with the same token, for scripts and dashboards (``pages``)."""
 
 from __future__ import annotations
 

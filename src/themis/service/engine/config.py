@@ -1,4 +1,4 @@
-"""What an arbiter is told, checked: frozen data. How people write it is ``themis.service.operations.settings``."""
+"""The settings of an arbiter, checked: frozen data. How people write them is ``operations.settings``."""
 
 from __future__ import annotations
 

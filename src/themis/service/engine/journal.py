@@ -7,7 +7,7 @@
     profiles   speeds that came with a submission
     nodes      machines that were drained
     checkpoints  the core's whole state after a record: a start folds only what came later
-    seals      a checksum of every row but the records', which have a chain of them (``service.chain``)
+    seals      a checksum of every row but the records', which have a chain of them (``chain``)
 
 Everything that the arbiter changes is one transaction, on disk before any command goes out. One connection,
 used by the arbiter's thread alone; readers of other threads open their own with ``read_records``.
