@@ -145,7 +145,7 @@ def test_who_follows_logs_hears_all_once_through_a_restart_and_sigterm_says_what
             (tmp_path / "work" / "step1").touch()
             wait_until(lambda: b"line 2" in b"".join(heard), "it is followed")
             assert there.down() == 0
-            assert "told to end; 1 job runs on until the next arbiter comes" in there.said()
+            assert "stopping; 1 job runs on until the next `themis up`" in there.said()
             wait_until(lambda: bool(said), "that it is away is said")
             (tmp_path / "work" / "step2").touch()
             assert thread.is_alive(), ended

@@ -208,7 +208,7 @@ def test_a_repaired_home_runs_on(home: Home, tmp_path: Path) -> None:
         db.execute("UPDATE records SET t = t + 1e-9 WHERE number = ?", (number,))
         db.commit()
     clock = [5000.0]
-    message = rf"The last good record is {number - 1}\. `themis up --repair` says"
+    message = rf"The last good record is {number - 1}\. `themis up --repair` lists"
     with pytest.raises(Damaged, match=message), world(tmp_path, 2, 2, policy="themis", clock=clock):
         pass
     lines: list[str] = []
@@ -256,7 +256,7 @@ def test_a_journal_that_is_moved_while_the_service_runs_takes_nothing_in(tmp_pat
         w.ask(lambda a: submit(a, request("a")))
         path = Path(f"{w.arbiter.journal.path}{end}")
         path.rename(tmp_path / "elsewhere.db")
-        with pytest.raises(Closed, match="is not where it was: it was moved, replaced or removed"):
+        with pytest.raises(Closed, match="is missing: it was moved, replaced or removed"):
             w.arbiter.ask(lambda: None)
         tries = iter((True, True, False))
 
