@@ -140,12 +140,15 @@ def _waiting(engine: Engine, app: int, s: State) -> Reason:
         until = s.jobs.until[: s.jobs.size]
         ends = until[(s.jobs.status[: s.jobs.size] == Status.RUNNING) & np.isfinite(until)]
         when = f"the next lease ends in {max(float(ends.min()) - s.now, 0.0):.0f} s" if len(ends) else "no lease ends"
-        free_now, total = int(open_.sum()), int(there.sum())
-        have = f"{free_now} of {total} GPUs are free, its smallest job needs {least.min()}"
-        have = (
-            have if free_now else f"all {counted(total, 'GPU')} are leased" if total > 1 else "the only GPU is leased"
+        total, free_now = int(there.sum()), int(open_.sum())
+        taken = (
+            f"only {free_now} of {total} GPUs are free"
+            if free_now
+            else "the only GPU is leased"
+            if total == 1
+            else f"all {total} GPUs are leased"
         )
-        return Reason(code=Code.ALL_LEASED, sentence=f"{have}; {when}.")
+        return Reason(code=Code.ALL_LEASED, sentence=f"{taken}; {when}.")
     return _lost(engine.journal, app)
 
 
