@@ -119,7 +119,7 @@ def _handler(api: Api, name: str) -> Any:
     method = METHODS[name]
 
     def read(data: bytes) -> Any:
-        # Here, not by gRPC, which takes a request that nobody can read for a mistake of the server.
+        # Here, not by gRPC, which takes an unreadable request for a mistake of the server.
         try:
             return method.read(data)
         except DecodeError:

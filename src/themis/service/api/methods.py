@@ -376,7 +376,7 @@ def _concerns(line: dict[str, Any], user: str, users: list[str], app_of: list[in
 
 
 def _rest(path: Path, at: dict[int, int], attempt: int) -> Iterator[bytes]:
-    """What the file has beyond the place reached; a file that was cut short begins anew."""
+    """The rest of the file after the place reached; a truncated file is read from its beginning."""
     try:
         with path.open("rb") as file:
             start = at.get(attempt, 0)

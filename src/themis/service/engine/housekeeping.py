@@ -80,7 +80,7 @@ class Housekeeping:
             self.walltime |= dict.fromkeys(self.state.app_jobs(entry.app).tolist(), entry.options.walltime_s)
 
     def ended(self, app: int) -> None:
-        """An app is over."""
+        """An app is finished."""
         self.check_dependencies = True
         self.waiting.pop(app, None)
         for job in self.state.app_jobs(app).tolist():

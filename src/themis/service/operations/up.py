@@ -95,7 +95,7 @@ def start(home: Path, config: Config) -> Service:
     access = Access(home, make_token(home), user_name())
     log.warning("%s", rights.explained(config, len(access.accounts())))
     hosts = find_hosts(config) if config.engine == "local" else ()
-    if hosts:  # an engine's machines may be of types that nobody knows yet
+    if hosts:  # an engine's machines may be of types that are not known yet
         check_types(make_policy(config.policy), sorted({host.machine.gpu_type for host in hosts}))
     # A service with another data directory must not lease the same GPUs.
     claims = claim_all(
@@ -193,7 +193,7 @@ def farewell(grace_s: float, jobs: int, *, leave_jobs: bool) -> str:
 def _say_farewell(service: Service, *, leave_jobs: bool) -> None:
     state, programs = service.arbiter.state, service.arbiter.programs
     grace_s, jobs = 0.0, 0
-    with suppress(RuntimeError, KeyError, IndexError):  # read beside the arbiter's thread, which may be at work
+    with suppress(RuntimeError, KeyError, IndexError):  # the arbiter's thread may change them meanwhile
         for job in list(state.occupied):
             app = int(state.jobs.app[job])
             program = programs[state.app_specs[app].name][job - int(state.apps.first_job[app])]
@@ -209,18 +209,18 @@ def serve_until_told(
 
     ``repairs`` : repair a damaged journal first; called with each sentence about what is lost.
     """
-    told = threading.Event()
+    stop = threading.Event()
     with only_one(home):
         if repairs is not None:
             machines = [host.machine for host in find_hosts(config)] if config.engine == "local" else []
             repair(home / "journal.db", load_book(config.profiles, home / "profiles"), repairs, machines)
         service = start(home, config)
-        before = {number: signal.signal(number, lambda *_: told.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             say(service)
-            while not told.wait(0.5) and service.arbiter.broken is None:
+            while not stop.wait(0.5) and service.arbiter.broken is None:
                 pass
-            if told.is_set():
+            if stop.is_set():
                 _say_farewell(service, leave_jobs=leave_jobs)
         finally:
             broken = service.arbiter.broken
