@@ -175,7 +175,7 @@ def test_lists_may_be_of_one_user(client: Client) -> None:
 
 @slow
 def test_calls_without_the_token_are_refused(service: Service, client: Client) -> None:
-    with Client(client.home, token="wrong") as other, pytest.raises(InputError, match="lacks a valid token"):
+    with Client(client.home, token="wrong") as other, pytest.raises(InputError, match="has no valid token"):
         other.info()
     channel = grpc.insecure_channel(service.endpoint.grpc)
     call = channel.unary_unary(METHODS["Submit"].path, lambda m: m.SerializeToString(), METHODS["Submit"].read_reply)
@@ -398,7 +398,7 @@ def test_a_home_has_one_arbiter(home: Path) -> None:
     code = f"from themis.cli import main; main(['up', '--gpus', '1', '--home', {str(home)!r}])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
-    assert "an arbiter already runs with the home" in done.stderr
+    assert "a service already runs with the data directory" in done.stderr
 
 
 # ---- without a service ---------------------------------------------------------------------------------------------------
@@ -529,7 +529,7 @@ def test_the_doctor_knows_whose_rights_the_settings_give_to_jobs(tmp_path: Path)
 def test_the_doctor_tries_the_ray_cluster_that_the_settings_name(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("engine: ray\naddress: 127.0.0.1:1\n")
     found = {check["check"]: (check["state"], check["finding"]) for check in examine(tmp_path)}
-    assert found["GPUs"] == ("ok", "those of Ray's nodes, by the settings")
+    assert found["GPUs"] == ("ok", "those of Ray's nodes, according to the settings")
     assert found["Ray"][0] == "wrong"
     there = importlib.util.find_spec("ray") is not None
     assert ("127.0.0.1:1 does not answer" if there else "pip install") in found["Ray"][1]
