@@ -9,7 +9,7 @@ import pytest
 from gavel_cases import random_problem
 
 from themis.model.units import Float
-from themis.optimize.shares.lower_hull import LowerHulls, Kinds, Needs
+from themis.optimize.shares.lower_hull import Kinds, LowerHulls, Needs
 
 
 def cheapest(rate: Float, price: Float, need: float) -> float:

@@ -18,7 +18,7 @@ import numpy as np
 from themis.auction.bids import Bids, Offer
 from themis.auction.formulation import build
 from themis.auction.outcome import Outcome
-from themis.auction.uncontested import Uncontested, plainly_uncontested, uncontested
+from themis.auction.uncontested import Uncontested, uncontested
 from themis.optimize.programs import Floats
 from themis.optimize.winners.assignment import arrays, assign
 from themis.optimize.winners.limits import Limits
@@ -61,9 +61,6 @@ def clear(
     NotSolved
         When the gap is not proven within the limits, unless `limits.allow_gap`.
     """
-    served = plainly_uncontested(offer, bids)
-    if served is not None:
-        return _uncontested(bids, served, payments)
     problem = build(offer, bids)
     nothing = math.fsum(bids.base.tolist())
     if not problem.row.size:

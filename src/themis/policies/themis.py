@@ -37,7 +37,8 @@ from themis.placement.grants import Hand, demand_of, lease_end, least_waiting
 from themis.placement.packing import Counts, narrowest
 from themis.placement.turns import Turns
 from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
-from themis.tuning.agent import Agents, Row, growing_job
+from themis.tuning.agent import Agents, growing_job
+from themis.tuning.rows import Row
 
 
 class Waiting(StrEnum):

@@ -29,7 +29,8 @@ from themis.policies.api import Level, Pace, Policy, Workbench
 from themis.report.idle import IdleFold
 from themis.sim.runner import Record, Simulation
 from themis.testing.builders import leased_twice, random_simulation, uneven_simulation
-from themis.tuning.agent import Agents, Row, answer_ask
+from themis.tuning.agent import Agents, answer_ask
+from themis.tuning.rows import Row
 
 MakePolicy = Callable[[], Policy]
 
