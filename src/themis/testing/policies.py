@@ -23,7 +23,7 @@ from themis.model.answers import Answer, Ask, GpuGrant, RoundPlan, Solved, TimeS
 from themis.model.events import AppFinished, JobEnded
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Float, Int, Locality, Seconds, round_end
-from themis.placement.grants import Hand, demand_of
+from themis.placement.grants import Allocator, demand_of
 from themis.placement.packing import narrowest
 from themis.policies.api import Level, Pace, Policy, Workbench
 from themis.report.idle import IdleFold
@@ -178,7 +178,7 @@ def check_work_conserving(policy: Policy, snapshot: Snapshot) -> None:
 
 def _check_served(s: Snapshot, answer: GpuGrant, agents: Agents, idle: Int) -> None:
     """Nor has one that was served, for more of its waiting jobs."""
-    hand = Hand(s)
+    hand = Allocator(s)
     for gang in np.unique(answer.gang).tolist():
         at = np.flatnonzero(answer.gang == gang)
         counts = tuple(zip(answer.machine[at].tolist(), answer.gpus[at].tolist()))

@@ -212,7 +212,7 @@ class _Search:
         self.best: Priced
         # More than any choice gains per GPU-round: nobody would buy.
         steps = np.diff(w.value, axis=1) - w.pull * np.diff(w.left, axis=1)
-        self.dearest = float((steps / (w.gpus[:, None] * np.maximum(np.diff(w.spent, axis=1), 1))).max()) + 1e-12
+        self.max_cost = float((steps / (w.gpus[:, None] * np.maximum(np.diff(w.spent, axis=1), 1))).max()) + 1e-12
 
     def run(self) -> None:
         """Where one term of H outweighs the other, it bears the whole price; else the split is searched."""
@@ -233,7 +233,7 @@ class _Search:
 
     def _settle(self, shared: float) -> Priced:
         """The price at which what is picked just fits, for this split."""
-        low, high = 0.0, self.dearest
+        low, high = 0.0, self.max_cost
         found = best = Priced(self.choices, low, shared)
         if found.spare < 0:
             for _ in range(self.PRICE_STEPS):
