@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from unittest.mock import patch
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from themis.auction import ANYWHERE, MACHINE, RACK, Bids, Offer, Outcome, clear, clearing
 from themis.auction.formulation import build
-from themis.auction.uncontested import Uncontested, uncontested
+from themis.auction.uncontested import Uncontested, plainly_uncontested, uncontested
 from themis.optimize.winners.limits import Limits
 from themis.optimize.winners.packing import Packer
 
@@ -46,9 +47,33 @@ def settled_without_a_search(sale: Offer, table: Bids) -> Uncontested | None:
     return uncontested(problem, Packer(problem, Limits().packing)) if problem.row.size else None
 
 
+def through_the_problem(sale: Offer, table: Bids, payments: bool = True) -> Outcome:
+    with patch.object(clearing, "plainly_uncontested", lambda offer, bids: None):
+        return clear(sale, table, payments=payments)
+
+
 def by_tables_and_search(sale: Offer, table: Bids, payments: bool = True) -> Outcome:
     with patch.object(clearing, "uncontested", lambda problem, packer: None):
-        return clear(sale, table, payments=payments)
+        return through_the_problem(sale, table, payments)
+
+
+@settings(max_examples=200, deadline=None)
+@given(seed=seeds, payments=st.booleans())
+def test_plain_numbers_and_the_problem_give_the_same_to_the_last_bit(seed: int, payments: bool) -> None:
+    sale, table = roomy_case(seed)
+    here, there = clear(sale, table, payments=payments), through_the_problem(sale, table, payments)
+    for f in fields(Outcome):
+        assert np.array_equal(getattr(here, f.name), getattr(there, f.name)), f.name
+
+
+def test_plain_numbers_leave_what_takes_more_than_a_look() -> None:
+    two = offer([1, 1])
+    one_gpu = ({1: 1}, 1.0, MACHINE, 0, -1)
+    assert plainly_uncontested(two, bids([0.0, 0.0, 0.0], [(b, *one_gpu) for b in range(3)])) is None
+    assert plainly_uncontested(two, bids([0.0], [(0, {1: 1}, 1.0, MACHINE, 0, 1)])) is None
+    assert plainly_uncontested(two, bids([0.0], [(0, *one_gpu), (0, *one_gpu)])) is None
+    assert plainly_uncontested(two, bids([0.0], [])) is None
+    assert plainly_uncontested(two, bids([0.0, 0.0], [(b, *one_gpu) for b in range(2)])) is not None
 
 
 @settings(max_examples=150, deadline=None)

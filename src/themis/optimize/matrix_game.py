@@ -21,7 +21,7 @@ _BETTER, _PIVOT = 1e-13, 1e-12
 """What a column must gain to enter, relative to the largest entry; the least pivot that is taken."""
 
 _FRESH = 20
-"""Pivots after which the basis is inverted anew; the answer always comes from an inverse of its own."""
+"""Pivots after which the basis is inverted again; the answer always comes from a new inverse."""
 
 _MOST = 500
 """Pivots of one solve; after half of them the first column that gains enters, which cannot cycle."""

@@ -75,7 +75,7 @@ def least_waiting(s: Snapshot) -> Int:
 
 
 def lease_end(s: Snapshot, starving: bool) -> Seconds:
-    """When leases given now end: a full lease from now, unless somebody starves.
+    """When leases given now end: a full lease from now, unless an app starves.
 
     Where a gang is due but larger than the offer, leases given meanwhile end with the last one that runs, so that all
     of them are on offer together; nothing idles and no lease is cut short (decision 0004).

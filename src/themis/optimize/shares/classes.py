@@ -17,7 +17,7 @@ def allocate(
     """Allocate the time of classes, and of pairs of classes, to their jobs.
 
     The jobs of two classes are laid side by side on [0, 1], each as wide as its part, and those that overlap are pairs:
-    fewer than there are jobs. A class is laid beside itself, shifted by a half.
+    fewer than there are jobs. A class is paired with itself shifted by a half.
 
     Parameters
     ----------

@@ -42,7 +42,7 @@ class PairRates:
     Attributes
     ----------
     model : Int[J], each job's model, or -1 for jobs that never share (gangs, models that were not measured).
-    rate : Float[A, A, K], steps/s of a job of the first model while one of the second runs beside it; 0 = they cannot.
+    rate : Float[A, A, K], steps/s of a job of the first model while one of the second runs on the same GPU; 0 = they cannot.
     """
 
     model: Int
@@ -63,7 +63,7 @@ class PairRates:
         return replace(self, model=self.model[rows])
 
     def fastest(self, problem: Problem) -> Float:
-        """[J], the best rate of each job, alone or beside another."""
+        """[J], the best rate of each job, alone or paired."""
         best = np.where(self.rate > 0, self.rate, 0.0).max(axis=(1, 2), initial=0.0)
         shared = best[self.model] if len(best) else np.zeros(problem.jobs)
         out: Float = np.maximum(problem.fastest, np.where(self.model >= 0, shared, 0.0))
