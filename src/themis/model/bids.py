@@ -96,7 +96,7 @@ class Bids:
         return self.row_bidder.size
 
     def lowered(self, by: Floats) -> Bids:
-        """The same bids, nothing being worth so many nats less, shape [B], >= 0: they stay valid."""
+        """The same bids with a base that is lower by these nats, shape [B], >= 0: they stay valid."""
         return self.made(**{name: getattr(self, name) for name in self.__slots__} | {"base": self.base - by})
 
     def weighted(self, weight: Floats) -> Bids:

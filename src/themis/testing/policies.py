@@ -24,13 +24,14 @@ from themis.model.columns import APP_ROW, JOB_ID, JOB_ROW, columns_of, in_other_
 from themis.model.events import AppFinished, JobEnded
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Float, Int, Locality, Seconds, round_end
-from themis.placement.grants import Hand, demand_of
+from themis.placement.grants import Allocator, demand_of
 from themis.placement.packing import narrowest
 from themis.policies.api import Level, Pace, Policy, Workbench
 from themis.report.idle import IdleFold
 from themis.sim.runner import Record, Simulation
 from themis.testing.builders import leased_twice, random_simulation, uneven_simulation
-from themis.tuning.agent import Agents, Row, answer_ask
+from themis.tuning.agent import Agents, answer_ask
+from themis.tuning.rows import Row
 
 MakePolicy = Callable[[], Policy]
 
@@ -178,7 +179,7 @@ def check_work_conserving(policy: Policy, snapshot: Snapshot) -> None:
 
 def _check_served(s: Snapshot, answer: GpuGrant, agents: Agents, idle: Int) -> None:
     """Nor has one that was served, for more of its waiting jobs."""
-    hand = Hand(s)
+    hand = Allocator(s)
     for gang in np.unique(answer.gang).tolist():
         at = np.flatnonzero(answer.gang == gang)
         counts = tuple(zip(answer.machine[at].tolist(), answer.gpus[at].tolist()))

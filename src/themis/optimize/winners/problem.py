@@ -61,7 +61,7 @@ class WinnerProblem:
     bidders
         B, bidders of the auction, those without a row here included.
     held
-        Shape [B, N], GPUs of the offer that each bidder holds on each machine until this instant; None where nobody holds any.
+        Shape [B, N], GPUs of the offer that each bidder holds on each machine until this instant; None where no bidder holds any.
     row, who, score, gpus, kind, place, type
         Shape [M]: row of the bids, bidder, integer worth, GPUs, kind, machine or rack (or -1), GPU type.
     sizes
