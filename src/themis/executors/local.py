@@ -23,7 +23,8 @@ from queue import Empty, SimpleQueue
 
 from themis.errors import InvariantBroken
 from themis.executors.api import Executor
-from themis.executors.gangs import Gangs, Out, Pace, Send
+from themis.executors.endings import Pace
+from themis.executors.gangs import Gangs, Out, Send
 from themis.executors.hosts import Host, NodeSettings
 from themis.executors.program import AttemptEnded, Measurement, Programs
 from themis.model.cluster import Machine
@@ -282,13 +283,13 @@ class LocalExecutor(Executor):
 
     def _hear(self, n: int, messages: list[Message]) -> None:
         for message in messages:
-            self._carry_out(self.gangs.heard(n, message, clock()))
+            self._carry_out(self.gangs.handle_message(n, message, clock()))
 
     def _hang_up(self, n: int) -> None:
         channel = self._channels.pop(n, None)
         if channel is not None:
             channel.close()
-            self.gangs.hung_up(n)
+            self.gangs.disconnected(n)
 
     def _carry_out(self, out: list[Out]) -> None:
         for item in out:

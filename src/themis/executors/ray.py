@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from themis.executors.gangs import Pace
+from themis.executors.endings import Pace
 from themis.executors.hosts import Host, NodeSettings
 from themis.executors.local import LocalExecutor
 from themis.executors.program import AttemptEnded, Measurement, Programs
