@@ -32,7 +32,7 @@ class Node:
     niceness: int = 0
     """Of its agent, and so of jobs."""
     trust: str = ""
-    """As its agent said (``node.messages.Hello``)."""
+    """As its agent reported (``node.messages.Hello``)."""
     containment: str = ""
     limits: tuple[str, ...] = ()
     """How its agent contains gangs, and what of them it limits."""
@@ -153,7 +153,7 @@ def could_not_save(report: TaskReport | None) -> str:
         return ""
     lost = report.unsaved - report.saved
     return (
-        f"told to stop at step {report.unsaved:.0f}, it could not save: {lost:.0f} steps are lost, and the next attempt "
+        f"preempted at step {report.unsaved:.0f}, it could not save: {lost:.0f} steps are lost, and the next attempt "
         f"begins at step {report.saved:.0f}; its log says why"
     )
 
@@ -164,4 +164,4 @@ def lost_work(asked: bool, gang: Gang, states: Sequence[TaskState]) -> str:
     if not asked or not seconds or any(state.saved for state in states):
         return ""
     where = next(iter(gang.parts.values())).spec.checkpoint_dir
-    return f"told to stop after {seconds:.0f} s, it wrote nothing to {where}: this work is lost"
+    return f"preempted after {seconds:.0f} s, it wrote nothing to {where}: this work is lost"

@@ -92,7 +92,7 @@ class Gangs:
         self.nodes.append(Node(host=host, lease_until=now + self.settings.lease_s))
 
     def found(self, machine: int, host: Host) -> None:
-        """A machine is where its engine says: for gangs that are granted from now on."""
+        """A machine is where its engine reports it: for gangs that are granted from now on."""
         node = self.nodes[machine]
         self.hosts[machine] = node.host = host
         node.leaving, node.ends_at = False, math.inf
@@ -151,7 +151,7 @@ class Gangs:
         self.nodes[machine].failed = True
 
     def restore_withheld(self, machine: int) -> None:
-        """GPUs of this machine are withheld by an arbiter before this one: its agent says whether that is still so."""
+        """GPUs of this machine are withheld by an arbiter before this one: its agent reports whether that is still so."""
         self.nodes[machine].occupied = None
 
     def _grant(self, grant: Grant, now: Seconds, *, known: bool, started: bool = False) -> None:
