@@ -235,7 +235,7 @@ def test_ranks_are_not_let_go_once_their_lease_is_over(tmp_path: Path, monkeypat
     now = [10.0]
     monkeypatch.setattr(keeper, "clock", lambda: now[0])
     task = {"checkpoint_dir": str(tmp_path)}
-    kept = keeper.Keeper(folder=tmp_path, task=task, deadline=20.0, control=-1)
+    kept = keeper.Supervisor(folder=tmp_path, task=task, deadline=20.0, control=-1)
     kept.status.phase = "prepared"
 
     def slow(folder: str) -> tuple[int, int]:
@@ -257,7 +257,7 @@ def test_who_ended_before_the_signal_ended_by_itself(
     """Also if the keeper hears of the stop before it has looked at its ranks."""
     hear, say = os.pipe()
     task = {"checkpoint_dir": str(tmp_path), "grace_s": 9.0, "stop_signal": "SIGTERM"}
-    kept = keeper.Keeper(folder=tmp_path, task=task, deadline=1e12, control=hear)
+    kept = keeper.Supervisor(folder=tmp_path, task=task, deadline=1e12, control=hear)
     log = keeper.Log(str(tmp_path / "log"), 4096)
     kept.ranks = [keeper.Rank(pid=4194305, barrier=-1, ready=-1, output=-1, log=log, is_ready=True)]
     kept.status.phase = "running"

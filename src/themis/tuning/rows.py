@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from themis.auction.bids import Bids
+from themis.model.bids import Bids
 from themis.fairness.finish_time import FinishTime
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Int
