@@ -10,7 +10,6 @@ KNOWN = (
         "themis.service.arbiter", "themis.service.notices", "themis.service.reasons", "themis.service.recovery",
         "themis.service.retention", "themis.service.upkeep", "themis.service.waits",
     },
-    {"themis.report.explain", "themis.report.explained"},
 )  # fmt: skip
 """Circles that there are still, to be broken one by one; nothing is ever added here."""
 
