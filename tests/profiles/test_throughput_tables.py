@@ -87,11 +87,11 @@ FAULTS = {
     HEAD + "a,,V100,1,2,apar,,\n": "got 'apar', expected one of together, apart, or nothing; did you mean 'apart'?",
     HEAD + "a,,V100,1,2,,,\n# twice\na,,V100,,3,,,\n": "line 4: measured in line 2 already",
     HEAD + "a,,V100,1,2,,b,\n": "expected a row too for a alone on one V100",
-    HEAD + "a,,V100,2,2,,b,\n": "column 'gpus': got '2', expected 1 beside a partner",
+    HEAD + "a,,V100,2,2,,b,\n": "column 'gpus': got '2', expected 1 for a job that shares its GPU",
     "model;gpu_type;steps_per_s\na;V100;2\n": "cells are parted by ';', expected commas",
     "model,gpu_type,model,steps_per_s\na,V100,b,2\n": "column 'model' appears twice",
     HEAD
-    + "a,,V100,1,2,,,\na,,V100,1,1,apart,b,\n": "column 'placement': got 'apart', expected together beside a partner",
+    + "a,,V100,1,2,,,\na,,V100,1,1,apart,b,\n": "column 'placement': got 'apart', expected together for a job that shares",
     HEAD + "a" * 140_000 + ",,V100,1,2,,,\n": "field larger than field limit",
     HEAD + "a,,V100,1,2,,,7\n": "expected nothing where partner is empty",
 }

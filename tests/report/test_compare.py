@@ -13,7 +13,7 @@ from themis.report.columns import Column
 from themis.report.compare import caption, compare, labels
 from themis.report.definitions import DEFINITIONS
 from themis.report.numbers import COLUMNS
-from themis.report.table import comparison_table
+from themis.report.table import summary_table
 
 SPAN = [Column(name="makespan", title="h", scale=1.0, digits=0)]
 
@@ -34,7 +34,7 @@ def test_several_seeds_give_mean_and_confidence_interval() -> None:
 
 def test_one_seed_has_no_interval() -> None:
     assert compare(runs(("themis",)), SPAN)[0].cells[0].half != 0.0
-    assert "±" not in text(comparison_table(runs()))
+    assert "±" not in text(summary_table(runs()))
 
 
 def test_the_best_is_what_reads_best_and_a_draw_of_all_has_none() -> None:
@@ -59,7 +59,7 @@ def test_every_column_is_defined() -> None:
 
 @pytest.mark.parametrize("seeds", [1, 5])
 def test_the_table_fits_120_columns_and_says_what_it_shows(seeds: int) -> None:
-    shown = text(comparison_table(runs(("themis", "themis:f=0.7,payment=floor", "gandiva"), seeds)))
+    shown = text(summary_table(runs(("themis", "themis:f=0.7,payment=floor", "gandiva"), seeds)))
     assert max(len(line) for line in shown.splitlines()) <= 120
     assert "…" not in shown
     for word in ("Simulated", "workload mini", "4+2 (6 GPUs)", "2 apps", "paper", "exact", "gandiva"):

@@ -23,7 +23,7 @@ from themis.report.delivery import equal_parts
 from themis.report.explain import explain
 from themis.report.explain_tables import table
 from themis.report.metrics import Fold, RunMetrics
-from themis.report.table import comparison_table
+from themis.report.table import summary_table
 from themis.sim.runner import Outage, Simulation
 from themis.testing.builders import BOOK, machines, random_workload
 
@@ -215,4 +215,4 @@ def test_explain_and_the_comparison_say_what_was_received(tmp_path: Path) -> Non
     assert "0.2 of the 0.1 GPU hours that it was entitled to (330%)" in str(table(story).caption)
     compacted: Log = [*MINI[:3], (0.0, e.Compacted(records=3)), *MINI[3:]]
     assert np.isnan(explain(write(tmp_path / "short.jsonl", compacted), "A").entitled)
-    assert f"worst {run.delivered_worst:.2f}, mean {run.delivered_mean:.2f}" in str(comparison_table([run]).caption)
+    assert f"worst {run.delivered_worst:.2f}, mean {run.delivered_mean:.2f}" in str(summary_table([run]).caption)

@@ -115,7 +115,7 @@ FAULTS = {
     "negative steps in a regime": ("a,u,0,1,,,,10@4 -1@8,,,,,", "steps", "10@4 -1@8", "above 0"),
     "an unknown model": ("a,u,0,1,,,10,,VGG17,,,,", "model", "VGG17", "perhaps 'VGG1"),
     "a weight of 0": ("a,u,0,1,,,10,,,,0,,", "weight", "0", "above 0"),
-    "an unknown tuner": ("a,u,0,1,,,10,,,,,asha,", "tuner", "asha", "'bag', rungs"),
+    "an unknown tuner": ("a,u,0,1,,,10,,,,,asha,", "tuner", "asha", "nothing (all jobs run to the end), rungs"),
     "halving without rungs": ("a,u,0,1,,,10,,,,,halving,", "tuner", "halving", "rungs"),
     "rungs that grow": ("a,u,0,1,,,10,,,,,halving 1x5 2x5,", "tuner", "halving 1x5 2x5", "no more jobs"),
     "a rung that is no pair": ("a,u,0,1,,,10,,,,,halving 1x5x6,", "tuner", "halving 1x5x6", "rungs"),

@@ -136,9 +136,9 @@ def _show(good: Sequence[RunMetrics], *, as_json: bool, quiet: bool) -> None:
 
         print(to_json(good))
     elif good and not quiet:
-        from themis.report.table import comparison_table
+        from themis.report.table import summary_table
 
-        print_whole(comparison_table(good))
+        print_whole(summary_table(good))
 
 
 def _write(good: Sequence[RunMetrics], folder: Path, *, report: bool) -> list[Path]:

@@ -177,9 +177,9 @@ def _picture(apps: Sequence[pb.App], client: Client, elapsed: float) -> Group:
 def show(run: RunMetrics, folder: Path) -> Path:
     """Print the comparison's table and write the report; returns its path."""
     from themis.report.html import write_report
-    from themis.report.table import comparison_table
+    from themis.report.table import summary_table
 
-    print_whole(comparison_table([run]))
+    print_whole(summary_table([run]))
     return write_report(folder / REPORT, [run])
 
 

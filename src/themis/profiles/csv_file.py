@@ -60,9 +60,12 @@ def read_csv(path: Path) -> Throughputs:
             barred.setdefault(kind, set()).add((model, batch, gpus))
         elif partner:
             if placement != PLACEMENTS[0]:
-                row.fail("placement", f"{PLACEMENTS[0]} beside a partner, or nothing: it is one GPU")
+                row.fail(
+                    "placement",
+                    f"{PLACEMENTS[0]} for a job that shares its GPU with a partner, or nothing: it is one GPU",
+                )
             if gpus != 1:
-                row.fail("gpus", "1 beside a partner: only single-GPU jobs share a GPU")
+                row.fail("gpus", "1 for a job that shares its GPU with a partner: only single-GPU jobs share a GPU")
             beside.setdefault(kind, {})[model, batch, partner, row.whole("partner_batch", 0)] = rate
             pairs.append(row)
         else:

@@ -16,6 +16,7 @@ from rich.text import Text
 from themis.errors import UnknownName
 from themis.report.columns import Column
 from themis.report.compare import Row, caption, columns_for, kind_of
+from themis.report.findings import finding
 from themis.report.intervals import Interval
 from themis.report.numbers import COLUMNS
 from themis.report.paired import Paired
@@ -54,7 +55,10 @@ def columns_of(names: Sequence[str], rows: Sequence[Row], *, every: bool = True)
 
 def tables(rows: Sequence[Row], shown: Sequence[int], difference: Paired | None, width: int) -> list[Table]:
     """Tables no wider than the screen, if a policy's column fits at all: means, then differences to the baseline."""
-    out = [_table(part, shown, "") for part in _parts(rows, shown, width)]
+    out = [
+        _table(part, shown, "" if i else finding(rows, _columns(rows)))
+        for i, part in enumerate(_parts(rows, shown, width))
+    ]
     if difference:
         others = [row for row in rows if row.label != difference.baseline]
         for part in _parts(others, shown, width):
@@ -123,7 +127,7 @@ def _columns(rows: Sequence[Row]) -> Sequence[Column]:
 
 
 def _empty(title: str, rows: Sequence[Row]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), title=title or None, title_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), title=Text(title) if title else None, title_justify="left")
     table.add_column("", no_wrap=True)
     for row in rows:
         table.add_column(Text(row.label, overflow="fold"), justify="right", max_width=24)

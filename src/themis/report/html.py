@@ -20,6 +20,7 @@ from themis.report import figures, gantt, timeline
 from themis.report.columns import HOUR, MINUTE, Cell, Column, cells_of
 from themis.report.compare import Row, caption, columns_for, compare, is_brief, kind_of
 from themis.report.definitions import DEFINITIONS, RHO_DEFINITIONS
+from themis.report.findings import finding
 from themis.report.intervals import Interval
 from themis.report.paired import paired
 from themis.report.plans import PlanRow
@@ -80,6 +81,7 @@ def render(runs: Sequence[RunMetrics], *, title: str = "", baseline: str = "") -
     planned = [(label, run) for label, run in first if run.plans.rows]
     return environment.get_template("report.html.j2").render(
         title=title or f"{runs[0].workload} on {runs[0].cluster}", kind=kind_of(runs), caption=caption(runs),
+        finding=finding(rows, columns_for(runs)),
         seeds=seeds, first_seed=many_runs,
         dark_colours=Markup(_colours(DARK_COLOURS)), light_colours=Markup(_colours(POLICY_COLOURS)),
         columns=[_Head.of(c) for _, c in used], table=[_table_row(i, row, used) for i, row in enumerate(rows)],

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from themis.report.columns import Column
 from themis.report.compare import caption, columns_for, compare
+from themis.report.findings import finding
 from themis.report.intervals import Interval
 from themis.report.result import RunMetrics, scalar
 
@@ -20,7 +21,7 @@ NOTE = (
 )
 
 
-def comparison_table(runs: Sequence[RunMetrics]) -> Table:
+def summary_table(runs: Sequence[RunMetrics]) -> Table:
     """Policies side by side; with several seeds the mean and, below it, the half width of its 95 % interval."""
     columns = [c for c in columns_for(runs) if c.short]
     rows = compare(runs, columns)
@@ -31,9 +32,16 @@ def comparison_table(runs: Sequence[RunMetrics]) -> Table:
         for row in rows
     )
     table = Table(
-        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=f"{caption(runs)}\n{NOTE}{spread}{delivered}.", caption_justify="left",
-        caption_style="dim", show_lines=False,
-    )  # fmt: skip
+        title=Text(finding(rows, columns)),
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        caption=f"{caption(runs)}\n{NOTE}{spread}{delivered}.",
+        caption_justify="left",
+        caption_style="dim",
+        show_lines=False,
+    )
     table.add_column("policy", overflow="fold", vertical="top", max_width=24)
     for column in columns:
         table.add_column(column.title, justify="right", no_wrap=True)

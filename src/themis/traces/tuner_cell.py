@@ -14,7 +14,8 @@ from dataclasses import MISSING, fields
 from themis.model.workload import Bag, CurveStopping, Halving, Hyperband, Rung, Tuner
 
 TUNERS = (
-    "'bag', rungs like 'halving 8x1000 4x2000' (jobs x steps), brackets like 'hyperband 8x100 4x200 | 4x150 2x300', "
+    "nothing (all jobs run to the end), rungs like 'halving 8x1000 4x2000' (jobs x steps), brackets like "
+    "'hyperband 8x100 4x200 | 4x150 2x300', "
     "or 'curve check_steps=500'"
 )
 """What the column may hold."""

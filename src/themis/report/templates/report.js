@@ -54,5 +54,5 @@ for (const button of document.querySelectorAll(".tabs button")) {
   });
 }
 
-/* Whoever prints wants the definitions too; the long lists of apps stay folded. */
+/* A printed report shows the definitions too; the long lists of apps stay folded. */
 addEventListener("beforeprint", () => { document.getElementById("definitions").open = true; });

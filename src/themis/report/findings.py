@@ -1,0 +1,82 @@
+"""What a comparison found, in one plain sentence: a report begins with it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from themis.report.columns import Column
+from themis.report.compare import Row
+
+_CLAIMS = (
+    ("rho_exact_max", "is fairest to the worst-off app ({} times as long as on its own equal share of the cluster)"),
+    ("jct_mean", "finishes apps soonest ({} {} on average)"),
+    ("gpu_seconds", "uses the least GPU time ({} GPU {})"),
+)
+"""Columns, and what is said of the policy that is best in it; the second blank is the unit."""
+
+
+def finding(rows: Sequence[Row], columns: Sequence[Column]) -> str:
+    """Which policy is best at what, or how one policy treats its apps.
+
+    Parameters
+    ----------
+    rows : of ``compare``, with these columns.
+    """
+    at = {column.name: i for i, column in enumerate(columns)}
+    known = [name for name, _ in _CLAIMS if name in at and all(not math.isnan(r.cells[at[name]].mean) for r in rows)]
+    if not known:
+        return "No app has completed yet." if len(rows) == 1 else "Not every policy has completed an app yet."
+    if len(rows) == 1:
+        return _alone(rows[0], columns, at)
+    said: dict[str, list[str]] = {}
+    for name, claim in _CLAIMS:
+        if name in known:
+            i = at[name]
+            best = [row for row in rows if row.best[i]]
+            if best:
+                column = columns[i]
+                text = claim.format(column.text(best[0].cells[i].mean), unit(column))
+                said.setdefault(" and ".join(row.label for row in best), []).append(text)
+    if not said:
+        return (
+            f"The {len(rows)} policies do not differ in fairness to the worst-off app, completion times and GPU time."
+        )
+    best_at = _list([f"{who} {_list(claims)}" for who, claims in said.items()], ";")
+    return f"Of {len(rows)} policies, {best_at}.{_doubt(rows, [at[name] for name in known])}"
+
+
+def _doubt(rows: Sequence[Row], shown: Sequence[int]) -> str:
+    """Whether chance may be the reason: one seed, or intervals that overlap."""
+    if any(len(row.runs) < 2 for row in rows):
+        return " One seed does not show how much of this is chance."
+    overlap = False
+    for i in shown:
+        best = [row.cells[i] for row in rows if row.best[i]]
+        others = [row.cells[i] for row in rows if not row.best[i]]
+        overlap |= any(a.low <= b.high and b.low <= a.high for a in best for b in others)
+    return " The 95 % intervals overlap: more seeds may change this." if overlap else ""
+
+
+def _alone(row: Row, columns: Sequence[Column], at: dict[str, int]) -> str:
+    def value(name: str) -> str:
+        return columns[at[name]].text(row.cells[at[name]].mean)
+
+    jct = columns[at["jct_mean"]] if "jct_mean" in at else None
+    took = f"apps took {value('jct_mean')} {unit(jct)} on average" if jct else "apps completed"
+    worst = ""
+    if "rho_exact_max" in at:
+        worst = f", the worst-off one {value('rho_exact_max')} times as long as on its own equal share of the cluster"
+    return f"Under {row.label} {took}{worst}."
+
+
+def unit(column: Column) -> str:
+    """The unit of time at the end of a column's title."""
+    return "min" if column.heading.endswith("min") else "h"
+
+
+def _list(parts: Sequence[str], comma: str = ",") -> str:
+    """``a, b and c``."""
+    if len(parts) < 2:
+        return "".join(parts)
+    return f"{f'{comma} '.join(parts[:-1])}{comma if comma == ';' else ''} and {parts[-1]}"

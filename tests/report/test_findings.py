@@ -1,0 +1,59 @@
+"""A report begins with one plain sentence on what was found, and does not claim more than the seeds show."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from report_cases import MINI, fold, runs
+
+from themis.report.compare import columns_for, compare
+from themis.report.findings import finding
+from themis.report.html import render
+from themis.report.result import RunMetrics
+
+
+def found(given: list[RunMetrics]) -> str:
+    return finding(compare(given), columns_for(given))
+
+
+def worst(run: RunMetrics, rho: float, **changes: object) -> RunMetrics:
+    """The run with this rho of its worst-off app."""
+    return replace(run, rho_exact=replace(run.rho_exact, max=rho), **changes)  # type: ignore[arg-type]
+
+
+def test_each_policy_is_named_with_what_it_is_best_at() -> None:
+    run = fold(MINI)
+    fair = worst(run, 1.25, policy="fair", jct_mean=7200.0, makespan=9000.0, gpu_seconds=7200.0)
+    quick = worst(run, 3.0, policy="quick", jct_mean=3600.0, makespan=9000.0, gpu_seconds=3600.0)
+    assert found([fair, quick]) == (
+        "Of 2 policies, fair is fairest to the worst-off app (1.25 times as long as on its own equal share of the cluster); "
+        "and quick finishes apps soonest (1.0 h on average) and uses the least GPU time (1 GPU h). "
+        "One seed does not show how much of this is chance."
+    )
+
+
+def test_intervals_that_overlap_are_said_and_those_that_do_not_are_not() -> None:
+    close = [worst(run, 1.0 + 0.4 * i) for i, run in enumerate(runs(("a", "b"), seeds=4))]
+    assert found(close).endswith("The 95 % intervals overlap: more seeds may change this.")
+    apart = [
+        worst(run, (1.0 if run.policy == "a" else 5.0) + 0.001 * run.seed, jct_mean=100.0, gpu_seconds=100.0)
+        for run in runs(("a", "b"), seeds=4)
+    ]
+    assert "overlap" not in found(apart)
+    assert "a is fairest" in found(apart)
+
+
+def test_policies_that_read_alike_are_not_ranked() -> None:
+    run = fold(MINI)
+    assert "do not differ" in found([replace(run, policy="a"), replace(run, policy="b")])
+
+
+def test_one_policy_is_described_alone_and_runs_without_a_completed_app_claim_nothing() -> None:
+    assert found([fold(MINI)]).startswith("Under themis apps took 3.3 min on average, the worst-off one ")
+    assert found([fold(MINI[:8])]) == "No app has completed yet."
+
+
+def test_the_page_begins_with_the_sentence() -> None:
+    page = render(runs(("a", "b")))
+    sentence = found(list(runs(("a", "b")))).split(" (")[0]
+    assert page.index(sentence) < page.index("Policies side by side</h2>")
