@@ -137,6 +137,7 @@ def sentences_of_page(page: str) -> list[str]:
     text = (ROOT / page).read_text(encoding="utf-8")
     text = re.sub(r"^```.*?^```", lambda block: "\n" * block.group(0).count("\n"), text, flags=re.DOTALL | re.MULTILINE)
     text = re.sub(r"`[^`\n]*`", "`code`", text)
+    text = re.sub(r"\]\([^)\s]*\)", "]()", text)
     problems = []
     for pattern, better in WORDS.items():
         spaced = pattern.replace(" ", r"\s+") if not re.search(r"\(\?[<!=]", pattern) else pattern
