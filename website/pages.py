@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Sequence
 from dataclasses import MISSING, fields
+from importlib import resources
 
 import typer
 import typer.main
@@ -111,7 +112,7 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 def client() -> str:
     """The Python client."""
-    return "# Python client\n\nThe messages that it answers with are those of `themis.proto`.\n\n::: themis.client.client.Client\n"
+    return "# Python client\n\nIts answers are messages of the [API](api.md).\n\n::: themis.client.client.Client\n"
 
 
 def library() -> str:
@@ -146,7 +147,26 @@ def columns() -> str:
     return "\n".join([*parts, ""])
 
 
+def api() -> str:
+    """Every method of the gRPC API with its messages, from ``themis.proto``."""
+    text = resources.files("themis.client").joinpath("themis.proto").read_text(encoding="utf-8")
+    head = "\n".join(line.removeprefix("//").strip() for line in text.partition("\nsyntax")[0].splitlines())
+    parts = [
+        "# gRPC and HTTP API\n",
+        head,
+        "\nOver HTTP, `/openapi.json` of a running service describes the read-only pages.\n",
+        "## Methods\n",
+    ]
+    for comment, name, request, stream, reply in re.findall(
+        r"((?:  //.*\n)+)  rpc (\w+)\((\w+)\) returns \((stream )?(\w+)\);", text
+    ):
+        about_it = " ".join(line.strip().removeprefix("//").strip() for line in comment.splitlines())
+        parts += [f"### {name}\n", f"`{name}({request}) returns {stream}{reply}`\n", f"{about_it}\n"]
+    return "\n".join([*parts, "## Messages\n", "```proto", text[text.index("\nmessage ") + 1 :].rstrip(), "```\n"])
+
+
 PAGES = {
+    "reference/api.md": api,
     "reference/command-line.md": command_line,
     "reference/policies.md": policies,
     "reference/workloads.md": workloads,

@@ -117,7 +117,8 @@ def test_the_first_nine_minutes(terminal: Terminal) -> None:
         return [j for j in app["jobs"] if j["attempt"] > 1 and j["attempts"][0]["ending"] == "stopped"]
 
     found = terminal.poll("themis show lr-search -o json", again)
-    assert "stopped (143)" in terminal.page("themis show lr-search --verbose")
+    assert "lr-search" in terminal.page("themis show")
+    assert "stopped (143)" in terminal.types("themis show lr-search --verbose")
     number = found["jobs"].index(again(found)[0])
     logs = faster(next(line for line in commands() if line.startswith("themis logs"))).rsplit(" ", 1)[0]
     until = time.monotonic() + PATIENCE_S

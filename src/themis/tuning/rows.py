@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from themis.model.bids import Bids
 from themis.fairness.finish_time import FinishTime
+from themis.model.bids import Bids
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Int
 from themis.placement.grants import expiring_jobs, expiring_on
