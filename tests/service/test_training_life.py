@@ -88,7 +88,7 @@ def test_a_torchrun_job_shrinks_from_four_ranks_to_two_for_another_user_and_lear
             return held == [2, 2]
 
         wait_until(beside_each_other, "the arbiter takes two GPUs for the other job")
-        assert client.wait(ada, timeout_s=180).state == "completed", b"".join(client.logs(ada))
+        assert client.wait(ada, timeout_s=PATIENCE_S).state == "completed", b"".join(client.logs(ada))
         job = client.show(ada).jobs[0]
         assert len(job.attempts) >= 2
         assert set(preempted(job)) == {"stopped"}
@@ -98,7 +98,7 @@ def test_a_torchrun_job_shrinks_from_four_ranks_to_two_for_another_user_and_lear
         # What it measured is believed, for each number of GPUs; it had promised a twentieth of a step a second.
         assert {(r["model"], r["gpus"]) for r in told(client, "SpeedMeasured")} >= {("ada/fit", 4), ("ada/fit", 2)}
         flag.touch()
-        assert client.wait(ben, timeout_s=60).state == "completed"
+        assert client.wait(ben, timeout_s=PATIENCE_S).state == "completed"
     # The global batch is the same for every number of ranks: one process shows what is learnt.
     (tmp_path / "straight").mkdir()
     alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
@@ -134,8 +134,8 @@ def test_an_unmodified_script_is_preempted_for_another_user_and_goes_on_where_it
         wait_until(lambda: own.exists() and own.read_text() != "", "it saved")
         step = int(own.read_text())
         flag.touch()
-        assert client.wait(ben, timeout_s=60).state == "completed"
-        assert client.wait(ada, timeout_s=120).state == "completed"
+        assert client.wait(ben, timeout_s=PATIENCE_S).state == "completed"
+        assert client.wait(ada, timeout_s=PATIENCE_S).state == "completed"
         said = b"".join(client.logs(ada)).decode()
         assert f"begins at {step}\n" in said
         assert said.endswith("done\n")
@@ -169,7 +169,7 @@ def test_gpus_of_trials_that_halving_stops_serve_another_user_at_once(tmp_path: 
         assert [job.outcome for job in trials] == ["stopped", "", "stopped", ""], "the two best by their losses go on"
         assert trials[1].until - trials[1].attempts[0].ended > 3000.0, "no lease has ended"
         flag.touch()
-        assert client.wait(ben, timeout_s=60).state == "completed"
+        assert client.wait(ben, timeout_s=PATIENCE_S).state == "completed"
         wait_until(lambda: client.show(ada).jobs[3].outcome == "stopped", "the second rung is over")
         (left,) = (job for job in client.show(ada).jobs if not job.outcome)
         assert left.id == trials[1].id
