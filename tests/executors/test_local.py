@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from live import SHORT, grant, live, revoke, script, shell
 
-from processes import left_of, ranks_of, wait_until
+from processes import PATIENCE_S, left_of, ranks_of, wait_until
 from themis.executors.program import ABSENT, AttemptEnded, Ending, Measurement, Program
 from themis.model.dynamic import Dynamic, Mode
 from themis.model.events import BatchChanged, JobProgress, JobReached, JobStarted, JobStopped
@@ -288,7 +288,7 @@ def full(): raise BlockingIOError(11, "Resource temporarily unavailable")
 os.fork = full
 keeper.main(pathlib.Path({str(tmp_path)!r}))
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_S)
     status = json.loads((tmp_path / "status.json").read_text())
     assert (status["phase"], status["cause"]) == ("ended", "machine")
     assert "Resource temporarily unavailable" in status["message"]

@@ -16,6 +16,7 @@ import grpc
 import pytest
 from fake import request, world
 
+from processes import PATIENCE_S
 from themis.cli import main
 from themis.client import themis_pb2 as pb
 from themis.client.channel import METHODS
@@ -154,7 +155,7 @@ def bob(service: Service, owner: Client, tmp_path: Path) -> Iterator[Client]:
 @pytest.mark.slow
 def test_how_a_job_failed_is_its_users_own(owner: Client, bob: Client) -> None:
     made = owner.run(["/root/secret-program"], name="fails").app
-    assert "secret-program" in owner.wait(made, timeout_s=60).reason
+    assert "secret-program" in owner.wait(made, timeout_s=PATIENCE_S).reason
     assert (bob.show(made).app.state, bob.show(made).app.reason) == ("failed", "")
     assert [app.reason for app in bob.history() if app.id == made] == [""]
     assert "secret-program" in next(app.reason for app in owner.history() if app.id == made)
@@ -203,7 +204,7 @@ def test_a_removed_user_is_refused_at_once_on_both_ports(service: Service, owner
             service.endpoint.http + "/v1/info", headers={"Authorization": f"Bearer {read_token(bob.home)}"}
         )
         try:
-            with urllib.request.urlopen(call, timeout=30) as answer:
+            with urllib.request.urlopen(call, timeout=PATIENCE_S) as answer:
                 assert json.load(answer)["user"] == "bob"
                 return int(answer.status)
         except urllib.error.HTTPError as error:

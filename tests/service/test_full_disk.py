@@ -15,7 +15,7 @@ import pytest
 from daemon import Daemon
 from fake import World, request, world
 
-from processes import wait_until
+from processes import PATIENCE_S, wait_until
 from themis.client.client import Client, Unavailable
 from themis.model.events import JobEnded
 from themis.node.keeper import Log
@@ -165,7 +165,7 @@ def test_a_service_on_a_full_disk_keeps_its_jobs_and_goes_on(small: Path, tmp_pa
             asker.join()
             wait_until(lambda: not _refused(client), "callers are served again")
             enough.touch()
-            assert client.wait(app, timeout_s=60).state == "completed"
+            assert client.wait(app, timeout_s=PATIENCE_S).state == "completed"
             attempts = [int(n) for n in counts.read_text().split()]
             assert attempts == sorted(attempts), "no two of its attempts ran at once"
             assert client.run(["true"]).app > app
