@@ -49,7 +49,7 @@ def test_five_gangs_of_three_on_four_machines_of_four_by_hand() -> None:
     assert found is not None
     assert found.problem.workers.tolist() == pytest.approx([12.0, 4.0])
     assert found.problem.rate[0].tolist() == pytest.approx([3.0, 1.0])
-    solved = make_policy("max_min_fairness")(s, Workbench())
+    solved = make_policy("max_min_fairness:placement=true")(s, Workbench())
     assert isinstance(solved.answer, TimeShare)
     assert solved.answer.apart is not None
     assert solved.answer.x[:, 0] == pytest.approx(np.ones(5))
@@ -183,7 +183,7 @@ def test_shares_with_placement_are_valid(on: list[int], gangs: list[tuple[str, i
     if not gangs:
         return
     s, _ = world(tuple(on), *gangs)
-    answer = make_policy(policy)(s, Workbench()).answer
+    answer = make_policy(f"{policy}:placement=true")(s, Workbench()).answer
     assert isinstance(answer, TimeShare)
     assert (answer.x.sum(axis=1) <= 1 + 1e-9).all()
     assert float((answer.gpus @ answer.x).sum()) <= sum(on) + 1e-6
@@ -225,10 +225,10 @@ def spread_time(policy: str, apps: list[App], rounds: int) -> tuple[dict[int, fl
 def test_rounds_put_the_gang_that_does_not_mind_across_machines() -> None:
     """Four fit on a machine each. Without the plan the first one, which does not mind, has a machine for ever."""
     _, apps = world((4, 4, 4, 4), ("compute", 3), *[("net3", 3)] * 4)
-    found, planned = spread_time("max_min_fairness", apps, 20)
+    found, planned = spread_time("max_min_fairness:placement=true", apps, 20)
     assert planned
     assert [found[j] for j in range(1, 5)] == [0.0] * 4
-    before, planned = spread_time("max_min_fairness:placement=false", apps, 20)
+    before, planned = spread_time("max_min_fairness", apps, 20)
     assert not planned
     assert max(before[j] for j in range(1, 5)) == 1.0
 

@@ -131,7 +131,8 @@ def _counts(sizes: Int) -> Counts:
 def consolidated(machines: Counts, gangs: Counts) -> float:
     """C, GPUs that gangs can use without crossing machines when each size gets time in proportion to its number; see the head.
 
-    All GPUs where every gang fits at the same time. Proven: the optimum of a linear program over all ways to fill a machine.
+    All GPUs where every gang fits at the same time. Proven: the optimum of a linear program over all ways to fill a machine, which
+    has a closed form where each size divides the next.
 
     Parameters
     ----------
@@ -143,8 +144,16 @@ def consolidated(machines: Counts, gangs: Counts) -> float:
     """
     whole = float(sum(size * count for size, count in machines))
     sizes = [size for size, _ in gangs]
-    if not sizes or (all(b % a == 0 for a, b in pairwise(sizes)) and all(m % sizes[-1] == 0 for m, _ in machines)):
+    if not sizes:
         return whole
+    wanted = sum(size * count for size, count in gangs)
+    if all(b % a == 0 for a, b in pairwise(sizes)):
+        # Room for gangs of at least a size is what the machines hold of gangs of just that size, and no other limit binds.
+        level, larger = 1.0, 0
+        for size, count in reversed(gangs):
+            larger += size * count
+            level = min(level, sum(room // size * many for room, many in machines) * size / larger)
+        return whole if level >= 1.0 - 1e-9 else level * wanted
     patterns = [(m, p) for m, (size, _) in enumerate(machines) for p in _fillings(size, tuple(sizes))]
     # Columns: machines filled by each pattern, then lambda. Rows: gangs of each size, then machines of each size.
     rows = len(sizes) + len(machines)
@@ -166,7 +175,7 @@ def consolidated(machines: Counts, gangs: Counts) -> float:
         gap=1e-9, nodes=1, accept=1e-6,
     )  # fmt: skip
     level = min(max(found.objective, 0.0), 1.0)
-    return whole if level >= 1.0 - 1e-9 else level * sum(size * count for size, count in gangs)
+    return whole if level >= 1.0 - 1e-9 else level * wanted
 
 
 def _fillings(room: int, sizes: tuple[int, ...]) -> list[tuple[int, ...]]:
