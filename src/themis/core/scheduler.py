@@ -594,11 +594,12 @@ class Scheduler:
 
     def _deal(self, gangs: list[Gang], placed: list[Placed]) -> None:
         """Gangs that found room count as served until their round ends."""
-        there = {p.job for p in placed}
+        there, machine_of = {p.job: p.gpus for p in placed}, self.state.machine_of
         for gang in gangs:
             if gang.job not in there or gang.combo == NONE:
                 continue
             if gang.worth:
                 self.state.rounds.make_up(gang.combo, gang.until - self.state.now, gang.worth)
             else:
-                self.state.rounds.deal(gang.combo, gang.gpu_type, gang.until - self.state.now)
+                near = gang.near is not None and len({machine_of[g] for g in there[gang.job]}) == 1
+                self.state.rounds.deal(gang.combo, gang.gpu_type, gang.until - self.state.now, near=near)
