@@ -2,9 +2,9 @@
 
     python benchmarks/bench_optimize.py [--repeats 3]
 
-- Highest levels of Gavel's objectives, whose prices are matrix games of few rows: the simplex method for such games (``MatrixGame``)
+- Highest levels of Gavel's objectives, whose prices are matrix games of few rows: the simplex method for these (``MatrixGame``)
   against HiGHS kept warm from one column to the next (``GameProgram``).
-- The auctions of Philly's first 400 jobs, each an app of its own: uncontested ones in plain numbers against the rule over the problem.
+- The auctions of Philly's first 400 jobs, each an app of its own: uncontested ones in plain numbers, and over the problem.
   Needs the recorded traces (``THEMIS_DATA`` or ``../shared/data``); left out without them.
 
 CPU seconds are medians of ``--repeats`` runs of each form.
@@ -38,11 +38,8 @@ from themis.profiles.presets import load_cluster
 from themis.sim.runner import Simulation
 from themis.traces.api import load_workload
 
-PHILLY = (
-    Path(os.environ.get("THEMIS_DATA", Path(__file__).parents[2] / "shared" / "data"))
-    / "philly"
-    / "philly_themis_like_apps.csv.gz"
-)
+DATA = Path(os.environ.get("THEMIS_DATA", Path(__file__).parents[2] / "shared" / "data"))
+PHILLY = DATA / "philly" / "philly_themis_like_apps.csv.gz"
 Run = Callable[[], object]
 Way = Callable[[], AbstractContextManager[object]]
 
