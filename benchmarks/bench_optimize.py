@@ -2,28 +2,44 @@
 
     python benchmarks/bench_optimize.py [--repeats 3]
 
-Highest levels of Gavel's objectives, whose prices are matrix games of few rows: the simplex method for such games (``MatrixGame``)
-against HiGHS kept warm from one column to the next (``GameProgram``). CPU seconds are medians of ``--repeats`` runs of each.
+- Highest levels of Gavel's objectives, whose prices are matrix games of few rows: the simplex method for these (``MatrixGame``)
+  against HiGHS kept warm from one column to the next (``GameProgram``).
+- The auctions of Philly's first 400 jobs, each an app of its own: uncontested ones in plain numbers, and over the problem.
+  Needs the recorded traces (``THEMIS_DATA`` or ``../shared/data``); left out without them.
+
+CPU seconds are medians of ``--repeats`` runs of each form.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
 from statistics import median
 from unittest.mock import patch
 
 import numpy as np
 
 from bench_gavel import instance, new_jobs, work_left
+from themis.auction import clear, clearing
 from themis.gavel.finish_time import finish_time_fairness
 from themis.gavel.makespan import min_makespan
 from themis.gavel.max_min import max_min, max_min_water_filling
 from themis.optimize.matrix_game import GameProgram
 from themis.optimize.shares import level
+from themis.policies import themis as themis_policy
+from themis.policies.api import make_policy
+from themis.profiles.models import DEFAULT_BOOK
+from themis.profiles.presets import load_cluster
+from themis.sim.runner import Simulation
+from themis.traces.api import load_workload
 
+DATA = Path(os.environ.get("THEMIS_DATA", Path(__file__).parents[2] / "shared" / "data"))
+PHILLY = DATA / "philly" / "philly_themis_like_apps.csv.gz"
 Run = Callable[[], object]
 Way = Callable[[], AbstractContextManager[object]]
 
@@ -55,6 +71,33 @@ def levels(sizes: Sequence[int]) -> Iterator[tuple[str, Run]]:
         yield f"water filling, {jobs:,} jobs", lambda i=i: max_min_water_filling(i.problem, i.weight)
 
 
+def recorded() -> Run | None:
+    """All auctions of a simulation, cleared again."""
+    if not PHILLY.exists():
+        return None
+    read = load_workload(str(PHILLY), seed=0, single_jobs=True)
+    made = Simulation(
+        workload=replace(read, apps=read.apps[:400]), cluster=load_cluster("sim-256"), book=DEFAULT_BOOK,
+        policy_name="themis", policy=make_policy("themis"),
+    )  # fmt: skip
+    asked: list[tuple[tuple[object, ...], dict[str, object]]] = []
+
+    def kept(*args: object, **options: object) -> object:
+        asked.append((args, options))
+        return clear(*args, **options)
+
+    with patch.object(themis_policy, "clear", kept):
+        made.run(lambda _at, _record: None)
+    return lambda: [clear(*args, **options) for args, options in asked]
+
+
+@contextmanager
+def only_problems() -> Iterator[None]:
+    """Every auction is brought to a problem first."""
+    with patch.object(clearing, "plainly_uncontested", lambda offer, bids: None):
+        yield
+
+
 @contextmanager
 def highs_games() -> Iterator[None]:
     """HiGHS solves the games."""
@@ -70,6 +113,9 @@ def main() -> None:
     print("| game | MatrixGame, CPU s | GameProgram, CPU s | ratio |\n|---|---|---|---|")
     for row, run in levels([128, 512, 2048, 10_000]):
         by_turns(row, run, nullcontext, highs_games, given.repeats)
+    if auctions := recorded():
+        print("\n| auctions | plain numbers, CPU s | over the problem, CPU s | ratio |\n|---|---|---|---|")
+        by_turns("Philly, 400 single jobs", auctions, nullcontext, only_problems, given.repeats)
 
 
 if __name__ == "__main__":

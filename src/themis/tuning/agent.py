@@ -147,7 +147,9 @@ class Agents:
         for b in np.flatnonzero(~single).tolist():
             for row in self.rows(int(apps[b]), offer, offered):
                 table.add(b, row)
-        return table.pack(self.s, self.finish, apps, singles.rows(self.s, self.limit, apps, single.nonzero()[0], offered))
+        return table.pack(
+            self.s, self.finish, apps, singles.rows(self.s, self.limit, apps, single.nonzero()[0], offered)
+        )
 
     def best(self, a: int, offer: Int) -> Row | None:
         """What an app would take of an offer if it could have it all; None if nothing of it lowers its rho."""
