@@ -20,6 +20,7 @@ from themis.core.lifecycle import add_app
 from themis.core.offer import Offer
 from themis.core.place import place
 from themis.core.state import State
+from themis.model.answers import TimeShare
 from themis.model.settings import Settings
 from themis.policies.api import Workbench, make_policy
 from themis.profiles.models import DEFAULT_BOOK
@@ -64,7 +65,10 @@ def one_decision(state: State, policy: str) -> None:
     """Snapshot, answer, gangs, exact GPUs."""
     view = snapshots.take(state)
     offer = Offer(state=state, by=state.now)
-    place(state, intend(state, decide(make_policy(policy), view, Workbench()).answer, offer), offer)
+    answer = decide(make_policy(policy), view, Workbench()).answer
+    if isinstance(answer, TimeShare):
+        state.rounds.adopt(answer, state.now, state.version)
+    place(state, intend(state, answer, offer), offer)
 
 
 def main() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import MISSING, fields
+from importlib import resources
 
 import typer
 import typer.main
@@ -14,6 +15,9 @@ from typer.cli import get_docs_for_click
 from docstrings import as_markdown
 from themis.cli.lists import about
 from themis.cli.root import app
+from themis.model.ahead import Ahead
+from themis.model.columns import AXES, columns_of
+from themis.model.snapshot import Snapshot
 from themis.policies.api import params, policy_class, policy_names
 from themis.report.columns import Column, definitions_of
 from themis.report.numbers import FORMS, METRICS
@@ -108,7 +112,7 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 def client() -> str:
     """The Python client."""
-    return "# Python client\n\nThe messages that it answers with are those of `themis.proto`.\n\n::: themis.client.client.Client\n"
+    return "# Python client\n\nIts answers are messages of the [API](api.md).\n\n::: themis.client.client.Client\n"
 
 
 def library() -> str:
@@ -121,13 +125,55 @@ def library() -> str:
     return "\n".join([*parts, *(f"::: {module}\n" for module in modules)])
 
 
+def columns() -> str:
+    """Every column of a snapshot, with its axes and its unit."""
+    parts = [
+        "# Columns of a snapshot\n",
+        "What a policy decides on (`themis.model.snapshot.Snapshot`). Axes: "
+        + ", ".join(f"{letter} = {meaning}" for letter, meaning in AXES.items())
+        + ". A column without axes is one value.\n",
+        'Columns with "optional" are there where a policy asks for them, or where the setting makes them.\n',
+        "| column | axes | unit | meaning |",
+        "|---|---|---|---|",
+    ]
+    optional = {f.name for f in fields(Snapshot) if f.default is not MISSING}
+    for name, column in columns_of(Snapshot).items():
+        shown = f"`{name}`" + (" (optional)" if name in optional else "")
+        parts.append(f"| {shown} | {' '.join(column.axes) or '-'} | {column.unit.name} | {column.meaning} |")
+    parts += ["", "Of the column `ahead`, with R over the expected stretches of training of all jobs:\n"]
+    parts += ["| column | axes | unit | meaning |", "|---|---|---|---|"]
+    for name, column in columns_of(Ahead).items():
+        parts.append(f"| `{name}` | {' '.join(column.axes) or '-'} | {column.unit.name} | {column.meaning} |")
+    return "\n".join([*parts, ""])
+
+
+def api() -> str:
+    """Every method of the gRPC API with its messages, from ``themis.proto``."""
+    text = resources.files("themis.client").joinpath("themis.proto").read_text(encoding="utf-8")
+    head = "\n".join(line.removeprefix("//").strip() for line in text.partition("\nsyntax")[0].splitlines())
+    parts = [
+        "# gRPC and HTTP API\n",
+        head,
+        "\nOver HTTP, `/openapi.json` of a running service describes the read-only pages.\n",
+        "## Methods\n",
+    ]
+    for comment, name, request, stream, reply in re.findall(
+        r"((?:  //.*\n)+)  rpc (\w+)\((\w+)\) returns \((stream )?(\w+)\);", text
+    ):
+        about_it = " ".join(line.strip().removeprefix("//").strip() for line in comment.splitlines())
+        parts += [f"### {name}\n", f"`{name}({request}) returns {stream}{reply}`\n", f"{about_it}\n"]
+    return "\n".join([*parts, "## Messages\n", "```proto", text[text.index("\nmessage ") + 1 :].rstrip(), "```\n"])
+
+
 PAGES = {
+    "reference/api.md": api,
     "reference/command-line.md": command_line,
     "reference/policies.md": policies,
     "reference/workloads.md": workloads,
     "reference/metrics.md": metrics,
     "reference/client.md": client,
     "reference/library.md": library,
+    "reference/columns.md": columns,
 }
 
 

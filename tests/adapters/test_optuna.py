@@ -12,7 +12,7 @@ import objectives
 import pytest
 from daemon import daemon
 
-from processes import wait_until
+from processes import PATIENCE_S, wait_until
 from themis.adapters.reference import reference
 from themis.client import themis_pb2 as pb
 from themis.errors import InputError
@@ -105,7 +105,7 @@ def test_a_preempted_trial_is_resumed_with_its_parameters_and_not_failed(tmp_pat
         wait_until(lambda: client.show(app).app.gpus == 0, "it gave its GPUs back")
         assert [t.state.name for t in made.trials] == ["RUNNING"] * 2
         client.resume(app)
-        assert client.wait(app, timeout_s=90).state == "completed"
+        assert client.wait(app, timeout_s=PATIENCE_S).state == "completed"
         endings = [[a.ending for a in job.attempts] for job in client.show(app).jobs]
     assert endings == [["stopped", "finished"]] * 2
     assert [(t.state.name, t.value, t.user_attrs["same"]) for t in made.trials] == [("COMPLETE", 2.0, True)] * 2
@@ -127,7 +127,7 @@ def test_the_example_runs(tmp_path: Path) -> None:
     with daemon(tmp_path / "home", options=("--gpus", "2")) as service:
         done = subprocess.run(
             [sys.executable, str(script)], cwd=tmp_path, env={**os.environ, "THEMIS_HOME": str(service.home)},
-            capture_output=True, text=True, timeout=120,
+            capture_output=True, text=True, timeout=PATIENCE_S,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "completed; best x" in done.stdout

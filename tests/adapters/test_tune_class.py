@@ -198,7 +198,7 @@ def test_the_scheduler_sees_work_as_kept_once_tune_has_its_outcome_or_a_checkpoi
     folder.mkdir(exist_ok=True)
     ours, theirs = multiprocessing.Pipe()
     with ours, theirs:
-        Trial(theirs, "t", None).say(said, {}, folder if with_folder else None)
+        Trial(theirs, "t", None).send(said, {}, folder if with_folder else None)
         assert ours.recv() == (said, {}, with_folder)
     assert (newest(str(tmp_path)) != before) == kept
 

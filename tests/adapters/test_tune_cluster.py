@@ -33,6 +33,8 @@ pytestmark = [
 ]
 SETTINGS = (*QUICK, "node_lease=30", "lease=4")
 """Long enough for a busy machine."""
+ALL = os.environ.get("THEMIS_RAY_FORMS") == "all"
+"""Each test of a scheduler with functions and with classes, as in `make soak`, instead of one with either."""
 SWEEP_S = 200.0
 """A sweep takes 15 s on a quiet machine; Ray Tune's own HyperBand, without Themis, once never ended."""
 
@@ -136,7 +138,7 @@ def unleased(config: dict[str, Any]) -> None:
     counted(config)
 
 
-@pytest.mark.parametrize("trainable", [counted, AsDictionary], ids=["function", "class"])
+@pytest.mark.parametrize("trainable", [counted, AsDictionary] if ALL else [AsDictionary], ids=lambda t: t.__name__)
 def test_pb2_copies_the_better_trial_into_the_worse_one(tmp_path: Path, client: Client, trainable: Any) -> None:
     pytest.importorskip("sklearn", reason="PB2 needs scikit-learn: pip install scikit-learn")
     from ray.tune.schedulers.pb2 import PB2
@@ -152,7 +154,7 @@ def test_pb2_copies_the_better_trial_into_the_worse_one(tmp_path: Path, client: 
     assert {r.config["x"] for r in results} != {0.0, 5.0}, "the worse one got other parameters"
 
 
-@pytest.mark.parametrize("trainable", [counted, AsDictionary], ids=["function", "class"])
+@pytest.mark.parametrize("trainable", [counted, AsDictionary] if ALL else [counted], ids=lambda t: t.__name__)
 def test_a_trial_grows_and_shrinks_with_its_lease_and_tune_knows(
     tmp_path: Path, client: Client, trainable: Any
 ) -> None:

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import pytest
 
+from processes import PATIENCE_S
 from themis.errors import NotSolved
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
@@ -167,7 +168,7 @@ def _marked(mark: str) -> Callable[[], list[int]]:
     return look
 
 
-def _until(true: Callable[[], bool], seconds: float = 120.0) -> bool:
+def _until(true: Callable[[], bool], seconds: float = PATIENCE_S) -> bool:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if true():

@@ -139,7 +139,7 @@ def test_the_old_option_of_profiles_works_with_a_note(capfd: pytest.CaptureFixtu
         assert not end.value.code
         printed.append(capfd.readouterr())
     assert printed[0].out == printed[1].out
-    assert ("", "Note: option --beside is now called --colocated" in " ".join(printed[1].err.split())) == (
+    assert ("", "Note: the option --beside is now called --colocated" in " ".join(printed[1].err.split())) == (
         printed[0].err,
         True,
     )

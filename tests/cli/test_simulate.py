@@ -18,6 +18,7 @@ import pytest
 import yaml
 from command import Command
 
+from processes import PATIENCE_S
 from themis.model.events import AppFinished
 from themis.model.log import read_log
 
@@ -183,7 +184,7 @@ def test_an_interrupt_ends_with_130_and_leaves_no_process(tmp_path: Path) -> Non
     )
     _wait_for(lambda: len(list(tmp_path.glob("*.jsonl.gz"))) == 2)  # both runs are under way
     os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert "Traceback" not in err
     assert _gone(process.pid)

@@ -16,7 +16,7 @@ from themis.model.log import decode, encode
 from themis.model.settings import EARLIER, Settings
 from themis.model.snapshot import Snapshot
 from themis.model.workload import App, Workload
-from themis.placement.grants import Hand
+from themis.placement.grants import Allocator
 from themis.policies.api import Level, Pace, Policy, Workbench, make_policy
 from themis.report.idle import IdleFold, IdleTime
 from themis.sim.replay import replay_records
@@ -41,7 +41,7 @@ class Once:
         return Pace(spare=self.spare)
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
-        hand = Hand(snapshot)
+        hand = Allocator(snapshot)
         if snapshot.round == 0:
             hand.put(0, int(snapshot.job_gpus_min[0]), snapshot.now + snapshot.lease_s)
         return Solved(answer=replace(hand.grant(), declined=np.array(self.declined, dtype=np.int64)))

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import themis
-from themis.auction.bids import Bids
 from themis.core.driver import Decision, Driver, Waiting, logged_commands
 from themis.core.scheduler import Scheduler
 from themis.errors import ThemisError
 from themis.model.answers import Ask, Solved
+from themis.model.bids import Bids
 from themis.model.events import AppSubmitted, Command, Event, Grant, MachineJoined, Wake
 from themis.policies.api import Workbench, make_policy
 from themis.testing.builders import BOOK, NO_OVERHEAD, app, job, machines

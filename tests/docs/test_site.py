@@ -45,6 +45,14 @@ def test_the_reference_has_every_verb_policy_and_format(site: Path) -> None:
         assert set(names) <= set(re.findall(r'<h2 id="([\w-]+)"', html))
 
 
+def test_the_reference_of_the_api_has_every_method(site: Path) -> None:
+    from themis.client.channel import METHODS
+
+    html = (site / "reference" / "api.html").read_text(encoding="utf-8")
+    assert set(METHODS) <= set(re.findall(r'<h3 id="\w+">(\w+)', html))
+    assert "Submit an app. It is in the journal before the answer" in html
+
+
 def test_a_page_of_the_api_shows_docstrings_as_lists(site: Path) -> None:
     html = (site / "reference" / "library.html").read_text(encoding="utf-8")
     assert re.search(r"<strong>Attributes</strong>.{0,40}<ul>\s*<li>", html, flags=re.DOTALL)

@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from themis.auction.bids import MACHINE, RACK, Bids
+from processes import PATIENCE_S
 from themis.fairness.finish_time import FinishTime
 from themis.model.answers import GpuGrant, Solved
+from themis.model.bids import MACHINE, RACK, Bids
 from themis.model.events import Allocated, Grant, Renew
 from themis.model.log import Record
 from themis.model.snapshot import Snapshot
@@ -221,7 +222,7 @@ def test_explain_prints_what_the_page_shows(example: Example, tmp_path: Path) ->
     for line in (command[0], ask[0]):
         done = subprocess.run(
             [sys.executable, "-m", "themis.cli", *line.split()[1:]],
-            cwd=example.trace.parent, capture_output=True, text=True, timeout=120, env={**os.environ, "COLUMNS": "100"},
+            cwd=example.trace.parent, capture_output=True, text=True, timeout=PATIENCE_S, env={**os.environ, "COLUMNS": "100"},
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
     printed = [line.rstrip() for line in done.stdout.splitlines()]

@@ -56,7 +56,7 @@ class Real:
 
     def next(self) -> Event | None:
         try:
-            return self.events.get(timeout=30.0)
+            return self.events.get(timeout=PATIENCE_S)
         except queue.Empty:
             return None
 

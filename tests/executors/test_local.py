@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from live import SHORT, grant, live, revoke, script, shell
 
-from processes import left_of, ranks_of, wait_until
+from processes import PATIENCE_S, left_of, ranks_of, wait_until
 from themis.executors.program import ABSENT, AttemptEnded, Ending, Measurement, Program
 from themis.model.dynamic import Dynamic, Mode
 from themis.model.events import BatchChanged, JobProgress, JobReached, JobStarted, JobStopped
@@ -235,7 +235,7 @@ def test_ranks_are_not_let_go_once_their_lease_is_over(tmp_path: Path, monkeypat
     now = [10.0]
     monkeypatch.setattr(keeper, "clock", lambda: now[0])
     task = {"checkpoint_dir": str(tmp_path)}
-    kept = keeper.Keeper(folder=tmp_path, task=task, deadline=20.0, control=-1)
+    kept = keeper.Supervisor(folder=tmp_path, task=task, deadline=20.0, control=-1)
     kept.status.phase = "prepared"
 
     def slow(folder: str) -> tuple[int, int]:
@@ -257,7 +257,7 @@ def test_who_ended_before_the_signal_ended_by_itself(
     """Also if the keeper hears of the stop before it has looked at its ranks."""
     hear, say = os.pipe()
     task = {"checkpoint_dir": str(tmp_path), "grace_s": 9.0, "stop_signal": "SIGTERM"}
-    kept = keeper.Keeper(folder=tmp_path, task=task, deadline=1e12, control=hear)
+    kept = keeper.Supervisor(folder=tmp_path, task=task, deadline=1e12, control=hear)
     log = keeper.Log(str(tmp_path / "log"), 4096)
     kept.ranks = [keeper.Rank(pid=4194305, barrier=-1, ready=-1, output=-1, log=log, is_ready=True)]
     kept.status.phase = "running"
@@ -288,7 +288,7 @@ def full(): raise BlockingIOError(11, "Resource temporarily unavailable")
 os.fork = full
 keeper.main(pathlib.Path({str(tmp_path)!r}))
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_S)
     status = json.loads((tmp_path / "status.json").read_text())
     assert (status["phase"], status["cause"]) == ("ended", "machine")
     assert "Resource temporarily unavailable" in status["message"]

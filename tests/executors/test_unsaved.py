@@ -28,7 +28,7 @@ def test_a_save_that_raises_is_a_failure_and_says_what_is_lost(tmp_path: Path, o
         assert "no room for the checkpoint" in world.logs()
     assert (ended.ending, ended.ending.is_failure, ended.code, ended.cause) == (Ending.FAILED, True, 1, "expired")
     told = re.fullmatch(
-        r"told to stop at step (\d+), it could not save: (\d+) steps are lost, and the next attempt begins at step (\d+); "
+        r"preempted at step (\d+), it could not save: (\d+) steps are lost, and the next attempt begins at step (\d+); "
         r"its log says why", ended.message,
     )  # fmt: skip
     assert told is not None, ended.message
@@ -56,7 +56,7 @@ def test_a_job_that_saves_nothing_when_it_is_told_to_stop_is_stopped_and_says_so
         world.executor.submit(revoke(1))
         ended = world.until(AttemptEnded)
     assert ended.ending is Ending.STOPPED
-    assert re.fullmatch(r"told to stop after \d+ s, it wrote nothing to .*/app0/job0: this work is lost", ended.message)
+    assert re.fullmatch(r"preempted after \d+ s, it wrote nothing to .*/app0/job0: this work is lost", ended.message)
 
 
 def test_a_save_that_failed_and_one_that_came_after_it_is_no_loss() -> None:

@@ -8,7 +8,7 @@ from scipy.optimize import linprog
 
 from themis.errors import NotSolved
 from themis.model.units import Float
-from themis.optimize.matrix_game import MatrixGame
+from themis.optimize.matrix_game import GameProgram, MatrixGame
 
 
 def least(use: Float) -> float:
@@ -98,3 +98,18 @@ def test_where_the_small_simplex_does_not_end_a_general_solver_finds_the_same(
     assert (mixed.sum(), prices.sum()) == (pytest.approx(1.0), pytest.approx(1.0))
     monkeypatch.undo()
     assert game.solve()[0] == pytest.approx(least, rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_program_kept_warm_and_the_small_simplex_agree_column_by_column(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    use = rng.uniform(0.0, 3.0, (20, 2 + seed % 4))
+    simplex, program = MatrixGame(use[:1]), GameProgram(use[:1])
+    for at in range(1, len(use), 3):
+        simplex.add(use[at : at + 3])
+        program.add(use[at : at + 3])
+        (here, _, _), (there, weight, dual) = simplex.solve(), program.solve()
+        assert there == pytest.approx(here, rel=1e-9)
+        assert (weight @ program.use).max() == pytest.approx(here, rel=1e-9)
+        assert (program.use @ dual).min() == pytest.approx(here, rel=1e-8), "its prices prove it"
+        assert program.basis == np.flatnonzero(weight > 0).tolist()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from themis.model.cluster import Cluster, Machine
 from themis.model.units import Locality
-from themis.placement.grants import Hand, demand_of, lease_end
+from themis.placement.grants import Allocator, demand_of, lease_end
 from themis.placement.packing import narrowest, pick_gpus
 from themis.testing.builders import app, job, machines, snapshot_of
 
@@ -59,8 +59,8 @@ def test_elastic_gang_that_no_gpu_type_has_room_for_takes_what_one_type_has() ->
         name="two", machines=tuple(Machine(name=t + str(i), gpus=2, gpu_type=t) for i, t in enumerate(kinds))
     )
     s = snapshot_of(cluster, [app("a", [job(100.0, (2, 6))]), app("b", [job(100.0, 6)])])
-    assert Hand(s).best_place(0, 6) == (((1, 2), (2, 2)), Locality.RACK)
-    assert Hand(s).best_place(1, 6) is None
+    assert Allocator(s).best_place(0, 6) == (((1, 2), (2, 2)), Locality.RACK)
+    assert Allocator(s).best_place(1, 6) is None
 
 
 def test_gang_shrinks_only_to_a_size_that_one_of_its_apps_jobs_can_use() -> None:
@@ -68,34 +68,34 @@ def test_gang_shrinks_only_to_a_size_that_one_of_its_apps_jobs_can_use() -> None
         machines(3, 1, per_rack=1), [app("a", [job(90.0, 1, model="chatty"), job(90.0, (4, 4), model="chatty")])]
     )
     # Three GPUs on one machine are worth more than four apart, but no job runs on three.
-    assert Hand(s).best_place(0, 4) == (((0, 3), (1, 1)), Locality.CROSS_RACK)
+    assert Allocator(s).best_place(0, 4) == (((0, 3), (1, 1)), Locality.CROSS_RACK)
 
 
 def test_elastic_gang_declines_gpus_that_would_slow_it_down() -> None:
     s = snapshot_of(machines(4, 1, per_rack=1), [app("a", [job(100.0, (1, 5), model="chatty")])])
     # Five GPUs across racks are worth 5 / 1.6 = 3.1 reference GPUs, four on one machine 4.
-    assert Hand(s).best_place(0, 5) == (((0, 4),), Locality.MACHINE)
+    assert Allocator(s).best_place(0, 5) == (((0, 4),), Locality.MACHINE)
 
 
 def test_rigid_gang_takes_what_it_needs_wherever_it_is() -> None:
     s = snapshot_of(machines(4, 1, per_rack=1), [app("a", [job(100.0, 5, model="chatty")])])
-    assert Hand(s).best_place(0, 5) == (((0, 4), (1, 1)), Locality.CROSS_RACK)
+    assert Allocator(s).best_place(0, 5) == (((0, 4), (1, 1)), Locality.CROSS_RACK)
 
 
 def test_expiring_gang_stays_where_it_stands() -> None:
     s = snapshot_of(machines(4, 4), [app("a", [job(900.0, 2)])], held=[(0, (5, 6), 600.0)], now=600.0)
-    hand = Hand(s)
-    hand.deal([(0, [2])], 1200.0)
-    assert hand.grant().machine.tolist() == [1]
+    allocator = Allocator(s)
+    allocator.allocate([(0, [2])], 1200.0)
+    assert allocator.grant().machine.tolist() == [1]
 
 
 def test_spread_gang_moves_together_when_that_pays_for_the_restart() -> None:
     s = snapshot_of(
         machines(4, 4), [app("a", [job(9000.0, 4, model="chatty")])], held=[(0, (2, 3, 4, 5), 600.0)], now=600.0
     )
-    hand = Hand(s)
-    hand.deal([(0, [4])], 1200.0)
-    assert hand.grant().machine.tolist() == [0]
+    allocator = Allocator(s)
+    allocator.allocate([(0, [4])], 1200.0)
+    assert allocator.grant().machine.tolist() == [0]
 
 
 def test_demand_grows_by_whole_gangs_and_then_gpu_by_gpu_in_turn() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from report_cases import runs
 
+from processes import PATIENCE_S
 from themis.report.html import write_report
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -35,7 +36,7 @@ def browse(page: Path, *options: str, address: str = "", profile: Path) -> tuple
             f"--user-data-dir={profile}", "--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr",
             "--virtual-time-budget=3000", *options, f"{page.resolve().as_uri()}{address}",
         ],
-        capture_output=True, text=True, timeout=120, check=True,
+        capture_output=True, text=True, timeout=PATIENCE_S, check=True,
     )  # fmt: skip
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 

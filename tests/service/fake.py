@@ -119,10 +119,10 @@ class World:
         """As a caller would, without another thread."""
         from concurrent.futures import Future
 
-        from themis.service.engine.arbiter import _Call
+        from themis.service.engine.calls import Call
 
         reply: Future[Any] = Future()
-        self.arbiter.queue.put(_Call(lambda: do(self.arbiter), reply))
+        self.arbiter.queue.put(Call(lambda: do(self.arbiter), reply))
         self.turn()
         return reply.result(0)
 

@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
+from processes import PATIENCE_S
 from themis import Agent
 from themis.client import themis_pb2 as pb
 from themis.client.agent import Bid, Offer, Row
@@ -81,7 +82,7 @@ def full(client: Client) -> int:
 
 
 def wait(holds: Any) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.05)
@@ -111,7 +112,7 @@ def test_the_example_runs_its_shortest_job_first(client: Client) -> None:
     app = sweep(client, 3.0, 2.0, 1.0)
     agent = Running(kind(client, app))
     client.cancel(blocker)
-    assert client.wait(app, timeout_s=60).state == "completed"
+    assert client.wait(app, timeout_s=PATIENCE_S).state == "completed"
     assert agent.end() == "over"
     assert agent.agent.refused == []
     started = [j.id for j in sorted(client.show(app).jobs, key=lambda j: j.attempts[0].ended)]
@@ -131,8 +132,8 @@ def test_an_agent_that_answers_nothing_right_delays_only_itself(client: Client) 
     wrong, right = sweep(client, 1.0), sweep(client, 1.0)
     agent = Running(Wrong(client, wrong))
     client.cancel(blocker)
-    assert client.wait(right, timeout_s=60).state == "completed"
-    assert client.wait(wrong, timeout_s=60).state == "completed"
+    assert client.wait(right, timeout_s=PATIENCE_S).state == "completed"
+    assert client.wait(wrong, timeout_s=PATIENCE_S).state == "completed"
     assert agent.end() in ("over", "silent")
     assert any("expected a number" in sentence for sentence in agent.agent.refused)
     assert any("more than is offered" in sentence for sentence in agent.agent.refused) or agent.ended == "silent"
@@ -141,7 +142,7 @@ def test_an_agent_that_answers_nothing_right_delays_only_itself(client: Client) 
 @slow
 def test_agents_of_apps_that_are_over_or_unknown_are_refused(client: Client) -> None:
     app = sweep(client, 0.1)
-    client.wait(app, timeout_s=60)
+    client.wait(app, timeout_s=PATIENCE_S)
     with pytest.raises(InputError, match="is finished, so no agent can bid for it"):
         Agent(client, app).run()
     with pytest.raises(InputError, match="unknown app"):

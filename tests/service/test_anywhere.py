@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from daemon import QUICK, daemon
 
-from processes import wait_until
+from processes import PATIENCE_S, wait_until
 from raycluster import RayCluster
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "jobs"
@@ -45,7 +45,7 @@ def trained(home: Path, file: Path, options: Sequence[str]) -> tuple[set[str], l
         client.hold("anywhere")
         wait_until(lambda: not client.show("anywhere").app.gpus, "it saved and gave its GPUs back")
         client.resume("anywhere")
-        assert client.wait("anywhere", timeout_s=120).state == "completed", service.said()
+        assert client.wait("anywhere", timeout_s=PATIENCE_S).state == "completed", service.said()
         (job,) = client.show("anywhere").jobs
         assert [a.ending for a in job.attempts] == ["stopped", "finished"]
         assert 10 <= job.attempts[0].steps < 100, "the second attempt did only the rest"

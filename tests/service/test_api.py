@@ -19,7 +19,7 @@ import grpc
 import pytest
 import yaml
 
-from processes import wait_until
+from processes import PATIENCE_S, wait_until
 from themis.cli import main
 from themis.client import themis_pb2 as pb
 from themis.client.channel import METHODS
@@ -107,7 +107,7 @@ def test_a_command_runs_is_followed_and_leaves_its_record(client: Client, tmp_pa
     made = client.run(["sh", "-c", "echo begin; sleep 0.3; echo $WORD in $PWD"], env={"WORD": "done"}, cwd=tmp_path)
     text = b"".join(client.logs(made.app, follow=True)).decode()
     assert text == f"begin\ndone in {tmp_path}\n"
-    assert client.wait(made.app, timeout_s=60).state == "completed"
+    assert client.wait(made.app, timeout_s=PATIENCE_S).state == "completed"
     shown = client.show(made.name)
     assert [a.ending for a in shown.jobs[0].attempts] == ["finished"]
     assert shown.app.id in [app.id for app in client.history()]
@@ -121,7 +121,7 @@ def test_a_command_runs_is_followed_and_leaves_its_record(client: Client, tmp_pa
 @slow
 def test_a_command_that_fails_says_how(client: Client) -> None:
     made = client.run(["sh", "-c", "echo no >&2; exit 7"])
-    app = client.wait(made.app, timeout_s=60)
+    app = client.wait(made.app, timeout_s=PATIENCE_S)
     assert (app.state, app.reason) == ("failed", "its job failed once: exit code 7")
     assert b"".join(client.logs(made.app)) == b"no\n"
 
@@ -147,7 +147,7 @@ def test_an_app_that_is_cancelled_while_it_starts_gives_its_gpus_back(client: Cl
         made = client.run(["sleep", "100"], gpus=2)
         time.sleep(pause)
         client.cancel(made.app)
-    assert client.wait(client.run(["true"], gpus=2).app, timeout_s=60).state == "completed"
+    assert client.wait(client.run(["true"], gpus=2).app, timeout_s=PATIENCE_S).state == "completed"
 
 
 def _lines(client: Client) -> str:
@@ -175,7 +175,7 @@ def test_lists_may_be_of_one_user(client: Client) -> None:
 
 @slow
 def test_calls_without_the_token_are_refused(service: Service, client: Client) -> None:
-    with Client(client.home, token="wrong") as other, pytest.raises(InputError, match="lacks a valid token"):
+    with Client(client.home, token="wrong") as other, pytest.raises(InputError, match="has no valid token"):
         other.info()
     channel = grpc.insecure_channel(service.endpoint.grpc)
     call = channel.unary_unary(METHODS["Submit"].path, lambda m: m.SerializeToString(), METHODS["Submit"].read_reply)
@@ -206,7 +206,7 @@ def test_messages_are_bounded(client: Client) -> None:
 def get(service: Service, page: str, token: str = "") -> tuple[int, object]:
     request = urllib.request.Request(service.endpoint.http + page, headers={"Authorization": f"Bearer {token}"})
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         with error:
@@ -216,7 +216,7 @@ def get(service: Service, page: str, token: str = "") -> tuple[int, object]:
 @slow
 def test_status_is_json_over_http(service: Service, client: Client, home: Path) -> None:
     made, token = client.run(["true"]), read_token(home)
-    client.wait(made.app, timeout_s=60)
+    client.wait(made.app, timeout_s=PATIENCE_S)
     assert get(service, "/healthz") == (200, {"status": "ok"})
     assert get(service, "/v1/apps")[0] == 401
     assert get(service, "/v1/info", token)[1]["gpus"] == 2  # type: ignore[index]
@@ -231,7 +231,7 @@ def test_status_is_json_over_http(service: Service, client: Client, home: Path) 
     for method in ("POST", "PUT", "DELETE"):
         request = urllib.request.Request(service.endpoint.http + "/v1/apps", data=b"{}", method=method)
         with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(request, timeout=30)
+            urllib.request.urlopen(request, timeout=PATIENCE_S)
         assert (refused.value.code, refused.value.headers["Allow"]) == (405, "GET")
         assert json.load(refused.value) == {"error": f"{method} is not allowed, status pages are read only."}
 
@@ -280,7 +280,7 @@ def test_the_commands_print_what_the_service_knows(
 @slow
 def test_logs_of_a_rank_or_an_attempt_that_never_was_are_refused(client: Client) -> None:
     app = client.run(["sh", "-c", "echo $RANK"], gpus=2).app
-    assert client.wait(app, timeout_s=60).state == "completed"
+    assert client.wait(app, timeout_s=PATIENCE_S).state == "completed"
     assert b"".join(client.logs(app, rank=1)) == b"1\n"
     with pytest.raises(InputError, match=r"had ranks 0 to 1, got rank 7\."):
         list(client.logs(app, rank=7))
@@ -336,7 +336,7 @@ def test_curve_stopping_goes_by_the_losses_that_real_trials_report(client: Clien
         """
     )
     (made,) = client.submit_all(read_requests(file, ""))
-    assert client.wait(made.app, timeout_s=60).state == "completed"
+    assert client.wait(made.app, timeout_s=PATIENCE_S).state == "completed"
     records = [json.loads(record.json) for record in client.events()]
     good, poor = (job.id for job in client.show(made.app).jobs)
     for job, floor in ((good, 0.1), (poor, 2.0)):
@@ -360,7 +360,7 @@ def test_yaml_is_submitted_with_its_speeds_and_its_sweep(
     file.write_text("name: listed\ncommand: [sh, -c, 'echo from a file']\ngpus: 1\n")
     assert themis("submit", str(file)) == 0
     app = capfd.readouterr().out.split()[0]
-    assert client.wait(app, timeout_s=60).state == "completed"
+    assert client.wait(app, timeout_s=PATIENCE_S).state == "completed"
     assert b"".join(client.logs(app)) == b"from a file\n"
 
 
@@ -386,7 +386,7 @@ def test_the_sdk_submits_files_as_the_command_does(client: Client, tmp_path: Pat
     )
     first, second = client.submit_file(file, folder=tmp_path)
     assert (first.name, second.name) == ("sdk-first", "sdk-second")
-    assert client.wait(second.app, timeout_s=60).state == "completed"
+    assert client.wait(second.app, timeout_s=PATIENCE_S).state == "completed"
     assert b"".join(client.logs(second.app)) == f"{tmp_path}\n".encode()
     file.write_text("name: a\ncomand: x\n")
     with pytest.raises(InputError, match=r"two.yaml, line 2: unknown key 'comand'. Did you mean 'command'"):
@@ -396,9 +396,9 @@ def test_the_sdk_submits_files_as_the_command_does(client: Client, tmp_path: Pat
 @slow
 def test_a_home_has_one_arbiter(home: Path) -> None:
     code = f"from themis.cli import main; main(['up', '--gpus', '1', '--home', {str(home)!r}])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 2
-    assert "an arbiter already runs with the home" in done.stderr
+    assert "a service already runs with the data directory" in done.stderr
 
 
 # ---- without a service ---------------------------------------------------------------------------------------------------
@@ -529,7 +529,7 @@ def test_the_doctor_knows_whose_rights_the_settings_give_to_jobs(tmp_path: Path)
 def test_the_doctor_tries_the_ray_cluster_that_the_settings_name(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("engine: ray\naddress: 127.0.0.1:1\n")
     found = {check["check"]: (check["state"], check["finding"]) for check in examine(tmp_path)}
-    assert found["GPUs"] == ("ok", "those of Ray's nodes, by the settings")
+    assert found["GPUs"] == ("ok", "those of Ray's nodes, according to the settings")
     assert found["Ray"][0] == "wrong"
     there = importlib.util.find_spec("ray") is not None
     assert ("127.0.0.1:1 does not answer" if there else "pip install") in found["Ray"][1]

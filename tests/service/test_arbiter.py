@@ -43,7 +43,8 @@ from themis.policies.api import make_policy
 from themis.profiles.models import DEFAULT_BOOK
 from themis.service.api import views
 from themis.service.api.submission import Limit, _free_name, submit
-from themis.service.engine.arbiter import Arbiter, Closed, _Call
+from themis.service.engine.arbiter import Arbiter
+from themis.service.engine.calls import Call, Closed
 from themis.service.engine.engine import Engine
 from themis.service.engine.journal import Journal, export, read_records
 from themis.service.engine.speeds import LEAST
@@ -327,7 +328,7 @@ def test_a_repeated_submission_enters_one_app(tmp_path: Path) -> None:
         ({"steps": float("inf")}, InputError, "steps is inf"),
         ({"weight": -1.0}, InputError, "weight is -1.0"),
         ({"jobs": 0}, InputError, "has no jobs"),
-        ({"jobs": 4}, Limit, "has 4 jobs, this arbiter takes 3"),
+        ({"jobs": 4}, Limit, "has 4 jobs, the limit is 3"),
     ],
 )
 def test_bad_submissions_are_refused_in_one_sentence_and_change_nothing(
@@ -364,7 +365,7 @@ def test_users_and_the_arbiter_have_a_most_of_active_apps(tmp_path: Path) -> Non
         ({"argv": ["echo", "x" * (128 << 10)]}, "131072 bytes"),
         ({"argv": ["echo"], "env": {f"V{i}": "x" * 100_000 for i in range(11)}}, "all together 11"),
         ({"argv": [""] * 120_000}, "where a program can be given"),
-        ({"argv": ["echo"], "grace_s": 601.0}, "asks for a grace of 601 s, this arbiter gives at most 600 s"),
+        ({"argv": ["echo"], "grace_s": 601.0}, "asks for a grace period of 601 s, the maximum is 600 s"),
     ],
 )
 def test_programs_that_no_machine_can_start_or_stop_in_time_are_refused(
@@ -480,7 +481,7 @@ def test_a_bug_before_anything_is_written_is_its_callers_alone_and_one_after_it_
 
     with world(tmp_path) as w:
         early: Future[None] = Future()
-        w.arbiter.queue.put(_Call(lambda: 1 / 0, early))
+        w.arbiter.queue.put(Call(lambda: 1 / 0, early))
         w.turn()
         assert isinstance(early.exception(0), ZeroDivisionError)
         enter(w)
@@ -579,7 +580,7 @@ def test_a_journal_with_another_schema_or_none_is_refused(tmp_path: Path) -> Non
     with pytest.raises(InputError, match="has journal schema 99, this Themis reads 1 to"):
         Journal(tmp_path / "journal.db")
     (tmp_path / "text.db").write_text("this is no database, and long enough to be seen as none\n" * 100)
-    with pytest.raises(InputError, match="is no journal of Themis"):
+    with pytest.raises(InputError, match="is not a journal of Themis"):
         Journal(tmp_path / "text.db")
 
 
@@ -673,7 +674,7 @@ def test_whoever_waits_for_an_arbiter_that_breaks_is_told(tmp_path: Path, monkey
     with world(tmp_path) as w, monkeypatch.context() as patch:
         patch.setattr(w.arbiter.housekeeping, "run", fails)
         reply: Future[Any] = Future()
-        w.arbiter.queue.put(_Call(lambda: 1, reply))
+        w.arbiter.queue.put(Call(lambda: 1, reply))
         with pytest.raises(RuntimeError, match="no such thing"):
             w.arbiter._transaction()
         assert isinstance(reply.exception(1.0), Closed)

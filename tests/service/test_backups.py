@@ -59,11 +59,11 @@ def test_what_cannot_be_copied_or_restored_is_said(tmp_path: Path) -> None:
     with world(home, 2) as w:
         w.ask(lambda a: submit(a, request("a")))
     back_up(home, target)
-    with pytest.raises(InputError, match="is there already; name a folder that is not"):
+    with pytest.raises(InputError, match="exists already; name a new folder"):
         back_up(home, target)
     with pytest.raises(InputError, match=r"has a journal\.db already"):
         restore(target, home)
-    with pytest.raises(InputError, match="so it is no backup"):
+    with pytest.raises(InputError, match="so it is not a backup"):
         restore(tmp_path, tmp_path / "new")
 
 

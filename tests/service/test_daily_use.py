@@ -145,7 +145,7 @@ def test_who_follows_logs_hears_all_once_through_a_restart_and_sigterm_says_what
             (tmp_path / "work" / "step1").touch()
             wait_until(lambda: b"line 2" in b"".join(heard), "it is followed")
             assert there.down() == 0
-            assert "told to end; 1 job runs on until the next arbiter comes" in there.said()
+            assert "stopping; 1 job runs on until the next `themis up`" in there.said()
             wait_until(lambda: bool(said), "that it is away is said")
             (tmp_path / "work" / "step2").touch()
             assert thread.is_alive(), ended
@@ -159,8 +159,8 @@ def test_who_follows_logs_hears_all_once_through_a_restart_and_sigterm_says_what
 
 
 def test_what_is_said_at_the_end_is_what_happens() -> None:
-    assert farewell(0.0, 0, leave_jobs=False) == "told to end; no job runs."
-    assert "2 jobs are told to save and stop, which takes up to 60 s" in farewell(60.0, 2, leave_jobs=False)
+    assert farewell(0.0, 0, leave_jobs=False) == "stopping; no job runs."
+    assert "2 jobs save and stop, which takes up to 60 s" in farewell(60.0, 2, leave_jobs=False)
     assert "1 job runs on until" in farewell(60.0, 1, leave_jobs=True)
     assert "2 jobs run on until" in farewell(60.0, 2, leave_jobs=True)
 

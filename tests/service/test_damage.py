@@ -25,7 +25,7 @@ from themis.policies.api import make_policy
 from themis.profiles.models import DEFAULT_BOOK
 from themis.service.api.submission import submit
 from themis.service.engine import integrity, state_snapshots
-from themis.service.engine.arbiter import Closed
+from themis.service.engine.calls import Closed
 from themis.service.engine.folding import fold
 from themis.service.engine.integrity import Damaged
 from themis.service.engine.journal import Journal
@@ -179,7 +179,7 @@ def _check_repaired(home: Home, path: Path, lines: list[str], what: str) -> None
         assert nameless or state.apps.size == len(home.says["apps"]), f"{what}\n{said}"
         before = {row[0]: row for row in home.says["apps"]}
         for app, name in home.active.items():
-            if f"(app {app})" in said and "Lost, to be submitted again" in said:
+            if f"(app {app})" in said and "Lost; submit them again" in said:
                 continue
             if app >= state.apps.size and nameless:
                 continue
@@ -189,7 +189,7 @@ def _check_repaired(home: Home, path: Path, lines: list[str], what: str) -> None
             assert row[0] == before[app][6], what
     whole = [row[0] for row in home.says["records"]]
     if last < whole[-1] or "cannot be used" in said:
-        assert "The state goes on from record" in said, said
+        assert "The state continues from record" in said, said
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -208,12 +208,12 @@ def test_a_repaired_home_runs_on(home: Home, tmp_path: Path) -> None:
         db.execute("UPDATE records SET t = t + 1e-9 WHERE number = ?", (number,))
         db.commit()
     clock = [5000.0]
-    message = rf"The last good record is {number - 1}\. `themis up --repair` says"
+    message = rf"The last good record is {number - 1}\. `themis up --repair` lists"
     with pytest.raises(Damaged, match=message), world(tmp_path, 2, 2, policy="themis", clock=clock):
         pass
     lines: list[str] = []
     assert repair(path, DEFAULT_BOOK, lines.append)
-    assert f"The state goes on from record {number - 1}" in "\n".join(lines) or "cannot be used" in "\n".join(lines)
+    assert f"The state continues from record {number - 1}" in "\n".join(lines) or "cannot be used" in "\n".join(lines)
     assert path.with_name("journal.db.damaged-1").exists()
     assert not repair(path, DEFAULT_BOOK, lines.append)
     with world(tmp_path, 2, 2, policy="themis", clock=clock) as w:
@@ -238,7 +238,7 @@ def test_a_home_without_its_journal_is_refused(home: Home, tmp_path: Path) -> No
     for make in (path.unlink, lambda: path.write_bytes(b"")):
         make()
         with pytest.raises(
-            InputError, match=r"is (missing|empty), but journal.head is there, so a service had this home"
+            InputError, match=r"is (missing|empty), but journal.head is there, so a service used this data directory"
         ):
             Journal(path)
     old = tmp_path / "b"
@@ -256,7 +256,7 @@ def test_a_journal_that_is_moved_while_the_service_runs_takes_nothing_in(tmp_pat
         w.ask(lambda a: submit(a, request("a")))
         path = Path(f"{w.arbiter.journal.path}{end}")
         path.rename(tmp_path / "elsewhere.db")
-        with pytest.raises(Closed, match="is not where it was: it was moved, replaced or removed"):
+        with pytest.raises(Closed, match="is missing: it was moved, replaced or removed"):
             w.arbiter.ask(lambda: None)
         tries = iter((True, True, False))
 
@@ -295,8 +295,8 @@ def test_a_journal_that_does_not_follow_is_repaired_too(tmp_path: Path) -> None:
     lines: list[str] = []
     assert repair(tmp_path / "journal.db", DEFAULT_BOOK, lines.append)
     said = "\n".join(lines)
-    assert "Entered again, as they were submitted: 'd' of u (app 3)." in said, said
-    assert "Over, as the list of apps says, without the records of how: 'a' of u (app 0)." in said, said
+    assert "Entered again as submitted: 'd' of u (app 3)." in said, said
+    assert "Finished according to the list of apps; the records of how are lost: 'a' of u (app 0)." in said, said
     with world(tmp_path, 2, policy="themis", clock=clock) as w:
         assert [entry.outcome for entry in w.arbiter.journal.apps()] == ["completed", "", "", ""]
         w.clock[0] = w.arbiter.epoch + w.arbiter.state.now + 200.0

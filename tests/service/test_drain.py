@@ -12,7 +12,7 @@ import pytest
 from daemon import PROGRAMS, QUICK, daemon
 from fake import World, request, world
 
-from processes import wait_until
+from processes import PATIENCE_S, wait_until
 from themis.model.events import Grant, MachineFailed, MachineReturned, Renew, Revoke
 from themis.service.api import views
 from themis.service.api.submission import submit
@@ -21,7 +21,7 @@ from themis.service.api.submission import submit
 def themis(*words: str, home: Path = Path("/nonexistent")) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "THEMIS_HOME": str(home), "COLUMNS": "200"}
     command = [sys.executable, "-m", "themis.cli", *words]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 def enter(w: World, name: str, **more: object) -> int:

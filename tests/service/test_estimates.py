@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from fake import request, world
 
+from processes import PATIENCE_S
 from themis.client.client import Client
 from themis.client.spec import read_requests
 from themis.service.api.submission import submit
@@ -86,7 +87,7 @@ def test_a_real_job_that_takes_longer_than_estimated_does_all_of_its_work(tmp_pa
             lambda: client.run([sys.executable, str(tmp_path / "train.py")], hours=1 / 3600),
         ):
             app = enter().app
-            assert client.wait(app, timeout_s=90).state == "completed"
+            assert client.wait(app, timeout_s=PATIENCE_S).state == "completed"
             text = b"".join(client.logs(app)).decode()
             assert "step 29\n" in text
             assert text.endswith("all done\n")

@@ -20,7 +20,7 @@ from themis.client.channel import METHODS, to_bytes
 from themis.client.client import Client
 from themis.client.home import log_in
 from themis.errors import InputError
-from themis.service.api import connections as lobby
+from themis.service.api import connections
 from themis.service.api import methods as limits
 from themis.service.api.access import Caller
 from themis.service.api.call_limits import CallLimit
@@ -41,14 +41,14 @@ def test_a_user_has_so_many_places_all_users_leave_the_reserve_and_places_come_b
     with ExitStack() as held:
         for _ in range(3):
             held.enter_context(places.take(EVE))
-        with pytest.raises(Limit, match=r"3 calls of user eve follow already, the most of one user; end one\."):
+        with pytest.raises(Limit, match=r"user eve has reached the limit of 3 concurrent calls to follow; end one\."):
             places.take(EVE).__enter__()
         held.enter_context(places.take(BOB))
-        with pytest.raises(Limit, match="4 calls follow already, as many as this arbiter serves"):
+        with pytest.raises(Limit, match="the limit of 4 concurrent calls to follow"):
             places.take(BOB).__enter__()
         for _ in range(2):
             held.enter_context(places.take(ADMIN))
-        with pytest.raises(Limit, match="6 calls follow already"):
+        with pytest.raises(Limit, match="the limit of 6 concurrent calls to follow"):
             places.take(OTHER).__enter__()
     assert places.taken.total() == 0
     with ExitStack() as held:
@@ -105,7 +105,10 @@ def test_one_user_who_follows_all_that_may_be_followed_keeps_nobody_else_from_it
     streams = [eve.events(follow=True) for _ in range(limits.STREAMS_OF_USER)]
     for stream in streams:
         next(stream)
-    with pytest.raises(InputError, match=f"{limits.STREAMS_OF_USER} calls of user eve follow events or logs already"):
+    with pytest.raises(
+        InputError,
+        match=f"eve has reached the limit of {limits.STREAMS_OF_USER} concurrent calls to follow events or logs",
+    ):
         next(eve.events(follow=True))
     assert list(eve.events(limit=1)), "what ends by itself needs no place among those that follow"
     for other in (owner, bob):
@@ -128,7 +131,10 @@ def test_logs_that_are_not_followed_take_no_place_of_those_that_are(service: Ser
             full.enter_context(service.api._streams.take(ADMIN))
         assert b"".join(owner.logs(mine)) == b"hello\n"
         assert list(owner.events(limit=1))
-        with pytest.raises(InputError, match="calls follow events or logs already, as many as this arbiter serves"):
+        with pytest.raises(
+            InputError,
+            match=r"all users together have reached the limit of [0-9]* concurrent calls to follow events or logs",
+        ):
             next(owner.events(follow=True))
 
 
@@ -149,7 +155,9 @@ def test_a_user_who_asks_why_in_a_loop_is_refused_before_the_scheduler_does_anyt
             busy.enter_context(service.api._whys.take(EVE))
         with monkeypatch.context() as patch:
             patch.setattr("themis.service.api.views.why", why)
-            with pytest.raises(InputError, match="calls of user eve ask why already"):
+            with pytest.raises(
+                InputError, match=r"user eve has reached the limit of [0-9]* concurrent calls to ask why"
+            ):
                 eve.why(app)
         assert asked == 0
         for other in (bob, owner):
@@ -170,7 +178,7 @@ def test_bytes_that_are_no_message_are_the_callers_mistake(
             with pytest.raises(grpc.RpcError) as refused:
                 list(call(garbage, metadata=(("authorization", f"Bearer {token}"),), timeout=PATIENCE_S))
             assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT, refused.value.details()
-            assert f"the request of {name} is {len(garbage)} bytes that are no message" in refused.value.details()
+            assert f"the request of {name} is {len(garbage)} bytes that are not a message" in refused.value.details()
         assert to_bytes(owner.info())
     assert "Traceback" not in caplog.text
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
@@ -199,7 +207,7 @@ def dial(service: Service) -> socket.socket:
 def test_connections_that_say_nothing_or_not_all_take_nothing_from_the_status_pages(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lobby, "HEADERS_S", 1000.0)  # it is not their end that lets others in
+    monkeypatch.setattr(connections, "HEADERS_S", 1000.0)  # it is not their end that lets others in
     before = threading.active_count()
     with ExitStack() as open_:
         silent = [open_.enter_context(dial(service)) for _ in range(2 * MOST_CALLERS)]
@@ -219,7 +227,7 @@ def test_connections_that_say_nothing_or_not_all_take_nothing_from_the_status_pa
 def test_a_connection_has_a_short_time_for_its_headers_however_it_trickles(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lobby, "HEADERS_S", 0.3)
+    monkeypatch.setattr(connections, "HEADERS_S", 0.3)
     with dial(service) as silent, dial(service) as slow:
         slow.settimeout(0.05)
         began = time.monotonic()
@@ -235,12 +243,12 @@ def test_a_connection_has_a_short_time_for_its_headers_however_it_trickles(
         else:
             raise AssertionError("a connection that never ends its headers was kept")
         assert silent.recv(1) == b""
-    assert lobby.HEADERS_S < 10
+    assert connections.HEADERS_S < 10
 
 
 @pytest.mark.slow
 def test_of_too_many_silent_connections_the_oldest_goes(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lobby, "MOST_WAITING", 4)
+    monkeypatch.setattr(connections, "MOST_WAITING", 4)
     with ExitStack() as open_:
         silent = [open_.enter_context(dial(service)) for _ in range(8)]
         assert silent[0].recv(1) == b""
@@ -263,14 +271,14 @@ def test_requests_of_one_user_leave_places_for_others_and_headers_without_end_ar
         assert b"431" in answer.readline()
 
 
-def test_the_lobby_reads_headers_that_come_in_any_pieces(tmp_path: Path) -> None:
+def test_headers_are_read_that_come_in_any_pieces(tmp_path: Path) -> None:
     got: list[bytes] = []
-    room = lobby.Lobby(lambda connection, address, data: (got.append(data), connection.close()))
+    reader = connections.HeaderReader(lambda connection, address, data: (got.append(data), connection.close()))
     try:
         for text in (b"GET / HTTP/1.0\r\nA: b\r\n\r\n", b"GET / HTTP/1.0\n\n", b"a\r\n\r\nbody"):
             for size in (1, 2, 3, len(text)):
                 here, there = socket.socketpair()
-                room.enter(there, None)
+                reader.add(there, None)
                 whole = text.removesuffix(b"body")
                 for start in range(0, len(whole), size):
                     here.sendall(whole[start : start + size])
@@ -278,4 +286,4 @@ def test_the_lobby_reads_headers_that_come_in_any_pieces(tmp_path: Path) -> None
                 assert got.pop() == whole
                 here.close()
     finally:
-        room.close()
+        reader.close()

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from daemon import PROGRAMS, QUICK, Daemon, daemon
 
-from processes import left_of, ranks_of, wait_until
+from processes import PATIENCE_S, left_of, ranks_of, wait_until
 from raycluster import RayCluster
 from themis.model.events import Grant, JobStopped
 from themis.model.log import decode
@@ -28,7 +28,7 @@ from themis.service.engine.journal import read_records
 from witness import check_leases
 
 pytestmark = pytest.mark.slow
-TRIALS = int(os.environ.get("THEMIS_FAULT_TRIALS", "20"))
+TRIALS = int(os.environ.get("THEMIS_FAULT_TRIALS", "10"))
 RAY_TRIALS = int(os.environ.get("THEMIS_RAY_FAULT_TRIALS", "3"))
 BATCH = 5
 """Kills in one home; each batch has a seed of its own."""
@@ -64,7 +64,7 @@ def _survives(tmp_path: Path, seed: int, trials: int, **more: Sequence[str]) -> 
             else:
                 _strike(service, what, rng)
         with service.client() as client:
-            states = {key: client.wait(key, timeout_s=180).state for key in keys}
+            states = {key: client.wait(key, timeout_s=PATIENCE_S).state for key in keys}
         assert set(states.values()) == {"completed"}, f"{states}\n{service.said()}"
         assert service.down() == 0, service.said()
         wait_until(lambda: not left_of(service.home / "run"), lambda: "no process is left")
@@ -160,7 +160,7 @@ def test_an_agent_that_outlived_its_arbiter_is_taken_over_without_a_word_and_rep
                 service.up()
             # A job shows that the machine has its lease, so its agent stays while no arbiter is there.
             app = service.client().run(["true"]).app
-            assert service.client().wait(app, timeout_s=60).state == "completed"
+            assert service.client().wait(app, timeout_s=PATIENCE_S).state == "completed"
             assert service.agents() == [first]
         os.kill(first, signal.SIGKILL)
         wait_until(lambda: service.agents() not in ([], [first]), "another agent serves")

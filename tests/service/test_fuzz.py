@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from test_agents import Scene
 
+from processes import PATIENCE_S
 from themis.client import themis_pb2 as pb
 from themis.client.channel import METHODS
 from themis.client.home import read_token
@@ -259,7 +260,7 @@ def test_no_message_makes_a_method_fail(service: Service, name: str) -> None:
                     message.ClearField(field)
             refused = None
             try:
-                found = call(message, metadata=metadata, timeout=10.0)
+                found = call(message, metadata=metadata, timeout=PATIENCE_S)
                 if method.stream:
                     for _ in zip(range(20), found):
                         pass
@@ -279,7 +280,7 @@ def test_bytes_that_are_no_message_are_refused(service: Service) -> None:
         call = channel.unary_unary(METHODS["Submit"].path, lambda data: data, METHODS["Submit"].read_reply)
         for data in (b"\xff", b"\x0a\xff\xff\xff\xff\x0f", os.urandom(0) + b"\x08" * 50):
             with pytest.raises(grpc.RpcError):
-                call(data, metadata=metadata, timeout=10.0)
+                call(data, metadata=metadata, timeout=PATIENCE_S)
     assert service.arbiter.broken is None
 
 
@@ -301,7 +302,7 @@ def test_no_request_makes_the_status_pages_fail(service: Service) -> None:
         from urllib.parse import quote, urlencode
 
         path = "/" + "/".join(p if p.startswith(("?", "%")) else quote(p, safe="") for p in parts)
-        page = http.client.HTTPConnection(service.endpoint.http.removeprefix("http://"), timeout=30)
+        page = http.client.HTTPConnection(service.endpoint.http.removeprefix("http://"), timeout=PATIENCE_S)
         page.request(
             "GET",
             f"{path}{'&' if '?' in path else '?'}{urlencode(query)}",
@@ -319,7 +320,7 @@ def test_no_request_makes_the_status_pages_fail(service: Service) -> None:
 @pytest.mark.slow
 def test_odd_authorizations_are_refused_and_not_logged_as_bugs(service: Service) -> None:
     for given_ in ("", "Bearer", "Bearer é", "Bearer " + "x" * 5000, "\x80\x81"):
-        page = http.client.HTTPConnection(service.endpoint.http.removeprefix("http://"), timeout=30)
+        page = http.client.HTTPConnection(service.endpoint.http.removeprefix("http://"), timeout=PATIENCE_S)
         page.request("GET", "/v1/info", headers={"Authorization": given_.encode("latin-1", "replace")})
         assert page.getresponse().status == 401
         page.close()

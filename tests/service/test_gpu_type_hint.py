@@ -17,7 +17,7 @@ def test_a_type_that_no_machine_has_is_refused_with_those_that_there_are(tmp_pat
         asked.jobs[0].gpu_types.append("A100")
         (kind,) = w.arbiter.state.gpu_types
         with pytest.raises(
-            InputError, match=f"'j0' wants a GPU of type A100, which no machine has. The machines have {kind}"
+            InputError, match=f"'j0' asks for a GPU of type A100, which no machine has. The machines have {kind}"
         ):
             w.ask(lambda a: submit(a, asked))
         asked.jobs[0].gpu_types.append(kind)

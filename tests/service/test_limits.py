@@ -294,7 +294,7 @@ def test_a_cancelled_dependency_ends_or_frees_who_waits_for_it_and_those_behind(
             assert set(w.held()) == {1}
             return
         assert [entry(w, app).outcome for app in (1, 2)] == ["cancelled", "cancelled"]
-        assert entry(w, 1).reason == "app 'one' is cancelled, which it waited for to end otherwise"
+        assert entry(w, 1).reason == "app 'one' is cancelled, so its dependency can never be met"
         assert w.held() == {}
 
 
@@ -373,8 +373,11 @@ def test_nobody_contends_with_a_held_app(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asks", "words"),
     [
-        ({"cpus": 2.5}, "job 'j0' wants 2.5 CPUs for each GPU, here are 2 for each. Lower cpus, or ask for more GPUs."),
-        ({"memory": 3 << 30}, "job 'j0' wants 3 GiB for each GPU, here are 2 GiB for each."),
+        (
+            {"cpus": 2.5},
+            "job 'j0' asks for 2.5 CPUs per GPU, the machines have 2 per GPU. Lower cpus, or ask for more GPUs.",
+        ),
+        ({"memory": 3 << 30}, "job 'j0' asks for 3 GiB per GPU, the machines have 2 GiB per GPU."),
         ({"cpus": -1.0}, "cpus is -1.0, expected a number from 0"),
     ],
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from processes import PATIENCE_S
 from themis.client.client import Client
 from themis.client.home import joined, make_token, read_token
 from themis.errors import InputError
@@ -32,7 +33,7 @@ def test_an_address_that_cannot_be_listened_on_is_told_with_its_reason() -> None
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(
-            InputError, match=rf"127\.0\.0\.1:{port}: something else does already. Choose another http_"
+            InputError, match=rf"127\.0\.0\.1:{port}: another program listens there. Choose another http_"
         ):
             try_address("127.0.0.1", port, "http_port")
     try_address("127.0.0.1", port, "port")
@@ -68,7 +69,7 @@ def test_calls_come_over_ipv6_too(tmp_path: Path, host: str, caplog: pytest.LogC
         asked = urllib.request.Request(
             f"{up.endpoint.http}/v1/info", headers={"Authorization": f"Bearer {read_token(tmp_path)}"}
         )
-        with urllib.request.urlopen(asked, timeout=30) as answer:
+        with urllib.request.urlopen(asked, timeout=PATIENCE_S) as answer:
             assert json.load(answer)["gpus"] == 1
     assert ("calls are not encrypted" in caplog.text) == (host == "::")
 

@@ -13,7 +13,7 @@ from themis.executors.program import Ending
 from themis.model.events import JobStarted, JobStopped
 from themis.service.api import views
 
-WORDS = "told to stop at step 20, it could not save: 10 steps are lost, and the next attempt begins at step 10; its log says why"
+WORDS = "preempted at step 20, it could not save: 10 steps are lost, and the next attempt begins at step 10; its log says why"
 
 
 def test_who_could_not_save_waits_and_is_given_up_after_its_retries(tmp_path: Path) -> None:

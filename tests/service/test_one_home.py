@@ -135,9 +135,9 @@ def test_the_command_refuses_a_damaged_home_and_repairs_it_when_it_is_told_to(tm
         said = service.said()
         # A decision without its commands is none, so the state ends before it.
         assert f"The last good record is {number - 1}." in said
-        assert "The state goes on from record" in said
+        assert "The state continues from record" in said
         assert "'later' of " in said
-        assert "Lost, to be submitted again" not in said
+        assert "Lost; submit them again" not in said
         with service.client() as client:
             queue = {row.id: row.state for row in client.queue()}
             assert queue.keys() >= set(apps), said

@@ -46,7 +46,7 @@ def held(home: Path) -> Iterator[None]:
 def test_a_second_start_does_not_shut_the_home_to_jobs_that_pass_through(tmp_path: Path) -> None:
     home = tmp_path / "home"
     with held(home):
-        with pytest.raises(InputError, match="already runs with the home"), only_one(home):
+        with pytest.raises(InputError, match="already runs with the data directory"), only_one(home):
             pass
         assert mode(home) == 0o711
     # Jobs that a killed service left run on while the next one starts, or repairs its journal.
@@ -73,7 +73,7 @@ def test_nothing_is_restored_into_a_home_whose_service_runs(tmp_path: Path) -> N
     (home / "token").write_text("new\n")
     with held(home):
         (home / "journal.db").rename(tmp_path / "aside")
-        with pytest.raises(InputError, match="already runs with the home"):
+        with pytest.raises(InputError, match="already runs with the data directory"):
             restore(target, home)
         assert (home / "token").read_text() == "new\n"
         assert not (home / "journal.db").exists()

@@ -75,7 +75,7 @@ def test_a_home_whose_first_records_are_damaged_starts_with_its_machines(tmp_pat
         journal.verify()
     machines = [Machine(name=f"m{n}", gpus=2) for n in range(2)]
     said = " ".join(repaired(tmp_path, *machines))
-    assert "Lost, to be submitted again" not in said
+    assert "Lost; submit them again" not in said
     with world(tmp_path, 2, 2, clock=clock) as w:
         assert [entry.outcome for entry in w.arbiter.journal.apps()] == ["completed", "", ""]
 

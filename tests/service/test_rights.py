@@ -15,7 +15,7 @@ from themis.service.operations.rights import explained
 from themis.service.operations.up import running
 
 ROOT = os.geteuid() == 0
-TOKEN = "can read the administrator's token in the home, and with it do all that administrators can"
+TOKEN = "can read the administrator's token in the data directory, and with it do all that administrators can"
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ TOKEN = "can read the administrator's token in the home, and with it do all that
         (0, {"single_trust": True, "allow_root": True},
          f"jobs run as root (single_trust, allow_root), so a job of any user {TOKEN}"),
         (0, {"single_trust": True}, "every job is refused. Start the service as another user, or without single_trust."),
-        (0, {"allow_root": True}, "run as root (allow_root): an administrator's token owns the machine"),
+        (0, {"allow_root": True}, "run as root (allow_root): an administrator's token controls the machine"),
         (0, {}, "this service runs as root: jobs run as their submitters' system users, and those of root are refused"),
     ],
 )  # fmt: skip
@@ -39,7 +39,7 @@ def test_what_a_start_says_of_rights_is_what_holds(
 
 def test_users_with_tokens_are_counted_where_tokens_do_not_separate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    assert "2 users have a token of their own: tokens keep users from mistakes, not from each other" in explained(
+    assert "2 users have a token of their own: tokens protect users from mistakes, not from each other" in explained(
         Config(), 2
     )
 

@@ -11,6 +11,7 @@ import pytest
 from fake import World, request, world
 from slow_policy import Slow
 
+from processes import PATIENCE_S
 from themis.model.answers import Ask
 from themis.model.events import Allocated, Grant
 from themis.model.snapshot import Snapshot
@@ -45,14 +46,14 @@ def test_a_worker_answers_both_phases_as_the_thread_itself_would() -> None:
         from themis.policies.api import Workbench
 
         worker.start(Task(version=7, snapshot=view))
-        first = replies.get(timeout=30)
+        first = replies.get(timeout=PATIENCE_S)
         mine = decide(policy, view, 7, Workbench())
         assert isinstance(first.solved.answer, Ask)
         assert first.bids is not None
         assert mine.bids is not None
         assert first.bids.row_value.tolist() == mine.bids.row_value.tolist()
         worker.start(Task(version=7, snapshot=None, bids=first.bids))
-        second = replies.get(timeout=30)
+        second = replies.get(timeout=PATIENCE_S)
         expected = decide(policy, replace(view, bids=mine.bids), 7, Workbench())
         assert second.solved.answer.gpus.tolist() == expected.solved.answer.gpus.tolist()  # type: ignore[union-attr]
         assert second.solved.proof.objective == expected.solved.proof.objective
@@ -65,7 +66,7 @@ def test_what_a_policy_prints_or_raises_does_no_harm() -> None:
         worker, replies = solver(Slow(how=how))
         try:
             worker.start(Task(version=1, snapshot=snapshot()))
-            reply = replies.get(timeout=30)
+            reply = replies.get(timeout=PATIENCE_S)
             assert problem in reply.problem
             assert bool(problem) == bool(reply.problem)
             assert len(reply.solved.answer.gpus)  # type: ignore[union-attr]
@@ -74,7 +75,7 @@ def test_what_a_policy_prints_or_raises_does_no_harm() -> None:
 
 
 def wait_overdue(worker: Solver) -> str:
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE_S
     while not (problem := worker.overdue()):
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -88,7 +89,7 @@ def test_a_worker_that_dies_is_noticed_and_replaced() -> None:
         assert "ended with code 3" in wait_overdue(worker)
         worker.policy = Slow()
         worker.start(Task(version=2, snapshot=snapshot()))
-        assert replies.get(timeout=30).version == 2
+        assert replies.get(timeout=PATIENCE_S).version == 2
     finally:
         worker.close()
 
@@ -238,6 +239,6 @@ def test_where_no_process_can_be_started_the_fallback_decides_until_one_can(monk
             assert "too many open files" in worker.overdue()
             assert worker.overdue() == ""
         worker.start(Task(version=2, snapshot=snapshot()))
-        assert replies.get(timeout=30).version == 2
+        assert replies.get(timeout=PATIENCE_S).version == 2
     finally:
         worker.close()

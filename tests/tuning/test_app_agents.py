@@ -17,7 +17,8 @@ from themis.model.workload import CurveStopping, Halving, Hyperband, LossCurve, 
 from themis.policies.themis import Themis
 from themis.testing.builders import app, job, machines, random_simulation, snapshot_of, state_at
 from themis.testing.policies import sample_snapshots
-from themis.tuning.agent import Agents, Row, answer_ask
+from themis.tuning.agent import Agents, answer_ask
+from themis.tuning.rows import Row
 from themis.tuning.split import choose_job
 
 

@@ -13,9 +13,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from themis.auction import Offer, clear
-from themis.auction.bids import Bids
 from themis.errors import InputError
 from themis.model.answers import Ask
+from themis.model.bids import Bids
 from themis.model.snapshot import Snapshot
 from themis.policies.api import Workbench
 from themis.policies.themis import Themis

@@ -1,30 +1,32 @@
-"""Bids of single jobs: answered one by one or as arrays, they are the same to the last bit."""
+"""Bids of single jobs: as arrays they are what their definition says, to the last bit."""
 
 from __future__ import annotations
 
 from dataclasses import fields
+from itertools import product
 
 import numpy as np
 import pytest
 
-from themis.auction.bids import Bids
 from themis.fairness.finish_time import FinishTime
+from themis.model.bids import Bids
 from themis.model.cluster import Cluster, Machine
 from themis.model.snapshot import Snapshot
+from themis.model.units import Float, Int
 from themis.profiles.speed import Curve, Profile
 from themis.testing.builders import BOOK, app, job, machines, snapshot_of
 from themis.tuning import singles
 from themis.tuning.agent import Agents
 
 
-def of_single_jobs(seed: int, jobs: int = 14) -> Snapshot:
+def of_single_jobs(seed: int, jobs: int = 14, *, elastic: bool = False) -> Snapshot:
     """Some hold GPUs beyond this instant, some until it, some wait; models that suffer from distance and others."""
     rng = np.random.default_rng(seed)
     sizes = [int(rng.choice([1, 1, 2, 4])) for _ in range(jobs)]
     apps = [
         app(
             f"a{i}",
-            [job(float(rng.integers(50, 5000)), n, model=str(rng.choice(["flat", "chatty"])))],
+            [job(float(rng.integers(50, 5000)), (n, n + elastic * (i % 3)), model=str(rng.choice(["flat", "chatty"])))],
             arrival=float(i),
         )
         for i, n in enumerate(sizes)
@@ -34,19 +36,35 @@ def of_single_jobs(seed: int, jobs: int = 14) -> Snapshot:
     return snapshot_of(machines(4, 4, 4, 8, 2), apps, held=held, now=60.0)
 
 
+def one_by_one(s: Snapshot, limit: Float, rows: Int, offered: list[int]) -> list[tuple[int, int, int, int, float]]:
+    """The rows of single jobs from the definition: every size that a job takes, on every type, in every span that differs."""
+    out = []
+    for b, a in enumerate(rows.tolist()):
+        j = int(s.job_ptr[a])
+        slowdown = s.speeds.slowdown[s.job_config[j]].tolist()
+        for k, size in product(range(len(offered)), range(s.job_gpus_min.item(j), s.job_gpus_max.item(j) + 1)):
+            if size > offered[k] or not s.job_allowed[j, k]:
+                continue
+            for span in singles.distinct_spans(size, slowdown):
+                left = s.job_left.item(j) / (s.speeds.scale.item(s.job_config[j], k, size) / slowdown[span])
+                if left < limit[a]:
+                    out.append((b, size, span, k, left))
+    return out
+
+
+@pytest.mark.parametrize("elastic", [False, True])
 @pytest.mark.parametrize("seed", range(8))
-def test_one_by_one_and_as_arrays_are_the_same(seed: int) -> None:
-    s = of_single_jobs(seed)
+def test_as_arrays_and_one_by_one_are_the_same(seed: int, elastic: bool) -> None:
+    s = of_single_jobs(seed, elastic=elastic)
     agents = Agents(s, FinishTime(s))
     waits = np.flatnonzero(s.job_held == 0)
-    offered = [int(s.free.sum())]
-    for offer in (offered, [1], [0]):
-        few = singles._one_by_one(s, agents.limit[waits], waits, s.job_ptr[waits], offer)
-        many = singles._rigid(s, agents.limit[waits], waits, s.job_ptr[waits], offer)
-        elastic = singles._elastic(s, agents.limit[waits], waits, s.job_ptr[waits], offer)
-        for a, b, c in zip(few, many, elastic):
-            assert np.array_equal(a, b)
-            assert np.array_equal(np.sort(a), np.sort(c))
+    some = False
+    for offer in ([int(s.free.sum())], [3], [1], [0]):
+        columns = singles.rows(s, agents.limit, waits, np.arange(len(waits)), offer)
+        found = list(zip(*(column.tolist() for column in columns)))
+        assert found == one_by_one(s, agents.limit, waits, offer)
+        some |= bool(found)
+    assert some
 
 
 def test_models_that_do_not_run_on_a_type_are_not_bid_for_there() -> None:
@@ -54,17 +72,14 @@ def test_models_that_do_not_run_on_a_type_are_not_bid_for_there() -> None:
     book = BOOK.with_profiles([Profile(name="only_fast", curves={("fast", 0): curve})])
     cluster = Cluster(name="test", machines=tuple(Machine(name=t, gpus=4, gpu_type=t) for t in ("slow", "fast")))
     models = ("only_fast", "flat", "flat")
-    apps = [app(f"a{i}", [job(100.0 + i, 1 + i % 2, model=models[i % 3])]) for i in range(singles.FEW + 2)]
+    apps = [app(f"a{i}", [job(100.0 + i, 1 + i % 2, model=models[i % 3])]) for i in range(14)]
     s = snapshot_of(cluster, apps, book=book)
     limit, everyone = FinishTime(s).left, np.arange(s.apps)
-    found = [
-        f(s, limit, everyone, s.job_ptr[:-1], [4, 4]) for f in (singles._one_by_one, singles._rigid, singles._elastic)
-    ]
     bidder, _, _, kind, _ = singles.rows(s, limit, everyone, everyone, [4, 4])
     assert not np.isin(bidder[kind == 0], np.arange(0, s.apps, 3)).any()
     assert set(bidder.tolist()) == set(everyone.tolist())
-    rows = [sorted(zip(*(column.tolist() for column in columns))) for columns in found]
-    assert rows[0] == rows[1] == rows[2]
+    rows = singles.rows(s, limit, everyone, everyone, [4, 4])
+    assert list(zip(*(column.tolist() for column in rows))) == one_by_one(s, limit, everyone, [4, 4])
 
 
 @pytest.mark.parametrize("seed", range(8))

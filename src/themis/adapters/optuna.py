@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import optuna
 
 MARK, STUDY = "themis", "THEMIS_STUDY"
-"""Attribute of trials that are an app's; variable that tells a job its study."""
+"""Attribute of trials that are an app's; variable that names a job its study."""
 
 
 def optimize(
@@ -37,7 +37,7 @@ def optimize(
 ) -> pb.App:
     """Run trials as an app, and wait for it; the study then holds them. ``more`` : as for ``submit``.
 
-    Interrupted, the app goes on; ``client.cancel`` ends it. Trials that it leaves unfinished are told to have failed.
+    Interrupted, the app goes on; ``client.cancel`` ends it. Trials that it leaves unfinished are reported as failed.
     """
     with nullcontext(client) if client else Client() as connection:
         made, mark = _submit(connection, study, objective, n_trials, **more)
@@ -49,7 +49,7 @@ def optimize(
 def submit(
     study: optuna.Study, objective: Callable[[Any], Any], n_trials: int, *, client: Client | None = None, **more: Any
 ) -> pb.SubmitReply:
-    """Enter an app of so many trials and return at once. Trials that wait in the study (``enqueue_trial``) come first.
+    """Submit an app of this many trials and return immediately. Trials that wait in the study (``enqueue_trial``) come first.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def _submit(
         raise InputError(f"n_trials is {n_trials}, expected 1 to {MOST_JOBS}.")
     found, mark = reference(objective), uuid.uuid4().hex
     word = (study.study_name, _storage(study), study.sampler, study.pruner, found)
-    told = base64.b64encode(pickle.dumps(word)).decode()
+    encoded = base64.b64encode(pickle.dumps(word)).decode()
     command = [sys.executable, "-m", "themis.adapters.optuna_trial"]
     try:
         numbers = _enqueue(study, n_trials, mark)
@@ -93,7 +93,7 @@ def _submit(
             commands,
             key=mark,
             name=name or name_of([study.study_name]),
-            env={**(env or {}), STUDY: told},
+            env={**(env or {}), STUDY: encoded},
             **more,
         )
         return client.submit(app), mark
@@ -130,7 +130,7 @@ def _storage(study: optuna.Study) -> Any:
     import optuna
 
     storage = study._storage
-    # Optuna wraps databases in a cache of its own, which is made anew where the study is loaded.
+    # Optuna wraps databases in a cache of its own, which is made again where the study is loaded.
     storage = getattr(storage, "_backend", storage)
     if not in_memory(study):
         return storage

@@ -5,9 +5,9 @@
 
     Tuner -> trial (an actor without GPUs) --desk--> worker (a job: a process on leased GPUs), which calls ``train``
 
-The app has as many jobs as may train at once. A job is a worker: it takes a trial that waits, calls its function with its
+The app has as many jobs as may train at the same time. A job is a worker: it takes a trial that waits, calls its function with its
 config and checkpoint, and hands every report to the trial, which hands it to Tune and answers when Tune goes on. A worker
-that is preempted leaves its trial to the next one, which begins at the last checkpoint; reports that Tune has heard are not
+that is preempted leaves its trial to the next one, which begins at the last checkpoint; reports that Tune has received are not
 repeated. Only Tune's public names are used.
 """
 
@@ -60,8 +60,8 @@ def on_themis(
     Parameters
     ----------
     train : a function of the config that calls ``tune.report``, or a subclass of ``tune.Trainable``.
-    workers : trials that may train at once. ``gpus`` : of each; or (fewest, most), then the number changes with the lease
-        and ``THEMIS_GPUS`` tells it. ``hours`` : what a worker is believed to need on one GPU for its part of the sweep.
+    workers : trials that may train at the same time. ``gpus`` : of each; or (fewest, most), then the number changes with the lease
+        and ``THEMIS_GPUS`` has it. ``hours`` : what a worker is believed to need on one GPU for its part of the sweep.
     cpus : of the actor of each trial, which only waits and hands on.
     more : fields of ``SubmitRequest`` (user, weight, retries) and of ``Program`` (cwd, grace_s, checkpoint_dir).
 
@@ -84,7 +84,7 @@ def on_themis(
     key, host = secrets.token_hex(16), ray.util.get_node_ip_address()
     with nullcontext(client) if client else Client() as connection, Desk.open(host, key) as desk:
         environment = {**(env or {}), DESK: f"{desk.address[0]}:{desk.address[1]}", KEY: key}
-        # Modules beside the script are found as in Ray's own workers.
+        # Modules next to the script are found as in Ray's own workers.
         environment[CPUS] = str(cpus)
         environment[PATHS] = os.pathsep.join(str(Path(folder).resolve()) for folder in sys.path)
         commands = {f"worker{n}": [sys.executable, "-m", "themis.adapters.tune_worker"] for n in range(workers)}
@@ -134,7 +134,7 @@ def on_themis(
 
 
 def await_over(connection: Client, apps: Sequence[int]) -> None:
-    """Until the workers, who were told that there are no more trials, have ended, so that their apps count as completed.
+    """Until the workers, which were sent that there are no more trials, have ended, so that their apps count as completed.
 
     Workers that never got GPUs in ``ENDING_S`` are not waited for.
     """
@@ -216,9 +216,9 @@ class Desk:
             self._match()
 
     def end(self) -> None:
-        """There will be no more trials: workers that wait, or come from now on, are told so and end as jobs that are done."""
+        """There will be no more trials: workers that wait, or come from now on, are sent that and end as jobs that are done."""
         self.ending = True
-        # Its own thread tells them, as it alone pairs.
+        # Its own thread sends it, as it alone pairs.
         with contextlib.suppress(OSError, EOFError), dial(self.address, authkey=self.listener_key) as caller:
             caller.send(("ending", None))
 
@@ -295,7 +295,7 @@ class Conversation:
     latest: Path | None
     """The newest checkpoint."""
     made: int = 0
-    """Reports that Tune heard after it."""
+    """Reports that Tune received after it."""
     count: int = 0
     over: bool = False
 

@@ -1,6 +1,6 @@
 """A class trainable's actor: Tune's own ``Trainable``, whose steps, checkpoints and restores are a worker's work.
 
-Tune asks for a step, a worker makes it; where there is none, the actor waits. A worker that is told to end makes a checkpoint
+Tune asks for a step, a worker makes it; where there is none, the actor waits. A worker that is preempted makes a checkpoint
 after its step, with which the next one goes on; after one that was killed, steps since the last checkpoint are made
 again, unheard.
 """
@@ -30,7 +30,7 @@ class Part:
 
     Parameters
     ----------
-    hire : a worker, waited for. ``word`` : what each is told first (trainable, config, trial).
+    hire : a worker, waited for. ``word`` : what each is sent first (trainable, config, trial).
     """
 
     hire: Callable[[], AbstractContextManager[Connection]]
@@ -39,7 +39,7 @@ class Part:
     latest: Path | None = None
     """The newest checkpoint."""
     made: int = 0
-    """Steps that Tune heard after it."""
+    """Steps that Tune received after it."""
     behind: int = 0
     """Of these, how many the present worker has not made again."""
     count: int = 0
@@ -156,7 +156,7 @@ def relay_class(name: str, trainable: bytes, hire: Callable[[str], AbstractConte
 
 
 def write_saved(saved: dict[str, Any] | None, folder: Path) -> None:
-    """What ``save_checkpoint`` returned, beside what it wrote."""
+    """What ``save_checkpoint`` returned, in addition to what it wrote."""
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(saved, dict):
         (folder / AS_DICT).write_bytes(pickle.dumps(saved))

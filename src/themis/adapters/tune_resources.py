@@ -1,4 +1,4 @@
-"""What Tune is told of a trial's resources: CPUs of Ray's, and GPUs that are Themis'."""
+"""A trial's resources as Tune knows them: CPUs of Ray's, and GPUs that are Themis'."""
 
 from __future__ import annotations
 

@@ -29,11 +29,11 @@ from themis.adapters.tune_class import read_saved, write_saved
 from themis.train.run import PREEMPTED
 
 IDLE_S = 60
-"""A worker that no trial wants for so long gives its GPUs back, for good."""
+"""Seconds after which a worker that no trial wants gives its GPUs back, for good."""
 NO_MORE = 76
-"""Exit code of a trial's process that was told that the sweep is over: the worker's job is done."""
+"""Exit code of a trial's process that was sent the end of the sweep: the worker's job is done."""
 LOOK_S = 0.2
-"""Between looks at whether a class that waits for Tune was told to stop."""
+"""Between looks at whether a class that waits for Tune was preempted."""
 
 
 class Trial:
@@ -41,18 +41,18 @@ class Trial:
 
     def __init__(self, actor: Connection, id: str, checkpoint: Path | None, iteration: int = 0) -> None:
         self.actor, self.id, self.checkpoint, self.iteration = actor, id, checkpoint, iteration
-        self.told = False
+        self.preempted = False
 
     def report(self, metrics: dict[str, Any], *, checkpoint: Any = None, **_: object) -> None:
         """Hand metrics and checkpoint on; returns when Tune goes on, and ends the process when it should stop."""
         if checkpoint is None:
-            self.say("report", dict(metrics))
+            self.send("report", dict(metrics))
         else:
             with checkpoint.as_directory() as folder:
-                self.say("report", dict(metrics), Path(folder))
+                self.send("report", dict(metrics), Path(folder))
         with self.there():
             self.actor.recv()
-        if self.told:
+        if self.preempted:
             self.actor.close()
             leave(PREEMPTED)
 
@@ -78,7 +78,7 @@ class Trial:
 
         return seen_by_trainable(float(os.environ.get(CPUS, "1")), _gpus())
 
-    def say(self, kind: str, value: Any = None, folder: Path | None = None) -> None:
+    def send(self, kind: str, value: Any = None, folder: Path | None = None) -> None:
         """To the actor, with a checkpoint or without."""
         file = None if folder is None else pack(folder)
         with self.there():
@@ -94,13 +94,13 @@ class Trial:
         try:
             yield
         except (EOFError, OSError):
-            if not self.told:
+            if not self.preempted:
                 keep()
-            leave(PREEMPTED if self.told else 0)
+            leave(PREEMPTED if self.preempted else 0)
 
 
 def main() -> int:
-    """Wait for a trial, train it, begin anew."""
+    """Wait for a trial, train it, begin again."""
     sys.path += [path for path in os.environ.get(PATHS, "").split(os.pathsep) if path and path not in sys.path]
     import ray.tune  # noqa: F401 - once for all trials
 
@@ -131,14 +131,14 @@ def main() -> int:
 
 
 def apart(work: Callable[[], int], actor: Connection) -> int:
-    """Do it in a process of its own, which hears what this one is told; its exit code, or minus the signal that ended it."""
+    """Do it in another process, which gets the signals that this one gets; its exit code, or minus the signal that ended it."""
     sys.stdout.flush()
     sys.stderr.flush()
-    told, waiting, child = False, list[int](), 0
+    preempted, waiting, child = False, list[int](), 0
 
-    def hear(number: int, _: object) -> None:
-        nonlocal told
-        told = True
+    def handle(number: int, _: object) -> None:
+        nonlocal preempted
+        preempted = True
         waiting.append(number)
         pass_on()
 
@@ -148,9 +148,9 @@ def apart(work: Callable[[], int], actor: Connection) -> int:
             with contextlib.suppress(ProcessLookupError, IndexError):
                 os.kill(child, waiting.pop())
 
-    # Blocking a signal spares this thread alone, so the handler is there before anybody could be told; the child has it
+    # Blocking a signal spares this thread alone, so the handler is there before a signal can come; the child has it
     # blocked until the handler is the one from before again.
-    before = signal.signal(signal.SIGTERM, hear)
+    before = signal.signal(signal.SIGTERM, handle)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     pid = os.fork()
     if pid == 0:
@@ -169,11 +169,11 @@ def apart(work: Callable[[], int], actor: Connection) -> int:
     actor.close()
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     signal.signal(signal.SIGTERM, before)
-    return code or (PREEMPTED if told else 0)
+    return code or (PREEMPTED if preempted else 0)
 
 
 def keep() -> None:
-    """Say that the work so far is not lost with this process, as Tune has its outcome or a checkpoint to go on from.
+    """Report that the work so far is not lost with this process, as Tune has its outcome or a checkpoint to go on from.
 
     Tune's files are elsewhere; of a job that leaves nothing in its own folder the scheduler believes that a preemption costs it
     everything, and that it falls ever further behind.
@@ -195,7 +195,7 @@ def serve(actor: Connection, root: Path) -> int:
     from ray import cloudpickle
 
     trial = Trial(actor, "", None)
-    signal.signal(signal.SIGTERM, lambda *_: setattr(trial, "told", True))
+    signal.signal(signal.SIGTERM, lambda *_: setattr(trial, "preempted", True))
     with trial.there():
         given = actor.recv()
         if given is None:
@@ -213,14 +213,14 @@ def serve(actor: Connection, root: Path) -> int:
             trial.report(metrics)
     except Exception:
         traceback.print_exc()
-        trial.say("failed", traceback.format_exc())
+        trial.send("failed", traceback.format_exc())
     else:
-        trial.say("done")
-    return PREEMPTED if trial.told else 0
+        trial.send("done")
+    return PREEMPTED if trial.preempted else 0
 
 
 def _serve_class(trial: Trial, kind: type[Any], config: dict[str, Any], root: Path) -> None:
-    """Until the actor hangs up, or the job is told to stop; whatever the trainable raises."""
+    """Until the actor disconnects, or the job is preempted; whatever the trainable raises."""
     made = _in_trial(trial, kind, root)(config)
     if trial.checkpoint is not None:
         made.load_checkpoint(read_saved(trial.checkpoint))
@@ -233,18 +233,18 @@ def _serve_class(trial: Trial, kind: type[Any], config: dict[str, Any], root: Pa
     while True:
         order = ""
         with trial.there():
-            while not trial.told and not trial.actor.poll(LOOK_S):
+            while not trial.preempted and not trial.actor.poll(LOOK_S):
                 pass
-            order = "" if trial.told else trial.actor.recv()
+            order = "" if trial.preempted else trial.actor.recv()
         if order == "step":
             result = made.step()
             trial.iteration += 1
             made.log_result(result)
-            trial.say("result", result)
+            trial.send("result", result)
         elif order == "save":
-            trial.say("saved", None, save())
+            trial.send("saved", None, save())
         else:
-            trial.say("leaving", None, save())
+            trial.send("leaving", None, save())
             made.stop()
             with trial.there():
                 while trial.actor.recv() != "left":
@@ -253,7 +253,7 @@ def _serve_class(trial: Trial, kind: type[Any], config: dict[str, Any], root: Pa
 
 
 def _in_trial(trial: Trial, kind: type[Any], root: Path) -> type[Any]:
-    """The class, whose public properties tell of the trial."""
+    """The class, whose public properties describe the trial."""
     steps = property(lambda self: trial.iteration)
     facts = {
         "iteration": steps, "training_iteration": steps, "trial_id": property(lambda self: trial.id),

@@ -1,9 +1,10 @@
 """The partial-allocation auction of Themis (§3.3): bids in, winners, machines and hidden payments out."""
 
-from themis.auction.bids import ANYWHERE, MACHINE, RACK, Bids, Offer
 from themis.auction.clearing import clear
 from themis.auction.outcome import Outcome
 from themis.auction.payment import FORMS, Grant, pay
+from themis.model.bids import ANYWHERE, MACHINE, RACK, Bids
 from themis.optimize.winners.limits import Limits
+from themis.optimize.winners.problem import Offer
 
 __all__ = ["ANYWHERE", "FORMS", "MACHINE", "RACK", "Bids", "Grant", "Limits", "Offer", "Outcome", "clear", "pay"]

@@ -15,15 +15,15 @@ import math
 
 import numpy as np
 
-from themis.auction.bids import Bids, Offer
 from themis.auction.formulation import build
 from themis.auction.outcome import Outcome
 from themis.auction.uncontested import Uncontested, plainly_uncontested, uncontested
+from themis.model.bids import Bids
 from themis.optimize.programs import Floats
 from themis.optimize.winners.assignment import arrays, assign
 from themis.optimize.winners.limits import Limits
 from themis.optimize.winners.packing import Packer
-from themis.optimize.winners.problem import WinnerProblem
+from themis.optimize.winners.problem import Offer, WinnerProblem
 from themis.optimize.winners.solver import Found, Solver
 
 DEFAULT_LIMITS = Limits()
@@ -48,7 +48,7 @@ def clear(
     payments
         Also compute `Outcome.kept`; otherwise it is 1 with the interval [0, 1] for winners.
     forgiven
-        Where the others would gain more than ``-log(forgiven)`` weighted nats without a winner, its share may be told as the
+        Where the others would gain more than ``-log(forgiven)`` weighted nats without a winner, its share may be reported as the
         interval from 0 to a proven upper bound, which is then `Outcome.kept`, wherever a loser who takes the winner's place
         proves one: most need no search then. In [0, 1].
     weight
@@ -125,13 +125,13 @@ def _excess(problem: WinnerProblem, found: Found) -> float:
 
 def _cost(problem: WinnerProblem, main: Found, row: int, other: Found) -> tuple[float, float, float]:
     """Nats that a costs the others and their interval (highest, lowest), from the worth of the others in G_pf and without a."""
-    beside = (main.low - int(problem.score[row])) // problem.unit
+    others = (main.low - int(problem.score[row])) // problem.unit
     rounding = _excess(problem, other) - (other.high // problem.unit - other.low // problem.unit) * problem.quantum
     low, high = other.low // problem.unit, other.high // problem.unit
     slack = (main.high // problem.unit - main.low // problem.unit) * problem.quantum
-    cost = max(0.0, (low - beside) * problem.quantum)
-    most = max(0.0, (max(low, high) - beside) * problem.quantum + rounding)
-    least = max(0.0, (low - beside) * problem.quantum - slack - rounding)
+    cost = max(0.0, (low - others) * problem.quantum)
+    most = max(0.0, (max(low, high) - others) * problem.quantum + rounding)
+    least = max(0.0, (low - others) * problem.quantum - slack - rounding)
     return cost, most, least
 
 

@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 
-from themis.auction.bids import ANYWHERE, MACHINE, Bids
 from themis.errors import InputError
+from themis.model.bids import ANYWHERE, MACHINE, Bids
 from themis.optimize.programs import Bools, Ints
 from themis.optimize.winners.problem import IN_RACK, LOCAL, ON_MACHINE, RACKED, WIDE, Offer, WinnerProblem, same_asks
 

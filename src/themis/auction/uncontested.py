@@ -19,13 +19,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from themis.auction.bids import ANYWHERE, MACHINE, RACK, Bids, Offer
 from themis.auction.formulation import gains
+from themis.model.bids import ANYWHERE, MACHINE, RACK, Bids
 from themis.model.units import NONE
 from themis.optimize.winners.assignment import Assignment, Claims, Grants, Winner, arrays, assign
 from themis.optimize.winners.capacities import broken
 from themis.optimize.winners.packing import Floor, Gang, Packer, largest_first
-from themis.optimize.winners.problem import LOCAL, RACKED, WIDE, WinnerProblem
+from themis.optimize.winners.problem import LOCAL, RACKED, WIDE, Offer, WinnerProblem
 
 FEW = 400
 """More rows than this are left to arrays."""

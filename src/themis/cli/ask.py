@@ -117,7 +117,7 @@ def _print_lines(lines: Iterable[str]) -> None:
 
 
 def _summary(app: pb.App) -> str:
-    """``App 1, lr-search, of root: running on 8 of 12 GPUs.``, with the reason where there is one."""
+    """``App 1, lr-search, of root: running on 8 of 12 GPUs.``, with the reason if it has one."""
     now = f"{app.state} on {app.gpus} of {app.demand} GPUs" if app.state == "running" else app.state
     why = f": {app.reason}" if app.reason else ""
     return f"App {app.id}, {app.name}, of {app.user}: {now}{why}."

@@ -65,7 +65,7 @@ def show(
     """
     profile = _book(profiles).get(model)
     if beside:
-        say_notes(["option --beside is now called --colocated; the next version removes --beside."])
+        say_notes(["the option --beside is now called --colocated; the next version removes --beside."])
     if not (colocated or beside):
         _print(_rates(profile), output, RATES)
     else:

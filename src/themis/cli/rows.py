@@ -68,7 +68,7 @@ def journal_of(home: Path) -> Iterator[Journal]:
 
     Raises
     ------
-    InputError : there is no journal, it cannot be read, or a later version wrote it.
+    InputError : the journal is missing, cannot be read, or was written by a later version.
     """
     from themis.service.engine.journal import Journal
 

@@ -102,7 +102,7 @@ def notified(client: Client, app: int | str) -> Iterator[Notifier]:
 def copy_logs(
     client: Client, app: str | int, *, job: int = 0, follow: bool = False, submitted: bool = False, **which: Any
 ) -> None:
-    """Copy the output of a rank to stdout; prints on stderr why there is none yet.
+    """Copy the output of a rank to stdout; prints on stderr why it is still empty.
 
     ``submitted`` : the app was submitted just now, so a short wait is not reported.
     """

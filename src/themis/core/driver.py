@@ -18,10 +18,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import StrEnum
 
-from themis.auction.bids import Bids
 from themis.core.scheduler import Scheduler
 from themis.errors import ThemisError
 from themis.model.answers import Ask, Solved
+from themis.model.bids import Bids
 from themis.model.events import Allocated, BidsCollected, CollectBids, Command, Event, Solve, WakeAt
 from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds

@@ -17,6 +17,7 @@ class Gang(NamedTuple):
     counts : GPUs on each machine, or None where placement chooses. ``gpu_type`` : the type to use, or -1 for any.
     extend : the GPUs are added to those that ``job`` holds. ``combo`` : row of the time shares, or -1.
     worth : of a round that makes up for missed ones: seconds on each type that do as much work as one second of it.
+    near : seconds that time shares owe it on one machine, where they plan placement; 0: it may be spread. None: nothing is planned.
     """
 
     app: int
@@ -29,6 +30,7 @@ class Gang(NamedTuple):
     extend: bool = False
     combo: int = NONE
     worth: tuple[float, ...] = ()
+    near: Seconds | None = None
 
 
 class Placed(NamedTuple):

@@ -22,6 +22,9 @@ from themis.model.units import NONE, Bool, Float, Int, Seconds
 _gpus = itemgetter(1)
 """Of a ``Gang``."""
 
+KEEPS = 2.0
+"""A gang gives up its machine to one that is owed so many rounds more on one: each such change restarts both."""
+
 
 def intend(state: State, answer: Answer, offer: Offer, spare: bool = False) -> list[Gang]:
     """The gangs that an answer wants to run from now on, on GPUs of the offer, in order of precedence.
@@ -80,9 +83,20 @@ def _time_shared(s: State, answer: TimeShare, offer: Offer, spare: bool) -> list
     for (c, k), (job, partner), gpus in zip(picked, combos[rows].tolist(), answer.gpus[rows].tolist()):
         out.append(Gang(apps[job], gpus, until, job, partner, None, k, False, c))
         free[k] -= gpus
-    out = _large_first(out)
+    out = _large_first(_near(s, answer, out) if answer.apart is not None else out)
     if spare and any(free):
         out += _on_spare(s, answer, offer, free, combos[rows], until)
+    return out
+
+
+def _near(s: State, answer: TimeShare, gangs: list[Gang]) -> list[Gang]:
+    """The same gangs with the seconds that each is owed on one machine, and ``KEEPS`` rounds more where it stands on one."""
+    out = []
+    for gang in gangs:
+        owed = s.rounds.owed_near(gang.combo, gang.gpu_type, gang.until) if gang.gpus > 1 else 0.0
+        if owed > 0 and len({s.machine_of[g] for g in s.job_gpus.get(gang.job, ())}) == 1:
+            owed += KEEPS * answer.round_s
+        out.append(gang._replace(near=max(owed, 0.0)))
     return out
 
 

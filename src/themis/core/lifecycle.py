@@ -40,7 +40,7 @@ def add_app(state: State, app: App, weight: float) -> int:
     state.weight_in_system += weight
     if state.between != "apps":
         unit.joined(state, a)
-    _reweigh(state)
+        unit.reweigh(state)
     state.jobs_in_system += len(app.jobs)
     reference.enter(state, a)
     return a
@@ -144,7 +144,8 @@ def take_back(state: State, a: int) -> None:
     t.away[a] += state.now - t.held_at[a]
     _turn_integrals(state, a)
     state.weight_in_system += float(t.weight[a])
-    _reweigh(state)
+    if state.between != "apps":
+        unit.reweigh(state)
     state.jobs_in_system += _unfinished(state, a)
 
 
@@ -154,11 +155,6 @@ def _leave(state: State, a: int) -> None:
     state.weight_in_system -= float(t.weight[a])
     if not (t.active[: t.size] > t.held[: t.size]).any():
         state.weight_in_system = 0.0
-    _reweigh(state)
-
-
-def _reweigh(state: State) -> None:
-    """Where the unit of fairness is not the app, weights follow the apps that contend."""
     if state.between != "apps":
         unit.reweigh(state)
 

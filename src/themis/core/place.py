@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from operator import attrgetter
 
 import numpy as np
 
@@ -26,6 +27,9 @@ _FEW = 32
 def place(state: State, gangs: Sequence[Gang], offer: Offer) -> list[Placed]:
     """Put the gangs on GPUs of the offer: renewals where they stand, then the others in order."""
     return _Placer(state, offer).run(gangs)
+
+
+_gpus_of = attrgetter("gpus")
 
 
 def _named(gang: Gang) -> bool:
@@ -51,11 +55,35 @@ class _Placer:
         self.out: list[Placed] = []
 
     def run(self, gangs: Sequence[Gang]) -> list[Placed]:
+        near = [gang for gang in gangs if gang.near]
+        done = self._on_one_machine(near) if near else set[int]()
+        gangs = [gang for gang in gangs if gang.job not in done] if done else gangs
         rest = [gang for gang in gangs if not (self._stays(gang) if _named(gang) else self._renew(gang))]
         for gang in rest:
             if not (gang.gpus == 1 and _named(gang) and self._one(gang)):
                 self._fresh(gang)
         return self.out
+
+    def _on_one_machine(self, near: Sequence[Gang]) -> set[int]:
+        """Gangs that are owed time on one machine: as many as fit, those first that are owed most. Returns the jobs placed.
+
+        Of these, gangs that stand on one machine stay. The others are placed as any gangs are, after them.
+        """
+        s, room, first = self.s, self.room.tolist(), []
+        for gang in sorted(near, key=lambda gang: -(gang.near or 0.0)):
+            n = fullest(room, s.machines_of[gang.gpu_type], gang.gpus)
+            if n != NONE:
+                room[n] -= gang.gpus
+                first.append(gang)
+        moves = []
+        for gang in first:
+            stands = {s.machine_of[g] for g in s.job_gpus.get(gang.job, ())}
+            if len(stands) != 1 or not self._stays(gang):
+                moves.append(gang)
+        for gang in sorted(moves, key=_gpus_of, reverse=True):
+            if fullest(self.room_of, s.machines_of[gang.gpu_type], gang.gpus) != NONE:
+                self._fresh(gang)
+        return {gang.job for gang in first if gang.job in self.taken}
 
     def _stays(self, gang: Gang) -> bool:
         """``_renew`` of a gang that is one job's, on one type."""

@@ -110,9 +110,10 @@ def isolated_s(state: State, j: int, steps: float) -> Seconds:
     job, known, begin, out = state.job_specs[j], state.regimes[j], 0.0, 0.0
     rows = np.array([state.speeds.index[job.model, regime.batch] for regime in known])
     alone = rows_alone(state, rows, np.full(len(rows), j))
-    for regime, speed in zip(known, alone.tolist()):
+    each = state.speeds.serial[rows].tolist()
+    for regime, one_step, speed in zip(known, each, alone.tolist()):
         here = min(max(steps - begin, 0.0), regime.steps)
-        out += here * serial(state, job, regime.batch) / speed
+        out += here * (one_step * job.scale(regime.batch)) / speed
         begin += regime.steps
     return out
 

@@ -41,6 +41,7 @@ class Rounds:
     answer : the shares, or None before the first. ``solved`` : when they were solved for; ``version`` : of which state.
     promised : Float[C, K], seconds by ``since``. ``due`` : the part of them that the objective needs.
     dealt : Float[C, K], seconds, the rounds that run now included.
+    near : Float[C, K], seconds by ``since`` that a gang is owed on one machine; below 0: it had more.
     """
 
     answer: TimeShare | None = None
@@ -49,6 +50,7 @@ class Rounds:
     promised: Float = field(default_factory=lambda: np.zeros((0, 0)))
     dealt: Float = field(default_factory=lambda: np.zeros((0, 0)))
     due: Float = field(default_factory=lambda: np.zeros((0, 0)))
+    near: Float = field(default_factory=lambda: np.zeros((0, 0)))
     since: Seconds = 0.0
     size: int = 0
     """GPUs of every gang, 0 where they differ."""
@@ -58,14 +60,16 @@ class Rounds:
     def adopt(self, answer: TimeShare, now: Seconds, version: int) -> None:
         """New shares are in force; combinations that were there before keep their account."""
         shape = answer.x.shape
-        promised, due, dealt = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+        promised, due, dealt, near = np.zeros(shape), np.zeros(shape), np.zeros(shape), np.zeros(shape)
         if self.answer is not None:
             self._accrue(now)
             here, before = _matching(answer.combos, self.answer.combos)
             types = self.promised.shape[1]  # a machine of a new type may have joined; types never go
             promised[here, :types], dealt[here, :types] = self.promised[before], self.dealt[before]
             due[here, :types] = self.due[before]
-        self.answer, self.promised, self.due, self.dealt = answer, promised, due, dealt
+            if answer.apart is not None and len(self.near):
+                near[here, :types] = self.near[before]
+        self.answer, self.promised, self.due, self.dealt, self.near = answer, promised, due, dealt, near
         self.solved, self.since, self.version, self.packs = now, now, version, True
         sizes = set(answer.gpus.tolist())
         self.size = sizes.pop() if len(sizes) == 1 else 0
@@ -105,9 +109,20 @@ class Rounds:
             out = np.where(first, float(out.max(initial=0.0)) + 1.0 + needed, out)
         return out
 
-    def deal(self, combo: int, gpu_type: int, seconds: Seconds) -> None:
-        """A combination gets GPUs of a type for this time."""
+    def deal(self, combo: int, gpu_type: int, seconds: Seconds, *, near: bool = False) -> None:
+        """A combination gets GPUs of a type for this time; ``near`` : all of one machine."""
         self.dealt[combo, gpu_type] += seconds
+        if near:
+            # What room there was by chance is not held against it for more than a round.
+            assert self.answer is not None
+            self.near[combo, gpu_type] = max(self.near[combo, gpu_type] - seconds, -self.answer.round_s)
+
+    def owed_near(self, combo: int, gpu_type: int, until: Seconds) -> Seconds:
+        """Seconds that a combination is owed on one machine by ``until``; 0 or less: it may be spread."""
+        assert self.answer is not None
+        assert self.answer.apart is not None
+        share = self.answer.x[combo, gpu_type] - self.answer.apart[combo, gpu_type]
+        return float(self.near[combo, gpu_type] + share * (until - self.since))
 
     def _relative(
         self, out: Float, runs: Bool, behind: Float, entitled: Float, x: Float, until: Seconds, speeds: Speeds | None
@@ -164,6 +179,8 @@ class Rounds:
             self.promised += self.answer.x * (now - self.since)
             if self.answer.due is not None:
                 self.due += self.answer.x * (self.answer.due[:, None] * (now - self.since))
+            if self.answer.apart is not None:
+                self.near += (self.answer.x - self.answer.apart) * (now - self.since)
             self.since = now
 
 

@@ -64,7 +64,7 @@ from themis.model.events import (
     WakeAt,
 )  # fmt: skip
 from themis.model.settings import Settings
-from themis.model.snapshot import Snapshot
+from themis.model.snapshot import Kind, Snapshot
 from themis.model.units import NONE, Seconds
 from themis.model.workload import CurveStopping
 from themis.policies.api import Pace
@@ -99,7 +99,8 @@ class Scheduler:
         fold of the log does not see it, and the integrals are sums of floats that depend on where they are split.
         """
         self.out = self.leases.out = []
-        if not _is_unlogged(event):
+        unlogged = type(event) is BidsCollected or (type(event) is Allocated and isinstance(event.solved.answer, Ask))
+        if not unlogged:
             self.state.advance(now)
         self._handle(event)
         if self.settings.validate:
@@ -199,7 +200,8 @@ class Scheduler:
         now, due = self.state.now, self.state.now + self.settings.gather_s
         self.state.version += 1
         if not any(now <= time <= due for time in self.wakes):
-            self._wake(due)
+            self.wakes.add(due)
+            self.out.append(WakeAt(time=due))
 
     def _wake(self, time: Seconds) -> None:
         if time not in self.wakes:
@@ -282,8 +284,9 @@ class Scheduler:
             freed += self._give_up(int(jobs[verdict.row]), verdict)
         if poor:
             phases.revise(s, a)
-        for j in rungs.advance(s, a):
-            self._end(j, "stopped")
+        if s.apps.kind[a] == Kind.HALVING:
+            for j in rungs.advance(s, a):
+                self._end(j, "stopped")
         s.apps.stale[a] = 1
         if (s.jobs.status[jobs] == Status.ENDED).all():
             self._finish(a, "failed" if a in s.failed else "completed")
@@ -308,7 +311,8 @@ class Scheduler:
 
     def _finish(self, a: int, outcome: str) -> None:
         self.out.append(lifecycle.finish_app(self.state, a, outcome))
-        self.state.curves.forget_app(self.state.app_jobs(a).tolist())
+        if isinstance(self.state.app_specs[a].tuner, CurveStopping):
+            self.state.curves.forget_app(self.state.app_jobs(a).tolist())
 
     def _successor(self, a: int, gpus: tuple[int, ...], until: Seconds, seat: int) -> None:
         """A finished job's GPUs stay with its app until their lease ends, if another of its jobs can use them."""
@@ -330,7 +334,7 @@ class Scheduler:
         steps = float(s.jobs.done[j])
         alone = regimes.isolated_s(s, j, steps)
         s.jobs.outcome[j] = OUTCOMES.index(outcome)
-        if outcome == "completed":
+        if outcome == "completed" and s.job_specs[j].dynamic is not None:
             regimes.remember(s, j)
         self.out.append(
             JobEnded(
@@ -590,16 +594,12 @@ class Scheduler:
 
     def _deal(self, gangs: list[Gang], placed: list[Placed]) -> None:
         """Gangs that found room count as served until their round ends."""
-        there = {p.job for p in placed}
+        there, machine_of = {p.job: p.gpus for p in placed}, self.state.machine_of
         for gang in gangs:
             if gang.job not in there or gang.combo == NONE:
                 continue
             if gang.worth:
                 self.state.rounds.make_up(gang.combo, gang.until - self.state.now, gang.worth)
             else:
-                self.state.rounds.deal(gang.combo, gang.gpu_type, gang.until - self.state.now)
-
-
-def _is_unlogged(event: Event) -> bool:
-    """Whether an event is a step of a decision that no log holds; ``Wake`` is one that a log lets its readers infer."""
-    return type(event) is BidsCollected or (type(event) is Allocated and isinstance(event.solved.answer, Ask))
+                near = gang.near is not None and len({machine_of[g] for g in there[gang.job]}) == 1
+                self.state.rounds.deal(gang.combo, gang.gpu_type, gang.until - self.state.now, near=near)

@@ -367,7 +367,8 @@ class State(Machines):
         self.sync_app(a)
         apps.leased[a] -= len(gpus)
         apps.stale[a] = 1
-        self.stop(j)
+        self._sync_job(j)
+        t.rate[j] = 0.0
         held = now - t.since[j]
         t.attained[j] += held * len(gpus)
         self.received[j, t.gpu_type[j]] += held
@@ -401,11 +402,6 @@ class State(Machines):
             eff *= self.speeds.beside.get((config, t.config[partner], gpu_type), 1.0)
         self._sync_job(j)
         t.rate[j] = eff / t.serial[j]
-
-    def stop(self, j: int) -> None:
-        """The gang does not train any more."""
-        self._sync_job(j)
-        self.jobs.one.rate[j] = 0.0
 
     def _partner(self, j: int) -> int:
         """The job whose processes are on the same GPUs, or NONE."""

@@ -5,7 +5,7 @@
     Renew   -> nothing
 
 Of each attempt (a job's grant): at most one JobStarted, first; exactly one JobStopped, last, also when the gang died
-without having been told to; its ``steps`` are what the next attempt begins with. A gang that was preempted is no
+without a ``Revoke``; its ``steps`` are what the next attempt begins with. A gang that was preempted is no
 failure. ``themis.testing.executors`` checks this and more of any executor.
 """
 

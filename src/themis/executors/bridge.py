@@ -2,7 +2,7 @@
 
 For every node of Ray with GPUs it sees to a detached, named actor that holds those GPUs and runs a ``Relay``; for each
 it opens a connection to the arbiter's socket and carries bytes between the two, so that the arbiter talks to node agents
-as if they were here. On one more connection it says which machines there are. Ray is transport and membership, nothing
+as if they were here. On one more connection it reports which machines there are. Ray is transport and membership, nothing
 else; and because Ray ends a driver that loses its cluster, the driver is this process and not the arbiter.
 
 It ends with the arbiter; actors stay, for the next bridge to find by their names.
@@ -129,7 +129,7 @@ class Bridge:
             except asyncio.CancelledError:
                 raise
             except Exception as error:
-                # Whatever Ray says of actors that died, moved or cannot be reached: begin anew.
+                # Whatever Ray says of actors that died, moved or cannot be reached: begin again.
                 first = str(error).strip().splitlines() or [type(error).__name__]
                 print(f"themis: node {node.name}: {first[-1]}", file=sys.stderr, flush=True)
             await asyncio.sleep(RETRY_S)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from themis.executors.hosts import Host
+from themis.executors.lifecycle import GangState, Goal, PartState
 from themis.executors.program import Program
 from themis.model.events import Grant
 from themis.model.units import Seconds
@@ -31,15 +32,15 @@ class Node:
     niceness: int = 0
     """Of its agent, and so of jobs."""
     trust: str = ""
-    """As its agent said (``node.messages.Hello``)."""
+    """As its agent reported (``node.messages.Hello``)."""
     containment: str = ""
     limits: tuple[str, ...] = ()
     """How its agent contains gangs, and what of them it limits."""
     occupied: tuple[Occupied, ...] | None = ()
     """GPUs that are not free though no gang holds them, as the core knows it; None while that is to be found out."""
-    strangers: set[str] = field(default_factory=set)
+    orphan_tasks: set[str] = field(default_factory=set)
     """Tasks that live there and should not: given up as lost with their machine, or of another journal. They may be on any GPU,
-    so nothing starts beside them."""
+    so nothing starts on the machine until they ended."""
 
 
 @dataclass(slots=True)
@@ -50,18 +51,23 @@ class Part:
     state: TaskState | None = None
     known: bool = False
     """Whether the agent ever confirmed it; what is gone after that was lost."""
-    said: str = ""
-    """What its agent was told last on this connection: prepare | run | stop."""
+    sent: Goal | None = None
+    """The goal that its agent was sent last on this connection."""
 
     @property
-    def over(self) -> bool:
+    def phase(self) -> PartState:
+        """As its agent reported it last."""
+        return PartState(self.state.phase) if self.state is not None else PartState.UNREPORTED
+
+    @property
+    def ended(self) -> bool:
         """Nothing of it is left on its machine."""
-        return self.state is not None and self.state.phase == "ended"
+        return self.phase is PartState.ENDED
 
 
 @dataclass(slots=True, eq=False)
 class Gang:
-    """One attempt of a job: what was granted, what should be, and what was last heard."""
+    """One attempt of a job: what was granted, where it is in its life, and what was reported last."""
 
     app: App
     job: Job
@@ -71,11 +77,11 @@ class Gang:
     since: Seconds
     base: float
     """Steps in the checkpoint when this attempt began."""
-    want: str = "prepare"
+    state: GangState = GangState.PREPARING
     cause: str = ""
-    asked: bool = False
+    """Why it is stopped; empty while it is not."""
     started: bool = False
-    over: bool = False
+    """Its ``JobStarted`` is written, by this arbiter or by one before it."""
     report: TaskReport | None = None
     last: TaskReport | None = None
     """The last report, also of a program whose steps are not its app's."""
@@ -86,7 +92,22 @@ class Gang:
     """Last check of curve stopping that was passed on."""
     reported_at: Seconds = -math.inf
     neighbours_at: Seconds = -math.inf
-    """When somebody last came to its GPUs, or left them."""
+    """When another gang last came to its GPUs, or left them."""
+
+    @property
+    def goal(self) -> Goal:
+        """What its machines should bring about."""
+        return self.state.goal
+
+    @property
+    def ended(self) -> bool:
+        """Nothing of it is left on any machine."""
+        return self.state.ended
+
+    @property
+    def part_states(self) -> list[TaskState]:
+        """What the machines reported last of its parts."""
+        return [part.state for part in self.parts.values() if part.state is not None]
 
     def progress(self, report: TaskReport) -> tuple[float, float]:
         """What is done, and what is saved, as the job counts it: a dynamic one in epochs."""
@@ -94,10 +115,10 @@ class Gang:
 
     @property
     def training_batch(self) -> int:
-        """The batch size that it trains with: what it said, or by its steps."""
+        """The batch size that it trains with: what it reported, or by its steps."""
         if self.job.dynamic and self.job.dynamic.hidden:
-            said = self.report.batch if self.report is not None else 0
-            return said or self.batch or self.job.regimes[0].batch
+            reported = self.report.batch if self.report is not None else 0
+            return reported or self.batch or self.job.regimes[0].batch
         done, end = self.progress(self.report)[0] if self.report is not None else self.base, 0.0
         for regime in self.job.regimes:
             end += regime.steps
@@ -127,20 +148,20 @@ def went_wrong(state: TaskState) -> bool:
 
 
 def could_not_save(report: TaskReport | None) -> str:
-    """What a job that was told to stop lost because its save failed, in words; empty if it did not say so."""
+    """What a preempted job lost because its save failed, in words; empty if it reported no such failure."""
     if report is None or report.unsaved <= report.saved:
         return ""
     lost = report.unsaved - report.saved
     return (
-        f"told to stop at step {report.unsaved:.0f}, it could not save: {lost:.0f} steps are lost, and the next attempt "
+        f"preempted at step {report.unsaved:.0f}, it could not save: {lost:.0f} steps are lost, and the next attempt "
         f"begins at step {report.saved:.0f}; its log says why"
     )
 
 
 def lost_work(asked: bool, gang: Gang, states: Sequence[TaskState]) -> str:
-    """What a job that was told to stop lost because it wrote no checkpoint, in words; empty if it wrote one or never ran."""
+    """What a preempted job lost because it wrote no checkpoint, in words; empty if it wrote one or never ran."""
     seconds = max((state.seconds for state in states), default=0.0)
     if not asked or not seconds or any(state.saved for state in states):
         return ""
     where = next(iter(gang.parts.values())).spec.checkpoint_dir
-    return f"told to stop after {seconds:.0f} s, it wrote nothing to {where}: this work is lost"
+    return f"preempted after {seconds:.0f} s, it wrote nothing to {where}: this work is lost"

@@ -1,42 +1,42 @@
 """Gangs over node agents: commands and agents' messages in; messages, events and notes out. No clock, no sockets.
 
-For every part of a gang (its ranks on one machine) there is what should be and what the agent last said that is; after
-each change what is missing is said again. So a lost connection, an agent that was killed, or an arbiter that starts
-anew need no case of their own. A gang starts in two phases: all machines bring their ranks to the barrier
-(``Prepare``), then all are let go; if one cannot, none runs.
+A gang's states and transitions are the table in ``lifecycle``. For every part of a gang (its ranks on one machine) there is the
+goal of the gang's state, and what its agent reported last; after each change, and on each new connection, the agent is sent what
+is missing. So a lost connection, an agent that was killed and a restarted arbiter need no case of their own. A gang starts in two
+phases: all machines bring their ranks to the barrier (``Prepare``), then all ranks pass it (``Go``); if one cannot, none runs.
 
-A machine holds a lease of ``lease_s``. When it lapses the machine counts as failed at once, but its gangs have let go
-of their GPUs only after the grace that its keepers give them.
+A machine holds a lease of ``lease_s``. When it lapses, the machine counts as failed immediately, but the GPUs of its gangs are
+free only after the grace period, when their supervisors have ended all processes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from themis.errors import InvariantBroken
-from themis.executors.gang import Gang, Node, Part, could_not_save, lost_work, went_wrong
+from themis.executors.endings import Pace, how_it_ended
+from themis.executors.gang import Gang, Node, Part, went_wrong
 from themis.executors.hosts import NO_TARGET, Host, NodeSettings, task_name, task_specs
-from themis.executors.program import AttemptEnded, Ending, Measurement, Programs, ending_of
+from themis.executors.lifecycle import MISSING, Action, GangEvent, GangState, Goal, PartState, transition
+from themis.executors.program import AttemptEnded, Ending, Measurement, Programs
+from themis.executors.progress import measurement, progress_events
 from themis.model.events import (
-    BatchChanged,
     Command,
     Event,
     GpusWithheld,
     Grant,
-    JobProgress,
     JobReached,
     JobStarted,
     JobStopped,
-    LossReported,
     MachineFailed,
     MachineReturned,
     Revoke,
 )  # fmt: skip
-from themis.model.units import Locality, Seconds
-from themis.model.workload import App, CurveStopping, Job
+from themis.model.units import Seconds
+from themis.model.workload import App
 from themis.node.environment import gang_env
 from themis.node.keeper import PEERS_S
 from themis.node.messages import (
@@ -57,15 +57,13 @@ from themis.node.messages import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
-    """Say this to the agent of a machine, if it is there."""
+    """Send this message to the agent of a machine, if it is connected."""
 
     machine: int
     message: Message
 
 
 Out: TypeAlias = Send | Event | AttemptEnded | Measurement
-Pace = Callable[[Job, Grant, str], float]
-"""Believed steps per second of a job under a grant on a GPU type, for jobs that report nothing."""
 
 
 class Gangs:
@@ -82,7 +80,7 @@ class Gangs:
         self.saved: dict[int, float] = {}
         """Steps in each job's checkpoint."""
         self.gangs: dict[int, Gang] = {}
-        """By job; those that are settled are gone from here, so that nothing grows with the jobs that ever ran."""
+        """By job; finished ones are removed, so that nothing grows with the jobs that ever ran."""
         self.of_task: dict[str, Gang] = {}
         """By the name of its tasks, until its end is recorded."""
         self.out: list[Out] = []
@@ -94,7 +92,7 @@ class Gangs:
         self.nodes.append(Node(host=host, lease_until=now + self.settings.lease_s))
 
     def found(self, machine: int, host: Host) -> None:
-        """A machine is where its engine says: for gangs that are granted from now on."""
+        """A machine is where its engine reports it: for gangs that are granted from now on."""
         node = self.nodes[machine]
         self.hosts[machine] = node.host = host
         node.leaving, node.ends_at = False, math.inf
@@ -153,7 +151,7 @@ class Gangs:
         self.nodes[machine].failed = True
 
     def restore_withheld(self, machine: int) -> None:
-        """GPUs of this machine are withheld by an arbiter before this one: its agent says whether that is still so."""
+        """GPUs of this machine are withheld by an arbiter before this one: its agent reports whether that is still so."""
         self.nodes[machine].occupied = None
 
     def _grant(self, grant: Grant, now: Seconds, *, known: bool, started: bool = False) -> None:
@@ -162,10 +160,10 @@ class Gangs:
         app, index = self.jobs[grant.job]
         program = self.programs(app, index)
         # What a dynamic job is to do is counted in epochs, which its program's own steps are not.
-        told = replace(grant, target=NO_TARGET) if app.jobs[index].dynamic else grant
+        given = replace(grant, target=NO_TARGET) if app.jobs[index].dynamic else grant
         parts = {
             n: Part(spec=spec, known=known)
-            for n, spec in task_specs(told, program, self.hosts, self.checkpoints, self.settings.log_bytes).items()
+            for n, spec in task_specs(given, program, self.hosts, self.checkpoints, self.settings.log_bytes).items()
         }
         self.gangs[grant.job] = Gang(
             app=app, job=app.jobs[index], grant=grant, program=program, parts=parts, since=now,
@@ -174,24 +172,19 @@ class Gangs:
         self.of_task[task_name(grant.job, grant.attempt)] = self.gangs[grant.job]
         for gang in self._neighbours(self.gangs[grant.job]):
             gang.neighbours_at = now
-        self._settle(self.gangs[grant.job])
+        self._reconcile(self.gangs[grant.job])
 
     def _revoke(self, revoke: Revoke) -> None:
         gang = self.gangs.get(revoke.job)
         if gang is None or gang.grant.attempt != revoke.attempt:
             return
-        # A gang that was going down by itself already goes on doing so.
-        gang.asked = gang.want != "stop"
-        if gang.over:
-            self._stopped(gang)
-        else:
-            self._stop(gang, revoke.cause)
-            self._settle(gang)
+        self._happens(gang, GangEvent.STOP_ASKED, revoke.cause)
+        self._reconcile(gang)
 
     # ---- from the machines ----------------------------------------------------------------------------------------
 
-    def heard(self, machine: int, message: Message, now: Seconds) -> list[Out]:
-        """Take in what an agent said."""
+    def handle_message(self, machine: int, message: Message, now: Seconds) -> list[Out]:
+        """Take in an agent's message."""
         self.now = now
         match message:
             case Hello():
@@ -208,33 +201,33 @@ class Gangs:
                 pass
         return self._done()
 
-    def hung_up(self, machine: int) -> None:
+    def disconnected(self, machine: int) -> None:
         """The connection is lost; its lease goes on."""
         self.nodes[machine].ready = self.nodes[machine].connected = False
         for gang in self.gangs.values():
             if machine in gang.parts:
-                gang.parts[machine].said = ""
+                gang.parts[machine].sent = None
 
     def _hello(self, machine: int, hello: Hello, now: Seconds) -> None:
         node = self.nodes[machine]
         node.connected, node.niceness, node.trust = True, hello.niceness, hello.trust
         node.containment, node.limits = hello.containment, hello.limits
-        node.strangers.clear()
+        node.orphan_tasks.clear()
         # Before gangs that ended let go of these GPUs.
         self._occupied(machine, hello.occupied)
         kept = {state.task for state in hello.tasks}
-        # Before how they ended: what a rank said counts then.
+        # Before the states: how a task ended depends on its last report.
         for report in hello.reports:
             self._report(machine, report, now)
         for state in hello.tasks:
             self._state(machine, state)
-        for gang in [g for g in self.gangs.values() if machine in g.parts and not g.over]:
+        for gang in [g for g in self.gangs.values() if machine in g.parts and not g.ended]:
             part = gang.parts[machine]
-            if part.known and not part.over and part.spec.task not in kept:
+            if part.known and not part.ended and part.spec.task not in kept:
                 part.state = TaskState(
                     task=part.spec.task, phase="ended", cause="lost", message="its machine forgot it"
                 )
-                self._settle(gang)
+                self._reconcile(gang)
 
     def _occupied(self, machine: int, items: tuple[Occupied, ...]) -> None:
         """GPUs that cannot be used as long as these processes live."""
@@ -256,48 +249,48 @@ class Gangs:
         self.out.append(Send(machine=machine, message=Lease(sequence=renew.sequence, lease_s=self.settings.lease_s)))
         if node.failed or not node.ready:
             node.ready = True
-            self._welcome(machine)
+            self._readmit(machine)
 
     def _state(self, machine: int, state: TaskState) -> None:
         gang = self.of_task.get(state.task)
-        if gang is None or machine not in gang.parts or gang.over:
-            self._stranger(machine, state, recorded=gang is None)
+        if gang is None or machine not in gang.parts or gang.ended:
+            self._orphan(machine, state, recorded=gang is None)
             return
         part = gang.parts[machine]
-        if not part.over:
+        if not part.ended:
             part.state, part.known = state, True
-            if gang.want == part.said == "stop" and state.phase in ("preparing", "prepared", "running"):
-                # Its keeper was not listening yet; saying it again changes nothing where it was.
-                part.said = ""
-            self._settle(gang)
+            if gang.goal is part.sent is Goal.STOP and part.phase in MISSING[Goal.STOP]:
+                # Its supervisor did not listen yet; where it did, a second Stop changes nothing.
+                part.sent = None
+            self._reconcile(gang)
 
-    def _stranger(self, machine: int, state: TaskState, *, recorded: bool) -> None:
+    def _orphan(self, machine: int, state: TaskState, *, recorded: bool) -> None:
         """An attempt that is settled here already, or one of an arbiter whose journal is not ours."""
-        strangers = self.nodes[machine].strangers
+        orphan_tasks = self.nodes[machine].orphan_tasks
         if state.phase != "ended":
-            strangers.add(state.task)
+            orphan_tasks.add(state.task)
             self._send(machine, Stop(task=state.task, cause="unknown", grace_s=60.0))
             return
         if recorded:
             self._send(machine, Forget(task=state.task))
-        if state.task in strangers:
-            strangers.remove(state.task)
-            self._welcome(machine)
+        if state.task in orphan_tasks:
+            orphan_tasks.remove(state.task)
+            self._readmit(machine)
 
-    def _welcome(self, machine: int) -> None:
+    def _readmit(self, machine: int) -> None:
         """A machine whose lease runs may serve, as soon as nothing is on it that should not be."""
         node = self.nodes[machine]
-        if not node.ready or node.strangers:
+        if not node.ready or node.orphan_tasks:
             return
         if node.failed and not node.leaving:
             node.failed = False
             self.out.append(MachineReturned(machine=machine))
         for gang in [g for g in self.gangs.values() if machine in g.parts]:
-            self._settle(gang)
+            self._reconcile(gang)
 
     def _report(self, machine: int, report: TaskReport, now: Seconds) -> None:
         gang = self.of_task.get(report.task)
-        if gang is None or machine not in gang.parts or gang.over:
+        if gang is None or machine not in gang.parts or gang.ended:
             return
         gang.last = report
         if not gang.program.own_steps:
@@ -306,49 +299,16 @@ class Gangs:
         _, saved = gang.progress(report)
         if saved > 0:
             self.saved[gang.grant.job] = saved
-        # A mean over steps of two batch sizes is the pace of neither.
-        if report.step_s > 0 and not (gang.batch and gang.training_batch != gang.batch):
-            # Its pace is that since its last report.
-            begun, gang.reported_at = max(gang.reported_at, gang.since), now
-            if gang.neighbours_at <= begun:
-                partner, rate = self._partner(gang), 1.0 / (report.step_s * gang.model_steps)
-                self.out.append(
-                    Measurement(
-                        job=gang.grant.job, attempt=gang.grant.attempt, model=gang.job.model, gpu_type=self._gpu_type(gang),
-                        gpus=len(gang.grant.gpus), locality=Locality(gang.grant.locality), steps_per_s=rate,
-                        batch=gang.training_batch, partner=partner[0], partner_batch=partner[1],
-                    )
-                )  # fmt: skip
-        if gang.started and not gang.asked:
-            self._pass_on(gang, report, now)
+        measured = measurement(gang, report, now, sharing=self._neighbours(gang), gpu_type=self._gpu_type(gang))
+        if measured is not None:
+            self.out.append(measured)
+        if gang.started and gang.state is not GangState.PREEMPTED:
+            self.out += progress_events(gang, report, now, every_s=self.settings.progress_s)
 
     def _neighbours(self, gang: Gang) -> list[Gang]:
         """Gangs that are on one of its GPUs too."""
         mine = set(gang.grant.gpus)
-        return [g for g in self.gangs.values() if g is not gang and not g.over and not mine.isdisjoint(g.grant.gpus)]
-
-    def _partner(self, gang: Gang) -> tuple[str, int]:
-        """Model and batch size of the job that shares its GPUs, or none."""
-        beside = self._neighbours(gang)
-        return (beside[0].job.model, beside[0].training_batch) if beside else ("", 0)
-
-    def _pass_on(self, gang: Gang, report: TaskReport, now: Seconds) -> None:
-        """To the core: a loss where its curve stopping wants one, else the steps, not too often."""
-        job, attempt = gang.grant.job, gang.grant.attempt
-        steps = min(gang.progress(report)[0], gang.grant.target)
-        tuner, dynamic = gang.app.tuner, gang.job.dynamic
-        if dynamic and dynamic.hidden and report.batch not in (0, gang.batch):
-            # Each attempt says where it begins: the one before may have ended before its last change was heard.
-            gang.batch = report.batch
-            self.out.append(BatchChanged(job=job, attempt=attempt, steps=steps, batch=report.batch))
-        if isinstance(tuner, CurveStopping) and report.loss is not None and steps < gang.grant.target:
-            check = int(steps / tuner.check_steps + 1e-6)
-            if check > gang.check:
-                gang.check = check
-                self.out.append(LossReported(job=job, attempt=attempt, steps=steps, loss=report.loss))
-        elif now >= gang.progress_at + self.settings.progress_s and steps > 0:
-            gang.progress_at = now
-            self.out.append(JobProgress(job=job, attempt=attempt, steps=steps))
+        return [g for g in self.gangs.values() if g is not gang and not g.ended and not mine.isdisjoint(g.grant.gpus)]
 
     # ---- time -----------------------------------------------------------------------------------------------------
 
@@ -359,83 +319,100 @@ class Gangs:
             if now >= node.lease_until and not node.failed:
                 node.failed, node.ready = True, False
                 self.out.append(MachineFailed(machine=n))
-        for gang in [g for g in self.gangs.values() if not g.over]:
-            if gang.want == "prepare" and now >= gang.since + self.settings.prepare_s:
-                self._stop(gang, "lost")
-                self._settle(gang)
+        for gang in [g for g in self.gangs.values() if not g.ended]:
+            if gang.state is GangState.PREPARING and now >= gang.since + self.settings.prepare_s:
+                self._happens(gang, GangEvent.TIMEOUT, "lost")
+                self._reconcile(gang)
             for n, part in gang.parts.items():
                 dead_at = self.nodes[n].lease_until + gang.program.grace_s + self.settings.margin_s
-                if self.nodes[n].failed and not part.over and now >= dead_at:
+                if self.nodes[n].failed and not part.ended and now >= dead_at:
                     part.state = TaskState(
                         task=part.spec.task, phase="ended", cause="lost", message="the lease of its machine lapsed"
                     )
-                    self._settle(gang)
+                    self._reconcile(gang)
         return self._done()
 
     @property
     def running(self) -> int:
         """Gangs that still hold GPUs."""
-        return sum(not gang.over for gang in self.gangs.values())
+        return sum(not gang.ended for gang in self.gangs.values())
 
     def stop_all(self, cause: str) -> list[Out]:
-        """Tell every gang to stop, as the scheduler's wish."""
-        for gang in [g for g in self.gangs.values() if not g.over]:
-            gang.asked = gang.want != "stop"
-            self._stop(gang, cause)
-            self._settle(gang)
+        """Stop every gang, as if the scheduler asked for it."""
+        for gang in [g for g in self.gangs.values() if not g.ended]:
+            self._happens(gang, GangEvent.STOP_ASKED, cause)
+            self._reconcile(gang)
         return self._done()
 
     # ---- what should be, against what is ---------------------------------------------------------------------------
 
-    def _stop(self, gang: Gang, cause: str) -> None:
-        if gang.want != "stop":
-            gang.want, gang.cause = "stop", cause
+    def _happens(self, gang: Gang, event: GangEvent, cause: str = "", ended: AttemptEnded | None = None) -> None:
+        """Follow the table: the gang's next state, and the records of this transition.
 
-    def _settle(self, gang: Gang) -> None:
-        """Say what is missing; notice what is complete."""
-        if gang.over:
+        ``cause`` : why it stops, where it does. ``ended`` : how it ended, once nothing of it is left.
+        """
+        then = transition(gang.state, event)
+        if then.state.goal is Goal.STOP and gang.goal is not Goal.STOP:
+            gang.cause = cause
+        gang.state = then.state
+        for action in then.actions:
+            match action:
+                case Action.STARTED:
+                    self._started(gang)
+                case Action.ATTEMPT_ENDED:
+                    assert ended is not None
+                    self._leave(gang, ended)
+                case Action.REACHED:
+                    self._reached(gang)
+                case Action.STOPPED:
+                    self._stopped(gang, own=ended is not None and ended.ending.is_own)
+
+    def _reconcile(self, gang: Gang) -> None:
+        """Notice what happened to the gang since, and send its agents what is missing."""
+        if gang.ended:
             return
-        phases = [part.state.phase if part.state else "" for part in gang.parts.values()]
-        if gang.want == "prepare" and (all(p == "prepared" for p in phases) or "running" in phases):
-            gang.want = "run"
-        if any(part.state and went_wrong(part.state) for part in gang.parts.values()):
-            self._stop(gang, "gang")
-        if gang.want == "run" and not gang.started and all(p not in ("", "preparing", "prepared") for p in phases):
-            gang.started = True
-            self.out.append(JobStarted(job=gang.grant.job, attempt=gang.grant.attempt))
+        phases = [part.phase for part in gang.parts.values()]
+        ready = all(p is PartState.PREPARED for p in phases) or PartState.RUNNING in phases
+        if gang.state is GangState.PREPARING and ready:
+            self._happens(gang, GangEvent.ALL_PREPARED)
+        if any(went_wrong(state) for state in gang.part_states):
+            self._happens(gang, GangEvent.PART_FAILED, "gang")
+        if gang.state is GangState.LAUNCHING and all(p.began for p in phases):
+            self._happens(gang, GangEvent.ALL_BEGAN)
         for n, part in gang.parts.items():
-            self._say(gang, n, part)
-        if all(part.over for part in gang.parts.values()):
-            self._end(gang)
+            self._send_goal(gang, n, part)
+        if all(part.ended for part in gang.parts.values()):
+            ended = self._ended(gang)
+            finished = ended.ending is Ending.FINISHED
+            self._happens(gang, GangEvent.FINISHED if finished else GangEvent.ENDED, ended=ended)
 
-    def _say(self, gang: Gang, n: int, part: Part) -> None:
-        """Tell an agent what its part of the gang should do, unless it knows."""
-        phase = part.state.phase if part.state else ""
-        if gang.want == "stop" and not phase and not part.known and not part.said:
-            # Its machine never heard of it.
+    def _send_goal(self, gang: Gang, n: int, part: Part) -> None:
+        """Send an agent what its part of the gang should do, unless it was sent on this connection."""
+        goal, node, phase = gang.goal, self.nodes[n], part.phase
+        if goal is Goal.STOP and phase is PartState.UNREPORTED and not part.known and part.sent is None:
+            # Its machine never received it.
             part.state = TaskState(task=part.spec.task, phase="ended", cause="gang")
-        if gang.want == part.said or not self.nodes[n].connected:
+        if goal is part.sent or not node.connected or phase not in MISSING[goal]:
             return
-        if gang.want == "stop" and phase in ("", "preparing", "prepared", "running"):
-            grace = min(gang.program.grace_s, max(self._ends_at(gang) - self.now, 0.0))
-            grace = min(grace, PEERS_S) if gang.cause == "gang" else grace
-            self._send(n, Stop(task=part.spec.task, cause=gang.cause, grace_s=grace))
-        elif (
-            gang.want == "prepare"
-            and not phase
-            and not part.known
-            and self.nodes[n].ready
-            and not self.nodes[n].strangers
-        ):
-            self._send(n, Prepare(spec=part.spec))
-        elif gang.want == "run" and phase == "prepared":
-            first, lead = next(iter(gang.parts.items()))
-            assert lead.state is not None
-            env = gang_env(self.nodes[first].host.address, lead.state.port, part.spec.per_machine)
-            self._send(n, Go(task=part.spec.task, env=env))
-        else:
+        if goal is Goal.PREPARE and (part.known or not node.ready or node.orphan_tasks):
             return
-        part.said = gang.want
+        self._send(n, self._message(gang, part))
+        part.sent = goal
+
+    def _message(self, gang: Gang, part: Part) -> Message:
+        """The command that brings a part to the gang's goal."""
+        match gang.goal:
+            case Goal.PREPARE:
+                return Prepare(spec=part.spec)
+            case Goal.RUN:
+                first, lead = next(iter(gang.parts.items()))
+                assert lead.state is not None
+                env = gang_env(self.nodes[first].host.address, lead.state.port, part.spec.per_machine)
+                return Go(task=part.spec.task, env=env)
+            case Goal.STOP:
+                grace = min(gang.program.grace_s, max(self._ends_at(gang) - self.now, 0.0))
+                grace = min(grace, PEERS_S) if gang.cause == "gang" else grace
+                return Stop(task=part.spec.task, cause=gang.cause, grace_s=grace)
 
     def _ends_at(self, gang: Gang) -> Seconds:
         """When the first of its machines is taken away."""
@@ -445,66 +422,34 @@ class Gangs:
         if self.nodes[machine].connected:
             self.out.append(Send(machine=machine, message=message))
 
-    def _end(self, gang: Gang) -> None:
-        """Nothing of it is left on any machine: say how it ended, once."""
-        gang.over = True
+    # ---- the records of transitions ---------------------------------------------------------------------------------
+
+    def _started(self, gang: Gang) -> None:
+        if not gang.started:
+            gang.started = True
+            self.out.append(JobStarted(job=gang.grant.job, attempt=gang.grant.attempt))
+
+    def _ended(self, gang: Gang) -> AttemptEnded:
+        saved = self.saved.get(gang.grant.job, gang.base)
+        return how_it_ended(gang, saved=saved, pace=self.pace, gpu_type=self._gpu_type(gang))
+
+    def _leave(self, gang: Gang, ended: AttemptEnded) -> None:
+        """Nothing of it is left on any machine."""
         for other in self._neighbours(gang):
             other.neighbours_at = self.now
-        grant, states = gang.grant, [part.state for part in gang.parts.values() if part.state]
-        # Parts that were stopped because of another say nothing about why the gang ended.
-        culprit = next((s for s in states if went_wrong(s) and s.cause != "gang"), None)
-        code = culprit.first if culprit else None
-        # Keepers say why before they signal. If none had to, the end is the gang's own, whatever it was asked meanwhile.
-        untouched = all(state.cause in ("", "peer") for state in states)
-        asked = gang.asked and not untouched
-        own = (untouched or culprit is not None) and not asked and gang.cause != "lost"
-        cause = (culprit.cause if culprit else "") if own else gang.cause
-        unsaved = could_not_save(gang.last) if asked else ""
-        ending = Ending.FAILED if unsaved else ending_of(asked=asked, cause=cause, code=code)
-        if unsaved:
-            code = next((s.first for s in states if s.first is not None), None)
-        steps = self._steps(gang, states, ending)
-        self.saved[grant.job] = steps
-        self.out.append(
-            AttemptEnded(
-                app=grant.app, job=grant.job, attempt=grant.attempt, ending=ending, cause=cause, code=code,
-                seconds=max(s.seconds for s in states), steps=steps, saved=any(s.saved for s in states),
-                killed=any(s.killed for s in states),
-                message=next((s.message for s in states if s.message), "") or unsaved or lost_work(asked, gang, states),
-            )
-        )  # fmt: skip
-        if ending is Ending.FINISHED:
-            if not gang.started:
-                self.out.append(JobStarted(job=grant.job, attempt=grant.attempt))
-            loss = gang.report.loss if gang.report else None
-            # A job that names no loss is the worst of its rung.
-            loss = math.inf if loss is None else loss
-            self.out.append(JobReached(job=grant.job, attempt=grant.attempt, steps=steps, loss=loss))
-            if gang.asked:
-                self._stopped(gang)  # its Revoke came already
-        else:
-            self._stopped(gang, own=ending.is_own)
+        self.saved[gang.grant.job] = ended.steps
+        self.out.append(ended)
 
-    def _stopped(self, gang: Gang, *, own: bool = False) -> None:
+    def _reached(self, gang: Gang) -> None:
+        job, loss = gang.grant.job, gang.report.loss if gang.report else None
+        # A job that names no loss is the worst of its rung.
+        loss = math.inf if loss is None else loss
+        self.out.append(JobReached(job=job, attempt=gang.grant.attempt, steps=self.saved[job], loss=loss))
+
+    def _stopped(self, gang: Gang, *, own: bool) -> None:
         job = gang.grant.job
         del self.gangs[job]
         self.out.append(JobStopped(job=job, attempt=gang.grant.attempt, steps=self.saved[job], own=own))
-
-    def _steps(self, gang: Gang, states: list[TaskState], ending: Ending) -> float:
-        """Steps that the next attempt begins with.
-
-        A program that ends with 0 without having said that it reached its target did all of its work. One that reports
-        nothing but saved something is taken to have trained at the believed pace.
-        """
-        target, report = gang.grant.target, gang.report
-        if ending is Ending.FINISHED:
-            return target if report is not None and report.reached else gang.job.steps
-        if report is not None:
-            return min(self.saved.get(gang.grant.job, gang.base), target)
-        if self.pace is not None and any(s.saved for s in states):
-            trained = max(s.seconds for s in states) * self.pace(gang.job, gang.grant, self._gpu_type(gang))
-            return min(gang.base + trained, target)
-        return gang.base
 
     def _gpu_type(self, gang: Gang) -> str:
         return self.nodes[next(iter(gang.parts))].host.machine.gpu_type

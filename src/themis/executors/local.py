@@ -1,6 +1,6 @@
 """Jobs as processes of this machine: a thread that stands between the core and the node agents it starts.
 
-    core --submit--> LocalExecutor --messages--> node agent --> keeper --> ranks
+    core --submit--> LocalExecutor --messages--> node agent --> supervisor --> ranks
     core <--emit---- (events)      <--messages--            <-- status, reports
 
 Each machine of the cluster gets its own agent process here, so a cluster of several small machines can be tried on
@@ -23,7 +23,8 @@ from queue import Empty, SimpleQueue
 
 from themis.errors import InvariantBroken
 from themis.executors.api import Executor
-from themis.executors.gangs import Gangs, Out, Pace, Send
+from themis.executors.endings import Pace
+from themis.executors.gangs import Gangs, Out, Send
 from themis.executors.hosts import Host, NodeSettings
 from themis.executors.program import AttemptEnded, Measurement, Programs
 from themis.model.cluster import Machine
@@ -87,12 +88,12 @@ class LocalExecutor(Executor):
         self._todo: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._channels: dict[int, SocketChannel] = {}
-        self._strangers: list[SocketChannel] = []
+        self._unidentified: list[SocketChannel] = []
         """Connected, not yet introduced."""
         self._control: SocketChannel | None = None
         """A bridge's own connection, where machines are an engine's."""
         self._patience: dict[int, tuple[float, float]] = {}
-        """When an agent was last started anew that has not come yet, and how long the next one waits."""
+        """When an agent was last restarted that has not come yet, and how long the next one waits."""
         self._closing = threading.Event()
         self._broken: BaseException | None = None
         self.root.mkdir(parents=True, exist_ok=True)
@@ -124,7 +125,7 @@ class LocalExecutor(Executor):
         self._do(lambda: self._carry_out(self.gangs.restore(grant, steps, clock(), started=started)))
 
     def recorded(self, job: int, attempt: int) -> None:
-        """How this attempt ended is on the caller's disk; until then machines say it again to whoever comes."""
+        """How this attempt ended is on the caller's disk; until then machines report it to each arbiter that comes."""
         self._do(lambda: self._carry_out(self.gangs.recorded(job, attempt, clock())))
 
     def restore_lost(self, machine: int) -> None:
@@ -144,16 +145,16 @@ class LocalExecutor(Executor):
         user_for(user, allow_root=self.allow_root)
 
     def niceness(self, machine: int) -> int:
-        """Of jobs on this machine, as its agent said last."""
+        """Of jobs on this machine, as its agent reported last."""
         # A machine of an engine is known to the core a moment before it is here.
         return self.gangs.nodes[machine].niceness if machine < len(self.gangs.nodes) else 0
 
     def trust(self, machine: int) -> str:
-        """Whose rights jobs on this machine have, as its agent said last; empty while it said nothing."""
+        """Whose rights jobs on this machine have, as its agent reported last; empty before."""
         return self.gangs.nodes[machine].trust if machine < len(self.gangs.nodes) else ""
 
     def containment_of(self, machine: int) -> tuple[str, tuple[str, ...]]:
-        """How gangs on this machine are contained, and what of them is limited, as its agent said last; empty before."""
+        """How gangs on this machine are contained, and what of them is limited, as its agent reported last; empty before."""
         nodes = self.gangs.nodes
         return (nodes[machine].containment, nodes[machine].limits) if machine < len(nodes) else ("", ())
 
@@ -205,34 +206,34 @@ class LocalExecutor(Executor):
             while not self._closing.is_set():
                 self._turn()
         except BaseException as error:
-            # Raised again in the thread of whoever calls next.
+            # Raised again in the thread of the next caller.
             self._broken = error
         finally:
-            for channel in (*self._channels.values(), *self._strangers):
+            for channel in (*self._channels.values(), *self._unidentified):
                 channel.close()
 
     def _turn(self) -> None:
         talkers = {c.socket.fileno(): (n, c) for n, c in self._channels.items()}
-        strangers = {c.socket.fileno(): c for c in self._strangers}
+        unidentified = {c.socket.fileno(): c for c in self._unidentified}
         control = self._control
-        said = readable(
-            [self._woken, self._server, *talkers, *strangers, *([control.socket] if control else [])], TICK_S
+        ready = readable(
+            [self._woken, self._server, *talkers, *unidentified, *([control.socket] if control else [])], TICK_S
         )
-        if self._woken in said:
+        if self._woken in ready:
             os.read(self._woken, 4096)
         with contextlib.suppress(Empty):
             while True:
                 self._todo.get_nowait()()
-        if self._server.fileno() in said:
+        if self._server.fileno() in ready:
             try:
-                self._strangers.append(SocketChannel(self._server.accept()[0]))
+                self._unidentified.append(SocketChannel(self._server.accept()[0]))
             except OSError as error:
                 # Callers have opened as many files as we may have; who waits here is let in when some are closed again.
                 log.warning("a node agent is kept waiting: %s", error)
                 self._closing.wait(TICK_S)
-        for file in said:
-            if file in strangers:
-                self._introduce(strangers[file])
+        for file in ready:
+            if file in unidentified:
+                self._introduce(unidentified[file])
             elif file in talkers:
                 self._listen(*talkers[file])
             elif control is not None and file == control.socket.fileno():
@@ -241,11 +242,11 @@ class LocalExecutor(Executor):
         self._revive()
 
     def _introduce(self, channel: SocketChannel) -> None:
-        """The first message says which machine it is; a new connection of a machine replaces its old one."""
+        """The first message names the machine; a new connection of a machine replaces its old one."""
         messages = self._receive(channel)
         if messages == []:
             return  # not a whole line yet
-        self._strangers.remove(channel)
+        self._unidentified.remove(channel)
         if messages and isinstance(messages[0], NodeFound | NodeLeaves):
             self._control = channel
             self._obey(messages)
@@ -260,7 +261,7 @@ class LocalExecutor(Executor):
         self._hear(n, messages)
 
     def _obey(self, messages: list[Message] | None) -> None:
-        """What a bridge says of its engine's machines; there is none here."""
+        """What a bridge reports of its engine's machines; there is none here."""
         if self._control is not None:
             self._control.close()
         self._control = None
@@ -282,13 +283,13 @@ class LocalExecutor(Executor):
 
     def _hear(self, n: int, messages: list[Message]) -> None:
         for message in messages:
-            self._carry_out(self.gangs.heard(n, message, clock()))
+            self._carry_out(self.gangs.handle_message(n, message, clock()))
 
     def _hang_up(self, n: int) -> None:
         channel = self._channels.pop(n, None)
         if channel is not None:
             channel.close()
-            self.gangs.hung_up(n)
+            self.gangs.disconnected(n)
 
     def _carry_out(self, out: list[Out]) -> None:
         for item in out:

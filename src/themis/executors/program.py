@@ -27,7 +27,7 @@ class Program:
     Attributes
     ----------
     argv : program and arguments, no shell. ``cwd`` : absolute folder to run in.
-    env : variables beside those that every rank gets (``docs/training.md``); ``SLURM_*`` names are left out.
+    env : variables in addition to those that every rank gets (``docs/training.md``); ``SLURM_*`` names are left out.
     user : the submitter's system user, for agents that run as root.
     launch : ``gpu`` starts one rank a GPU, ``machine`` one process a machine (torchrun starts its own ranks).
     grace_s : seconds from ``stop_signal`` to SIGKILL.
@@ -140,8 +140,8 @@ def ending_of(*, asked: bool, cause: str, code: int | None) -> Ending:
 
     Parameters
     ----------
-    asked : the scheduler had told it to stop, and ranks were signalled for it; then no exit code matters.
-    cause : what its machine says. ``code`` : the first exit code that was not 0, None if there was none.
+    asked : the scheduler had asked for its end, and ranks were signalled for it; then no exit code matters.
+    cause : what its machine reported. ``code`` : the first exit code that was not 0, None if there was none.
     """
     if asked:
         return Ending.STOPPED

@@ -1,9 +1,9 @@
 """Jobs on a Ray cluster: the executor of one machine, its agents reached through a bridge.
 
-    core --submit--> RayExecutor --messages--> bridge === actors === node agents --> keepers --> ranks
+    core --submit--> RayExecutor --messages--> bridge === actors === node agents --> supervisors --> ranks
 
 All that differs from one machine: agents are not started here but by an actor on each node; machines come, leave and
-die as Ray says. Ray itself is only in the bridge, another process.
+die as Ray reports. Ray itself is only in the bridge, another process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from themis.executors.gangs import Pace
+from themis.executors.endings import Pace
 from themis.executors.hosts import Host, NodeSettings
 from themis.executors.local import LocalExecutor
 from themis.executors.program import AttemptEnded, Measurement, Programs
@@ -78,7 +78,7 @@ class RayExecutor(LocalExecutor):
         self.ray = ray
         self.bridge: subprocess.Popen[bytes] | None = None
         self.found: dict[str, NodeFound] = {}
-        """What the bridge said of each machine, whether or not the scheduler knows it yet."""
+        """What the bridge reported of each machine, whether or not the scheduler knows it yet."""
         self.refused = ""
         """Why there is no way to Ray at all."""
         self._started_at = -RESPAWN_S
@@ -96,7 +96,7 @@ class RayExecutor(LocalExecutor):
         if machine.name in self.found:
             self._find(self.found[machine.name])
 
-    # ---- what the bridge says -------------------------------------------------------------------------------------
+    # ---- what the bridge reports -------------------------------------------------------------------------------------
 
     def _obey(self, messages: list[Message] | None) -> None:
         if messages is None:

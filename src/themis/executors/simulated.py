@@ -98,9 +98,9 @@ class SimulatedExecutor(Executor):
         self.start_s = cycle(start_s or (settings.container_s,))
         self.finish_s, self.stop_s = cycle(finish_s or (0.0,)), cycle(stop_s or (0.0,))
         self.late = any(finish_s)
-        """Whether a gang may be told to stop between its last step and the report of it."""
+        """Whether a gang may be preempted between its last step and the report of it."""
         self.measures = measures
-        """Whether gangs tell how fast they are: of each model, batch, type, gang, place and partner once."""
+        """Whether gangs report their speeds: of each model, batch, type, gang, place and partner once."""
         self._told: set[tuple[object, ...]] = set()
         self.gpu_types = gpu_types
         """GPU type of each GPU id; grows as machines join."""
@@ -216,7 +216,7 @@ class SimulatedExecutor(Executor):
         return self._rates[key] / (gang.spec.scale(batch) * regime.pace)
 
     def _measure(self, job: int, gang: _Gang) -> None:
-        """Say how fast it has been since it began, or since a neighbour came or left."""
+        """Report its speed since it began, or since a neighbour came or left."""
         if not self.measures or self.timer.now <= gang.began:
             return
         model, batch = self._looks(job)
@@ -283,7 +283,7 @@ class SimulatedExecutor(Executor):
         # A gang that reached its target is gone by then, and so is one whose machine failed.
         gone = now if cause in ("finished", "rung", "failed") else now + next(self.stop_s)
         if self.late and gone > now and done >= gang.target - 1e-9:
-            # It was about to say so.
+            # It was about to report that.
             self.timer.schedule(gone, JobReached(job=job, attempt=revoke.attempt, steps=gang.target, loss=gang.loss[1]))
         self.timer.schedule(gone, JobStopped(job=job, attempt=revoke.attempt, steps=done))
 

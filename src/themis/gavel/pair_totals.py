@@ -20,7 +20,7 @@ from scipy.sparse import coo_array, csc_array
 from themis.errors import NotSolved
 from themis.model.units import NONE, Float, Int
 from themis.optimize.columns import ColumnProgram
-from themis.optimize.shares.classes import deal
+from themis.optimize.shares.classes import allocate
 from themis.optimize.shares.pairs import (
     GAP,
     Classes,
@@ -131,7 +131,7 @@ def priced_total(
         bound = there + float((limit * np.where(limit > 0, high[first], low[first])) @ count)
         fresh = sorted({(int(sharers[a]), int(sharers[b]), k) for a, b, k in found} - known)
         if bound - optimum.objective <= GAP * max(bound, 1.0) or not (fresh or program.tighten()):
-            combos, x = deal(classes.members, _masses(columns, optimum.x, problem.types), problem.types)
+            combos, x = allocate(classes.members, _masses(columns, optimum.x, problem.types), problem.types)
             throughput = paired_throughput(problem, pairs, combos, x)
             shares = PairShares(combos=combos, x=x, throughput=throughput, bound=bound * scale, columns=len(columns))
             job = np.where(problem.active, asked.max(axis=1, initial=0.0)[classes.kind(problem.jobs)], 0.0)

@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
+from themis.model.columns import ONE, ROW, Column, S
 from themis.model.units import Float, Int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ahead:
-    """Stretches of training at one speed, grouped by job in order: the ongoing regime first, then those expected.
+    """Stretches of training at one speed, grouped by job in order: the ongoing regime first, then those expected."""
 
-    Attributes
-    ----------
-    ptr : Int[J+1]; job row ``j`` owns the stretches ``ptr[j]:ptr[j + 1]``, at least one.
-    share : Float[S], share of the job's whole work in epochs that is left of the stretch, >= 0; a job's add up to
-        1 - ``progress``.
-    seconds : Float[S], what the stretch takes alone on the job's own gang, above 0 where ``share`` is.
-    progress : Float[J], epochs done over all epochs, in [0, 1] (F / E).
-    isolated_s : Float[J], forecast seconds of the whole job alone on its own gang, above 0 (P).
-    contention : Float[J], N_avg: mean over the job's life of active jobs / GPUs in service, at least 1.
-    late_s : Float[J], seconds left at the quantile that risk is taken at, or 0 of a job without doubt; None: of no job.
-    """
-
-    ptr: Int
-    share: Float
-    seconds: Float
-    progress: Float
-    isolated_s: Float
-    contention: Float
-    late_s: Float | None = None
+    ptr: Annotated[Int, Column("B", ROW, "job row `j` owns the stretches `ptr[j]:ptr[j + 1]`, at least one")]
+    share: Annotated[
+        Float, Column("R", ONE, "part of the job's epochs left in it, >= 0; with `progress` a job's add up to 1")
+    ]
+    seconds: Annotated[Float, Column("R", S, "what it takes alone on the job's own gang, above 0 where `share` is")]
+    progress: Annotated[Float, Column("J", ONE, "epochs done over all epochs, in [0, 1] (F / E)")]
+    isolated_s: Annotated[Float, Column("J", S, "forecast of the whole job alone on its own gang, above 0 (P)")]
+    contention: Annotated[
+        Float, Column("J", ONE, "N_avg: mean over its life of active jobs / GPUs in service, at least 1")
+    ]
+    late_s: Annotated[Float | None, Column("J", S, "left at the quantile that risk is taken at, 0 without doubt")] = (
+        None
+    )
 
     @property
     def risk_s(self) -> Float:

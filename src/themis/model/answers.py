@@ -68,6 +68,8 @@ class TimeShare:
     x : Float[C, K], in [0, 1]; a job's sum over its combos and types is at most 1.
     round_s : seconds of a round; shares are realised round by round.
     due : Float[C], part of x, in [0, 1], that the objective needs; what it left over may wait. None: all alike.
+    apart : Float[C, K], the part of x, at most x, for which the gang may be spread over machines; for the rest it is to be on one.
+        None: nothing is planned about it.
     """
 
     combos: Int
@@ -75,6 +77,7 @@ class TimeShare:
     x: Float
     round_s: Seconds
     due: Float | None = None
+    apart: Float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, dataclass_transform
 
+from themis.model.bids import Bids
 from themis.model.cluster import Machine
 from themis.model.units import GpuSeconds, Seconds
 from themis.model.workload import App
 
 if TYPE_CHECKING:
-    from themis.auction.bids import Bids
     from themis.model.answers import Ask, Solved
     from themis.model.snapshot import Snapshot
 

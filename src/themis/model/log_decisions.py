@@ -84,6 +84,7 @@ def _write_answer(answer: Answer) -> Fields:
             x = answer.x.ravel()
             types = answer.x.shape[1]
             due = {} if answer.due is None else {"due": answer.due}
+            apart = {} if answer.apart is None else {"apart": answer.apart.ravel()}
             return {
                 "kind": "share",
                 **who,
@@ -92,6 +93,7 @@ def _write_answer(answer: Answer) -> Fields:
                 "types": types,
                 "round_s": answer.round_s,
                 **due,
+                **apart,
             }
         case RoundPlan():
             digits = ["".join("1" if cell else "0" for cell in row) for row in answer.run.tolist()]
@@ -126,7 +128,8 @@ def _read_answer(d: Fields) -> Answer:
             alone = "job" in d
             combos = column("job")[:, None] * [1, 0] + [0, NONE] if alone else column("combos").reshape(-1, 2)
             due = column("due", np.float64) if "due" in d else None
-            return TimeShare(combos=combos, gpus=column("gpus"), x=x, round_s=d["round_s"], due=due)
+            apart = column("apart", np.float64).reshape(x.shape) if "apart" in d else None
+            return TimeShare(combos=combos, gpus=column("gpus"), x=x, round_s=d["round_s"], due=due, apart=apart)
         case "plan":
             cells = [c == "1" for row in d["run"] for c in row]
             run = np.array(cells, dtype=bool).reshape(len(d["run"]), d["rounds"])

@@ -11,32 +11,40 @@ A GPU whose lease ends at this instant counts as free (it is in ``free``), and i
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, fields
 from enum import IntEnum
-from functools import cached_property
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from functools import cache, cached_property
+from typing import Annotated, Any, TypeVar, cast
 
 import numpy as np
 
 from themis.errors import MissingColumn
 from themis.model.ahead import Ahead
+from themis.model.bids import Bids
+from themis.model.columns import (
+    APP_ID,
+    APP_ROW,
+    COUNT,
+    FLAG,
+    GPU_S,
+    GPUS,
+    JOB_ID,
+    JOB_ROW,
+    NAME,
+    ONE,
+    PER_STEP,
+    ROW,
+    S_STEP,
+    STEPS,
+    TABLE,
+    Column,
+    S,
+    columns_of,
+)  # fmt: skip
 from themis.model.units import Bool, Float, Int, Seconds
 from themis.profiles.speed import Speeds
 
-if TYPE_CHECKING:
-    from themis.auction.bids import Bids
-
-
 Derived = TypeVar("Derived")
-
-
-_OPTIONAL: Mapping[str, object] = MappingProxyType(
-    {
-        "bids": None, "ahead": None, "reference": None, "rho_said": None, "between": "apps",
-        "unit_received": None, "unit_entitled": None, "unit_rate": None,
-    }
-)  # fmt: skip
 
 
 class Kind(IntEnum):
@@ -53,138 +61,98 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """Columns over apps A, jobs J, GPU types K, machines N, GPUs G and sweep phases P.
+    """Columns over apps A, jobs J, GPU types K, machines N, GPUs G and sweep phases P (``model.columns.AXES``).
 
-    Attributes
-    ----------
-    version : number of the state that this is a picture of.
-    round : decisions taken so far; with ``seed`` it seeds every random draw of a decision.
-    origin : where rounds are counted from: when the first app came.
-    lease_s : seconds that a lease given now lasts, less than the setting where apps wait (``core.contention``); ``full_lease_s`` :
-        the setting. ``tick_s``, ``restart_s`` : settings (seconds); the latter is the container's share, models add their
-        checkpoint's.
-    users : names, by the number in ``app_user``.
-    between : the unit of fairness, ``apps``, ``users`` or ``groups`` (``model.settings.BETWEEN``).
-    unit_received, unit_entitled, unit_rate : [A], not between apps: GPU-seconds that the app's user received while it has had
-        apps, those that it was entitled to, and GPUs that it is entitled to now.
-    app_weight : between apps the product of the app's, its user's and its group's weights; otherwise the app's part of its
-        user's (decision 0020).
-    app_away : seconds that its user held the app, which are no part of its life.
-    app_contention : N_avg, mean over the app's life of (sum of weights of apps in the system / its own).
-    app_capacity : R_C, in-service GPUs averaged over the app's life.
-    app_speed : mean over in-service GPUs of the speed of the app's model, 1 = its reference GPU.
-    app_attained : GPU-seconds leased so far. ``app_held`` : GPUs held beyond this instant.
-    app_gang_min, app_gang_max : over all the app's jobs. ``app_rigid`` : all its jobs want the same one number of GPUs.
-    app_budget : reference GPU-seconds of all its work, as forecast now where curve stopping ends jobs early.
-    app_demand : most GPUs it can ever use (app_demand_max).
-    app_longest : bags: seconds of the longest job on gpus_max reference GPUs; 0 for sweeps.
-    app_left_held : seconds left if it kept exactly the GPUs held beyond this instant for ever; inf if it holds none.
-    phase_work, phase_longest, phase_jobs : [A, P], every phase of the app: reference GPU-seconds in all, of the longest
-        job, number of jobs; zero where there is no such phase. The longest is the one that takes most time at its most GPUs,
-        and it counts for ``app_gang_max`` over these: on the app's widest gang it would take that time.
-    future_work, future_longest, future_jobs : [A, P], the same for the phases after the current one, at the median job's speed.
-    phase_bracket : [A, P], the bracket that a phase belongs to: phases of one bracket follow one another, brackets run
-        beside each other. ``job_bracket`` : [J], the job's bracket. All 0 but for Hyperband.
-    job_left : reference GPU-seconds to the end of the job's current target (rung, or all its work).
-    job_config : row of ``speeds``. ``job_allowed`` : [J, K].
-    job_held, job_until, job_locality : GPUs held beyond this instant (0 if none), until when, at which locality.
-    job_gpu_type : type of the GPUs that it has or had last.
-    job_expiring : GPUs whose lease ends at this instant.
-    job_done : steps done so far; ``job_serial`` : seconds per step on one reference GPU, now.
-    job_order : below 0 where the app's own agent said in which order its jobs get gangs, the lowest first.
-    job_loss_a, job_loss_b : of the job's loss curve ``a / (b i + 1) + c``; its floor c matters to nobody.
-    gpu_machine, gpu_slot : [G]. ``gpu_free`` : [G], in the offer. ``gpu_job`` : [G, seats], job id that has the seat or -1.
-    free : [N] GPUs in the offer. ``machine_gpus`` : [N] in service, 0 while failed or draining.
-    finished_service : GPU-seconds that each app of the past got until it ended, rising; any length.
-    received : [J, K] seconds that the job ran on each type.
-    ahead : forecast of each job's training; for policies that have it in their ``needs``.
-    reference : [A], when each app finishes on its own share of the cluster, nobody else coming (absolute; ``core.reference``);
-        for policies that have it in their ``needs``.
-    bids : optional, the answer to a policy's ``Ask``. ``rho_said`` : optional, [A], what apps' own agents say that their
-        finish-time fairness is now, NaN where none says anything.
+    A column is one line here and its filling in ``core.snapshot``. Those with a default are filled where they are asked for.
+    Times are absolute but for lengths; infinite where there is none.
+
+    Where fairness is between users or groups, ``app_weight`` is the app's part of its user's (decision 0020) and the columns
+    ``unit_received``, ``unit_entitled`` and ``unit_rate`` are there: a user's account begins when the first of its present apps
+    came. Phases of one bracket follow one another, brackets run side by side. The longest job of a phase is the one that takes
+    most time at its most GPUs; on the app's widest gang its GPU-seconds would take that time.
     """
 
-    version: int
-    round: int
-    seed: int
-    now: Seconds
-    origin: Seconds
-    lease_s: Seconds
-    full_lease_s: Seconds
-    tick_s: Seconds
-    restart_s: Seconds
-    gpu_types: tuple[str, ...]
-    users: tuple[str, ...]
-    speeds: Speeds
+    version: Annotated[int, Column("", ONE, "number of the state that this is a snapshot of")]
+    round: Annotated[int, Column("", ONE, "decisions taken so far; with `seed` it seeds every random draw")]
+    seed: Annotated[int, Column("", ONE, "the run's random seed")]
+    now: Annotated[Seconds, Column("", S, "the instant of the decision")]
+    origin: Annotated[Seconds, Column("", S, "where rounds are counted from: when the first app came")]
+    lease_s: Annotated[Seconds, Column("", S, "length of a lease given now: shorter where apps wait")]
+    full_lease_s: Annotated[Seconds, Column("", S, "the setting `lease_s`")]
+    tick_s: Annotated[Seconds, Column("", S, "the setting `tick_s`: leases end on its multiples")]
+    restart_s: Annotated[Seconds, Column("", S, "the container's share of a restart (`container_s`)")]
+    gpu_types: Annotated[tuple[str, ...], Column("K", NAME, "names of the GPU types")]
+    users: Annotated[tuple[str, ...], Column("V", NAME, "names of the users, by the number in `app_user`")]
+    speeds: Annotated[Speeds, Column("", TABLE, "the speed table (`profiles.speed`)")]
 
-    machine_gpus: Int
-    machine_type: Int
-    machine_rack: Int
-    machine_slot: Int
-    free: Int
-    gpu_machine: Int
-    gpu_slot: Int
-    gpu_free: Bool
-    gpu_job: Int
+    machine_gpus: Annotated[Int, Column("N", GPUS, "GPUs in service, 0 while the machine failed or drains")]
+    machine_type: Annotated[Int, Column("N", ROW, "row of `gpu_types`")]
+    machine_rack: Annotated[Int, Column("N", ROW, "number of its rack")]
+    machine_slot: Annotated[Int, Column("N", GPUS, "GPUs that share its fastest interconnect")]
+    free: Annotated[Int, Column("N", GPUS, "GPUs in the offer")]
+    gpu_machine: Annotated[Int, Column("G", ROW, "the machine that it is in")]
+    gpu_slot: Annotated[Int, Column("G", ROW, "number of its slot in the whole cluster")]
+    gpu_free: Annotated[Bool, Column("G", FLAG, "it is in the offer")]
+    gpu_job: Annotated[Int, Column("GS", JOB_ID, "the job that has the seat, or -1")]
 
-    app_id: Int
-    app_user: Int
-    app_kind: Int
-    app_weight: Float
-    app_arrival: Float
-    app_contention: Float
-    app_capacity: Float
-    app_speed: Float
-    app_attained: Float
-    app_held: Int
-    app_gang_min: Int
-    app_gang_max: Int
-    app_rigid: Bool
-    app_budget: Float
-    app_demand: Int
-    app_longest: Float
-    app_left_held: Float
-    app_deadline: Float
-    app_away: Float
-    phase_work: Float
-    phase_longest: Float
-    phase_jobs: Int
-    phase_bracket: Int
-    future_work: Float
-    future_longest: Float
-    future_jobs: Int
+    app_id: Annotated[Int, Column("A", APP_ID, "id in events and commands")]
+    app_user: Annotated[Int, Column("A", ROW, "row of `users`")]
+    app_kind: Annotated[Int, Column("A", ROW, "a `Kind`")]
+    app_weight: Annotated[Float, Column("A", ONE, "the product of its own, its user's and its group's")]
+    app_arrival: Annotated[Float, Column("A", S, "when it was submitted")]
+    app_contention: Annotated[Float, Column("A", ONE, "N_avg: mean over its life of the sum of all weights / its own")]
+    app_capacity: Annotated[Float, Column("A", GPUS, "R_C: GPUs in service, mean over its life")]
+    app_speed: Annotated[Float, Column("A", ONE, "of its model on a mean GPU in service; 1: its reference GPU")]
+    app_attained: Annotated[Float, Column("A", GPU_S, "leased so far")]
+    app_held: Annotated[Int, Column("A", GPUS, "held beyond this instant")]
+    app_gang_min: Annotated[Int, Column("A", GPUS, "smallest gang of any of its jobs")]
+    app_gang_max: Annotated[Int, Column("A", GPUS, "largest gang of any of its jobs")]
+    app_rigid: Annotated[Bool, Column("A", FLAG, "all its jobs want the same one number of GPUs")]
+    app_budget: Annotated[Float, Column("A", GPU_S, "all its work on reference GPUs, as forecast now")]
+    app_demand: Annotated[Int, Column("A", GPUS, "most that it can ever use (app_demand_max)")]
+    app_longest: Annotated[Float, Column("A", S, "bags: the longest job on its most reference GPUs; 0: sweeps")]
+    app_left_held: Annotated[Float, Column("A", S, "time left on the GPUs held beyond this instant; inf if none")]
+    app_deadline: Annotated[Float, Column("A", S, "absolute; inf without one")]
+    app_away: Annotated[Float, Column("A", S, "time that its user held it, which is no part of its life")]
+    phase_work: Annotated[Float, Column("AP", GPU_S, "work of each phase on reference GPUs; 0: no such phase")]
+    phase_longest: Annotated[Float, Column("AP", GPU_S, "of the longest job, counted on `app_gang_max` GPUs")]
+    phase_jobs: Annotated[Int, Column("AP", COUNT, "jobs of the phase")]
+    phase_bracket: Annotated[Int, Column("AP", ROW, "its bracket; 0 but for Hyperband")]
+    future_work: Annotated[Float, Column("AP", GPU_S, "of phases after the current one, at the median job's speed")]
+    future_longest: Annotated[Float, Column("AP", GPU_S, "`phase_longest` of phases after the current one")]
+    future_jobs: Annotated[Int, Column("AP", COUNT, "`phase_jobs` of phases after the current one")]
 
-    job_ptr: Int
-    job_id: Int
-    job_app: Int
-    job_bracket: Int
-    job_config: Int
-    job_gpus_min: Int
-    job_gpus_max: Int
-    job_allowed: Bool
-    job_left: Float
-    job_attained: Float
-    job_held: Int
-    job_expiring: Int
-    job_until: Float
-    job_locality: Int
-    job_gpu_type: Int
-    job_done: Float
-    job_serial: Float
-    job_order: Int
-    job_loss_a: Float
-    job_loss_b: Float
-    received: Float
-    finished_service: Float
+    job_ptr: Annotated[Int, Column("B", JOB_ROW, "app row `a` owns job rows `job_ptr[a]:job_ptr[a + 1]`")]
+    job_id: Annotated[Int, Column("J", JOB_ID, "id in events and commands")]
+    job_app: Annotated[Int, Column("J", APP_ROW, "its app")]
+    job_bracket: Annotated[Int, Column("J", ROW, "its bracket in its app's sweep")]
+    job_config: Annotated[Int, Column("J", ROW, "row of `speeds`")]
+    job_gpus_min: Annotated[Int, Column("J", GPUS, "smallest gang")]
+    job_gpus_max: Annotated[Int, Column("J", GPUS, "largest gang")]
+    job_allowed: Annotated[Bool, Column("JK", FLAG, "it may use GPUs of the type")]
+    job_left: Annotated[Float, Column("J", GPU_S, "reference GPU-seconds to the end of its rung, or all its work")]
+    job_attained: Annotated[Float, Column("J", GPU_S, "leased so far")]
+    job_held: Annotated[Int, Column("J", GPUS, "held beyond this instant, 0 if none")]
+    job_expiring: Annotated[Int, Column("J", GPUS, "whose lease ends at this instant")]
+    job_until: Annotated[Float, Column("J", S, "when its lease ends (absolute)")]
+    job_locality: Annotated[Int, Column("J", ROW, "`Locality` of its GPUs")]
+    job_gpu_type: Annotated[Int, Column("J", ROW, "type of the GPUs that it has or had last")]
+    job_done: Annotated[Float, Column("J", STEPS, "done so far")]
+    job_serial: Annotated[Float, Column("J", S_STEP, "on one reference GPU, at its present speed")]
+    job_order: Annotated[Int, Column("J", ONE, "below 0 where its app's agent ordered its jobs: lowest first")]
+    job_loss_a: Annotated[Float, Column("J", ONE, "a of its loss curve a / (b i + 1) + c")]
+    job_loss_b: Annotated[Float, Column("J", PER_STEP, "b of its loss curve")]
+    received: Annotated[Float, Column("JK", S, "time that it ran on each type")]
+    finished_service: Annotated[Float, Column("F", GPU_S, "of each app that ended, until it ended; rising")]
 
-    bids: Bids | None = field(default=None)
-    ahead: Ahead | None = field(default=None)
-    reference: Float | None = field(default=None)
-    rho_said: Float | None = field(default=None)
-    between: str = "apps"
-    unit_received: Float | None = field(default=None)
-    unit_entitled: Float | None = field(default=None)
-    unit_rate: Float | None = field(default=None)
+    bids: Annotated[Bids | None, Column("", TABLE, "the answer to a policy's `Ask`")] = None
+    ahead: Annotated[Ahead | None, Column("", TABLE, "forecast of each job's training, if in `needs`")] = None
+    reference: Annotated[Float | None, Column("A", S, "when it finishes on its own share, if in `needs`")] = None
+    rho_said: Annotated[Float | None, Column("A", ONE, "finish-time fairness as its agent reports it, or NaN")] = None
+    between: Annotated[str, Column("", NAME, "unit of fairness (`model.settings.BETWEEN`)")] = "apps"
+    unit_received: Annotated[Float | None, Column("A", GPU_S, "received by its user since its account began")] = None
+    unit_entitled: Annotated[Float | None, Column("A", GPU_S, "what its user was entitled to in that time")] = None
+    unit_rate: Annotated[Float | None, Column("A", GPUS, "what its user is entitled to now")] = None
 
     @property
     def apps(self) -> int:
@@ -243,7 +211,7 @@ class Snapshot:
     def of(cls, **columns: object) -> Snapshot:
         """A picture of these columns, all but the optional ones: ``Snapshot(...)`` in a tenth of its time."""
         out = object.__new__(cls)
-        out.__dict__.update(_OPTIONAL)
+        out.__dict__.update(_optional())
         out.__dict__.update(columns)
         return out
 
@@ -272,7 +240,7 @@ class Snapshot:
 
     def __getstate__(self) -> dict[str, Any]:
         """Columns alone go to other processes; the rest can be computed there."""
-        names = {f.name for f in fields(self)}
+        names = columns_of(Snapshot)
         return {name: value for name, value in self.__dict__.items() if name in names}
 
     def need(self, column: str) -> object:
@@ -286,4 +254,12 @@ class Snapshot:
 
     def nbytes(self) -> int:
         """Memory of all array columns."""
-        return sum(v.nbytes for v in (getattr(self, f.name) for f in fields(self)) if isinstance(v, np.ndarray))
+        return sum(
+            v.nbytes for v in (getattr(self, name) for name in columns_of(Snapshot)) if isinstance(v, np.ndarray)
+        )
+
+
+@cache
+def _optional() -> Mapping[str, object]:
+    """Columns that may be missing, and what stands for them."""
+    return {f.name: f.default for f in fields(Snapshot) if f.default is not MISSING}

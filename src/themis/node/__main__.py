@@ -14,7 +14,7 @@ from themis.node.means import AUTO, find
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run until told to end; exit code 2 and a sentence where it cannot."""
+    """Run until asked to end; exit code 2 and a sentence where it cannot."""
     parser = argparse.ArgumentParser(prog="python -m themis.node", description="Keep the jobs of this machine.")
     parser.add_argument("--node", required=True, help="name of this machine in the cluster")
     parser.add_argument("--root", required=True, type=Path, help="folder for tasks and logs")
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
             node=given.node, root=given.root.resolve(), renew_s=given.renew_s, allow_root=given.allow_root, leave=given.leave,
             claims=tuple(given.claim), means=find(given.containment), reaper=True, devices=tuple(given.device),
         )  # fmt: skip
-        # What a keeper that dies leaves comes to the agent.
+        # What a supervisor that dies leaves comes to the agent.
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         Agent(settings=settings, dial=lambda: connect(given.connect)).run()
     except ThemisError as error:

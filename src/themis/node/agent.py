@@ -1,9 +1,9 @@
-"""The node agent: one process on each machine, between the arbiter and the keepers.
+"""The node agent: one process on each machine, between the arbiter and the supervisors.
 
-It dials the arbiter, says what it keeps, renews its lease and passes the new deadline on to its keepers, and carries
-out what the arbiter says. It decides nothing and remembers nothing that is not in the tasks' folders: killed and
+It dials the arbiter, reports what it keeps, renews its lease and passes the new deadline on to its supervisors, and carries
+out what the arbiter asks for. It decides nothing and remembers nothing that is not in the tasks' folders: killed and
 started again it finds its gangs running, and those that ended meanwhile with how they ended. When the arbiter stays
-away, the keepers stop their gangs at the deadline by themselves; an agent without a lease starts nothing.
+away, the supervisors stop their gangs at the deadline by themselves; an agent without a lease starts nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from themis.node.tasks import Task
 MACHINES_OWN = frozenset(
     (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 )
-"""Errors that no job has to answer for: the agent writes to its own folder, and starts keepers as its own user."""
+"""Errors that no job has to answer for: the agent writes to its own folder, and starts supervisors as its own user."""
 
 Dial = Callable[[], Channel | None]
 
@@ -60,10 +60,10 @@ class AgentSettings:
     renew_s : seconds between renewals of its lease, well below the lease itself.
     poll_s : seconds between looks at its tasks.
     allow_root : let jobs run as root. ``leave`` : end once the lease is over and nothing runs (agents started by an arbiter).
-    claims : open files that the agent and its keepers keep open (``node.gpus``).
+    claims : open files that the agent and its supervisors keep open (``node.gpus``).
     means : how gangs are contained and limited on this machine.
     devices : UUIDs of the machine's GPUs by position, where they are real.
-    reaper : orphans of the process come to it (PR_SET_CHILD_SUBREAPER), and all its children are keepers or such orphans.
+    reaper : orphans of the process come to it (PR_SET_CHILD_SUBREAPER), and all its children are supervisors or such orphans.
     """
 
     node: str
@@ -94,14 +94,14 @@ class Agent:
     deadline: float = 0.0
     """When the lease ends, on ``clock``."""
     tasks: dict[str, Task] = field(default_factory=dict)
-    told: dict[str, TaskState] = field(default_factory=dict)
-    """What the arbiter heard last of each task."""
+    reported: dict[str, TaskState] = field(default_factory=dict)
+    """The state of each task that the arbiter received last."""
     failed: dict[str, TaskState] = field(default_factory=dict)
     """Tasks that could not be prepared."""
     sent: dict[int, float] = field(default_factory=dict)
     """When each unanswered ``Renew`` went out."""
     occupied: tuple[Occupied, ...] = ()
-    """As the arbiter heard it last."""
+    """As the arbiter received it last."""
     forgotten: set[str] = field(default_factory=set)
     """Tasks that may be dropped once nothing of them lives."""
     sequence: int = 0
@@ -113,7 +113,7 @@ class Agent:
         self.foreign = Foreign(self.settings.devices, self._ours)
 
     def run(self) -> None:
-        """Until told to end; jobs stay, for the agent that comes next, as long as the lease lasts."""
+        """Until asked to end; jobs stay, for the agent that comes next, as long as the lease lasts."""
         with_lock = hold(self.settings.root)
         try:
             self.adopt()
@@ -137,18 +137,18 @@ class Agent:
             try:
                 self._keep(Task(self.settings.root, path.name))
             except (OSError, ValueError, KeyError, TypeError, InputError) as error:
-                # Power was lost while it was written: nothing of it lives, or another version's keeper does, as long as its lease.
+                # Power was lost while it was written: nothing of it lives, or another version's supervisor, until its lease ends.
                 if locked(path / "lock"):
                     raise InputError(
                         f"{path} cannot be read ({error}), and its job lives; wait until it is over."
                     ) from None
                 print(f"themis node: {path} cannot be read ({error}); it is dropped.", file=sys.stderr, flush=True)
                 shutil.rmtree(path, ignore_errors=True)
-        # The lease of a machine is not remembered; one that is granted anew serves these tasks too.
+        # The lease of a machine is not remembered; one that is granted again serves these tasks too.
         self.deadline = clock()
 
     def turn(self) -> None:
-        """Hear the arbiter, renew the lease when it is time, report what changed."""
+        """Handle the arbiter's messages, renew the lease when it is time, report what changed."""
         try:
             if self.channel is None:
                 self._connect()
@@ -216,20 +216,20 @@ class Agent:
             self.forgotten.add(name)
             self._drop()
         else:
-            self.told.pop(name, None)
+            self.reported.pop(name, None)
 
     def _drop(self) -> None:
         """Forget tasks of which nothing is left."""
         for name in [name for name in self.forgotten if not self.tasks[name].left]:
             self.forgotten.remove(name)
             self.tasks.pop(name).remove()
-            self.told.pop(name, None)
+            self.reported.pop(name, None)
 
     def _orphans(self) -> set[int]:
-        """Processes of gangs whose keepers died, as far as they became this process's children; those that ended are collected."""
-        keepers = {task.process.pid for task in self.tasks.values() if task.process is not None}
+        """Processes of gangs whose supervisors died, if they became this process's children; those that ended are collected."""
+        supervisors = {task.process.pid for task in self.tasks.values() if task.process is not None}
         found: set[int] = set()
-        for pid in children(os.getpid()) - keepers:
+        for pid in children(os.getpid()) - supervisors:
             with contextlib.suppress(ChildProcessError):
                 if os.waitpid(pid, os.WNOHANG)[0] == 0:
                     found |= {pid} | descendants(pid)
@@ -247,22 +247,22 @@ class Agent:
     def _ours(self) -> set[int]:
         """Every process of the gangs here, those that a gang left among them."""
         tasks = self.tasks.values()
-        below = descendants(*filter(None, (task.keeper_pid() for task in tasks)))
+        below = descendants(*filter(None, (task.supervisor_pid() for task in tasks)))
         return below.union(*(task.cell.pids() | task.left for task in tasks))
 
     def _say(self, name: str, word: dict[str, object]) -> None:
         if name in self.tasks:
-            self.tasks[name].say(word)
+            self.tasks[name].send(word)
 
     def _each(self, word: dict[str, object]) -> None:
         for task in self.tasks.values():
-            task.say(word)
+            task.send(word)
 
     def _connect(self) -> None:
         self.channel = self.dial()
         if self.channel is not None:
             states = self.states()
-            # Whoever listens may have missed what was said on the last connection, or have forgotten it.
+            # The arbiter may have missed what was sent on the last connection, or have forgotten it.
             reports = tuple(report for task in self.tasks.values() if (report := task.whole_report()) is not None)
             own = trust(self.settings.allow_root)
             nice = os.getpriority(os.PRIO_PROCESS, 0)
@@ -273,7 +273,7 @@ class Agent:
                     containment=means.containment, limits=means.limits, occupied=self.occupied,
                 )
             )  # fmt: skip
-            self.told = {state.task: state for state in states}
+            self.reported = {state.task: state for state in states}
             self.renew_at = 0.0
 
     def _renew(self) -> None:
@@ -293,17 +293,17 @@ class Agent:
             self.channel.send(GpusOccupied(items=occupied))
             self.occupied = occupied
         for name, task in self.tasks.items():
-            # The state first: what a rank reported before it ended is then never heard after its end.
+            # The state first: what a rank reported before it ended then never arrives after its end.
             state = states[name]
             if (report := task.report()) is not None:
                 self.channel.send(report)
-            if state != self.told.get(name):
+            if state != self.reported.get(name):
                 self.channel.send(state)
-                self.told[name] = state
+                self.reported[name] = state
         for name, state in self.failed.items():
-            if self.told.get(name) != state:
+            if self.reported.get(name) != state:
                 self.channel.send(state)
-                self.told[name] = state
+                self.reported[name] = state
 
     def _hang_up(self) -> None:
         if self.channel is not None:
@@ -313,7 +313,7 @@ class Agent:
         time.sleep(self.settings.poll_s)
 
     def _idle(self) -> bool:
-        """Nobody to serve and nothing to keep."""
+        """No arbiter to serve and nothing to keep."""
         over = self.channel is None and clock() >= self.deadline
         return over and all(not task.alive() for task in self.tasks.values())
 

@@ -258,12 +258,12 @@ def try_namespace() -> None:
         finally:
             os._exit(0)
     os.close(ready[1])
-    said = os.read(ready[0], 4096).decode(errors="replace")
+    report = os.read(ready[0], 4096).decode(errors="replace")
     os.waitpid(rank, 0)
     os.kill(init, signal.SIGKILL)
     os.waitpid(init, 0)
-    if said != "ok":
-        raise OSError(said)
+    if report != "ok":
+        raise OSError(report)
 
 
 if __name__ == "__main__":  # python cells.py namespace | enter FOLDER ...

@@ -1,8 +1,8 @@
 """This machine's GPUs as NVML finds them, and claims on them, so that no two agents of one machine deal out the same.
 
 A claim is a lock on a file that only its account can open. Whoever has the file open holds the lock: arbiter, agent and the
-keepers that it started, but not their ranks, which could release it. So a GPU is free for another agent once no keeper of the
-last one is left, however that ended.
+supervisors that it started, but not their ranks, which could release it. So a GPU is free for another agent once no supervisor of
+the last one is left, however that ended.
 
     /var/tmp/themis-gpus-UID/     mode 711, of the account
         GPU-...                   mode 600

@@ -1,11 +1,11 @@
-"""The keeper: a process beside one gang's ranks on one machine. It starts them, holds their lease, and ends them.
+"""The supervisor: a process next to one gang's ranks on one machine. It starts them, holds their lease, and ends them.
 
 It outlives the node agent, so an agent that crashed finds its gangs again; and it holds the machine's lease itself,
 so that nothing runs on when nobody comes back: the agent moves the deadline, and at the deadline the ranks stop.
 
     prepared ---go---> running ---stop, lease over, a rank failed, all ranks ended---> stopping ---> ended
 
-The agent writes lines of JSON into the FIFO ``control``; the keeper answers by replacing ``status.json``, and is alive
+The agent writes lines of JSON into the FIFO ``control``; the supervisor answers by replacing ``status.json``, and is alive
 as long as it holds the lock on ``lock``. The cause of a stop is in the status before the first signal is sent.
 Standard library alone, and run as a script by its path with ``-I -S``: neither the job's environment nor any package
 can break it, and it starts in milliseconds. How the gang's processes are held together is in ``cells.py``, which is loaded
@@ -45,7 +45,7 @@ PR_SET_CHILD_SUBREAPER = 36
 LEFTOVERS_S = 5.0
 """What outlives ranks that ended by themselves (a daemon that a script left behind) is asked to end and has this long."""
 PEERS_S = 10.0
-"""For the other ranks when one failed: they often wait for it within a collective, where no signal is heard, so a longer grace
+"""For the other ranks when one failed: they often wait for it within a collective, where no signal is handled, so a longer grace
 would only keep the GPUs, and the next attempt, waiting."""
 TICK_S = 0.2
 NOT_RUN = 127
@@ -54,7 +54,7 @@ DIED = "a rank died before it was started"
 LOOK_S = 3.0
 """For looking whether anything was saved."""
 STUCK_S = 5.0
-"""What lives so long after SIGKILL hangs in the kernel: the gang counts as ended, and its GPUs as occupied."""
+"""A process that lives this many seconds after SIGKILL hangs in the kernel: the gang counts as ended, and its GPUs as occupied."""
 CHASE_S = 0.1
 """For killing processes that fork and exit faster than /proc is read, in each round."""
 MEMBERS_S = 1.0
@@ -68,13 +68,13 @@ def clock() -> float:
 
 @dataclass(slots=True)
 class Status:
-    """What the keeper knows of its ranks; ``codes``: exit codes, a signal as minus its number, None while running."""
+    """What the supervisor knows of its ranks; ``codes``: exit codes, a signal as minus its number, None while running."""
 
     phase: str
     codes: list[int | None]
     pids: list[int]
     cause: str = ""
-    """Why they stop: what the agent said, or lease | peer (a rank failed) | keeper (it was told to end itself) |
+    """Why they stop: what the agent sent, or lease | peer (a rank failed) | keeper (it was asked to end itself) |
     absent (what the job names is not on this machine) | not_started (it could not be started otherwise) |
     memory (the gang exceeded its memory)."""
     first: int | None = None
@@ -93,7 +93,7 @@ class Status:
 
 
 class Log:
-    """A log file of bounded size: when it has half of its limit it becomes ``NAME.1`` and begins anew."""
+    """A log file of bounded size: when it has half of its limit it becomes ``NAME.1`` and begins again."""
 
     def __init__(self, path: str, limit: int) -> None:
         self.path, self.half, self.size = path, max(limit // 2, 4096), 0
@@ -126,7 +126,7 @@ class Rank:
 
 
 @dataclass(slots=True)
-class Keeper:
+class Supervisor:
     """One gang's ranks on this machine."""
 
     folder: Path
@@ -160,7 +160,7 @@ class Keeper:
         for number, env in enumerate(self.task["ranks"]):
             log = Log(self.task["logs"][number], self.task["log_bytes"])
             barrier, go = os.pipe2(os.O_CLOEXEC)
-            ready, said = os.pipe2(os.O_CLOEXEC)
+            ready, report = os.pipe2(os.O_CLOEXEC)
             output, out = os.pipe2(os.O_CLOEXEC)
             parent = os.getpid()
             pid = os.fork()
@@ -168,8 +168,8 @@ class Keeper:
                 # Another rank's barrier, held open here, would never report its end of file.
                 for fd in [go, ready, output, *(r.barrier for r in self.ranks)]:
                     os.close(fd)
-                run_rank(self.task, env, parent, barrier, said, out)
-            for fd in (barrier, said, out):
+                run_rank(self.task, env, parent, barrier, report, out)
+            for fd in (barrier, report, out):
                 os.close(fd)
             os.set_blocking(output, False)
             self.ranks.append(Rank(pid=pid, barrier=go, ready=ready, output=output, log=log))
@@ -177,17 +177,17 @@ class Keeper:
         self.publish()
 
     def _hear_ready(self, rank: Rank) -> None:
-        said = os.read(rank.ready, 4096)
-        rank.is_ready = said == b"ok"
+        report = os.read(rank.ready, 4096)
+        rank.is_ready = report == b"ok"
         if not rank.is_ready:
-            cause, _, why = said.decode(errors="replace").partition(":")
+            cause, _, why = report.decode(errors="replace").partition(":")
             self.stop(cause or "not_started", 0.0, why or DIED)
         elif self.status.phase == "preparing" and all(r.is_ready for r in self.ranks):
             self.status.phase = "prepared"
             self.publish()
 
     def go(self, env: dict[str, str]) -> None:
-        """Let all ranks run at once."""
+        """Let all ranks run."""
         if self.status.phase != "prepared":
             return
         self.checkpoints = newest(self.task["checkpoint_dir"])
@@ -323,7 +323,7 @@ class Keeper:
             if not self.published:
                 self.publish()
             if self.told_to_end and self.status.phase not in ("stopping", "ended"):
-                self.stop("keeper", self.task["grace_s"], "the process that keeps this job was told to end")
+                self.stop("keeper", self.task["grace_s"], "the supervisor of this job was asked to end")
             if clock() >= self.deadline and self.status.phase not in ("stopping", "ended"):
                 self.stop("lease", self.task["grace_s"], "the machine's lease was not renewed")
             self._look_at_memory()
@@ -358,15 +358,15 @@ class Keeper:
         self.buffer += os.read(self.control, 65536)
         *lines, self.buffer = self.buffer.split(b"\n")
         for line in filter(None, lines):
-            said = json.loads(line)
-            if "lease" in said:
-                self.deadline = float(said["lease"])
-            elif "go" in said:
-                self.go(said["go"])
-            elif "stop" in said:
-                # Who ended before the signal ended by itself, also if nobody looked since.
+            order = json.loads(line)
+            if "lease" in order:
+                self.deadline = float(order["lease"])
+            elif "go" in order:
+                self.go(order["go"])
+            elif "stop" in order:
+                # Who ended before the signal ended by itself, also if nothing checked it since.
                 self._over()
-                self.stop(said["stop"], float(said["grace_s"]))
+                self.stop(order["stop"], float(order["grace_s"]))
 
     def _pump(self, rank: Rank) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -452,7 +452,7 @@ class Absent(Exception):
     """What the job names is not on this machine, or not for its user: another attempt would find it no more than this one."""
 
 
-def run_rank(task: dict[str, Any], env: dict[str, str], parent: int, barrier: int, said: int, out: int) -> NoReturn:
+def run_rank(task: dict[str, Any], env: dict[str, str], parent: int, barrier: int, report: int, out: int) -> NoReturn:
     """Become the rank: a session of its own, its user, its folder; then wait for the word and ``exec``."""
     try:
         os.setsid()
@@ -479,7 +479,7 @@ def run_rank(task: dict[str, Any], env: dict[str, str], parent: int, barrier: in
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(out, 1)
         os.dup2(out, 2)
-        os.write(said, b"ok")
+        os.write(report, b"ok")
         word = b""
         while not word.endswith(b"\n"):
             more = os.read(barrier, 65536)
@@ -490,7 +490,7 @@ def run_rank(task: dict[str, Any], env: dict[str, str], parent: int, barrier: in
     except BaseException as error:
         with contextlib.suppress(OSError):
             cause = "absent" if isinstance(error, Absent) else "not_started"
-            os.write(said, f"{cause}:{error}".encode()[:4000])
+            os.write(report, f"{cause}:{error}".encode()[:4000])
         os._exit(NOT_RUN)
 
 
@@ -643,7 +643,7 @@ def main(folder: Path) -> None:
     task = json.loads((folder / "task.json").read_text())
     # Also opened for writing, so that it never ends when no agent is there.
     control = os.open(folder / "control", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-    Keeper(folder=folder, task=task, deadline=task["deadline"], control=control, cell=as_cell(task)).run()
+    Supervisor(folder=folder, task=task, deadline=task["deadline"], control=control, cell=as_cell(task)).run()
 
 
 if __name__ == "__main__":

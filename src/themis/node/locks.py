@@ -18,5 +18,5 @@ def locked(path: Path) -> bool:
 
 
 def inhabited(root: Path) -> bool:
-    """Whether an agent, or a keeper that one left, lives in this machine's folder."""
+    """Whether an agent, or a supervisor that one left, lives in this machine's folder."""
     return locked(root / "agent.lock") or any(locked(path) for path in root.glob("tasks/*/lock"))

@@ -125,7 +125,7 @@ def find(wanted: str = AUTO) -> Means:
         problems.append(f"namespace: {problem}")
     if wanted in (CGROUP, NAMESPACE):
         raise InputError(
-            f"containment is {wanted!r}, which this machine does not allow ({'; '.join(problems)}); say containment: auto."
+            f"containment is {wanted!r}, which this machine does not allow ({'; '.join(problems)}); set containment: auto."
         )
     return Means(containment=NONE, why_not="; ".join(problems), memory=memory, cpu=cpu)
 
@@ -202,8 +202,8 @@ def _tried(*what: str) -> str:
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
-    said = trial.stderr.strip().splitlines()
-    return "" if trial.returncode == 0 else said[-1] if said else f"exit code {trial.returncode}"
+    lines = trial.stderr.strip().splitlines()
+    return "" if trial.returncode == 0 else lines[-1] if lines else f"exit code {trial.returncode}"
 
 
 def own_group(controller: str) -> Path | None:

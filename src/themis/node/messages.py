@@ -1,4 +1,4 @@
-"""What the arbiter and a node agent say to each other: frozen dataclasses, independent of how they travel.
+"""What the arbiter and a node agent send each other: frozen dataclasses, independent of how they travel.
 
     agent -> arbiter    Hello, Renew, TaskState, TaskReport, GpusOccupied
     arbiter -> agent    Lease, Prepare, Go, Stop, Forget
@@ -6,7 +6,7 @@
     arbiter -> bridge   EndNodes
 
 Every message may be lost with its connection and every one may be repeated: both sides compare what should be with
-what is (``Hello`` lists every task) and say again what is missing. ``encode`` and ``decode`` give JSON objects.
+what is (``Hello`` lists every task) and send again what is missing. ``encode`` and ``decode`` give JSON objects.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PHASES = ("preparing", "prepared", "running", "stopping", "ended")
 
 
 class ProtocolError(InputError):
-    """The other side said something that is not in the protocol."""
+    """The other side sent something that is not in the protocol."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class TaskState:
     ----------
     port : a free port of this machine, for MASTER_PORT if rank 0 runs here.
     codes : exit codes by rank, a signal as minus its number; ``first`` the first that was not 0, None if all were.
-    cause : why its ranks stop: what ``Stop`` said, or lease | peer | keeper | lost | not_started |
+    cause : why its ranks stop: what ``Stop`` named, or lease | peer | keeper | lost | not_started |
         absent (what the job names is not there) | machine (it lacked room or processes to start them) |
         memory (they exceeded the job's memory).
     saved : whether anything was written to the checkpoint folder.
@@ -122,7 +122,7 @@ class TaskReport:
     reached: bool = False
     """It did its target and ends now."""
     epochs: float = 0.0
-    """Epochs done, and in the checkpoint; ``batch`` : global batch size that it trains with. 0 where it did not say."""
+    """Epochs done, and in the checkpoint; ``batch`` : global batch size that it trains with. 0 where it did not report it."""
     saved_epochs: float = 0.0
     batch: int = 0
     unsaved: float = 0.0
@@ -154,7 +154,7 @@ class Hello:
     """per_user: jobs run as their submitters' system users | single: all as the agent's own | root: some may run as root."""
     tasks: tuple[TaskState, ...] = ()
     reports: tuple[TaskReport, ...] = ()
-    """What ranks said so far, to be heard before how they ended; without a pace."""
+    """What ranks reported so far, to be handled before how they ended; without a pace."""
     niceness: int = 0
     """Of the agent, and so of all that it starts: -20 to 19, above 0 whatever else runs there comes first."""
     containment: str = ""
@@ -177,7 +177,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepare:
-    """Bring these ranks to where they can start at once, and say so."""
+    """Bring these ranks to where they can start at the same moment, and report it."""
 
     spec: TaskSpec
 
@@ -274,7 +274,7 @@ def decode(data: object) -> Message:
 
 
 def build(kind: type, data: Mapping[str, Any]) -> Any:
-    """A dataclass from the JSON object of its fields; unknown fields are left out, so that a newer side may say more."""
+    """A dataclass from the JSON object of its fields; unknown fields are left out, so that a newer side may send more."""
     hints = typing.get_type_hints(kind)
     given = {name: _value(kind, name, hints[name], data[name]) for name in hints if name in data}
     try:

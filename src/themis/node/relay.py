@@ -1,10 +1,10 @@
 """A node agent reached from afar: what an actor of a cluster engine does on its node. Knows no engine.
 
-    arbiter --- bridge === Relay --- Unix socket --- node agent --- keepers --- ranks
+    arbiter --- bridge === Relay --- Unix socket --- node agent --- supervisors --- ranks
 
 The relay starts the node agent of one machine as it would be started by hand, and carries bytes between the agent's
-socket and whoever calls: it neither reads nor remembers what they say. The agent is no child of the relay's process, so
-what ends that process (an engine kills an actor's children without a warning) ends no job: keepers hold the lease, and
+socket and whoever calls: it neither reads nor remembers what they send. The agent is no child of the relay's process, so
+what ends that process (an engine kills an actor's children without a warning) ends no job: supervisors hold the lease, and
 the relay that comes next finds the agent where it was.
 """
 
@@ -109,7 +109,7 @@ class Relay:
             return self.session
 
     def receive(self, session: int, wait_s: float = WAIT_S) -> bytes:
-        """What the agent said, waiting for it; empty if nothing. Raises ``Closed`` when the conversation is over."""
+        """What the agent sent, waiting for it; empty if nothing. Raises ``Closed`` when the conversation has ended."""
         self._still_mine()
         agent = self._agent(session, wait_s)
         if agent is None:
@@ -128,7 +128,7 @@ class Relay:
         return data
 
     def send(self, session: int, data: bytes) -> None:
-        """Hand bytes to the agent. Raises ``Closed`` when the conversation is over."""
+        """Hand bytes to the agent. Raises ``Closed`` when the conversation has ended."""
         with self.lock:
             agent = self.agent if session == self.session else None
         if agent is None:
@@ -150,13 +150,13 @@ class Relay:
         release(claims)
 
     def end(self) -> None:
-        """Tell the agent to end; its jobs, if any, stay as long as its lease."""
+        """Ask the agent to end; its jobs, if any, stay as long as its lease."""
         with contextlib.suppress(OSError, ValueError):
             if self._kept():
                 os.kill(int((self.root / "agent.lock").read_text()), signal.SIGTERM)
 
     def logs(self) -> list[tuple[str, bool, bytes]]:
-        """What ranks wrote since the last call: (path below the machine's folder, whether the file began anew, bytes)."""
+        """What ranks wrote since the last call: (path below the machine's folder, whether the file began again, bytes)."""
         tasks = {path.name for path in (self.root / "tasks").glob("[!.]*")}
         watched = {p for task in tasks for p in (self.root / "logs" / task).glob("rank-*.log")}
         new: list[tuple[str, bool, bytes]] = []
@@ -173,7 +173,7 @@ class Relay:
                 left -= len(data)
                 self.read[path] = (inode, (at if inode == known else 0) + len(data))
             elif path not in watched and left:
-                # Its task is over, and all of it was read.
+                # Its task has ended, and all of it was read.
                 self.read.pop(path, None)
         return new
 
@@ -218,7 +218,7 @@ class Relay:
             self._devices()
         self.spawned = time.monotonic()
         self.spawns += 1
-        # Nothing of the engine's settings or secrets goes to agents, and so to keepers and jobs.
+        # Nothing of the engine's settings or secrets goes to agents, and so to supervisors and jobs.
         locks = [str(held.lock) for held in self.claims]
         env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         subprocess.run(

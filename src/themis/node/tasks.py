@@ -1,9 +1,9 @@
-"""The agent's side of a task: its folder, its keeper, what can be read and said there.
+"""The agent's side of a task: its folder, its supervisor, what can be read and written there.
 
     ROOT/tasks/TASK/    task.json  control  lock  status.json  stop  reports/reports.jsonl
     ROOT/logs/TASK/     rank-0.log ...
 
-Everything is in the folder, so an agent that starts anew knows as much as the one that died.
+Everything is in the folder, so a restarted agent knows as much as the one that died.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ PORTS = range(20000, 32000)
 """Below what Linux hands out for outgoing connections, so that a port found free stays free."""
 READ_AT_MOST = 1 << 20
 HUNG_S = 5.0
-"""A keeper whose gang lives so long after even a process that hangs in the kernel counts as left hangs itself."""
+"""A supervisor whose gang lives so long after even a process that hangs in the kernel counts as left hangs itself."""
 MOST_BATCH = 1e9
 """A batch size above is none."""
-SAYS = ("steps", "saved", "unsaved", "step_s", "loss", "reached", "epochs", "saved_epochs", "batch")
+REPORTED = ("steps", "saved", "unsaved", "step_s", "loss", "reached", "epochs", "saved_epochs", "batch")
 """What of a report is read."""
 
 
@@ -56,17 +56,17 @@ class Task:
         # As the ranks have it in their environment: another installation on this machine may have a task of the same name.
         self._mark = f"THEMIS_RUN_DIR={raw['ranks'][0]['THEMIS_RUN_DIR']}".encode()
         self._read_up_to = 0
-        self._said: dict[str, Any] = {}
+        self._reported: dict[str, Any] = {}
         """The last of each that was ever read."""
         self.cell = keeper.as_cell(raw)
         self.left: set[int] = set()
         """Processes that outlived the end of the gang."""
         self.orphans: Callable[[], set[int]] = set
-        """Processes that no keeper has any more, for the agent whose children they became."""
+        """Processes that no supervisor has any more, for the agent whose children they became."""
         self._lease_over = self._stop_over = math.inf
-        """When its keeper must be over, by its lease and by what it was asked."""
+        """When its supervisor must be over, by its lease and by what it was asked."""
         self._lost_at = math.inf
-        """When its keeper was found dead."""
+        """When its supervisor was found dead."""
         self._swept = False
         if process is not None:
             self._lease(raw["deadline"])
@@ -78,9 +78,9 @@ class Task:
         cls, root: Path, spec: TaskSpec, deadline: float, *, allow_root: bool = False, claims: tuple[int, ...] = (),
         means: Means = UNCONTAINED,
     ) -> Task:  # fmt: skip
-        """Write the task's folder and start its keeper, which brings the ranks to the barrier.
+        """Write the task's folder and start its supervisor, which brings the ranks to the barrier.
 
-        ``claims`` : open files that its keeper keeps open, and no rank gets (``node.gpus``). ``means`` : how gangs are
+        ``claims`` : open files that its supervisor keeps open, and no rank gets (``node.gpus``). ``means`` : how gangs are
         contained and limited on this machine.
 
         Raises
@@ -128,8 +128,8 @@ class Task:
             raise
         return cls(root, spec.task, process)
 
-    def say(self, word: dict[str, Any]) -> None:
-        """A line to the keeper; nobody hears it when it has ended."""
+    def send(self, word: dict[str, Any]) -> None:
+        """A line to the supervisor; lost when that has ended."""
         if "lease" in word:
             self._lease(float(word["lease"]))
         elif "stop" in word:
@@ -151,11 +151,11 @@ class Task:
     # ---- what can be seen ----------------------------------------------------------------------------------------
 
     def alive(self) -> bool:
-        """Whether its keeper is."""
+        """Whether its supervisor is."""
         return locked(self.folder / "lock") if self.process is None else self.process.poll() is None
 
     def state(self) -> TaskState:
-        """How it stands now. A keeper that is gone without an end takes its ranks with it: cause ``lost``."""
+        """How it stands now. A supervisor that is gone without an end takes its ranks with it: cause ``lost``."""
         alive = self.alive()
         raw = self._status()
         phase = str(raw.get("phase", "preparing"))
@@ -168,7 +168,7 @@ class Task:
                 port=self.port, message="the process that kept this job died",
             )  # fmt: skip
         if phase != "ended" and clock() >= min(self._lease_over, self._stop_over):
-            self._end_keeper()
+            self._end_supervisor()
         self.left = self._living(raw.get("left", ()))
         began, ended = float(raw.get("began", 0.0)), float(raw.get("ended", 0.0))
         return TaskState(
@@ -187,24 +187,24 @@ class Task:
     def _lease(self, deadline: float) -> None:
         self._lease_over = deadline + self.spec.grace_s + STUCK_S + HUNG_S
 
-    def _end_keeper(self) -> None:
+    def _end_supervisor(self) -> None:
         """It should have ended its gang long ago: a process that was stopped, say, keeps no lease."""
-        if (pid := self.keeper_pid()) and keeper.descendants(pid):
+        if (pid := self.supervisor_pid()) and keeper.descendants(pid):
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
 
-    def keeper_pid(self) -> int:
-        """Of its keeper, if that lives; 0 otherwise."""
+    def supervisor_pid(self) -> int:
+        """Of its supervisor, if that lives; 0 otherwise."""
         with contextlib.suppress(OSError, ValueError):
             if self.alive():
                 return self.process.pid if self.process else int((self.folder / "lock").read_text())
         return 0
 
     def _sweep(self, raw: dict[str, Any]) -> None:
-        """End what a dead keeper's gang left; ``left`` is what still lives.
+        """End what a dead supervisor's gang left; ``left`` is what still lives.
 
         Its ranks died with it. Others are found by the gang's cgroup; by the first process of its PID namespace, with which all
-        end; by the keeper's record of its descendants; as orphans that became the agent's children; and by the path of its
+        end; by the supervisor's record of its descendants; as orphans that became the agent's children; and by the path of its
         folder in their environment.
         """
         if self._swept:
@@ -231,7 +231,7 @@ class Task:
             self.cell.remove()
 
     def _recorded(self, raw: dict[str, Any]) -> list[tuple[int, int]]:
-        """Processes that the keeper wrote down, each with when it started."""
+        """Processes that the supervisor wrote down, each with when it started."""
         init = raw.get("init") or (0, 0)
         out = [(int(init[0]), int(init[1]))] if init[0] else []
         with contextlib.suppress(OSError, ValueError):
@@ -252,7 +252,7 @@ class Task:
                 found = os.fstat(handle)
                 if not stat.S_ISREG(found.st_mode):
                     return None
-                # The last of each is enough, also for an agent that starts beside a job of weeks.
+                # The last of each is enough, also for an agent that starts next to a job of weeks.
                 self._read_up_to = max(self._read_up_to, found.st_size - READ_AT_MOST)
                 file.seek(self._read_up_to)
                 data = file.read(READ_AT_MOST)
@@ -261,33 +261,33 @@ class Task:
         # Half a line waits for its other half, unless it is longer than any of ours.
         whole = data.rfind(b"\n") + 1 or (len(data) if len(data) == READ_AT_MOST else 0)
         self._read_up_to += whole
-        said: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for line in data[:whole].splitlines():
             # Brackets within brackets within brackets are no ValueError but end the reader's stack.
             with contextlib.suppress(ValueError, RecursionError):
                 if isinstance(row := json.loads(line), dict):
-                    said |= {name: row[name] for name in SAYS if isinstance(row.get(name), int | float)}
-        self._said |= said
-        return as_report(self.name, said) if said else None
+                    values |= {name: row[name] for name in REPORTED if isinstance(row.get(name), int | float)}
+        self._reported |= values
+        return as_report(self.name, values) if values else None
 
     def whole_report(self) -> TaskReport | None:
-        """All that rank 0 ever said, for an arbiter that may have missed some of it; None if it said nothing.
+        """All that rank 0 ever reported, for an arbiter that may have missed some of it; None if it reported nothing.
 
-        Without a pace, which is that since the last report and was told, or is too old.
+        Without a pace, which is that since the last report and was sent, or is too old.
         """
         self.report()
-        return as_report(self.name, {**self._said, "step_s": 0}) if self._said else None
+        return as_report(self.name, {**self._reported, "step_s": 0}) if self._reported else None
 
 
-def as_report(task: str, said: dict[str, Any]) -> TaskReport:
-    """A report of what a job said: numbers that are finite and not negative, nothing else."""
+def as_report(task: str, values: dict[str, Any]) -> TaskReport:
+    """A report from what a job wrote: numbers that are finite and not negative, nothing else."""
 
     def number(name: str) -> float:
         value = finite(name)
         return value if value is not None and value >= 0 else 0.0
 
     def finite(name: str) -> float | None:
-        value = said.get(name)
+        value = values.get(name)
         if not isinstance(value, int | float) or isinstance(value, bool):
             return None
         try:
@@ -298,7 +298,7 @@ def as_report(task: str, said: dict[str, Any]) -> TaskReport:
 
     return TaskReport(
         task=task, steps=number("steps"), saved=number("saved"), step_s=number("step_s"),
-        loss=finite("loss"), reached=said.get("reached") is True,
+        loss=finite("loss"), reached=values.get("reached") is True,
         epochs=number("epochs"), saved_epochs=number("saved_epochs"), batch=int(min(number("batch"), MOST_BATCH)),
         unsaved=number("unsaved"),
     )  # fmt: skip
@@ -335,7 +335,7 @@ def user_for(name: str, *, allow_root: bool) -> str:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on now."""
+    """A port of this machine that no process listens on now."""
     for port in random.sample(PORTS, 200):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("", port))
@@ -356,7 +356,7 @@ def _make_for(path: Path, spec: TaskSpec) -> None:
 
 
 def _show(path: Path, user: str) -> None:
-    """Readable by the user and nobody else, but not the user's: root writes there."""
+    """Readable by the user alone, but not the user's: root writes there."""
     if os.geteuid() == 0 and user:
         os.chown(path, 0, pwd.getpwnam(user).pw_gid)
         path.chmod(0o750)

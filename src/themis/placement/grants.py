@@ -1,6 +1,6 @@
 """Build a ``GpuGrant`` gang by gang, for policies that hand out GPUs in some order of apps.
 
-``Demand`` says what an app could still use, in the steps in which its scheduler would use it; ``Hand`` deals.
+``Demand`` says what an app could still use, in the steps in which its scheduler would use it; ``Allocator`` places them.
 Renewals come first wherever the order of apps gives an app as many GPUs as before, so that no policy restarts gangs
 that it could have left alone.
 """
@@ -75,7 +75,7 @@ def least_waiting(s: Snapshot) -> Int:
 
 
 def lease_end(s: Snapshot, starving: bool) -> Seconds:
-    """When leases given now end: a full lease from now, unless somebody starves.
+    """When leases given now end: a full lease from now, unless an app starves.
 
     Where a gang is due but larger than the offer, leases given meanwhile end with the last one that runs, so that all
     of them are on offer together; nothing idles and no lease is cut short (decision 0004).
@@ -87,26 +87,26 @@ def lease_end(s: Snapshot, starving: bool) -> Seconds:
     return min(full, max(float(running.max()), s.now + s.tick_s)) if len(running) else full
 
 
-class Hand:
-    """Free GPUs being dealt to apps."""
+class Allocator:
+    """Free GPUs while they are allocated to apps."""
 
     def __init__(self, snapshot: Snapshot, placement: Placing = Placing.PACKED) -> None:
         self.s = snapshot
         self.blind = placement is Placing.BLIND
         self.free: Int = snapshot.free.copy()
         self.left = int(self.free.sum())
-        """GPUs not yet dealt."""
+        """GPUs not yet allocated."""
         self.rows: list[tuple[int, int, int, int, float, int]] = []
         self.gangs = 0
         self._served: set[int] = set()
         self.standing: dict[int, list[tuple[int, Counts]]] = _standing(snapshot)
 
     def served(self) -> Int:
-        """Rows of the apps that were dealt something."""
+        """Rows of the apps that were allocated something."""
         return np.array(sorted(self._served), dtype=np.int64)
 
     def given(self) -> dict[int, list[tuple[int, int, int]]]:
-        """(GPUs, GPU type, locality) of the gangs dealt to waiting jobs, by app row."""
+        """(GPUs, GPU type, locality) of the gangs allocated to waiting jobs, by app row."""
         s, out = self.s, defaultdict[int, list[tuple[int, int, int]]](list)
         gangs = defaultdict[tuple[int, int], list[tuple[int, int]]](list)
         for app, gang, n, c, _, extend in self.rows:
@@ -118,14 +118,14 @@ class Hand:
         return out
 
     def grant(self) -> GpuGrant:
-        """Everything dealt so far."""
+        """Everything allocated so far."""
         columns = list(zip(*self.rows)) or [()] * 6
         app, gang, machine, gpus, until, extend = columns
         whole = (np.array(c, dtype=np.int64) for c in (app, gang, machine, gpus, extend))
         a, g, n, c, e = whole
         return GpuGrant(app=a, gang=g, machine=n, gpus=c, until=np.array(until, dtype=np.float64), extend=e)
 
-    def deal(self, wants: Sequence[tuple[int, Sequence[int]]], until: Seconds) -> None:
+    def allocate(self, wants: Sequence[tuple[int, Sequence[int]]], until: Seconds) -> None:
         """Place gangs: (app row, gang sizes) in order of precedence; what has no room is left out.
 
         Gangs that can stay where the app's expiring gangs stand do; the others follow, larger ones first.
@@ -204,7 +204,7 @@ class Hand:
         """Smallest gang on each GPU type that the app's waiting jobs take in place of ``gpus``; more where none does."""
         s, at = self.s, slice(int(self.s.job_ptr[a]), int(self.s.job_ptr[a + 1]))
         if at.stop - at.start == 1:
-            # Single jobs are many, and thousands of them are dealt one GPU each.
+            # Single jobs are many, and thousands of them are allocated one GPU each.
             low = int(s.job_gpus_min[at.start])
             takes = s.job_held[at.start] == 0 and low <= gpus <= s.job_gpus_max[at.start]
             return np.where(s.job_allowed[at.start], low if takes else gpus + 1, gpus + 1)

@@ -6,29 +6,29 @@ from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Int
 from themis.placement.blind import Placing
-from themis.placement.grants import Hand, demand_of, lease_end, waiting_apps
+from themis.placement.grants import Allocator, demand_of, lease_end, waiting_apps
 
 
 def in_order(snapshot: Snapshot, order: Int, placement: Placing = Placing.PACKED) -> Solved:
     """Grants for app rows in ``order``; what does not fit is passed over.
 
-    Where an elastic gang declines GPUs that are too far away, the apps that had no turn are dealt what is left.
+    Where an elastic gang declines GPUs that are too far away, the apps that had no turn are allocated what is left.
 
     Parameters
     ----------
     order : rows of the snapshot's apps, most deserving first; apps without waiting jobs are ignored.
     """
-    hand = Hand(snapshot, placement)
+    allocator = Allocator(snapshot, placement)
     waiting = set(waiting_apps(snapshot).tolist())
     queue = [a for a in order.tolist() if a in waiting]
-    wants, starving = _wants(snapshot, queue, hand.left)
+    wants, starving = _wants(snapshot, queue, allocator.left)
     until = lease_end(snapshot, starving)
     while wants:
-        hand.deal(wants, until)
+        allocator.allocate(wants, until)
         had_turn = {a for a, _ in wants}
         queue = [a for a in queue if a not in had_turn]
-        wants, _ = _wants(snapshot, queue, hand.left)
-    return Solved(answer=hand.grant())
+        wants, _ = _wants(snapshot, queue, allocator.left)
+    return Solved(answer=allocator.grant())
 
 
 def _wants(s: Snapshot, queue: list[int], left: int) -> tuple[list[tuple[int, list[int]]], bool]:

@@ -2,7 +2,7 @@
 
 The unit is the app, or the user where fairness is between users or groups (``Snapshot.between``); of a user's apps the one
 with fewest GPUs per weight is next, then the one that is furthest behind. A unit's share is its weighted part of the GPUs in
-service, water-filled under what it can use. Most shares are no whole number of gangs. The whole gangs of a share are dealt
+service, water-filled under what it can use. Most shares are no whole number of gangs. The whole gangs of a share are allocated
 first; the GPUs that remain make up the fractions, and go to the units that would have least of what they are entitled to at the
 end of a lease that they got now:
 
@@ -59,11 +59,11 @@ Key = tuple[float, float, float, float]
 
 @dataclass(slots=True)
 class Turns:
-    """Of one snapshot, while GPUs are dealt. The unit is the app, or the user where fairness is between users or groups.
+    """Of one snapshot, while GPUs are allocated. The unit is the app, or the user where fairness is between users or groups.
 
     Attributes
     ----------
-    unit : Int[A], the unit of each app. ``has`` : Float[U], GPUs that it holds beyond this instant, and those dealt since.
+    unit : Int[A], the unit of each app. ``has`` : Float[U], GPUs that it holds beyond this instant, and those allocated since.
     share : Float[U], GPUs (``shares``, summed). ``weight`` : Float[U], of its apps here together.
     received : Float[U], GPU-seconds so far. ``entitled`` : Float[U], those by the end of a lease that begins now.
     own : Float[A], GPUs of the app's own share. ``least`` : Int[A], GPUs of the smallest gang that waits.
@@ -84,7 +84,7 @@ class Turns:
 
     @classmethod
     def of(cls, s: Snapshot, *, by_received: bool = False) -> Turns:
-        """Before anything is dealt.
+        """Before anything is allocated.
 
         ``by_received`` : of alike weights and equal shares, the app that has received least GPU time is next.
         """
@@ -131,14 +131,14 @@ class Turns:
         return np.array([self.key(a, h) for a, h in zip(rows.tolist(), has.tolist())]).reshape(-1, 4)
 
     def take(self, a: int, gpus: int) -> None:
-        """The app row was dealt so many GPUs."""
+        """The app row was allocated this number of GPUs."""
         if self.snapshot.weighted:
             self.has[self.unit[a]] += gpus
 
     def waits(self, gpus: int) -> Bool:
         """[A], apps without GPUs, whose own share is less than a gang, and whose turn it is not.
 
-        Smallest gangs dealt by turns leave nothing of the offer for them.
+        Smallest gangs allocated by turns leave nothing of the offer for them.
 
         So many GPUs are on offer. Where a gang is next that is larger than all of them, it alone is not kept waiting.
         """
@@ -147,14 +147,14 @@ class Turns:
         if not s.weighted:
             return out
         out |= (s.app_held == 0) & (self.own + 1e-9 < self.least)
-        dealing = replace(self, has=self.has.copy())
+        trial = replace(self, has=self.has.copy())
         has, most = s.app_held.astype(np.float64), np.add.reduceat(s.job_gpus_max, s.job_ptr[:-1])
-        heap = [(*dealing.key(a, float(has[a])), a) for a in np.flatnonzero(self.least > 0).tolist()]
+        heap = [(*trial.key(a, float(has[a])), a) for a in np.flatnonzero(self.least > 0).tolist()]
         heapq.heapify(heap)
         left = gpus
         while heap and left > 0:
             *old, a = heapq.heappop(heap)
-            now = dealing.key(a, float(has[a]))
+            now = trial.key(a, float(has[a]))
             if now > tuple(old):
                 heapq.heappush(heap, (*now, a))
                 continue
@@ -163,7 +163,7 @@ class Turns:
                 out[a] = False
             left -= step
             has[a] += step
-            dealing.take(a, step)
+            trial.take(a, step)
             if has[a] + step <= most[a]:
-                heapq.heappush(heap, (*dealing.key(a, float(has[a])), a))
+                heapq.heappush(heap, (*trial.key(a, float(has[a])), a))
         return out

@@ -1,4 +1,4 @@
-"""What a job is worth, and has left, after so many rounds of a window (Shockwave §6, appendix G).
+"""What a job is worth, and has left, after a number of rounds of a window (Shockwave §6, appendix G).
 
 Forecasts become the arrays of ``themis.optimize.rounds.window``. The objective depends on how many rounds a job gets, not on
 which: appendix H's order of regimes holds by itself, as rounds are spent on the regimes in order.
@@ -17,7 +17,7 @@ RHO_RANGE = (0.2, 5.0)
 
 
 def progress(ahead: Ahead, seconds: Float) -> Float:
-    """Share of its epochs that each job has done after so many more seconds alone, [J, n] for seconds [J, n] (eq. 7).
+    """Share of its epochs that each job has done after this many more seconds alone, [J, n] for seconds [J, n] (eq. 7).
 
     Rounds are spent on the forecast regimes in order; past the last, nothing is gained.
     """
@@ -87,7 +87,7 @@ def window_of(
     remains = np.maximum(ahead.left_s[:, None] - seconds, 0.0)
     # A job that is over by the forecast's mean may not be: the makespan's bound sees the risk, whatever rounds it got.
     left = np.where(ahead.left_s > 0, ahead.risk_s, 0.0)[:, None] - seconds
-    # A job without progress would be worth -inf: everybody is taken to have done one isolated round.
+    # A job without progress would be worth -inf: every job is taken to have done one isolated round.
     done = progress(ahead, seconds) + np.minimum(round_s / ahead.isolated_s, 1.0)[:, None]
     useful = np.minimum((remains > 1e-9).sum(axis=1), len(lengths))
     return Window(

@@ -17,7 +17,7 @@ import numpy as np
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float, Int
-from themis.placement.grants import Demand, Hand, demand_of, lease_end, waiting_apps
+from themis.placement.grants import Allocator, Demand, demand_of, lease_end, waiting_apps
 from themis.placement.turns import Turns
 from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
 
@@ -37,12 +37,12 @@ class Drf:
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """Fill progressively; ties go to least received, then the earlier arrival, then the lower id."""
-        hand = Hand(snapshot)
+        hand = Allocator(snapshot)
         queue = waiting_apps(snapshot)
         wants, starving = _fill(snapshot, queue, hand.left)
         until = lease_end(snapshot, starving)
         while wants:
-            hand.deal(wants, until)
+            hand.allocate(wants, until)
             # What elastic gangs declined, because it is too far away, fills the others' shares.
             queue = np.setdiff1d(queue, [a for a, _ in wants])
             wants, _ = _fill(snapshot, queue, hand.left)

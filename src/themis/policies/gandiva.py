@@ -16,7 +16,7 @@ from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Locality
 from themis.placement.blind import Placing
-from themis.placement.grants import Demand, Hand, demand_of, lease_end
+from themis.placement.grants import Allocator, Demand, demand_of, lease_end
 from themis.placement.packing import Counts
 from themis.placement.turns import Key, Turns
 from themis.policies.baseline import Baseline
@@ -45,7 +45,7 @@ class _Bid:
 class _Greedy:
     def __init__(self, snapshot: Snapshot, placement: Placing) -> None:
         self.s = snapshot
-        self.hand = Hand(snapshot, placement)
+        self.hand = Allocator(snapshot, placement)
         self.turns = Turns.of(snapshot)
         self.alike = _alike(snapshot, self.turns)
         self.demand: dict[int, Demand] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -32,6 +33,8 @@ class MinCost(PairPolicy):
     printed: bool = False
     spare: bool = False
     prices: dict[str, float] = field(init=False, repr=False, compare=False)
+
+    chooses_types: ClassVar[bool] = False  # costs are of GPU types
 
     def __post_init__(self) -> None:
         PairPolicy.__post_init__(self)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -38,6 +39,8 @@ class MinCostSlo(PairPolicy):
     printed: bool = False
     spare: bool = False
     prices: dict[str, float] = field(init=False, repr=False, compare=False)
+
+    chooses_types: ClassVar[bool] = False  # costs are of GPU types
 
     def __post_init__(self) -> None:
         PairPolicy.__post_init__(self)

@@ -2,13 +2,13 @@
 
 Jobs share, each with its app's weight, as gangs of the most GPUs that one type can hold. Work and rates are counted in
 reference GPUs, so "steps" of different models compare. A type's rate is that of the narrowest placement which its
-machines allow a gang of that size.
+machines allow a gang of that size; where not all gangs can have that, spread placement is a type of its own (``virtual``).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -20,7 +20,8 @@ from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Float, Int, Locality, Seconds
 from themis.optimize.shares.problem import Problem, Shares
 from themis.placement.packing import most_gpus
-from themis.policies.api import Level, Pace, Workbench
+from themis.policies.api import ADDED, Level, Pace, Workbench
+from themis.policies.virtual import virtual
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,9 @@ class SharePolicy(ABC):
     resolve_interval : shares are solved anew when jobs or machines come or go, but not within so many seconds; 0: at once.
     backfill : GPUs that fall free in mid-round go to a waiting job at once; otherwise they idle to the round's end.
     spare : GPUs that no share claims in a round go to jobs that wait, on top of their shares; otherwise they idle.
+    placement : where gangs compete for room on machines, gangs on one machine and gangs across machines are two virtual types of
+        each GPU type (Gavel §3.1, ``policies.virtual``), for policies that choose between types. Off by default: solving takes
+        longer.
     """
 
     round_s: Seconds = 360.0
@@ -41,7 +45,10 @@ class SharePolicy(ABC):
     resolve_interval: Seconds = 0.0
     backfill: bool = True
     spare: bool = True
+    placement: bool = field(default=False, metadata=ADDED)
 
+    chooses_types: ClassVar[bool] = False
+    """Whether the policy's optimum decides which types jobs run on, whatever number of types there is."""
     claims: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
     level: ClassVar[Level] = Level.JOB
@@ -58,8 +65,12 @@ class SharePolicy(ABC):
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """Shares of every job on every type."""
-        problem = problem_of(snapshot)
-        if self.aware:
+        problem, apart = problem_of(snapshot), None
+        places = virtual(snapshot, problem) if self.aware and self.placement and self.chooses_types else None
+        if places is not None:
+            found = self.allocate(snapshot, places.problem)
+            x, apart = places.folded(fitting(places.problem, found.x))
+        elif self.aware:
             found = self.allocate(snapshot, problem)
             x = found.x
         else:
@@ -67,9 +78,11 @@ class SharePolicy(ABC):
             x = spread(problem, found.x)
         sign = -1.0 if self.smaller_is_better else 1.0
         combos: Int = np.stack([snapshot.job_id, np.full(snapshot.jobs, NONE)], axis=1)
+        x = fitting(problem, x)
         return Solved(
             answer=TimeShare(
-                combos=combos, gpus=problem.gpus, x=fitting(problem, x), round_s=self.round_s, due=found.due
+                combos=combos, gpus=problem.gpus, x=x, round_s=self.round_s, due=found.due,
+                apart=None if apart is None else np.minimum(apart, x),
             ),
             proof=Proof(
                 objective=sign * found.objective, bound=sign * found.bound, method=type(self).__name__,

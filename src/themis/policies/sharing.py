@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -31,6 +32,8 @@ class PairPolicy(SharePolicy):
     """
 
     sharing: bool = False
+
+    chooses_types: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.sharing and not self.aware:

@@ -21,7 +21,8 @@ from themis.placement.grants import waiting_apps
 from themis.placement.ordered import in_order
 from themis.placement.packing import narrowest
 from themis.policies.baseline import Baseline
-from themis.tuning.agent import Agents, Row
+from themis.tuning.agent import Agents
+from themis.tuning.rows import Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

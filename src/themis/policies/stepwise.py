@@ -16,7 +16,7 @@ from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Int, Locality
 from themis.placement.blind import Placing
-from themis.placement.grants import Demand, Hand, demand_of, lease_end, waiting_apps
+from themis.placement.grants import Allocator, Demand, demand_of, lease_end, waiting_apps
 from themis.placement.packing import narrowest
 
 Value = Callable[[int, Sequence[float]], float]
@@ -32,12 +32,12 @@ def by_gain(s: Snapshot, value: Value, placement: Placing = Placing.PACKED) -> S
     Steps that gain nothing come last, but are dealt: a GPU that nobody gains from costs nobody anything. Where an
     elastic gang declines GPUs that are too far away, the apps that had no turn are dealt what is left.
     """
-    hand, worths = Hand(s, placement), _Worths(s, blind=placement is Placing.BLIND)
+    hand, worths = Allocator(s, placement), _Worths(s, blind=placement is Placing.BLIND)
     apps = waiting_apps(s).tolist()
     wants, starving = _fill(s, apps, hand.left, value, worths)
     until = lease_end(s, starving)
     while wants:
-        hand.deal(list(wants.items()), until)
+        hand.allocate(list(wants.items()), until)
         apps = [a for a in apps if a not in wants]
         wants, _ = _fill(s, apps, hand.left, value, worths)
     return Solved(answer=hand.grant())

@@ -22,7 +22,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from themis.auction.bids import Bids, Offer
 from themis.auction.clearing import clear
 from themis.auction.outcome import Outcome
 from themis.auction.payment import DRAWN, FORMS, pay
@@ -30,14 +29,17 @@ from themis.errors import InputError, UnknownName
 from themis.fairness.filtering import bidder_count, fraction, service_rank, worst_first
 from themis.fairness.finish_time import FinishTime, Form
 from themis.model.answers import Ask, Proof, Solved
+from themis.model.bids import Bids
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Bool, Float, Int, Locality
 from themis.optimize.winners.limits import Limits
-from themis.placement.grants import Hand, demand_of, lease_end, least_waiting
+from themis.optimize.winners.problem import Offer
+from themis.placement.grants import Allocator, demand_of, lease_end, least_waiting
 from themis.placement.packing import Counts, narrowest
 from themis.placement.turns import Turns
 from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
-from themis.tuning.agent import Agents, Row, growing_job
+from themis.tuning.agent import Agents, growing_job
+from themis.tuning.rows import Row
 
 
 class Waiting(StrEnum):
@@ -138,7 +140,7 @@ class _Round:
         self.policy, self.s, self.finish, self.queue, self.bidders = policy, s, finish, queue, bidders
         self.rho = rho
         """That apps were sorted by: what their own agents said, or what follows from the snapshot."""
-        self.hand = Hand(s)
+        self.hand = Allocator(s)
         self.offered = self.hand.left
         self.until = lease_end(s, starving=bool((s.app_gang_min[bidders] > self.offered).any()))
         self.returned: list[tuple[int, Counts, int]] = []

@@ -133,7 +133,7 @@ def decide(dump: Dump, spec: str = "") -> Decision:
 
     Raises
     ------
-    NothingToDecide : no GPU is free and no lease ends, or nobody wants any.
+    NothingToDecide : no GPU is free and no lease ends, or no app wants any.
     """
     policy = make_policy(spec or dump.policy)
     core = dump.core(policy)

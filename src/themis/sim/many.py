@@ -57,7 +57,7 @@ class Failure:
     Attributes
     ----------
     message : one sentence. ``bug`` : our mistake. ``input`` : the user's.
-    story : the traceback, for whoever repairs it.
+    story : the traceback, for those who repair it.
     """
 
     message: str
@@ -101,8 +101,8 @@ def run_many(
     Parameters
     ----------
     fold : a class or function that child processes can import.
-    processes : at once; None takes as many as there are cores, 1 runs everything in this process.
-    watch : told when a run begins, when one of its apps finishes, and when it ends.
+    processes : in parallel; None takes as many as there are cores, 1 runs everything in this process.
+    watch : called when a run begins, when one of its apps finishes, and when it ends.
 
     An interrupt (Ctrl-C) stops all of them and is passed on.
     """
@@ -141,9 +141,9 @@ def _simulate(run: Run, fold: Callable[[], RecordFold[T]], progress: Callable[[i
 def _failure(error: Exception) -> Failure:
     where = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
     expected = isinstance(error, ThemisError | OSError) and not isinstance(error, InvariantBroken)
-    said = str(error) if isinstance(error, ThemisError) else f"{type(error).__name__}: {error}"
+    sentence = str(error) if isinstance(error, ThemisError) else f"{type(error).__name__}: {error}"
     return Failure(
-        message=f"{said}{where}", bug=not expected, input=isinstance(error, InputError),
+        message=f"{sentence}{where}", bug=not expected, input=isinstance(error, InputError),
         story="".join(traceback.format_exception(error)),
     )  # fmt: skip
 
@@ -220,7 +220,7 @@ def _child(send: Connection, index: int, run: Run, fold: Callable[[], RecordFold
 
 
 def _end_with_parent() -> None:
-    """Nobody waits for the results of a parent that is gone, however it ended."""
+    """End where the parent is gone, however it ended: no process waits for the results."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -1,4 +1,4 @@
-"""When will an app get GPUs? Short simulations from a dumped state on, as if nobody else came (``themis why``).
+"""When will an app get GPUs? Short simulations from a dumped state on, as if no other app came (``themis why``).
 
 Each simulation draws how wrong the believed speed of every app is, uniformly within +-20 % (the errors of Themis §6.3,
 figure 17); the start times that come out give the estimate and its range. They stop with the app's first gang, after so much
@@ -16,11 +16,11 @@ from time import monotonic
 
 import numpy as np
 
-from themis.auction.bids import Bids
 from themis.core.driver import Decision, Driver
 from themis.core.tables import Status
 from themis.executors.simulated import SimulatedExecutor
 from themis.model.answers import Ask, Solved
+from themis.model.bids import Bids
 from themis.model.events import Command, Grant, JobStarted, JobStopped, Renew, Revoke, Wake
 from themis.model.units import Locality, Seconds
 from themis.model.workload import App
@@ -73,7 +73,7 @@ class _Onward(Driver):
         self._take_over()
 
     def _take_over(self) -> None:
-        """Gangs that are there train on from what they have done; those that were told to stop do so now."""
+        """Gangs that are there train on from what they have done; those that were being preempted stop now."""
         s, core, now = self.core.state, self.core, self.kernel.now
         done = s.steps_now(np.arange(s.jobs.size))
         for j, gang in self.executor.gangs.items():
@@ -123,7 +123,7 @@ class _Onward(Driver):
 
 
 def _at_speed(app: App, factor: float) -> App:
-    """The app with jobs whose steps take so many times as long as is believed."""
+    """The app with jobs whose steps take ``factor`` times as long as is believed."""
     if factor == 1.0:
         return app
     return replace(app, jobs=tuple(replace(job, step_scale=job.step_scale * factor) for job in app.jobs))

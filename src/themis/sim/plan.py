@@ -44,7 +44,7 @@ class Plan:
     Attributes
     ----------
     workload : a generator or a trace file, with options after a colon. ``format`` : of the file; empty: by its header.
-    options : of the workload, beside those after the colon. ``cluster`` : a preset, a shorthand or a file.
+    options : of the workload, in addition to those after the colon. ``cluster`` : a preset, a shorthand or a file.
     policies : names, with parameters after a colon. ``settings`` : text by name, as in ``Settings``.
     profiles : books that speeds are from, as ``profiles.library.load_book`` takes them; empty: what the workload is of.
     estimate : how much of models' speeds is known before their jobs run, as text by name (``forecast.believed.Estimation``);
@@ -113,7 +113,7 @@ class Plan:
         wanted = {config for app in workload.apps for job in app.jobs for config in job.configs}
         if wanted.isdisjoint(measured_configs(book, cluster.gpu_types)):
             raise InputError(
-                f"workload {self.workload!r} trains no model whose speed beside others was measured on {cluster.gpu_types[0]}, so "
+                f"workload {self.workload!r} trains no model whose speed next to others was measured on {cluster.gpu_types[0]}, so "
                 "there is nothing to estimate; use gavel_single, or a table of your own as --profiles."
             )
         return believed_book(book, sorted(wanted), cluster.gpu_types, how, seed)
@@ -132,7 +132,7 @@ class Plan:
         check_lengths(workload, book)
         if not self.mtbf:
             return workload, ()
-        # Nobody knows how long a run will take; ten times its work after the last arrival is long enough.
+        # It is unknown how long a run will take; ten times its work after the last arrival is long enough.
         work = sum(app_work(app, book) for app in workload.apps) / cluster.gpus
         until = workload.apps[-1].arrival + 10 * work + 86400.0
         return workload, outages(cluster, mtbf_s=self.mtbf, lasts_s=self.repair, until=until, seed=seed)

@@ -117,7 +117,7 @@ def replay_records(
 
 
 class _Replay:
-    def __init__(self, header: Header, book: ProfileBook, told: bool = False, exact_after: int = 0) -> None:
+    def __init__(self, header: Header, book: ProfileBook, has_wakes: bool = False, exact_after: int = 0) -> None:
         policy = make_policy(header.policy.partition(":")[0], header.params)
         self.header = header
         self.core = Scheduler(
@@ -128,10 +128,10 @@ class _Replay:
             forecaster_of(policy),
         )
         self.wakes: list[Seconds] = []
-        self.told = told
+        self.has_wakes = has_wakes
         """Whether the records hold every ``Wake``."""
-        # A service that was restarted delivered late what was due meanwhile; where its wakes are not told, only when is unknown.
-        self.exact_after = exact_after if told or header.simulated else math.inf
+        # A restarted service delivered late what was due meanwhile; where its records lack the wakes, only when is unknown.
+        self.exact_after = exact_after if has_wakes or header.simulated else math.inf
         self.now: Seconds = 0.0
         self.pending: deque[Command] = deque()
         """Commands of the core that the log must show next."""
@@ -158,7 +158,7 @@ class _Replay:
     def _command(self, time: Seconds, record: Command) -> Difference | None:
         """A logged command must be the core's next one; if the core has none ready, a wake caused it."""
         self.counts["commands"] += 1
-        while not self.pending and self.wakes and self.wakes[0] <= time and not self.told:
+        while not self.pending and self.wakes and self.wakes[0] <= time and not self.has_wakes:
             self._wake()
         while self.pending and unsaid(record, self.pending[0]):
             self.pending.popleft()
@@ -167,7 +167,7 @@ class _Replay:
         return None if same and self.now == time else self._difference(time, record, replayed)
 
     def _event(self, time: Seconds, event: Event) -> Difference | None:
-        """An event goes in when the core has nothing left to say; an answer waits until the core has asked."""
+        """An event goes in when the core has no command left; an answer waits until the core has asked."""
         if isinstance(event, Wake):
             if self.pending or not self.wakes:
                 return self._difference(time, event, self.pending[0] if self.pending else None)
@@ -183,7 +183,7 @@ class _Replay:
         return None
 
     def _wake_is_due(self, time: Seconds, event: Event) -> bool:
-        if self.told or not self.wakes or self.wakes[0] > time:
+        if self.has_wakes or not self.wakes or self.wakes[0] > time:
             return False
         return self.wakes[0] < time or (isinstance(event, Allocated) and self.core.solving is None)
 

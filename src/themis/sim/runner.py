@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from themis import __version__
-from themis.auction.bids import Bids
 from themis.core.driver import Decision, Driver
 from themis.core.scheduler import Scheduler
 from themis.errors import InvariantBroken, ThemisError
 from themis.executors.simulated import SimulatedExecutor
 from themis.model.answers import Ask, Solved
+from themis.model.bids import Bids
 from themis.model.cluster import Cluster
 from themis.model.events import (
     SCHEMA,
@@ -84,7 +84,7 @@ class Simulation:
     settings: Settings = field(default_factory=Settings)
     outages: Sequence[Outage] = ()
     believed: ProfileBook | None = None
-    """What the scheduler believes of speeds at first, where it is not the truth in ``book``; jobs then tell theirs."""
+    """What the scheduler believes of speeds at first, where it is not the truth in ``book``; jobs then report theirs."""
     start_s: Sequence[Seconds] = ()
     """What changes of GPUs do cost, where it is not what ``settings.container_s`` says; seconds, 0 or more.
 
@@ -92,9 +92,9 @@ class Simulation:
     stay in step for ever, which real ones never do, and bids see a tie where there is none.
     """
     finish_s: Sequence[Seconds] = ()
-    """So long after its last step a gang's report of it comes, in turn as above; 0 where empty."""
+    """Seconds from a gang's last step to its report, in turn as above; 0 where empty."""
     stop_s: Sequence[Seconds] = ()
-    """After so long a gang that was preempted or withdrawn has let go of its GPUs, in turn as above; 0 where empty."""
+    """Seconds that a preempted gang takes to release its GPUs, in turn as above; 0 where empty."""
 
     def header(self) -> Header:
         """First record of the log."""

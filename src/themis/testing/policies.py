@@ -20,16 +20,18 @@ import numpy as np
 
 from themis.fairness.finish_time import FinishTime
 from themis.model.answers import Answer, Ask, GpuGrant, RoundPlan, Solved, TimeShare
+from themis.model.columns import APP_ROW, JOB_ID, JOB_ROW, columns_of, in_other_seconds
 from themis.model.events import AppFinished, JobEnded
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Float, Int, Locality, Seconds, round_end
-from themis.placement.grants import Hand, demand_of
+from themis.placement.grants import Allocator, demand_of
 from themis.placement.packing import narrowest
 from themis.policies.api import Level, Pace, Policy, Workbench
 from themis.report.idle import IdleFold
 from themis.sim.runner import Record, Simulation
 from themis.testing.builders import leased_twice, random_simulation, uneven_simulation
-from themis.tuning.agent import Agents, Row, answer_ask
+from themis.tuning.agent import Agents, answer_ask
+from themis.tuning.rows import Row
 
 MakePolicy = Callable[[], Policy]
 
@@ -177,7 +179,7 @@ def check_work_conserving(policy: Policy, snapshot: Snapshot) -> None:
 
 def _check_served(s: Snapshot, answer: GpuGrant, agents: Agents, idle: Int) -> None:
     """Nor has one that was served, for more of its waiting jobs."""
-    hand = Hand(s)
+    hand = Allocator(s)
     for gang in np.unique(answer.gang).tolist():
         at = np.flatnonzero(answer.gang == gang)
         counts = tuple(zip(answer.machine[at].tolist(), answer.gpus[at].tolist()))
@@ -270,28 +272,25 @@ def relabelled(s: Snapshot) -> Snapshot:
     jobs = np.concatenate([np.arange(s.job_ptr[a], s.job_ptr[a + 1])[::-1] for a in apps])
     counts = np.diff(s.job_ptr)[apps]
     new_id = dict(zip(s.job_id[jobs].tolist(), s.job_id.tolist()))
-    columns: dict[str, Any] = {
-        f.name: getattr(s, f.name)[apps if f.name.startswith(("app_", "phase_", "future_")) else jobs]
-        for f in fields(s)
-        if f.name.startswith(("app_", "phase_", "future_", "job_"))
-        and f.name not in ("app_id", "job_id", "job_ptr", "job_app")
-    }
-    columns |= {"received": s.received[jobs], "ahead": s.ahead.of(jobs) if s.ahead else None}
-    gpu_job = np.vectorize(lambda j: new_id.get(int(j), NONE), otypes=[np.int64])(s.gpu_job)
-    ptr = np.concatenate([[0], np.cumsum(counts)])
-    return replace(s, **columns, job_ptr=ptr, job_app=np.repeat(np.arange(s.apps), counts), gpu_job=gpu_job, bids=None)
+    changed: dict[str, Any] = {"ahead": s.ahead.of(jobs) if s.ahead else None, "bids": None}
+    for name, column in columns_of(Snapshot).items():
+        value = getattr(s, name)
+        if column.unit == JOB_ID and name != "job_id":
+            changed[name] = np.vectorize(lambda j: new_id.get(int(j), NONE), otypes=[np.int64])(value)
+        elif column.unit == APP_ROW:
+            changed[name] = np.repeat(np.arange(s.apps), counts)
+        elif column.unit == JOB_ROW:
+            changed[name] = np.concatenate([[0], np.cumsum(counts)])
+        elif column.axes[:1] in ("A", "J") and name not in ("app_id", "job_id") and value is not None:
+            changed[name] = value[apps if column.axes[0] == "A" else jobs]
+    return replace(s, **changed)
 
 
 def rescaled(s: Snapshot, factor: float) -> Snapshot:
     """The same state with time measured in a unit that is ``factor`` times smaller."""
-    times = (
-        "now", "lease_s", "full_lease_s", "tick_s", "restart_s", "app_arrival", "app_attained", "app_budget", "app_longest",
-        "app_left_held", "app_deadline", "app_away", "phase_work", "phase_longest", "future_work", "future_longest", "job_left",
-        "job_attained", "job_until", "job_serial", "received", "finished_service",
-    )  # fmt: skip
     speeds = replace(s.speeds, serial=s.speeds.serial * factor, checkpoint_s=s.speeds.checkpoint_s * factor)
-    scaled: dict[str, Any] = {name: getattr(s, name) * factor for name in times}
-    return replace(s, **scaled, speeds=speeds, bids=None)
+    ahead = None if s.ahead is None else replace(s.ahead, **in_other_seconds(s.ahead, factor))
+    return replace(s, **in_other_seconds(s, factor), speeds=speeds, ahead=ahead, bids=None)
 
 
 @dataclass(frozen=True)
@@ -316,7 +315,7 @@ class _Checked:
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         own: dict[str, Any] = {
-            f.name: v.copy() for f in fields(snapshot) if isinstance(v := getattr(snapshot, f.name), np.ndarray)
+            name: v.copy() for name in columns_of(Snapshot) if isinstance(v := getattr(snapshot, name), np.ndarray)
         }
         for column in own.values():
             column.setflags(write=False)

@@ -1,4 +1,4 @@
-"""Checkpoints that are there whole or not at all: written beside, flushed to disk, renamed into place.
+"""Checkpoints that are there whole or not at all: written to a new folder, flushed to disk, renamed into place.
 
 FOLDER/step-000000001200/    themis.json (where training stands)    state (what ``save`` wrote, a file or a folder)
 """

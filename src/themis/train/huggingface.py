@@ -31,7 +31,7 @@ def last_checkpoint(folder: str) -> str | None:
 
 
 class ThemisCallback(TrainerCallback):
-    """Reports steps and loss; saves and stops when told to."""
+    """Reports steps and loss; saves and stops when preempted."""
 
     def __init__(self, run: Run | None = None) -> None:
         self.run = run or Run()

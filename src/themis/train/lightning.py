@@ -30,7 +30,7 @@ def last_checkpoint(folder: str | None = None) -> str | None:
 
 
 class ThemisCallback(Callback):
-    """Reports steps and loss; saves and stops when told to.
+    """Reports steps and loss; saves and stops when preempted.
 
     Parameters
     ----------

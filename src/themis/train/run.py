@@ -23,7 +23,7 @@ from themis.train.checkpoints import Checkpoints
 from themis.train.world import World
 
 PREEMPTED = 143
-"""Exit code of a run that saved and stopped because it was told to (128 + SIGTERM)."""
+"""Exit code of a run that saved and stopped because it was preempted (128 + SIGTERM)."""
 
 SAME_TRIES, SAME_WAIT_S = 30, 1.0
 """Looks at the checkpoints until all ranks see the same one, and seconds between them."""
@@ -39,7 +39,7 @@ class Run:
     save, load : write and read the whole state at a path that they are given (a file or a folder, as they like).
         ``load`` is not called when there is no checkpoint.
     everywhere : call ``save`` on all ranks (sharded or collective states), not on rank 0 alone.
-    save_every_s : time between checkpoints beside those at the end and at a preemption.
+    save_every_s : time between checkpoints in addition to those at the end and at a preemption.
     check_every_s : about how often the ranks agree on stopping; ``report_every_s`` : how often rank 0 reports.
     leave : end the process with exit code 143 once a preempted run has saved; False ends the loop and sets ``preempted``.
     checkpoints : folder or ``Checkpoints``; by default the job's THEMIS_CHECKPOINT_DIR, and none where there is none.
@@ -49,8 +49,8 @@ class Run:
     Attributes
     ----------
     step : steps done over all attempts. ``epoch``, ``batch`` : position of the next batch.
-    batch_size : global batch size, 0 where nobody said; set it when it is to change: the next epoch has it.
-    preempted : the run was told to stop, and all ranks know.
+    batch_size : global batch size, 0 where it is unknown; set it when it is to change: the next epoch has it.
+    preempted : the run is being preempted, and all ranks know.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Run:
         self._each_epoch: Callable[[int], object] | None = None
         self._batches = 0
         self._epochs = 0.0
-        """What a loop that counts by itself said."""
+        """What a loop that counts by itself reported."""
         self._loss: Any = None
         self._loaded = False
         self._saved_step, self._saved_epochs = -1, 0.0
@@ -117,10 +117,10 @@ class Run:
     def batches(self, loader: Iterable[T] | Callable[[], Iterable[T]], epochs: int = 1) -> Iterator[T]:
         """Batches of ``epochs`` passes over the loader, a step each, from the checkpoint's position.
 
-        A loader whose batch size changes is given as a function that makes it with ``batch_size``, which is called anew
+        A loader whose batch size changes is given as a function that makes it with ``batch_size``, which is called again
         before each epoch that has another one.
 
-        A sampler with ``set_epoch`` is told the epoch, a loader with a seeded ``generator`` has it seeded anew for each
+        A sampler with ``set_epoch`` gets the epoch, a loader with a seeded ``generator`` has it seeded again for each
         epoch, so an interrupted epoch goes on with the order that it began with. Batches that were already used are
         drawn and dropped. With another number of batches (another number of ranks) the position is scaled.
         """
@@ -170,7 +170,7 @@ class Run:
 
         Raises
         ------
-        ValueError : it is something else; told here, not steps later when it is read.
+        ValueError : it is something else; raised here, not steps later when it is read.
         """
         if hasattr(loss, "detach"):
             if loss.numel() != 1:
@@ -184,7 +184,7 @@ class Run:
         """For a loop that counts by itself: ``step`` steps are done over all attempts; call it once after each.
 
         ``epochs`` : epochs done, with their fraction; ``batch_size`` : the global one that it trains with now. A dynamic
-        job, whose work is counted in epochs, says both.
+        job, whose work is counted in epochs, reports both.
         """
         done, now = max(step - self.step, 0), time.monotonic()
         if done and not math.isnan(self._observed_at):
@@ -234,10 +234,10 @@ class Run:
 
     def _listen(self) -> None:
         if threading.current_thread() is not threading.main_thread():
-            return  # the stop file still says it
+            return  # the stop file is still there
         owner, number = os.getpid(), self.world.stop_signal
 
-        def told(*_: object) -> None:
+        def preempt(*_: object) -> None:
             if os.getpid() == owner:
                 self._signalled = True
             else:
@@ -245,10 +245,10 @@ class Run:
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
 
-        signal.signal(number, told)
+        signal.signal(number, preempt)
 
     def _agreed(self, *, save_due: bool) -> bool:
-        """Whether to save now; ``preempted`` is set where any rank was told to stop."""
+        """Whether to save now; ``preempted`` is set where any rank was preempted."""
         self._calls += 1
         if self._calls < self._check_at:
             return False
@@ -372,7 +372,7 @@ class Run:
             if self._batch_size:
                 where |= {"batch_size": self._batch_size, "next_batch_size": self.batch_size}
             self.checkpoints.commit(self.step, where | {"attempt": self.world.attempt, "ranks": self.world.world_size})
-        # Nobody ends before the checkpoint is whole: the end of one rank may be the end of all.
+        # No rank ends before the checkpoint is whole: the end of one rank may be the end of all.
         self._meet()
         self._saved_step, self._saved_at = self.step, time.monotonic()
         self._saved_epochs = self.epochs

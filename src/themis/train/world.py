@@ -48,7 +48,7 @@ class World:
         return self.run_dir is not None and (self.run_dir / "stop").exists()
 
     def report(self, row: Mapping[str, float | bool | None]) -> None:
-        """Tell the scheduler; rank 0 alone does. A report that cannot be written must not end the training."""
+        """Report to the scheduler; rank 0 alone does. A report that cannot be written must not end the training."""
         if self.run_dir is None or self.rank != 0:
             return
         line = json.dumps({k: v for k, v in row.items() if v is not None}) + "\n"

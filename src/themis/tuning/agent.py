@@ -16,19 +16,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from themis.auction.bids import Bids
 from themis.fairness.finish_time import FinishTime, Form, list_schedule
 from themis.model.answers import Ask
+from themis.model.bids import Bids
 from themis.model.snapshot import Kind, Snapshot
 from themis.model.units import NONE, Bool, Float, Int, Locality
-from themis.placement.grants import expiring_jobs, expiring_on
 from themis.tuning import singles
-from themis.tuning.singles import SPANS, spans_told
+from themis.tuning.rows import Row, RowTable, Split
+from themis.tuning.singles import SPANS, distinct_spans
 
 ROWS = 64
 """Most rows of one bid."""
@@ -39,32 +38,8 @@ BETTER = 1 - 1e-9
 SINGLE = int(Kind.SINGLE)
 """As a plain number: numpy takes ten times as long to compare with a member of an enumeration."""
 
-Split = tuple[tuple[int, int], ...]
-"""((gang size, count), ...)."""
-
 Gang = tuple[int, int, int]
 """(GPUs, GPU type, locality) of one gang for a waiting job."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One exclusive row of a bid: these gangs, each within the span, of this type, would leave ``left`` seconds."""
-
-    gangs: Split
-    span: int
-    gpu_type: int
-    left: float
-    anchor: int = NONE
-
-    @property
-    def gpus(self) -> int:
-        """GPUs in all."""
-        return sum(size * count for size, count in self.gangs)
-
-    @property
-    def sizes(self) -> list[int]:
-        """The size of each gang."""
-        return [size for size, count in self.gangs for _ in range(count)]
 
 
 def answer_ask(snapshot: Snapshot, ask: Ask) -> Bids:
@@ -168,11 +143,11 @@ class Agents:
         """Bids of these app rows (rising) on the offer, Int[N]."""
         single = (self.s.app_kind[apps] == SINGLE) & (self.s.job_held[self.s.job_ptr[apps]] == 0)
         offered = self._offered(offer)
-        table = _Table()
+        table = RowTable()
         for b in np.flatnonzero(~single).tolist():
             for row in self.rows(int(apps[b]), offer, offered):
                 table.add(b, row)
-        return table.pack(self, apps, *singles.rows(self.s, self.limit, apps, single.nonzero()[0], offered))
+        return table.pack(self.s, self.finish, apps, singles.rows(self.s, self.limit, apps, single.nonzero()[0], offered))
 
     def best(self, a: int, offer: Int) -> Row | None:
         """What an app would take of an offer if it could have it all; None if nothing of it lowers its rho."""
@@ -247,7 +222,7 @@ class _Agent:
         return bool(self.s.app_rigid[self.a]) and self.s.app_kind[self.a] == Kind.BAG
 
     def _spans(self, gang: int) -> list[int]:
-        return spans_told(gang, self.slowdown)
+        return distinct_spans(gang, self.slowdown)
 
     def _bag(self) -> Iterator[Row]:
         """Rigid bags: list scheduling, longest first, on the gangs held and the new ones."""
@@ -353,75 +328,3 @@ def _ladder(most: int, rungs: int) -> list[int]:
         return list(range(1, most + 1))
     steps = np.unique(np.round(np.geomspace(fine, most, fine)).astype(int)).tolist()
     return [*range(1, fine), *steps]
-
-
-class _Table:
-    """Rows of many bidders, gathered and then turned into ``Bids``."""
-
-    def __init__(self) -> None:
-        self.bidder: list[int] = []
-        self.rows: list[Row] = []
-
-    def add(self, bidder: int, row: Row) -> None:
-        self.bidder.append(bidder)
-        self.rows.append(row)
-
-    def pack(self, agents: Agents, apps: Int, single: Int, size: Int, span: Int, kind: Int, left: Float) -> Bids:
-        """``Bids`` of the gathered rows and of the single jobs' rows, given as columns."""
-        if not self.rows:
-            return self._pack_singles(agents, apps, single, size, span, kind, left)
-        rows, n = self.rows, len(self.rows)
-        bidder = np.concatenate([np.array(self.bidder, dtype=np.int64), single])
-        order = np.argsort(bidder, kind="stable")
-        gangs = [gang for row in rows for gang in row.gangs]
-        counts = np.concatenate([np.array([len(row.gangs) for row in rows], dtype=np.int64), np.ones_like(single)])
-        first = np.cumsum(counts) - counts
-        length = counts[order]
-        ptr = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
-        flat = np.repeat(first[order] - ptr[:-1], length) + np.arange(ptr[-1])
-        gang_size = np.concatenate([np.array([g for g, _ in gangs], dtype=np.int64), size])
-        gang_count = np.concatenate([np.array([c for _, c in gangs], dtype=np.int64), np.ones_like(size)])
-        seconds = np.concatenate([np.array([row.left for row in rows]), left])[order]
-        s, finish = agents.s, agents.finish
-        held_bidder, held_machine, held_gpus = _expiring(s, apps)
-
-        def column(of_rows: Iterable[int], of_singles: Int) -> Int:
-            out: Int = np.concatenate([np.fromiter(of_rows, dtype=np.int64, count=n), of_singles])[order]
-            return out
-
-        return Bids(
-            base=-np.log(finish.rho_of(agents.without[apps], apps)),
-            expiring_bidder=held_bidder, expiring_machine=held_machine, expiring_gpus=held_gpus,
-            row_bidder=bidder[order], row_span=column((r.span for r in rows), span),
-            row_type=column((r.gpu_type for r in rows), kind),
-            row_anchor=column((r.anchor for r in rows), np.full(len(single), NONE)),
-            row_value=-np.log(finish.rho_of(seconds, apps[bidder[order]])),
-            gang_ptr=ptr, gang_size=gang_size[flat], gang_count=gang_count[flat],
-        )  # fmt: skip
-
-    def _pack_singles(
-        self, agents: Agents, apps: Int, single: Int, size: Int, span: Int, kind: Int, left: Float
-    ) -> Bids:
-        """Bids of single jobs alone: one gang a row, bidders rising."""
-        finish, n = agents.finish, len(single)
-        held_bidder, held_machine, held_gpus = _expiring(agents.s, apps)
-        return Bids.made(
-            base=-np.log(finish.rho_of(agents.without[apps], apps)),
-            expiring_bidder=held_bidder, expiring_machine=held_machine, expiring_gpus=held_gpus,
-            row_bidder=single, row_span=span, row_type=kind, row_anchor=np.full(n, NONE),
-            row_value=-np.log(finish.rho_of(left, apps[single])),
-            gang_ptr=np.arange(n + 1), gang_size=size, gang_count=np.ones(n, dtype=np.int64), gpus=size,
-        )  # fmt: skip
-
-
-def _expiring(s: Snapshot, apps: Int) -> tuple[Int, Int, Int]:
-    """(bidder, machine, GPUs) of what the bidders hold until this instant, of the first seat."""
-    jobs, bidder = expiring_jobs(s), {a: b for b, a in enumerate(apps.tolist())}
-    cells: Counter[tuple[int, int]] = Counter()
-    for (j, seat), machines in expiring_on(s).items():
-        b = bidder.get(jobs[j][0]) if seat == 0 and j in jobs else None
-        if b is not None:
-            cells.update((b, n) for n in machines)
-    columns = [(b, n, gpus) for (b, n), gpus in sorted(cells.items())]
-    out = np.array(columns, dtype=np.int64).reshape(-1, 3)
-    return out[:, 0], out[:, 1], out[:, 2]

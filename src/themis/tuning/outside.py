@@ -17,8 +17,8 @@ from operator import itemgetter
 
 import numpy as np
 
-from themis.auction.bids import Bids
 from themis.errors import InputError
+from themis.model.bids import Bids
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Int, Locality
 from themis.tuning.agent import ROWS

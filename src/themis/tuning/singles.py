@@ -1,7 +1,6 @@
 """Bids of single jobs that wait: apps of one job want one gang, so their rows need no agent of their own.
 
-There may be thousands of them, which are answered as arrays; most auctions have a handful, for which plain numbers take less
-time than arrays of a few entries. Both compute the same, in the same order of operations (`tests/tuning` compare them).
+There may be thousands of them, which are answered together, as arrays.
 """
 
 from __future__ import annotations
@@ -19,14 +18,11 @@ _SPANS = tuple(map(int, SPANS))
 _MACHINE, _SINGLE = int(Locality.MACHINE), int(Kind.SINGLE)
 """As plain numbers: members of an enumeration take ten times as long to compare."""
 
-FEW = 12
-"""Up to so many bidders of one size each are answered one by one."""
-
 Columns: TypeAlias = tuple[Int, Int, Int, Int, Float]
 """(bidder, size, span, GPU type, seconds left) of rows, bidders rising."""
 
 
-def spans_told(gang: int, slowdown: Sequence[float]) -> list[int]:
+def distinct_spans(gang: int, slowdown: Sequence[float]) -> list[int]:
     """Spans worth telling apart: of spans with equal slowdown only the widest is bid; one GPU has no span to choose."""
     if gang == 1:
         return [_MACHINE]
@@ -42,48 +38,21 @@ def rows(s: Snapshot, limit: Float, apps: Int, bidders: Int, offered: Sequence[i
     limit : [A], rows must leave fewer seconds. apps : app rows of all bidders. bidders : those that are single jobs that wait.
     offered : GPUs of each type.
     """
-    if not len(bidders):
-        return _columns([], [], [], [], [])
     at = apps[bidders]
-    job = s.job_ptr[at]
-    low, high = s.job_gpus_min[job], s.job_gpus_max[job]
+    job, most = s.job_ptr[at], limit[at]
+    low, high = s.job_gpus_min[job], np.minimum(s.job_gpus_max[job], max(offered, default=0))
+    size = low
     if not (low == high).all():
-        return _elastic(s, limit[at], bidders, job, offered)
-    few = len(bidders) <= FEW
-    return (_one_by_one if few else _rigid)(s, limit[at], bidders, job, offered)
-
-
-def _columns(b: list[int], size: list[int], span: list[int], kind: list[int], left: list[float]) -> Columns:
-    whole = (np.array(column, dtype=np.int64) for column in (b, size, span, kind))
-    bidder, sizes, spans, kinds = whole
-    return bidder, sizes, spans, kinds, np.array(left, dtype=np.float64)
-
-
-def _one_by_one(s: Snapshot, limit: Float, bidders: Int, job: Int, offered: Sequence[int]) -> Columns:
-    """Jobs that each want one number of GPUs, as plain numbers."""
-    table: list[tuple[int, int, int, int, float]] = []
-    for b, j, most in zip(bidders.tolist(), job.tolist(), limit.tolist()):
-        size, config, work = s.job_gpus_min.item(j), s.job_config.item(j), s.job_left.item(j)
-        slowdown: list[float] = s.speeds.slowdown[config].tolist()
-        for k, count in enumerate(offered):
-            if size > count or not s.job_allowed.item(j, k):
-                continue
-            speed = s.speeds.scale.item(config, k, size)
-            for span in spans_told(size, slowdown) if speed > 0 else ():
-                left = work / (speed / slowdown[span])
-                if left < most:
-                    table.append((b, size, span, k, left))
-    b_, size_, span_, kind_, left_ = map(list, zip(*table)) if table else ([], [], [], [], [])
-    return _columns(b_, size_, span_, kind_, left_)
-
-
-def _rigid(s: Snapshot, limit: Float, bidders: Int, job: Int, offered: Sequence[int]) -> Columns:
-    """Jobs that each want one number of GPUs, all sizes and spans at once."""
-    size, config = s.job_gpus_min[job], s.job_config[job]
+        # A line for each size that a job takes and some type has.
+        sizes = np.maximum(high - low + 1, 0)
+        of = np.repeat(np.arange(len(job)), sizes)
+        size = low[of] + np.arange(len(of)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        bidders, job, most = bidders[of], job[of], most[of]
+    config = s.job_config[job]
     slowdown = s.speeds.slowdown[config][:, _SPANS[0] : _SPANS[-1] + 1]
-    told = np.ones(slowdown.shape, dtype=bool)
-    np.greater(slowdown[:, 1:], slowdown[:, :-1], out=told[:, :-1])
-    told[size == 1] = [True, False, False]
+    bid = np.ones(slowdown.shape, dtype=bool)  # as in ``distinct_spans``
+    np.greater(slowdown[:, 1:], slowdown[:, :-1], out=bid[:, :-1])
+    bid[size == 1] = [True, False, False]
     parts: list[Columns] = []
     for k, count in enumerate(offered):
         # Models have no speed on types that they do not run on.
@@ -91,43 +60,17 @@ def _rigid(s: Snapshot, limit: Float, bidders: Int, job: Int, offered: Sequence[
         if not len(fits):
             continue
         left = s.job_left[job[fits], None] / (s.speeds.scale[config[fits], k, size[fits]][:, None] / slowdown[fits])
-        row, span = (told[fits] & (left < limit[fits, None])).nonzero()
-        at = fits[row]
-        parts.append((bidders[at], size[at], span + _SPANS[0], np.full(len(at), k), left[row, span]))
-    return _joined(parts)
-
-
-def _elastic(s: Snapshot, limit: Float, bidders: Int, job: Int, offered: Sequence[int]) -> Columns:
-    """Jobs some of which take more than one number of GPUs."""
-    low, high, config = s.job_gpus_min[job], s.job_gpus_max[job], s.job_config[job]
-    slowdown = s.speeds.slowdown[config]
-    parts: list[Columns] = []
-    for k, count in enumerate(offered):
-        for size in range(int(low.min()), min(int(high.max()), count) + 1):
-            fits = (low <= size) & (size <= high) & s.job_allowed[job, k]
-            if not fits.any():
-                continue
-            for span in _SPANS:
-                # As in ``spans_told``.
-                if size == 1:
-                    told = fits if span == _MACHINE else np.zeros_like(fits)
-                elif span == _SPANS[-1]:
-                    told = fits
-                else:
-                    told = fits & (slowdown[:, span + 1] > slowdown[:, span])
-                at = np.flatnonzero(told)
-                left = s.job_left[job[at]] / (s.speeds.scale[config[at], k, size] / slowdown[at, span])
-                good = left < limit[at]
-                at = at[good]
-                one = np.ones(len(at), dtype=np.int64)
-                parts.append((bidders[at], one * size, one * span, one * k, left[good]))
+        row, span = (bid[fits] & (left < most[fits, None])).nonzero()
+        own = fits[row]
+        parts.append((bidders[own], size[own], span + _SPANS[0], np.full(len(own), k), left[row, span]))
     return _joined(parts)
 
 
 def _joined(parts: list[Columns]) -> Columns:
     """All rows, those of one bidder together."""
     if not parts:
-        return _columns([], [], [], [], [])
+        none = np.zeros(0, dtype=np.int64)
+        return none, none, none, none, np.zeros(0)
     if len(parts) == 1:
         return parts[0]
     b, size, span, kind, left = (np.concatenate(column) for column in zip(*parts))

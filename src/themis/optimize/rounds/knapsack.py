@@ -32,9 +32,9 @@ class Counts:
 
     Attributes
     ----------
-    objective, bound : ``objective <= optimum <= bound``. ``idle`` : the objective if nobody got a round.
+    objective, bound : ``objective <= optimum <= bound``. ``idle`` : the objective without any rounds.
     price : of one GPU for one round, in units of the objective.
-    contested : whether jobs want more than the window has; otherwise everybody gets all it can use, and no problem is solved.
+    contested : whether jobs want more than the window has; otherwise every job gets all that it can use, and no problem is solved.
     """
 
     n: Int
@@ -149,7 +149,7 @@ class Priced:
         self.n = self.picks(self.cap)
 
     def picks(self, cap: int) -> Int:
-        """[J], everybody's best choice within this cap; -1 for none."""
+        """[J], each job's best choice within this cap; -1 for none."""
         n: Int = self.worth.argmax(axis=1)
         if cap < 0 or not len(self.choices.long):
             return n
@@ -210,9 +210,9 @@ class _Search:
         self.n = np.zeros(w.jobs, dtype=np.int64)
         self.objective, self.bound = idle, np.inf
         self.best: Priced
-        # More than any choice gains per GPU-round: nobody would buy.
+        # More than any choice gains per GPU-round: no job would buy.
         steps = np.diff(w.value, axis=1) - w.pull * np.diff(w.left, axis=1)
-        self.dearest = float((steps / (w.gpus[:, None] * np.maximum(np.diff(w.spent, axis=1), 1))).max()) + 1e-12
+        self.max_cost = float((steps / (w.gpus[:, None] * np.maximum(np.diff(w.spent, axis=1), 1))).max()) + 1e-12
 
     def run(self) -> None:
         """Where one term of H outweighs the other, it bears the whole price; else the split is searched."""
@@ -233,7 +233,7 @@ class _Search:
 
     def _settle(self, shared: float) -> Priced:
         """The price at which what is picked just fits, for this split."""
-        low, high = 0.0, self.dearest
+        low, high = 0.0, self.max_cost
         found = best = Priced(self.choices, low, shared)
         if found.spare < 0:
             for _ in range(self.PRICE_STEPS):
@@ -259,7 +259,7 @@ class _Search:
 
 
 def fitting(w: Window, n: Int, floor: Int) -> Int:
-    """Rounds taken from whoever loses least per GPU-round until they fit, then given to whoever gains most per GPU-round."""
+    """Counts that fit: rounds are taken from the jobs that lose least per GPU-round, then given to those that gain most."""
     n = np.minimum(n, w.useful)
     room = w.room - int(w.gpus @ w.takes(n))
     for lowest in (floor, np.zeros_like(floor)):

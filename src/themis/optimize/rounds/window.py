@@ -65,7 +65,7 @@ class Window:
         return out
 
     def reached(self, rounds: Int) -> Int:
-        """[J], the last choice that so many rounds hold."""
+        """[J], the last choice that this many rounds hold."""
         out: Int = np.minimum((self.spent <= rounds[:, None]).sum(axis=1) - 1, self.useful)
         return out
 

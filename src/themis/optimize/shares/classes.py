@@ -11,18 +11,18 @@ from themis.model.units import NONE, Float, Int
 _THIN = 1e-12
 
 
-def deal(
+def allocate(
     members: tuple[Int, ...], masses: Iterable[tuple[int, int, Float]], types: int, part: Float | None = None
 ) -> tuple[Int, Float]:
-    """Deal the time of classes, and of pairs of classes, to their jobs.
+    """Allocate the time of classes, and of pairs of classes, to their jobs.
 
     The jobs of two classes are laid side by side on [0, 1], each as wide as its part, and those that overlap are pairs:
-    fewer than there are jobs. A class is laid beside itself, shifted by a half.
+    fewer than there are jobs. A class is paired with itself shifted by a half.
 
     Parameters
     ----------
     members : rows of jobs of each class. ``masses`` : (class, other class or -1, time [K] in all).
-    part : [J], in what proportion a class is dealt; alike by default. A job that would be its own partner, being wider
+    part : [J], in what proportion a class gets it; alike by default. A job that would be its own partner, being wider
         than a half, loses that time.
 
     Returns

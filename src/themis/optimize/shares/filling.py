@@ -1,4 +1,4 @@
-"""Water filling: everybody's level rises until somebody cannot follow; the others rise on. Gavel §4.3.
+"""Water filling: all jobs' levels rise together; a job that cannot rise stops, and the others go on. Gavel §4.3.
 
 With flat weights this is the lexicographic max-min of weighted normalised throughputs, and Pareto efficient. The paper
 finds out who is stuck by an integer program in every round. The prices know it already, and rounds are few:
@@ -25,7 +25,7 @@ Fill = Callable[[float], Float]
 """Increment [J] of each job at a level from 0; rises, and stops at the job's room."""
 
 Growth = Callable[[Float, Float], tuple[Fill, float]]
-"""(base [J], room [J]) -> the increments from there, and the level at which nobody has room left."""
+"""(base [J], room [J]) -> the increments from there, and the level at which no job has room left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -38,7 +38,7 @@ _SETTLED = 1e-8
 """Overuse that is taken where rounding ends the search before ``FITS``; the proven gap says so."""
 
 _NOISE = 1e-12
-"""Rounding in a cost: what full pools cost may come out so much above 1."""
+"""Rounding in a cost: full pools may cost this much more than 1."""
 
 _FREE = 1e-9
 """A pool with less than this share of the cluster's worth has price 0."""
@@ -47,7 +47,7 @@ _BETWEEN = np.array([0.1, 0.3, 0.6])
 """Interpolation fractions between the best price so far and the price that the matrix game asks for, which alone overshoots."""
 
 _KEPT = 8
-"""Prices that go on from one level to the next, beside those that the shares are mixed of."""
+"""Prices kept from one level to the next, in addition to those that the shares are mixed of."""
 
 _PRICES, _LEVELS = 400, 60
 
@@ -131,13 +131,12 @@ class _Search:
         level, binding, stands = ceiling, None, 0
         for _ in range(_LEVELS):
             relative = self._relative(need(level))
-            over, x, max_cost = self._max_cost(relative)
+            over, x, dual = self._max_cost(relative)
             if over <= 1.0 + (_SETTLED if stands else FITS):
                 return self._found(level, x / max(over, 1.0), relative, binding)
-            assert max_cost is not None
-            lower = self._lower(need, max_cost, level, floor)
+            lower = self._lower(need, dual, level, floor)
             if lower <= floor < level and over <= 1.0 + _SETTLED:
-                # A pool that is full at any level, and only by rounding more than full: it says nothing about this one.
+                # A pool that is full at any level, and only by rounding more than full, says nothing about this level.
                 return self._found(level, x / over, relative, binding)
             if level <= floor and over > 1.0 + _SETTLED:
                 raise NotSolved(
@@ -148,13 +147,13 @@ class _Search:
             if stands > 1:
                 # Needs that leap between one number and the next: a job long late with next to nothing left.
                 lower = max(level - 2.0**stands * float(np.spacing(level)), floor)
-            # At a level that stands, rounding alone makes it dear: what brought the level down is another price.
-            binding = max_cost if lower < level else binding or max_cost
+            # At a level that stands, only rounding makes the rates cost more than 1: another price lowered the level.
+            binding = dual if lower < level else binding or dual
             level = lower
         raise NotSolved(f"the level of {self.problem.jobs} jobs did not settle within {_LEVELS} steps.")
 
     def _found(self, level: float, x: Float, relative: Float, binding: _Price | None) -> Level:
-        """The binding price is the one that lowered the level last: it rises with the level, as the max_cost may not."""
+        """The binding price lowered the level last: its cost rises with the level, which the maximum's may not."""
         top = np.where(relative >= 1 - 1e-9, np.inf, 0.0)
         if binding is None:
             price = np.zeros(len(self.problem.workers))
@@ -188,8 +187,8 @@ class _Search:
         in_pool = self.problem.pool[:, None] == np.arange(len(self.problem.workers))
         return self._per_gpu(at.uses(needs) @ in_pool)
 
-    def _max_cost(self, relative: Float) -> tuple[float, Float, _Price | None]:
-        """The price at which these rates cost most, or one that is dear enough: (least utilisation so far, its shares, it)."""
+    def _max_cost(self, relative: Float) -> tuple[float, Float, _Price]:
+        """(Least utilisation so far, its shares, the price at which these rates cost most or enough to lower the level)."""
         needs = Needs.of(self.kinds, relative, self.problem.gpus)
         share, at = self.share, self.at
         used = self._uses(at, needs)
@@ -200,16 +199,15 @@ class _Search:
             self.solves += 1
             over, weight, dual = master.solve()
             best = int(np.argmax(value))
-            dear = float(value[best])
-            close = over - dear <= FITS or (repeated and over - dear <= _SETTLED)
-            if over <= 1.0 + FITS or close or (dear > 1.0 + FITS and over - dear <= 0.3 * (dear - 1.0)):
+            cost = float(value[best])
+            close = over - cost <= FITS or (repeated and over - cost <= _SETTLED)
+            if over <= 1.0 + FITS or close or (cost > 1.0 + FITS and over - cost <= 0.3 * (cost - 1.0)):
                 x = self._mixed(at, weight, relative) if over <= 1.0 + _SETTLED else np.zeros(0)
-                max_cost = _Price(share=share[best], hull=at.one(best))
                 mixed = [i for i in master.basis if i >= 0]
                 kept = sorted({*mixed, *np.argsort(-value, kind="stable")[:_KEPT].tolist()})
                 self.share, self.at = share[kept], at.pick(np.array(kept))
                 self.basis = [kept.index(i) if i >= 0 else i for i in master.basis]
-                return over, x, max_cost
+                return over, x, _Price(share=share[best], hull=at.one(best))
             repeated = bool((np.abs(share - dual) <= 1e-13).all(axis=1).any())
             more = np.vstack([dual, share[best] + _BETWEEN[:, None] * (dual - share[best])])
             there = self._priced_at(more)
@@ -226,7 +224,7 @@ class _Search:
         return x / float(weight.sum())
 
     def _lower(self, need: Need, price: _Price, level: float, floor: float) -> float:
-        """Where the rates cost exactly 1 at a price, the floor if that is dearer, the level if it is not."""
+        """Where the rates cost exactly 1 at a price, the floor if it costs more there, the level if it costs less there."""
         gpus = self.problem.gpus.astype(np.float64)
 
         def beyond(t: float) -> float:

@@ -7,7 +7,7 @@ prices that prove a level, for in all shares that do not fall behind it
 - time goes only into jobs and pairs that earn their price, so no job is faster than the best of those that it is in.
 
 At least one job is stuck in every round, mostly a pool's users. Needs may differ from job to job; classes are of jobs that are
-alike otherwise, and are split only where they cannot be dealt by need.
+alike otherwise, and are split only where they cannot be allocated by need.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scipy.optimize import brentq
 
 from themis.errors import NotSolved
 from themis.model.units import NONE, Bool, Float, Int
-from themis.optimize.shares.classes import deal
+from themis.optimize.shares.classes import allocate
 from themis.optimize.shares.filling import Growth, flat
 from themis.optimize.shares.pairs import (
     GAP,
@@ -119,7 +119,7 @@ class _Search:
     """Levels over classes of jobs that are alike but for their needs.
 
     A program over such classes forgets that each job has only so much time: what it proves holds; what it reaches holds if
-    every class can be dealt by need. Where one cannot, the jobs that would need more time than there is are split off.
+    every class can be allocated by need. Where one cannot, the jobs that would need more time than there is are split off.
     """
 
     problem: Problem
@@ -169,7 +169,7 @@ class _Search:
         """Deal classes by need; [J], who gets less than it needs, or would have to run longer than there is time."""
         some = self.classes.mean(asked)[self.kind] > 0
         masses = self.program.masses()
-        self.combos, self.x = deal(self.classes.members, masses, self.problem.types, np.where(some, asked, 1.0))
+        self.combos, self.x = allocate(self.classes.members, masses, self.problem.types, np.where(some, asked, 1.0))
         time = np.zeros(self.problem.jobs + 1)
         np.add.at(time, self.combos, self.x.sum(axis=1)[:, None])
         got = paired_throughput(self.problem, self.pairs, self.combos, self.x)

@@ -5,9 +5,9 @@ with jobs alone, its prices say what a pair would have to be worth, and the best
 price, which proves the optimum over all of them. Rates of pairs are looked up by model, so no table over pairs of jobs
 exists at any time; prices are compared a block of rows at a time.
 
-Jobs that are alike (rates, model, GPUs and need) are one class with a multiplicity. Shares of a class are dealt to its
+Jobs that are alike (rates, model, GPUs and need) are one class with a multiplicity. Shares of a class are allocated to its
 jobs in the end, so that each runs as long as the other. Where needs differ, classes of jobs alike but for their needs come
-first: their optimum is a bound, since it forgets that a job has only so much time, and dealt by need it is mostly reached.
+first: their optimum is a bound, since it forgets that a job has only so much time, and allocated by need it is mostly reached.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from scipy.sparse import coo_array
 from themis.errors import InputError, NotSolved
 from themis.model.units import NONE, Bool, Float, Int
 from themis.optimize.columns import ColumnProgram, Optimum
-from themis.optimize.shares.classes import deal
+from themis.optimize.shares.classes import allocate
 from themis.optimize.shares.problem import Need, Problem
 
 GAP = 1e-9
@@ -42,7 +42,7 @@ class PairRates:
     Attributes
     ----------
     model : Int[J], each job's model, or -1 for jobs that never share (gangs, models that were not measured).
-    rate : Float[A, A, K], steps/s of a job of the first model while one of the second runs beside it; 0 = they cannot.
+    rate : Float[A, A, K], steps/s of a job of the first model while one of the second runs on the same GPU; 0 = they cannot.
     """
 
     model: Int
@@ -63,7 +63,7 @@ class PairRates:
         return replace(self, model=self.model[rows])
 
     def fastest(self, problem: Problem) -> Float:
-        """[J], the best rate of each job, alone or beside another."""
+        """[J], the best rate of each job, alone or paired."""
         best = np.where(self.rate > 0, self.rate, 0.0).max(axis=(1, 2), initial=0.0)
         shared = best[self.model] if len(best) else np.zeros(problem.jobs)
         out: Float = np.maximum(problem.fastest, np.where(self.model >= 0, shared, 0.0))
@@ -110,10 +110,10 @@ def highest_level_paired(problem: Problem, pairs: PairRates, need: Need, ceiling
     level, _ = settle(program, lambda t: coarse.mean(need(t)), ceiling)
     classes = Classes.of(problem, pairs, alike)
     if len(classes.first) > len(coarse.first):
-        combos, x = deal(coarse.members, program.masses(), problem.types, need(level))
+        combos, x = allocate(coarse.members, program.masses(), problem.types, need(level))
         program = PairProgram(problem, pairs, classes, seeds=classes.columns(combos, x))
         level, _ = settle(program, lambda t: classes.mean(need(t)), level)
-    combos, x = deal(classes.members, program.masses(), problem.types)
+    combos, x = allocate(classes.members, program.masses(), problem.types)
     return PairShares(
         combos=combos, x=x, throughput=paired_throughput(problem, pairs, combos, x), bound=level, columns=program.size
     )

@@ -177,7 +177,7 @@ class Shares:
     price
         Shape [M], price of a GPU of each pool in the proof (zeros where there is none).
     due
-        Shape [J], part of ``x`` that the objective needs; the rest is what it left over. None where nobody asked.
+        Shape [J], part of ``x`` that the objective needs; the rest is what it left over. None where it was not asked for.
     late
         Shape [J], jobs whose deadline is given up. None where there are no deadlines.
     """

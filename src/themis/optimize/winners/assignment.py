@@ -17,7 +17,7 @@ Grants = dict[tuple[int, int], int]
 """GPUs by (bidder, machine)."""
 
 Claims = Mapping[int, Mapping[int, int]]
-"""GPUs that each winner held, by bidder and machine; empty where nobody held any."""
+"""GPUs that each winner held, by bidder and machine; empty where no winner held any."""
 
 
 class Winner(NamedTuple):

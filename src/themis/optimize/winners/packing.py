@@ -108,7 +108,7 @@ class Packer:
         return self._certain or not rows or self.fits(rows) is True
 
     def fits(self, rows: Sequence[int]) -> bool | None:
-        """Whether `rows` can be packed; None when the steps of search did not tell.
+        """Whether `rows` can be packed; None when the search ran out of steps.
 
         Rows must keep `WinnerProblem.have` in sum; then only places remain to be found.
         """

@@ -49,7 +49,7 @@ class PaymentBounds:
                 return a, least
         return None
 
-    def beside(self, b: int) -> list[list[int]]:
+    def packable_without(self, b: int) -> list[list[int]]:
         """Packable choices without b: those known, with b's row taken by the one who was left out there."""
         found = []
         for a, held in self._known:

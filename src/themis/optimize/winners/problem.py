@@ -13,6 +13,7 @@ from functools import reduce
 import numpy as np
 
 from themis.errors import InputError
+from themis.model.bids import store
 from themis.optimize.programs import Ints
 
 WIDE, ON_MACHINE, IN_RACK, LOCAL, RACKED = range(5)
@@ -60,7 +61,7 @@ class WinnerProblem:
     bidders
         B, bidders of the auction, those without a row here included.
     held
-        Shape [B, N], GPUs of the offer that each bidder holds on each machine until this instant; None where nobody holds any.
+        Shape [B, N], GPUs of the offer that each bidder holds on each machine until this instant; None where no bidder holds any.
     row, who, score, gpus, kind, place, type
         Shape [M]: row of the bids, bidder, integer worth, GPUs, kind, machine or rack (or -1), GPU type.
     sizes
@@ -127,13 +128,3 @@ def _number(fields: list[Ints]) -> Ints:
         return number
     found: Ints = np.unique(np.stack(fields, 1), axis=0, return_inverse=True)[1].reshape(-1)
     return found
-
-
-def store(target: object, kind: type[np.int64 | np.float64], *names: str) -> None:
-    """Replace these fields by arrays of this kind; fractions where whole numbers are expected raise `InputError`."""
-    for name in names:
-        given = np.asarray(getattr(target, name))
-        if kind is np.int64 and given.size and given.dtype.kind not in "iu":
-            raise InputError(f"{type(target).__name__}: {name} must hold whole numbers, got {given.dtype}.")
-        array = given.astype(kind, copy=False)
-        object.__setattr__(target, name, array)

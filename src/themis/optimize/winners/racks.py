@@ -1,7 +1,7 @@
 """Do machine gangs and rack gangs fit together? An exact answer when every size divides the next larger one.
 
 Gangs of such sizes fit into bins exactly when, for each size s, the bins hold as many slots ``floor(free / s)`` as all
-gangs of size >= s take. So nobody needs to ask where a gang sits within its rack: what matters is how many machine
+gangs of size >= s take. So it does not matter where a gang lies within its rack, but how many machine
 gangs of each size a rack takes, and how many slots for rack gangs its remaining GPUs still make. Only slots larger
 than the smallest machine gang depend on that; smaller ones are lost one for one wherever a machine gang goes.
 """

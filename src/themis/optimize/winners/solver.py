@@ -129,7 +129,7 @@ class Solver:
                 found[a] = self._moved(found[like[0]], like[1])
                 continue
             stay = max(found.get(a, main), self._left(main, a), key=lambda f: f.low if f is not main else -1)
-            known = [stay.rows, *bounds.beside(a)] if bounds else [stay.rows]
+            known = [stay.rows, *bounds.packable_without(a)] if bounds else [stay.rows]
             found[a] = self._hard(self._table_without(a), max(known, key=self._worth), a)
             if bounds:
                 bounds.learn(a, found[a].rows)
@@ -164,7 +164,7 @@ class Solver:
         return int(self.problem.score[rows].sum())
 
     def _moved(self, other: Found, steps: int) -> Found:
-        """The answer that gains so many steps more than `other`; its rows are not needed."""
+        """The answer that gains this many steps more than `other`; its rows are not needed."""
         unit = self.problem.unit
         return replace(other, rows=[], low=other.low + steps * unit, high=other.high + steps * unit, places=None)
 

@@ -1,6 +1,6 @@
-"""Who may call: the home's own token, which may do everything, and users' tokens, each of which acts as its user.
+"""Who may call: the token of the data directory, which may do everything, and users' tokens, each of which acts as its user.
 
-Tokens of users are shown once, when they are made; the home keeps their hashes, in ``users.json`` (mode 600).
+Tokens of users are shown once, when they are made; the data directory keeps their hashes, in ``users.json`` (mode 600).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Forbidden(InputError):
 
 
 class NoToken(ThemisError):
-    """Nobody known calls."""
+    """The caller has no valid token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Whom a token stands for; administrators may act on everybody's apps, drain machines and add users."""
+    """The user of a token; administrators may act on all users' apps, drain machines and add users."""
 
     user: str
     admin: bool
@@ -44,7 +44,7 @@ class Account:
     """A user with a token; ``added`` in seconds since 1970."""
 
     token: str
-    """SHA-256 of it: whoever reads the file cannot call."""
+    """SHA-256 of it, so that a reader of the file cannot call."""
     admin: bool
     added: float
 
@@ -68,7 +68,7 @@ class Access:
         self._accounts = _read(self.path)
 
     def caller(self, authorization: str) -> Caller | None:
-        """Whom ``Bearer TOKEN`` stands for; None if for nobody."""
+        """The caller that ``Bearer TOKEN`` authenticates, or None."""
         kind, _, token = authorization.partition(" ")
         given = _hash(token)
         if kind != "Bearer":
@@ -85,14 +85,14 @@ class Access:
         if not NAME.fullmatch(name):
             raise InputError(f"the name of the user is {name[:100]!r}, expected {WORDS}.")
         if name == self.owner.user:
-            raise InputError(f"{name!r} runs this arbiter and has its home's token; add others.")
+            raise InputError(f"{name!r} runs this service and has the token of its data directory; add other users.")
         token = secrets.token_urlsafe(32)
         with self._lock:
             self._write({**self._accounts, name: Account(token=_hash(token), admin=admin, added=time.time())})
         return token
 
     def remove(self, name: str) -> Account:
-        """Take a user's token away; the user's apps go on."""
+        """Remove a user's token; the user's apps go on."""
         with self._lock:
             if name not in self._accounts:
                 raise UnknownName("user", name[:100], self._accounts)
@@ -101,7 +101,7 @@ class Access:
         return account
 
     def accounts(self) -> dict[str, Account]:
-        """Everybody with a token, by name."""
+        """All users with a token, by name."""
         return dict(sorted(self._accounts.items()))
 
     def _write(self, accounts: dict[str, Account]) -> None:
@@ -118,7 +118,7 @@ def _read(path: Path) -> dict[str, Account]:
         return {str(name): Account(**account) for name, account in json.loads(path.read_text()).items()}
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{path} cannot be read ({error}); restore it, or move it away and add the users anew."
+            f"{path} cannot be read ({error}); restore it, or move it away and add the users again."
         ) from None
 
 

@@ -58,9 +58,10 @@ class CallLimit:
     def _check(self, caller: Caller) -> None:
         if not caller.admin and self.taken[caller.user] >= self.of_user:
             raise Limit(
-                f"user {caller.user} has {counted(self.of_user, 'running call')} that {self.what}, the limit of one user; "
+                f"user {caller.user} has reached the limit of {counted(self.of_user, 'concurrent call')} to {self.what}; "
                 f"{self.advice}."
             )
         free = self.total - self.taken.total() - (0 if caller.admin else self.reserve)
         if free <= 0:
-            raise Limit(f"{self.taken.total()} running calls {self.what}, the limit of this service; {self.advice}.")
+            calls = counted(self.taken.total(), "concurrent call")
+            raise Limit(f"all users together have reached the limit of {calls} to {self.what}; {self.advice}.")

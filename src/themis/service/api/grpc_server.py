@@ -21,9 +21,11 @@ from themis.service.api.access import Access, Caller, Forbidden, NoToken
 from themis.service.api.methods import WORKERS, Api
 from themis.service.api.submission import Limit
 from themis.service.engine.agents import TooLate
-from themis.service.engine.arbiter import Closed
+from themis.service.engine.calls import Closed
 
-NO_TOKEN = "this call lacks a valid token of the arbiter; see the file token in its home, or ask its administrator."
+NO_TOKEN = (
+    "this call has no valid token; see the file token in the service's data directory, or ask an administrator for one."
+)
 
 log = logging.getLogger("themis.service")
 
@@ -48,7 +50,7 @@ def serve(api: Api, host: str, port: int, most_bytes: int) -> tuple[grpc.Server,
     try:
         port = server.add_insecure_port(address)
     except RuntimeError:
-        raise InputError(f"cannot listen on {address}; something else does since a moment ago. Try again.") from None
+        raise InputError(f"cannot listen on {address}; another program has just taken it. Try again.") from None
     server.start()
     return server, port
 
@@ -75,7 +77,7 @@ def try_address(host: str, port: int, key: str) -> None:
     except OSError as error:
         match error.errno:
             case errno.EADDRINUSE:
-                say = f"something else does already. Choose another {key}"
+                say = f"another program listens there. Choose another {key}"
             case errno.EACCES:
                 say = f"it needs the rights of root. Choose another {key}, above 1023"
             case errno.EADDRNOTAVAIL:
@@ -92,7 +94,7 @@ def is_loopback(host: str) -> bool:
 
 
 class _Token(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic for the type checker only
-    """Turns away calls without a valid token, before anything of them is read."""
+    """Refuses calls without a valid token, before their message is read."""
 
     def __init__(self, access: Access) -> None:
         self.access = access
@@ -117,12 +119,12 @@ def _handler(api: Api, name: str) -> Any:
     method = METHODS[name]
 
     def read(data: bytes) -> Any:
-        # Here, not by gRPC, which takes a request that nobody can read for a mistake of the server.
+        # Here, not by gRPC, which takes an unreadable request for a mistake of the server.
         try:
             return method.read(data)
         except DecodeError:
             raise InputError(
-                f"the request of {name} is {counted(len(data), 'byte')} that are no message {method.request}; send one as "
+                f"the request of {name} is {counted(len(data), 'byte')} that are not a message {method.request}; send one as "
                 "themis.proto describes it."
             ) from None
 

@@ -1,4 +1,4 @@
-"""Status as JSON over HTTP: read only, with the same token, for scripts and dashboards (``service.pages``)."""
+"""Status as JSON over HTTP: read only, with the same token, for scripts and dashboards (``pages``)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from themis.service.api.grpc_server import try_address
 from themis.service.api.methods import Api
 from themis.service.api.pages import PAGES, find
 from themis.service.api.submission import Limit
-from themis.service.engine.arbiter import Closed
+from themis.service.engine.calls import Closed
 
 MOST_CALLERS, CALLERS_OF_USER, CALLERS_KEPT = 48, 12, 12
 """Requests that are answered at a time: in total, of one user, and of the total for administrators alone."""
@@ -46,7 +46,7 @@ def serve_http(api: Api, host: str, port: int) -> ThreadingHTTPServer:
 
     Handler.api = api
     Handler.callers = CallLimit(
-        MOST_CALLERS, CALLERS_OF_USER, CALLERS_KEPT, "read status pages", "try again when one of them ended"
+        MOST_CALLERS, CALLERS_OF_USER, CALLERS_KEPT, "read status pages", "try again when one of them has ended"
     )
     try:
         server = _Server((host, port), Handler)
@@ -148,7 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
         if page is None or not page.public:
             caller = api.access.caller(self.headers.get("Authorization", ""))
             if caller is None:
-                raise NoToken("this request lacks a valid token of the arbiter; see the file token in its home.")
+                raise NoToken("this request has no valid token; see the file token in the service's data directory.")
             place.enter_context(self.callers.take(caller))
             api = api.by(caller)
         if page is None:

@@ -26,16 +26,17 @@ from themis.service.api.access import Access, Caller, Forbidden
 from themis.service.api.call_limits import CallLimit
 from themis.service.api.story import story
 from themis.service.api.submission import submit
-from themis.service.engine.arbiter import Arbiter, Closed
+from themis.service.engine.arbiter import Arbiter
+from themis.service.engine.calls import ENDING, Closed
 from themis.service.engine.journal import read_records
 from themis.sim import dump
 
 STREAMS, READS, WHYS = 48, 24, 8
-"""Calls under way at most: that follow events or logs; that read records, logs or the state to their end; that ask why."""
+"""Most concurrent calls: that follow events or logs; that read records, logs or the state to their end; that ask why."""
 STREAMS_OF_USER, READS_OF_USER, WHYS_OF_USER = 12, 6, 2
-"""Of these, of one user who is no administrator."""
+"""Of these, of one user who is not an administrator."""
 STREAMS_KEPT, READS_KEPT, WHYS_KEPT = 8, 6, 2
-"""Of these, for administrators alone."""
+"""Of these, reserved for administrators."""
 WORKERS = STREAMS + READS + WHYS + 32
 """Threads that answer: one for each of these calls, and some for calls that are answered right away."""
 POLL_S = 0.25
@@ -43,12 +44,12 @@ CHUNK = 64 << 10
 ESTIMATE_S = 5.0
 """For simulations of when an app may begin."""
 MOST_ROWS = 1000
-"""Read from the journal at once."""
+"""Records read from the journal in one query."""
 
 Row = tuple[int, float, str, str]
 """A record: number, time, kind, line."""
 NEVER = threading.Event()
-"""For callers within the process, who hang up by not asking for more."""
+"""For callers within the process."""
 
 log = logging.getLogger("themis.service")
 
@@ -62,18 +63,20 @@ class Api:
         self.ending = threading.Event()
         most = arbiter.config.max_agents
         self._streams = CallLimit(
-            STREAMS, STREAMS_OF_USER, STREAMS_KEPT, "follow events or logs", "end one of them, or ask without follow"
+            STREAMS, STREAMS_OF_USER, STREAMS_KEPT, "follow events or logs", "end one of them, or call without follow"
         )
         self._reads = CallLimit(
-            READS, READS_OF_USER, READS_KEPT, "read events or logs", "try again when one of them ended"
+            READS, READS_OF_USER, READS_KEPT, "read events or logs", "try again when one of them has ended"
         )
         self._whys = CallLimit(WHYS, WHYS_OF_USER, WHYS_KEPT, "ask why", "try again in a moment")
         # One user's agents leave a quarter of the places to the others.
-        self._agents = CallLimit(most, max(most * 3 // 4, 1), 0, "attend as agents", "or raise max_agents")
+        self._agents = CallLimit(
+            most, max(most * 3 // 4, 1), 0, "serve agents of apps", "disconnect one, or raise max_agents"
+        )
         self._simulations = threading.Semaphore(2)
 
     def by(self, caller: Caller) -> Api:
-        """The same, called by somebody else than the home's owner."""
+        """The same methods for another caller than the owner of the data directory."""
         out = copy.copy(self)
         out.caller = caller
         return out
@@ -98,16 +101,18 @@ class Api:
         spec = specs[app]
         if not self.caller.admin and spec.user != self.caller.user:
             raise Forbidden(
-                f"app {app} {spec.name!r} is of user {spec.user}; only they and administrators may {what}, and you are "
-                f"{self.caller.user}."
+                f"Permission denied: app {app} {spec.name!r} belongs to user {spec.user}; only {spec.user} and administrators may "
+                f"{what}, and you are {self.caller.user}."
             )
 
     def _check_admin(self, what: str) -> None:
         if not self.caller.admin:
-            raise Forbidden(f"only administrators may {what}, and user {self.caller.user} is none.")
+            raise Forbidden(
+                f"Permission denied: only administrators may {what}; user {self.caller.user} is not an administrator."
+            )
 
     def Info(self, request: pb.InfoRequest) -> pb.InfoReply:
-        """Who answers."""
+        """Version, policy and size of the service."""
 
         def info(a: Arbiter) -> pb.InfoReply:
             s = a.state
@@ -130,11 +135,11 @@ class Api:
         return self._change(request, Arbiter.cancel, "cancel it")
 
     def Hold(self, request: pb.AppRef) -> pb.AppReply:
-        """Let an app wait."""
+        """Pause an app and release its GPUs."""
         return self._change(request, Arbiter.hold, "hold it")
 
     def Resume(self, request: pb.AppRef) -> pb.AppReply:
-        """Let it go on."""
+        """Let a held app take part again."""
         return self._change(request, Arbiter.resume, "resume it")
 
     def _change(self, request: pb.AppRef, how: Callable[[Arbiter, int], None], what: str) -> pb.AppReply:
@@ -146,19 +151,19 @@ class Api:
         return self._do(change)  # type: ignore[no-any-return]
 
     def Apps(self, request: pb.AppsRequest) -> pb.AppsReply:
-        """The queue, or what is over."""
+        """The queue, or finished apps."""
         found: pb.AppsReply = self._look(lambda a: views.apps(a, request))
         for row in found.apps:
             self._hide(row)
         return found
 
     def _hide(self, row: pb.App) -> None:
-        """Of somebody else's app, not how its jobs failed: what programs say may name files, and more."""
+        """Hide failure messages of other users' apps; program output may contain paths."""
         if not self.caller.admin and row.user != self.caller.user and (row.jobs_ended or row.HasField("ended")):
             row.ClearField("reason")
 
     def Show(self, request: pb.AppRef) -> pb.ShowReply:
-        """One app; of somebody else's, not what it runs."""
+        """One app; of another user's app, without commands and messages."""
         found: pb.ShowReply = self._look(lambda a: views.show(a, request.app))
         self._hide(found.app)
         if not self.caller.admin and found.app.user != self.caller.user:
@@ -173,18 +178,18 @@ class Api:
         return self._look(lambda a: views.nodes(a, request.user))  # type: ignore[no-any-return]
 
     def Drain(self, request: pb.NodeRef) -> pb.NodeReply:
-        """Out of service."""
+        """Take a machine out of service."""
         return self._drain(request, drained=True)
 
     def Undrain(self, request: pb.NodeRef) -> pb.NodeReply:
-        """Back."""
+        """Put a machine back into service."""
         return self._drain(request, drained=False)
 
     def _drain(self, request: pb.NodeRef, *, drained: bool) -> pb.NodeReply:
         self._check_admin("drain machines, or put them back")
         within_s = request.deadline_s
         if not 0.0 <= within_s < math.inf:
-            raise InputError(f"the deadline is {within_s:g} s, expected 0 (at once) or more.")
+            raise InputError(f"the deadline is {within_s:g} s, expected 0 (immediately) or more.")
 
         def change(a: Arbiter) -> pb.NodeReply:
             machine = views.machine_of(a, request.node)
@@ -194,11 +199,11 @@ class Api:
         return self._do(change)  # type: ignore[no-any-return]
 
     def Share(self, request: pb.UsersRequest) -> pb.ShareReply:
-        """Who holds what."""
+        """GPUs that each user holds."""
         return self._look(lambda a: views.share(a, request.user))  # type: ignore[no-any-return]
 
     def Usage(self, request: pb.UsersRequest) -> pb.UsageReply:
-        """Who had what."""
+        """GPU hours that each user had."""
         return self._look(lambda a: views.usage(a, request.user))  # type: ignore[no-any-return]
 
     def Why(self, request: pb.AppRef) -> pb.WhyReply:
@@ -228,13 +233,13 @@ class Api:
         return pb.UserToken(user=request.user, token=self.access.add(request.user, admin=request.admin))
 
     def RemoveUser(self, request: pb.UserRef) -> pb.UserReply:
-        """No token any more."""
+        """Remove a user's token."""
         self._check_admin("remove users")
         gone = self.access.remove(request.user)
         return pb.UserReply(user=pb.User(user=request.user, admin=gone.admin, added=gone.added))
 
     def Users(self, request: pb.UsersRequest) -> pb.UsersReply:
-        """Everybody with a token."""
+        """All users with a token."""
         self._check_admin("list users")
         rows = [pb.User(user=n, admin=a.admin, added=a.added) for n, a in self.access.accounts().items()]
         return pb.UsersReply(users=[row for row in rows if request.user in ("", row.user)])
@@ -269,7 +274,7 @@ class Api:
         return [row for row in rows if _concerns(json.loads(row[3]), user, users, app_of)]
 
     def Logs(self, request: pb.LogsRequest, gone: threading.Event = NEVER) -> Iterator[pb.LogChunk]:
-        """What a rank wrote: every attempt's file in turn, the last one as it grows."""
+        """Output of a rank: every attempt's file in order, the last one as it grows."""
         job = self._look(lambda a: self._job(a, request))
         self._check_written(job, request)
         at: dict[int, int] = {}
@@ -288,12 +293,12 @@ class Api:
                     self.ending.wait(POLL_S)
         if request.follow and self.ending.is_set():
             # Not its end: who follows goes on with the next arbiter.
-            raise Closed("the arbiter is ending; try again when it is back.")
+            raise Closed(ENDING)
 
     # ---- agents of apps ---------------------------------------------------------------------------------------------
 
     def Attend(self, request: pb.AppRef, gone: threading.Event = NEVER) -> Iterator[pb.AgentEvent]:
-        """An app's own agent, until the app is over or it hangs up."""
+        """Connect an app's own agent, until the app is finished or the agent disconnects."""
         app, name = self._look(lambda a: self._active(a, request.app))
         with self._agents.take(self.caller):
             session = self.arbiter.agents.register(app, name)
@@ -315,7 +320,7 @@ class Api:
         return pb.EstimateReply()
 
     def Bid(self, request: pb.BidRequest) -> pb.BidReply:
-        """An agent's bid; what is wrong with it is said at once, in the caller's thread."""
+        """An agent's bid; it is checked immediately, in the caller's thread."""
         self.arbiter.agents.bid(self._find(request.app), request)
         return pb.BidReply()
 
@@ -371,7 +376,7 @@ def _concerns(line: dict[str, Any], user: str, users: list[str], app_of: list[in
 
 
 def _rest(path: Path, at: dict[int, int], attempt: int) -> Iterator[bytes]:
-    """What the file has beyond the place reached; a file that was cut short begins anew."""
+    """The rest of the file after the place reached; a truncated file is read from its beginning."""
     try:
         with path.open("rb") as file:
             start = at.get(attempt, 0)

@@ -17,7 +17,7 @@ from google.protobuf.json_format import MessageToDict
 from themis.client import themis_pb2 as pb
 from themis.errors import InputError, closest
 from themis.service.api.methods import Api
-from themis.service.engine.arbiter import Closed
+from themis.service.engine.calls import Closed
 
 MOST_EVENTS = 1000
 Schema = dict[str, Any]
@@ -25,11 +25,11 @@ Values = Mapping[str, Any]
 
 REFUSALS: Mapping[int, str] = {
     400: "A parameter is unknown, given twice or out of its range.",
-    401: "There is no valid token.",
-    404: "There is no such app.",
-    429: "Too many calls of this user, or of all users, are under way.",
+    401: "The request has no valid token.",
+    404: "The app does not exist.",
+    429: "This user, or all users together, have too many concurrent requests.",
     500: "A bug in Themis; the arbiter's log says more.",
-    503: "The arbiter is ending, stuck, or answers as many requests as it can; try again.",
+    503: "The service is stopping, its disk is full, or it serves the most requests that it can; try again.",
 }
 
 
@@ -52,7 +52,7 @@ class Parameter:
 
         Raises
         ------
-        InputError : it is no whole number of its range.
+        InputError : it is not a whole number in its range.
         """
         if self.numbers is None:
             return text
@@ -83,7 +83,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """One page: where it is, what it says, to whom.
+    """One page: its path, its reply and who may read it.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class Page:
     refusals: tuple[int, ...] = ()
 
     def match(self, parts: list[str]) -> dict[str, str] | None:
-        """The parameters in a path, if it is this page's."""
+        """The parameters in a path, or None where the path is another page's."""
         own = self.path.strip("/").split("/")
         if len(own) != len(parts) or any(mine != part and mine[0] != "{" for mine, part in zip(own, parts)):
             return None
@@ -167,7 +167,13 @@ def document() -> Schema:
                 str(code): {"description": text, "content": {"application/json": {"schema": _ERROR}}}
                 for code, text in REFUSALS.items()
             },
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": "`token` in the home."}},
+            "securitySchemes": {
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "The file `token` in the data directory, or a user's own.",
+                }
+            },
         },
     }
 
@@ -266,23 +272,25 @@ _RECORDS: Schema = {
 }  # fmt: skip
 
 _APP = Parameter(name="app", text="An app's number or name.")
-_OF_USER = (Parameter(name="user", text="Only this user's; empty: everybody's.", default=""),)
+_OF_USER = (Parameter(name="user", text="Only this user's; empty: all users'.", default=""),)
 # Whole numbers that every reader of JSON keeps.
-_AFTER = Parameter(name="after", text="Number of the last record known.", default=0, numbers=range(2**53))
-_LIMIT = Parameter(name="limit", text="So many at most.", default=MOST_EVENTS, numbers=range(1, MOST_EVENTS + 1))
+_AFTER = Parameter(name="after", text="Only records after this number.", default=0, numbers=range(2**53))
+_LIMIT = Parameter(
+    name="limit", text="Maximum number of records.", default=MOST_EVENTS, numbers=range(1, MOST_EVENTS + 1)
+)
 
 PAGES: tuple[Page, ...] = (
     Page(
-        path="/healthz", text="Whether the arbiter works.", answer=lambda api, v: _health(api), public=True,
+        path="/healthz", text="Whether the service works.", answer=lambda api, v: _health(api), public=True,
         schema={"type": "object", "properties": {"status": {"const": "ok"}}, "required": ["status"]},
     ),
     Page(
         path="/openapi.json", text="This description.", answer=lambda api, v: document(), public=True,
         schema={"type": "object", "required": ["openapi", "info", "paths"]},
     ),
-    _page("/v1/info", "Who answers.", lambda api, v: api.Info(pb.InfoRequest()), pb.InfoReply),
+    _page("/v1/info", "Version, policy and size of the service.", lambda api, v: api.Info(pb.InfoRequest()), pb.InfoReply),
     _page(
-        "/v1/apps", "Apps that are not over, the oldest first.",
+        "/v1/apps", "Apps that are queued or running, the oldest first.",
         lambda api, v: api.Apps(pb.AppsRequest(**v)), pb.AppsReply, "apps", parameters=_OF_USER,
     ),
     _page(
@@ -290,7 +298,7 @@ PAGES: tuple[Page, ...] = (
         lambda api, v: api.Show(pb.AppRef(**v)), pb.ShowReply, parameters=(_APP,), refusals=(404,),
     ),
     _page(
-        "/v1/history", "Apps that are over, the oldest first.",
+        "/v1/history", "Finished apps, the oldest first.",
         lambda api, v: api.Apps(pb.AppsRequest(**v, ended=True)), pb.AppsReply, "apps", parameters=_OF_USER,
     ),
     _page(
@@ -298,11 +306,11 @@ PAGES: tuple[Page, ...] = (
         lambda api, v: api.Nodes(pb.NodesRequest(**v)), pb.NodesReply, "nodes", parameters=_OF_USER,
     ),
     _page(
-        "/v1/share", "Who holds how much now.",
+        "/v1/share", "GPUs that each user holds now, and the fair share.",
         lambda api, v: api.Share(pb.UsersRequest(**v)), pb.ShareReply, "users", parameters=_OF_USER,
     ),
     _page(
-        "/v1/usage", "What everybody had so far.",
+        "/v1/usage", "GPU hours and finished apps of each user so far.",
         lambda api, v: api.Usage(pb.UsersRequest(**v)), pb.UsageReply, "users", parameters=_OF_USER,
     ),
     Page(

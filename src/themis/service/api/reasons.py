@@ -17,6 +17,7 @@ from themis.core import snapshot as snapshots
 from themis.core.offer import free_gpus
 from themis.core.state import State
 from themis.core.tables import Status
+from themis.errors import counted
 from themis.fairness.filtering import service_rank, worst_first
 from themis.fairness.finish_time import FinishTime, Form
 from themis.model.units import Seconds
@@ -25,7 +26,7 @@ from themis.service.engine.engine import Engine
 from themis.service.engine.journal import Journal
 
 MOST_AHEAD = 20
-_WAITS = {"at_once": "as many of its jobs run as may at once"}
+_WAITS = {"at_once": "its limit of concurrent jobs is reached"}
 
 
 class Code(StrEnum):
@@ -38,7 +39,7 @@ class Code(StrEnum):
     QUOTA = "quota"
     AT_ONCE = "at_once"
     BACKOFF = "backoff"
-    """Its last attempt failed, or hardly ran before it asked for another; the next one waits."""
+    """Its last attempt failed, or ended after a few seconds and asked for another; the next one waits."""
     RUNNING = "running"
     """All its jobs that can run do, on as many GPUs as they can use."""
     PARTLY_RUNNING = "partly_running"
@@ -92,7 +93,7 @@ def reason(engine: Engine, epoch: Seconds, app: int, s: State) -> Reason:
     """
     status = s.jobs.status[s.app_jobs(app)]
     if not s.apps.active[app]:
-        return Reason(code=Code.ENDED, sentence="it is over.")
+        return Reason(code=Code.ENDED, sentence="the app is finished.")
     if not (status == Status.RUNNING).any():
         entry = engine.journal.apps("app = ?", app)[0]
         code, sentence = wait_reasons.of_app(engine.journal, epoch, s, entry, wait_reasons.left_out(s))
@@ -100,21 +101,26 @@ def reason(engine: Engine, epoch: Seconds, app: int, s: State) -> Reason:
             return Reason(code=code, sentence=f"{sentence or _WAITS.get(code, code)}.")
     if not (status <= Status.RUNNING).any():
         if (status == Status.HELD).any():
-            return Reason(code=Code.HELD, sentence="it is held; `themis resume` lets it go on.")
-        return Reason(code=Code.NOTHING_TO_RUN, sentence="none of its jobs has anything to do now.")
+            return Reason(code=Code.HELD, sentence="the app is held; `themis resume` releases it.")
+        return Reason(
+            code=Code.NOTHING_TO_RUN, sentence="none of its jobs can run now: its tuner paused or stopped them."
+        )
     if any(grant.app == app for _, grant in engine.core.leases.held_back.values()):
-        return Reason(code=Code.WAITING_FOR_RELEASE, sentence="it has GPUs on which other jobs are still stopping.")
+        return Reason(
+            code=Code.WAITING_FOR_RELEASE,
+            sentence="GPUs are assigned to it; jobs of other apps are still stopping on them.",
+        )
     if not (status == Status.WAITING).any():
-        return Reason(code=Code.RUNNING, sentence="all its jobs that can run do.")
+        return Reason(code=Code.RUNNING, sentence="all its jobs that can run are running.")
     if (status == Status.RUNNING).any():
         more = int((status == Status.WAITING).sum())
-        return Reason(code=Code.PARTLY_RUNNING, sentence=f"it runs; {more} more of its jobs wait for GPUs.")
+        return Reason(code=Code.PARTLY_RUNNING, sentence=f"the app runs; {more} more of its jobs wait for GPUs.")
     return _waiting(engine, app, s)
 
 
 def _waiting(engine: Engine, app: int, s: State) -> Reason:
     if engine.decision is not None:
-        return Reason(code=Code.DECIDING, sentence="a decision about it is under way.")
+        return Reason(code=Code.DECIDING, sentence="the scheduler is deciding now.")
     jobs = s.app_jobs(app)[s.jobs.status[s.app_jobs(app)] == Status.WAITING]
     allowed, least = s.allowed(jobs), s.jobs.gpus_min[jobs]
     free = np.bincount(s.gpu_machine[free_gpus(s, s.now)], minlength=len(s.machines))
@@ -123,11 +129,14 @@ def _waiting(engine: Engine, app: int, s: State) -> Reason:
     if not (allowed & (there >= least[:, None])).any():
         return Reason(
             code=Code.MACHINES_AWAY,
-            sentence=f"its smallest job needs {least.min()} GPUs; {there.sum():.0f} are in service.",
+            sentence=f"its smallest job needs {counted(int(least.min()), 'GPU')}; {there.sum():.0f} are in service.",
         )
     if not (allowed & (open_ >= least[:, None])).any():
         if open_.sum() >= least.min():
-            return Reason(code=Code.NO_ROOM, sentence="GPUs are free, but too few of a type that it may use.")
+            return Reason(
+                code=Code.NO_ROOM,
+                sentence=f"GPUs are free, but too few of a type that it may use: {open_.sum():.0f} of {there.sum():.0f}.",
+            )
         until = s.jobs.until[: s.jobs.size]
         ends = until[(s.jobs.status[: s.jobs.size] == Status.RUNNING) & np.isfinite(until)]
         when = f"the next lease ends in {max(float(ends.min()) - s.now, 0.0):.0f} s" if len(ends) else "no lease ends"
@@ -144,20 +153,23 @@ def _waiting(engine: Engine, app: int, s: State) -> Reason:
 
 
 def _lost(journal: Journal, app: int) -> Reason:
-    """GPUs are free that it could use: what the last decision says about it."""
+    """GPUs that it could use are free: what the last decision says about it."""
     proof, answer = journal.last_proof(), journal.last_said(app)
     at: list[int] = np.flatnonzero(proof.app == app).tolist() if proof is not None and len(proof.bid) else []
     if answer in ("late", "malformed"):
-        how = "was late" if answer == "late" else "made no bid that is right"
+        how = "answered too late" if answer == "late" else "made no valid bid"
         return Reason(code=Code.AGENT_LATE, sentence=f"its own agent {how} in the last auction.")
     if proof is not None and at:
         i = at[0]
         if not proof.bid[i]:
-            rho = f"with rho {proof.rho[i]:.2f} " if np.isfinite(proof.rho[i]) else ""
-            return Reason(code=Code.BETTER_OFF, sentence=f"{rho}it was better off than those who bid.")
+            rho = f" (rho {proof.rho[i]:.2f})" if np.isfinite(proof.rho[i]) else ""
+            return Reason(
+                code=Code.BETTER_OFF,
+                sentence=f"in the last auction, only apps further below their fair share could bid{rho}.",
+            )
         if not proof.won[i]:
-            return Reason(code=Code.OUTBID, sentence="others gained more from the GPUs in the last auction.")
-    return Reason(code=Code.WAITING, sentence="its turn comes with the next decision.")
+            return Reason(code=Code.OUTBID, sentence="in the last auction, other apps gained more from the free GPUs.")
+    return Reason(code=Code.WAITING, sentence="GPUs are free; the next decision assigns them.")
 
 
 def standing(s: State, app: int) -> Standing:

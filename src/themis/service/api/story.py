@@ -1,4 +1,4 @@
-"""An app's story from a service's journal, told by a process of its own: on a long journal it takes seconds of work.
+"""An app's story from a service's journal, written by a process of its own: on a long journal it takes seconds.
 
 As a program: the journal and the app's name as arguments, JSON on standard output; exit code 2 and a sentence on standard
 error where there is no such story.

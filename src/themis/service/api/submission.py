@@ -50,7 +50,7 @@ def submit(arbiter: Arbiter, request: pb.SubmitRequest, caller: Caller | None = 
     """
     if caller is not None:
         request = _signed(request, caller)
-    # Keys are the user's own: another's key neither finds an app nor stands in the way.
+    # Each user has keys of their own: another user's key does not find an app.
     key = f"{request.user}/{request.key}" if request.key else ""
     if key and (known := arbiter.journal.apps("key = ?", key)):
         return pb.SubmitReply(app=known[0].app, name=known[0].name)
@@ -77,8 +77,8 @@ def submit(arbiter: Arbiter, request: pb.SubmitRequest, caller: Caller | None = 
     if profile is not None:
         arbiter.learn(profile, request.profile)
     assumed = Assumptions(arbiter.book).of(app, state.gpu_types)
-    believed = alone(arbiter.book, app, state.gpu_types)
-    arbiter.enter(app, weight, entry, AppSubmitted(app=app, weight=weight, assumed=assumed, alone=believed))
+    estimated = alone(arbiter.book, app, state.gpu_types)
+    arbiter.enter(app, weight, entry, AppSubmitted(app=app, weight=weight, assumed=assumed, alone=estimated))
     return pb.SubmitReply(app=number, name=app.name)
 
 
@@ -90,10 +90,11 @@ def _signed(request: pb.SubmitRequest, caller: Caller) -> pb.SubmitRequest:
     if not caller.admin:
         if out.user != caller.user:
             raise Forbidden(
-                f"only administrators may submit under another name; you are {caller.user}, not {out.user[:100]!r}."
+                f"Permission denied: only administrators may submit for another user; you are {caller.user}, not "
+                f"{out.user[:100]!r}."
             )
         if out.weight > 1:
-            raise Forbidden(f"only administrators may give a weight above 1, got {out.weight:g}.")
+            raise Forbidden(f"Permission denied: only administrators may set a weight above 1, got {out.weight:g}.")
     return out
 
 
@@ -104,8 +105,7 @@ def read_app(request: pb.SubmitRequest, now: Seconds, config: Config, gpus: int)
             raise InputError(f"the name of the {what} is {name[:100]!r}, expected {WORDS}.")
     if len(request.jobs) > config.max_jobs:
         raise Limit(
-            f"app {request.name!r} has {len(request.jobs)} jobs, this arbiter takes {config.max_jobs} (max_jobs); make several "
-            "apps of them."
+            f"app {request.name!r} has {len(request.jobs)} jobs, the limit is {config.max_jobs} (max_jobs); submit several apps."
         )
     weight = _within("weight", request.weight or 1.0, 1e-6, 1e6)
     deadline = (
@@ -123,7 +123,7 @@ def check_models(state: State, book: ProfileBook, app: App) -> None:
         profile = book.get(job.model)
         if job.gpu_types and state.gpu_types and not set(job.gpu_types) & set(state.gpu_types):
             raise InputError(
-                f"job {job.name!r} wants a GPU of type {' or '.join(job.gpu_types)}, which no machine has."
+                f"job {job.name!r} asks for a GPU of type {' or '.join(job.gpu_types)}, which no machine has."
                 f"{closest(job.gpu_types[0], state.gpu_types)} The machines have {', '.join(sorted(state.gpu_types))}."
             )
         types = [t for t in state.gpu_types if not job.gpu_types or t in job.gpu_types]
@@ -143,13 +143,13 @@ def check_machines(arbiter: Arbiter, request: pb.SubmitRequest) -> None:
         cpus, memory = _within("cpus", job.cpus, 0, 1e6), _within("memory", job.memory, 0, 1 << 60)
         if have and cpus > have.cpus:
             raise InputError(
-                f"job {job.name!r} wants {cpus:g} CPUs for each GPU, here are {have.cpus:g} for each. Lower cpus, or ask for "
+                f"job {job.name!r} asks for {cpus:g} CPUs per GPU, the machines have {have.cpus:g} per GPU. Lower cpus, or ask for "
                 "more GPUs."
             )
         if have and memory > have.memory:
             raise InputError(
-                f"job {job.name!r} wants {memory / 2**30:.3g} GiB for each GPU, here are {have.memory / 2**30:.3g} GiB for "
-                "each. Lower memory, or ask for more GPUs."
+                f"job {job.name!r} asks for {memory / 2**30:.3g} GiB per GPU, the machines have "
+                f"{have.memory / 2**30:.3g} GiB per GPU. Lower memory, or ask for more GPUs."
             )
 
 
@@ -183,14 +183,12 @@ def _check_room(arbiter: Arbiter, user: str) -> None:
     config, t = arbiter.config, arbiter.state.apps
     active = t.active[: t.size] == 1
     if (there := int(active.sum())) >= config.max_apps:
-        raise Limit(
-            f"{there} apps are queued or running, this arbiter takes {config.max_apps} (max_apps); try again later."
-        )
+        raise Limit(f"{there} apps are queued or running, the limit is {config.max_apps} (max_apps); try again later.")
     mine = int((active & (t.user[: t.size] == arbiter.state.users.get(user, -1))).sum())
     if mine >= config.max_apps_per_user:
         raise Limit(
             f"user {user!r} has {mine} apps queued or running, the limit is {config.max_apps_per_user} (max_apps_per_user); try "
-            "again when one is over."
+            "again when one is finished."
         )
     if arbiter.journal.submissions(user, arbiter.instant - 3600.0) >= config.max_submissions:
         raise Limit(
@@ -264,24 +262,25 @@ def _tuner(request: pb.SubmitRequest) -> Tuner:
 
 def _program(job: pb.Job, user: str, config: Config) -> Program:
     p = job.program
-    for text in (*p.argv, p.cwd, p.checkpoint_dir, *p.env.keys(), *p.env.values()):
-        if "\0" in text:
-            raise InputError(f"job {job.name!r}: {text[:100]!r} holds a NUL, which no program can be given.")
-    texts = [text.encode() for text in (*p.argv, p.cwd, p.checkpoint_dir, *(f"{k}={v}" for k, v in p.env.items()))]
-    longest, together = max(map(len, texts)), sum(len(text) + 9 for text in texts)
+    texts = [*p.argv, p.cwd, p.checkpoint_dir, *map("=".join, p.env.items())]
+    if "\0" in "".join(texts):
+        text = next(text for text in texts if "\0" in text)
+        raise InputError(f"job {job.name!r}: {text[:100]!r} contains a NUL byte, which programs cannot receive.")
+    sizes = [len(text.encode()) for text in texts]
+    longest, together = max(sizes), sum(sizes) + 9 * len(sizes)
     if longest > MOST_TEXT or together > MOST_TEXTS:
         raise Limit(
-            f"job {job.name!r}: the longest argument or variable has {longest} bytes, all together {together}, where a program "
-            f"can be given {MOST_TEXT} and {MOST_TEXTS}; write them to a file."
+            f"job {job.name!r}: the longest argument or variable has {longest} bytes, all together {together}; the "
+            f"limits are {MOST_TEXT} and {MOST_TEXTS}. Write them to a file."
         )
     wrong = [name for name in p.env if not name or "=" in name]
     if wrong:
-        raise InputError(f"job {job.name!r}: no variable can be named {wrong[0][:100]!r}.")
+        raise InputError(f"job {job.name!r}: {wrong[0][:100]!r} is not a valid name of a variable.")
     grace_s = _within("grace_s", p.grace_s, 0.0, LONGEST_S) if p.HasField("grace_s") else config.grace_s
     if grace_s > config.max_grace_s:
-        # So long may a job keep GPUs that are another's by now.
+        # A job may keep GPUs that are leased to another one for that long.
         raise Limit(
-            f"job {job.name!r} asks for a grace of {grace_s:g} s, this arbiter gives at most {config.max_grace_s:g} s."
+            f"job {job.name!r} asks for a grace period of {grace_s:g} s, the maximum is {config.max_grace_s:g} s (max_grace)."
         )
     return Program(
         argv=tuple(p.argv), cwd=p.cwd or "/", env=dict(p.env), user="" if config.single_trust else user,
@@ -292,7 +291,7 @@ def _program(job: pb.Job, user: str, config: Config) -> Program:
 
 
 def _work(steps: float) -> float:
-    """Steps; 0 is told with the job's name, more than anybody trains would not be counted exactly."""
+    """Steps. 0 is refused later, with the job's name; above ``MOST_STEPS`` they would not be counted exactly."""
     return _within("steps", steps, -MOST_STEPS, MOST_STEPS)
 
 

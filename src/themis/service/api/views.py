@@ -113,7 +113,7 @@ def _app_state(s: State, entry: Entry) -> str:
 
 
 def apps(arbiter: Arbiter, request: pb.AppsRequest) -> pb.AppsReply:
-    """The queue, or what is over."""
+    """The queue, or finished apps."""
     where, values = "ended IS NOT NULL" if request.ended else "ended IS NULL", list[object]()
     if request.user:
         # Without the sign SQLite would rather look through all apps that the user ever had than through the queue.

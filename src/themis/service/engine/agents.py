@@ -22,11 +22,11 @@ from threading import Lock
 
 import numpy as np
 
-from themis.auction.bids import Bids
 from themis.client import themis_pb2 as pb
 from themis.errors import InputError
 from themis.fairness.finish_time import FinishTime, Form
 from themis.model.answers import Ask
+from themis.model.bids import Bids
 from themis.model.events import AgentBid
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float, Seconds

@@ -11,19 +11,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from themis.client import themis_pb2 as pb
 from themis.core.retire import retire
 from themis.core.scheduler import Scheduler
 from themis.core.state import EPS, State
 from themis.core.tables import ENDED
-from themis.errors import InputError, ThemisError
 from themis.executors.hosts import Host
 from themis.executors.program import UNABLE, AttemptEnded, Ending, Measurement, Program
 from themis.model.events import (
@@ -47,6 +44,7 @@ from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.speed import Profile, ProfileBook
 from themis.service.engine import recovery, state_snapshots
 from themis.service.engine.agents import AgentRegistry
+from themis.service.engine.calls import ENDING, Call, Closed
 from themis.service.engine.config import Config
 from themis.service.engine.engine import Engine
 from themis.service.engine.executor import MakeExecutor, Message, WakeUp
@@ -66,21 +64,6 @@ INSTANT_S = 2 * EPS
 """Least seconds between two transactions."""
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    do: Callable[[], Any]
-    reply: Future[Any]
-    changes: bool = True
-
-
-_ANSWERED = object()
-"""In place of a result: the caller has its error already."""
-
-
-class Closed(ThemisError):
-    """The arbiter is ending; ask again when it is back."""
 
 
 class Arbiter:
@@ -113,7 +96,7 @@ class Arbiter:
         self.config, self.hosts, self.journal = config, tuple(hosts), journal
         journal.verify()
         known = book.with_profiles(read_profile(n, pb.Profile.FromString(m)) for n, m in journal.profiles())
-        self.queue: SimpleQueue[Message | _Call] = SimpleQueue()
+        self.queue: SimpleQueue[Message | Call] = SimpleQueue()
         self.programs: dict[str, tuple[Program, ...]] = {}
         self.broken: BaseException | None = None
         self.instant: Seconds = 0.0
@@ -148,7 +131,7 @@ class Arbiter:
         self.executor = make_executor(self._program, self.queue.put, lambda: self.book)
         self.programs |= recovery.programs_of(self.engine)
         self.housekeeping.lost |= recovery.hand_over(self.engine, self.executor, join=config.engine != "local")
-        self.queue.put(_Call(lambda: self.housekeeping.all_quotas(self.instant), Future()))
+        self.queue.put(Call(lambda: self.housekeeping.all_quotas(self.instant)))
         self._thread = Thread(target=self._run, name="themis-arbiter", daemon=True)
 
     @property
@@ -188,13 +171,13 @@ class Arbiter:
         Closed : the arbiter is ending. Whatever ``do`` raises; it must have changed nothing then.
         """
         if self._ended:
-            raise Closed("the arbiter is ending; try again when it is back.")
+            raise Closed(ENDING)
         if stuck := self.journal.stuck or self.journal.vanished():
             raise Closed(stuck)
-        reply: Future[T] = Future()
-        self.queue.put(_Call(do, cast("Future[Any]", reply), changes))
+        call = Call(do, changes=changes)
+        self.queue.put(call)
         try:
-            return reply.result(timeout_s)
+            return cast(T, call.reply.result(timeout_s))
         except TimeoutError:
             raise Closed(
                 self.journal.stuck or f"the arbiter did not answer within {timeout_s:g} s; try again."
@@ -244,22 +227,24 @@ class Arbiter:
         except BaseException:
             # The thread ends; callers must not wait for it.
             for item in items:
-                if isinstance(item, _Call) and not item.reply.done():
-                    item.reply.set_exception(Closed("the arbiter broke; its log says how."))
+                if isinstance(item, Call):
+                    item.refuse("the arbiter broke; its log says how.")
             raise
 
-    def _take_in(self, items: list[Message | _Call]) -> None:
+    def _take_in(self, items: list[Message | Call]) -> None:
         # An instant that is settled takes in no more events: what comes now comes later than it.
         self.instant = now = max(self.now(), self.state.now + INSTANT_S)
-        replies: list[tuple[Future[Any], Any, ThemisError | None]] = []
+        answers: list[Callable[[], object]] = []
         with self.journal.transaction():
             if not self._closing:
                 self.engine.advance(now)
             for item in items:
-                if isinstance(item, _Call):
-                    replies.append(self._answer(item))
-                else:
+                if not isinstance(item, Call):
                     self._handle(item, now)
+                elif self._closing:
+                    item.refuse(ENDING)
+                else:
+                    answers.append(item.run(lambda: self.journal.changes))
             if not self._closing:
                 self.housekeeping.run(now)
                 self.engine.attend(now)
@@ -276,19 +261,14 @@ class Arbiter:
             if isinstance(item, JobStopped):
                 self.executor.recorded(item.job, item.attempt)
         notify(self.agents, self.state, self.epoch, decided, commands)
-        for reply, result, error in replies:
-            if result is _ANSWERED:
-                continue
-            if error is None:
-                reply.set_result(result)
-            else:
-                reply.set_exception(error)
+        for answer in answers:
+            answer()
 
-    def _wait(self) -> list[Message | _Call]:
+    def _wait(self) -> list[Message | Call]:
         """The items that came in, immediately if there are some, at latest when the core wants to be woken."""
         due = min((at for at in (self.engine.next_wake, self.housekeeping.due) if at is not None), default=None)
         wait = IDLE_S if due is None or self._closing else min(max(due - self.now(), 0.0), IDLE_S)
-        items: list[Message | _Call] = []
+        items: list[Message | Call] = []
         try:
             items.append(self.queue.get(timeout=wait) if wait > 0 else self.queue.get_nowait())
             while len(items) < 1000:
@@ -296,23 +276,6 @@ class Arbiter:
         except Empty:
             pass
         return items
-
-    def _answer(self, call: _Call) -> tuple[Future[Any], Any, ThemisError | None]:
-        if self._closing:
-            return call.reply, None, Closed("the arbiter is ending; try again when it is back.")
-        before = self.journal.changes
-        try:
-            return call.reply, call.do(), None
-        except (InputError, Closed) as error:
-            return call.reply, None, error
-        except BaseException as error:
-            call.reply.set_exception(error)
-            # Whatever changes the core is written down before. So a bug in the checks of a submission is its sender's alone too.
-            # A disk that is full at the first statement has changed nothing, and yet ended the transaction.
-            lost = isinstance(error, NoRoom) or not isinstance(error, Exception)
-            if lost or (call.changes and self.journal.changes != before):
-                raise
-            return call.reply, _ANSWERED, None
 
     def _handle(self, item: Message, now: Seconds) -> None:
         match item:
@@ -365,8 +328,8 @@ class Arbiter:
                 item = self.queue.get_nowait()
             except Empty:
                 return
-            if isinstance(item, _Call):
-                item.reply.set_exception(Closed("the arbiter is ending; try again when it is back."))
+            if isinstance(item, Call):
+                item.refuse(ENDING)
 
     # ---- what callers want; called through ``ask`` ----------------------------------------------------------------------
 

@@ -2,8 +2,8 @@
 
 A record's digest covers the digest before it, its number, time, kind and line. Records that were dropped leave a ``Compacted``
 in the place of the last of them; its digest is that record's own, which the next one follows, and a seal over those that were
-kept before it. The other tables' rows have their seals in a table of their own, kept by triggers of this connection: whoever
-changes a row otherwise leaves a seal that does not fit. They are checksums, not signatures: damage is found, not forgery.
+kept before it. The other tables' rows have their seals in a table of their own, kept by triggers of this connection: a program
+that changes a row otherwise leaves a seal that does not fit. They are checksums, not signatures: damage is found, not forgery.
 """
 
 from __future__ import annotations

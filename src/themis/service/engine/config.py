@@ -1,4 +1,4 @@
-"""What an arbiter is told, checked: frozen data. How people write it is ``themis.service.operations.settings``."""
+"""The settings of an arbiter, checked: frozen data. How people write them is ``operations.settings``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Config:
 
     Attributes
     ----------
-    gpus : so many virtual GPUs on one machine. ``cluster`` : virtual machines. Where there is neither, this machine's
+    gpus : number of virtual GPUs on one machine. ``cluster`` : virtual machines. Where there is neither, this machine's
         GPUs are found through NVML.
     gpu_names : what types of this machine's GPUs are called here, by the names that were found.
     cpus, memory : of this machine, that jobs may ask for together; 0 stands for all that it has. ``memory`` in bytes.
@@ -33,8 +33,8 @@ class Config:
     profiles : books of speeds, as ``themis simulate --profiles`` takes them.
     lease_s : the least time that GPUs stay with a job that can use them. ``tick_s`` : leases end at multiples of it.
     shortest_lease_s : leases shorten down to it while apps wait (``core.contention``), if it is below ``lease_s``; 0: never.
-    container_s : what a change of GPUs is believed to cost. ``gather_s`` : what happens within so long is decided on
-        together. ``checkpoint_every_s`` : how often jobs are believed to save.
+    container_s : assumed cost of a change of GPUs. ``gather_s`` : events within this time are handled in one decision.
+        ``checkpoint_every_s`` : assumed interval between a job's checkpoints.
     unknown_work_s : training on its fewest GPUs of a job of which nothing is known.
     port : of gRPC. ``http_port`` : of the status pages; -1 for none. 0 lets the system choose.
     host : address to listen on. Only loopback is safe: calls are not encrypted.
@@ -42,17 +42,17 @@ class Config:
     backoff_s : wait after a job's first failure; it doubles with each further one, up to ``backoff_most_s``.
     grace_s : from the stop signal to SIGKILL, where a job does not say. ``max_grace_s`` : most that a job may ask for.
     node_lease_s, node_renew_s, node_margin_s : leases of machines (``themis.executors.hosts``).
-    progress_s : at most one progress record of a job in so long.
+    progress_s : minimum interval between two progress records of a job.
     between : unit of fairness: apps, users or groups.
     users, groups : those with a weight or a group; users who are not listed have ``others_weight``.
     user_gpus, group_gpus : quotas of those who have one. ``others_gpus`` : of each user who is not listed, or None.
-    solve_s : about so long may a decision take; its searches then stop with the best answer found and its proven gap.
+    solve_s : approximate limit of a decision; its searches then stop with the best answer found and its proven gap.
         A policy that takes three times as long is stopped, and ``fifo`` decides.
     journal_keep_s : records of the journal that are older are dropped once pictures of the state cover them.
     logs_keep_s : ranks' logs of apps that were over for longer are dropped. ``checkpoints_keep_s`` : likewise the
         checkpoints of apps that completed, of those below the home; None keeps them.
-    agent_s : within so long apps' own agents answer (docs/agents.md). ``agent_misses`` : so many answers in a row may be
-        missing before the service's agent takes over. ``max_agents`` : so many may attend.
+    agent_s : time in which apps' own agents must answer (docs/agents.md). ``agent_misses`` : consecutive answers that may
+        be missing before the service's agent takes over. ``max_agents`` : most connected agents.
     containment : how a gang's processes are held together (``node.means.find``); ``auto`` is the strongest way that each machine
         allows.
     max_message_bytes, max_jobs, max_apps, max_apps_per_user : limits of a call, of jobs in an app, of active apps.
@@ -163,7 +163,7 @@ class Config:
         return (known.weight if known else self.others_weight) * (group.weight if group else 1.0)
 
     def fairness(self) -> FairnessSet:
-        """The unit of fairness as the core is told it, with groups only where it is between these."""
+        """The unit of fairness as an event for the core, with groups only where groups are the unit."""
         groups = members(self.users, self.groups) if self.between == "groups" else ()
         return FairnessSet(between=self.between, groups=groups)
 

@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from themis.auction.bids import Bids
 from themis.core.driver import Decision, Driver, Waiting
 from themis.core.scheduler import Scheduler
 from themis.model.answers import Ask, Proof, Solved
+from themis.model.bids import Bids
 from themis.model.events import (
     Command,
     Event,

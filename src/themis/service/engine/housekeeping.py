@@ -43,7 +43,7 @@ class Housekeeping:
     """
 
     def __init__(self, engine: Engine, config: Config, now: Seconds) -> None:
-        self.engine, self.config = engine, config
+        self.engine, self.journal, self.config = engine, engine.journal, config
         self.chores: list[Callable[[Seconds], object]] = []
         """Called with the time in each transaction, for tasks that do not concern the core."""
         self.waiting: dict[int, Options] = {}
@@ -65,11 +65,6 @@ class Housekeeping:
             self._began(job, float(self.state.jobs.since[job]) + idle)
 
     @property
-    def journal(self) -> Journal:
-        """The engine's."""
-        return self.engine.journal
-
-    @property
     def state(self) -> State:
         """The core's."""
         return self.engine.core.state
@@ -85,7 +80,7 @@ class Housekeeping:
             self.walltime |= dict.fromkeys(self.state.app_jobs(entry.app).tolist(), entry.options.walltime_s)
 
     def ended(self, app: int) -> None:
-        """An app is over."""
+        """An app is finished."""
         self.check_dependencies = True
         self.waiting.pop(app, None)
         for job in self.state.app_jobs(app).tolist():
@@ -123,7 +118,7 @@ class Housekeeping:
     def again(self, end: AttemptEnded, now: Seconds) -> None:
         """An attempt ended without a failure: if it hardly ran, or its machine had no room to start it, the next one waits too.
 
-        Or it would turn round and round.
+        Without the wait it would be restarted without end.
         """
         short = self.journal.short_in_a_row(end.job, self.config.backoff_s)
         if short:
@@ -173,7 +168,7 @@ class Housekeeping:
             if not self.journal.apps("app = ?", app)[0].options.held:
                 self.engine.feed(AppResumed(app=app), now)
         else:
-            self.journal.give_reason(app, f"{unmet(self.journal, options)}, which it waited for to end otherwise")
+            self.journal.give_reason(app, f"{unmet(self.journal, options)}, so its dependency can never be met")
             self.engine.feed(AppCancelled(app=app), now)
 
     # ---- holds and quotas ------------------------------------------------------------------------------------------------

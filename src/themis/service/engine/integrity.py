@@ -29,7 +29,7 @@ class Damaged(InputError):
 
     def __init__(self, path: Path, what: str, good: int) -> None:
         super().__init__(
-            f"{path} is damaged: {what}. The last good record is {good}. `themis up --repair` says what is lost and goes on "
+            f"{path} is damaged: {what}. The last good record is {good}. `themis up --repair` lists what is lost and continues "
             "without it; or restore a backup with `themis restore`."
         )
         self.what, self.good = what, good
@@ -77,7 +77,9 @@ def _check_end(db: sqlite3.Connection, path: Path, last: int) -> None:
             raise Damaged(path, f"records {last + 1} to {number} are missing at its end", last)
         if found is None or bytes(found[0])[: chain.SIZE] != digest:
             raise Damaged(
-                path, f"record {number} is not the one that this home wrote; the file is another home's or a copy", last
+                path,
+                f"record {number} is not the one that this service wrote; the file is another service's, or an older copy",
+                last,
             )
 
 
@@ -109,7 +111,7 @@ def read_spelled(text: str) -> tuple[int, bytes] | None:
 
 
 def trace_path(journal: Path) -> Path:
-    """Where a home keeps the number and digest of its journal's last record."""
+    """Where a data directory keeps the number and digest of its journal's last record."""
     return journal.with_name("journal.head")
 
 
@@ -126,7 +128,7 @@ def leave_trace(journal: Path, number: int, digest: bytes) -> None:
 
 
 def read_trace(journal: Path) -> tuple[int, bytes] | None:
-    """Number and digest of the last record that this home wrote; None where there is no trace, or a damaged one."""
+    """Number and digest of the last record that this service wrote; None where there is no trace, or a damaged one."""
     try:
         text = trace_path(journal).read_text(errors="replace")
     except FileNotFoundError:
@@ -147,14 +149,15 @@ def check_there(journal: Path) -> bool:
     fresh = not journal.exists() or journal.stat().st_size == 0
     if fresh and (trace := trace_of_a_journal(journal)):
         raise InputError(
-            f"{journal} is {'empty' if journal.exists() else 'missing'}, but {trace} is there, so a service had this home. "
-            "Restore a backup with `themis restore`, or move the home away to begin with a new one."
+            f"{journal} is {'empty' if journal.exists() else 'missing'}, but {trace} is there, so a service used "
+            "this data directory. "
+            "Restore a backup with `themis restore`, or move the data directory away to begin with a new one."
         )
     return fresh
 
 
 def trace_of_a_journal(journal: Path) -> str:
-    """The name of something in a home that only a service with a journal leaves there; empty where there is nothing."""
+    """The name of something in a data directory that only a service with a journal leaves there; empty where there is nothing."""
     home = journal.parent
     write_ahead = Path(f"{journal}-wal")
     if trace_path(journal).exists():

@@ -1,4 +1,4 @@
-"""The journal: the event log in SQLite, with what the core does not know about apps beside it.
+"""The journal: the event log in SQLite, with what the core does not know about apps.
 
     meta       the schema's version, when the arbiter's time began
     records    the log's lines in order (``themis.model.log``), and ``Wake`` with its time, which a file leaves out
@@ -7,7 +7,7 @@
     profiles   speeds that came with a submission
     nodes      machines that were drained
     checkpoints  the core's whole state after a record: a start folds only what came later
-    seals      a checksum of every row but the records', which have a chain of them (``service.chain``)
+    seals      a checksum of every row but the records', which have a chain of them (``chain``)
 
 Everything that the arbiter changes is one transaction, on disk before any command goes out. One connection,
 used by the arbiter's thread alone; readers of other threads open their own with ``read_records``.
@@ -57,7 +57,7 @@ CREATE INDEX apps_of_user ON apps (user, submitted);
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the arbiter sees to for an app.
+    """What the arbiter does for an app besides scheduling.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What was submitted, beside the app itself. ``key`` makes a repeated submission harmless."""
+    """What was submitted, in addition to the app itself. ``key`` makes a repeated submission harmless."""
 
     app: int
     name: str
@@ -103,7 +103,7 @@ class Journal(Records):
         """
         fresh = integrity.check_there(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Programs hold their submitters' environments: nobody else may read them, from the first byte on.
+        # Programs hold their submitters' environments: no other user may read them, from the first byte on.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         try:
             super().__init__(path, sqlite3.connect(path, isolation_level=None, check_same_thread=False))
@@ -119,7 +119,8 @@ class Journal(Records):
             if error.sqlite_errorcode in NO_ROOM:
                 raise NoRoom(f"{path} cannot be written ({error}); make room on its disk.") from None
             raise InputError(
-                f"{path} is no journal of Themis, or is damaged ({error}). `themis up --repair` keeps what can be read of it; or "
+                f"{path} is not a journal of Themis, or is damaged ({error}). `themis up --repair` keeps what can "
+                "be read of it; or "
                 "restore a backup with `themis restore`."
             ) from None
 
@@ -196,7 +197,7 @@ class Journal(Records):
         self.write("UPDATE apps SET options = ? WHERE app = ?", (json.dumps(asdict(options)), app))
 
     def end_app(self, app: int, outcome: str, ended: Seconds, rho: float) -> None:
-        """The app is over."""
+        """The app is finished."""
         self.write("UPDATE apps SET outcome = ?, ended = ?, rho = ? WHERE app = ?", (outcome, ended, rho, app))
 
     def over(self, by: Seconds) -> list[tuple[int, Seconds, str]]:
@@ -204,7 +205,7 @@ class Journal(Records):
         return self.db.execute("SELECT app, ended, outcome FROM apps WHERE ended <= ?", (by,)).fetchall()
 
     def add_attempt(self, time: Seconds, end: AttemptEnded) -> None:
-        """How an attempt ended; what is told again after a restart counts once."""
+        """How an attempt ended; what is reported again after a restart counts once."""
         self.write(
             "INSERT OR IGNORE INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
@@ -229,9 +230,9 @@ class Journal(Records):
         return int(row[0])
 
     def short_in_a_row(self, job: int, seconds: Seconds) -> int:
-        """So many attempts of a job, the last ones, asked to be run again (75, 143) having run for less than so long.
+        """The number of a job's last attempts that asked to be run again (75, 143) after less than ``seconds``.
 
-        Those that their machine was unable to start are such, too.
+        Those that their machine was unable to start count too.
         """
         own = ", ".join(f"'{ending}'" for ending in Ending if ending.is_own)
         row = self.db.execute(

@@ -1,4 +1,4 @@
-"""The machines of an arbiter: virtual ones as told, or this machine's GPUs as NVML finds them."""
+"""The machines of an arbiter: virtual ones from the settings, or this machine's GPUs as NVML finds them."""
 
 from __future__ import annotations
 

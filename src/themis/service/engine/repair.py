@@ -52,7 +52,7 @@ _LOST = "its submission was lost with the damaged part of the journal; submit it
 
 
 def repair(path: Path, book: ProfileBook, say: Callable[[str], None], machines: Sequence[Machine] = ()) -> bool:
-    """Repair a home's journal if it is damaged; nobody may have it open. Returns whether it was.
+    """Repair a journal if it is damaged; no process may have it open. Returns whether it was damaged.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def repair(path: Path, book: ProfileBook, say: Callable[[str], None], machines: 
         copy_journal(path, there / "old")
         problem = _problem(there / "old" / path.name, book)
         if not problem:
-            say(f"{path} is whole; there is nothing to repair.")
+            say(f"{path} is not damaged; there is nothing to repair.")
             return False
         copy_journal(path, there / "raw")
         found = salvage(there / "raw" / path.name, path)
@@ -130,7 +130,8 @@ def _rebuild(
                 tail = [row for n, row in sorted(whole.items()) if n > end]
                 return _go_on(found, engine, old, base, end, tail, machines)
     raise InputError(
-        f"too little of {old} is left to go on from; restore a backup with `themis restore`, or move the home away to begin with "
+        f"too little of {old} can be read to continue from it; restore a backup with `themis restore`, or move the "
+        "data directory away to begin with "
         "a new one."
     )
 
@@ -217,11 +218,11 @@ def _go_on(
             if machine.name in drained and state.machine_up[n]:
                 engine.feed(MachineFailed(machine=n), now)
     if again:
-        out.append(f"Entered again, as they were submitted: {', '.join(again)}.")
+        out.append(f"Entered again as submitted: {', '.join(again)}.")
     if over:
-        out.append(f"Over, as the list of apps says, without the records of how: {', '.join(over)}.")
+        out.append(f"Finished according to the list of apps; the records of how are lost: {', '.join(over)}.")
     if gone:
-        out.append(f"Lost, to be submitted again: {', '.join(gone)}.")
+        out.append(f"Lost; submit them again: {', '.join(gone)}.")
     others = Counter(table for table, _, _ in found.bad if table not in ("apps", "checkpoints"))
     names = {
         "attempts": "of how attempts ended (retries and run times count without them)", "nodes": "of drained machines",
@@ -233,7 +234,7 @@ def _go_on(
     active = int(state.apps.active[: state.apps.size].sum())
     out.append(
         f"Kept: {counted(state.apps.size, 'app')}, {active} of them queued or running; users, tokens and checkpoints are files of "
-        "their own. What ran after the last good record goes on from its last checkpoint."
+        "their own. Jobs that ran after the last good record continue from their last checkpoint."
     )
     return out
 
@@ -258,8 +259,8 @@ def _of_records(found: Salvage, journal: Journal, base: int, end: int, holes: in
     if not lost:
         if base and holes > 0:
             return (
-                f"No record after the snapshot of the state at record {base} is lost; of those before it, some cannot be read any "
-                "more: reports and explanations lack them."
+                f"No record after the snapshot of the state at record {base} is lost. Some records before it cannot be read any "
+                "more; reports and explanations lack them."
             )
         return f"All {end} records are there."
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(epoch + journal.last()[1]))
@@ -267,11 +268,11 @@ def _of_records(found: Salvage, journal: Journal, base: int, end: int, holes: in
     said = f", among them {', '.join(f'{n} {kind}' for kind, n in sorted(kinds.items()))}" if kinds else ""
     gone = lost - len(tail)
     unread = (
-        f" {gone} of them cannot be read at all: if apps were submitted with them of which nothing else is left, these are lost "
+        f" {gone} of them cannot be read at all: apps that were submitted in them, and of which nothing else is left, are lost "
         "without a name."
     )
     return (
-        f"The state goes on from record {end}, of {when}. {counted(lost, 'record')} after it cannot be used{said}."
+        f"The state continues from record {end}, of {when}. {counted(lost, 'record')} after it cannot be used{said}."
         + unread * (gone > 0)
     )
 

@@ -76,7 +76,8 @@ def salvage(path: Path, name: Path) -> Salvage:
         except (sqlite3.DatabaseError, TypeError, ValueError, AttributeError) as error:
             if not out.records:
                 raise InputError(
-                    f"nothing of {name} can be read ({error}); restore a backup with `themis restore`, or move the home away to "
+                    f"nothing of {name} can be read ({error}); restore a backup with `themis restore`, or move the "
+                    "data directory away to "
                     "begin with a new one."
                 ) from None
     trace = integrity.read_trace(path)

@@ -1,4 +1,4 @@
-"""Who runs the policy: the arbiter's thread itself (tests), or a worker process, so that a slow policy delays nobody.
+"""Who runs the policy: the arbiter's thread itself (tests), or a worker process, so that a slow policy delays no caller.
 
 A decision takes one task, or two where the policy asks for bids; the answer to each names the snapshot's version. One
 decision is in flight at a time, and what it was solved for may have changed by the time it comes: the core places what
@@ -18,20 +18,20 @@ from threading import Thread
 from time import monotonic
 from typing import IO, Protocol
 
-from themis.auction.bids import Bids
 from themis.errors import ThemisError
 from themis.model.answers import Ask, Solved
+from themis.model.bids import Bids
 from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
 from themis.policies.api import Policy, Workbench, make_policy
 from themis.tuning.agent import answer_ask
 
 FALLBACK = "fifo"
-"""Decides where the policy itself could not: GPUs should not stand idle because of it."""
+"""Decides where the policy itself could not, so that GPUs do not stand idle."""
 PATIENCE = 3.0
-"""A worker that takes so many times the seconds that it was given is ended."""
+"""A worker is stopped after this many times the seconds that a decision may take."""
 START_S = 30.0
-"""For a worker's start, beside its first task."""
+"""Seconds for a worker's start, in addition to its first task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ def decide(policy: Policy, snapshot: Snapshot, version: int, bench: Workbench) -
 
 
 def fall_back(snapshot: Snapshot, version: int, problem: str) -> Reply:
-    """The fallback's decision, at once."""
+    """The fallback's decision, without a task for the worker."""
     return _instead(snapshot, version, problem, 0.0)
 
 
@@ -110,12 +110,12 @@ class WorkerSolver:
 
     Parameters
     ----------
-    policy : sent to the process once. ``seconds`` : after about so long the policy's searches should stop.
-    tell : gets every reply, in a thread of this object.
+    policy : sent to the process once. ``seconds`` : time after which the policy's searches should stop.
+    send : gets every reply, in a thread of this object.
     """
 
-    def __init__(self, policy: Policy, seconds: Seconds, tell: Callable[[Reply], None]) -> None:
-        self.policy, self.seconds, self.tell = policy, seconds, tell
+    def __init__(self, policy: Policy, seconds: Seconds, send: Callable[[Reply], None]) -> None:
+        self.policy, self.seconds, self.send = policy, seconds, send
         self._worker: _Worker | None = None
         self._version: int | None = None
         """Of the task in flight."""
@@ -127,7 +127,7 @@ class WorkerSolver:
         """Start the process before it is needed."""
         if self._worker is None or not self._worker.alive:
             self._end()
-            self._worker = _Worker(self.policy, self.seconds, self._heard)
+            self._worker = _Worker(self.policy, self.seconds, self._on_reply)
 
     def start(self, task: Task) -> None:
         """Send a task; a worker that is still busy with an older one, or gone, is replaced."""
@@ -171,10 +171,10 @@ class WorkerSolver:
         self._version = None
         self._end()
 
-    def _heard(self, worker: _Worker, reply: Reply) -> None:
+    def _on_reply(self, worker: _Worker, reply: Reply) -> None:
         if worker is self._worker and reply.version == self._version:
             self._version = None
-            self.tell(reply)
+            self.send(reply)
 
     def _end(self) -> None:
         worker, self._worker = self._worker, None
@@ -185,11 +185,11 @@ class WorkerSolver:
 class _Worker:
     """One process, and the thread that talks to it: a task, its reply, the next task."""
 
-    def __init__(self, policy: Policy, seconds: Seconds, heard: Callable[[_Worker, Reply], None]) -> None:
+    def __init__(self, policy: Policy, seconds: Seconds, on_reply: Callable[[_Worker, Reply], None]) -> None:
         # -P: nothing in the folder where the service was started can pass for a module.
         command = [sys.executable, "-P", "-m", "themis.service.engine.worker"]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self.born, self.answered, self.heard = monotonic(), False, heard
+        self.born, self.answered, self.on_reply = monotonic(), False, on_reply
         self.inbox: SimpleQueue[Task | None] = SimpleQueue()
         self.thread = Thread(target=self._talk, args=((policy, seconds),), name="themis-solver", daemon=True)
         self.thread.start()
@@ -208,9 +208,9 @@ class _Worker:
                 send(stdin, task)
                 reply: Reply = pickle.load(stdout)
                 self.answered = True
-                self.heard(self, reply)
+                self.on_reply(self, reply)
         except (EOFError, OSError, pickle.UnpicklingError):
-            pass  # it is gone; whoever waits asks ``overdue``
+            pass  # it has ended; ``overdue`` reports it
         finally:
             self.process.kill()
             for pipe in (stdin, stdout):

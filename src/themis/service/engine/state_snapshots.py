@@ -67,7 +67,7 @@ def maybe_take(engine: Engine, now: Seconds, keep: Seconds, *, every: int = EVER
     every : records after the last snapshot after which the next is due.
     """
     journal = engine.journal
-    number = journal.last()[0]
+    number = journal.head[0]
     if engine.core.solving is not None or number < journal.snapshot_number() + every:
         return False
     journal.add_snapshot(number, now, take(engine))

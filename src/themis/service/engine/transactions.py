@@ -74,7 +74,10 @@ class Transactions:
         try:
             yield
             self._ending()
-            self._try(self._commit, commit=True)
+            try:
+                self._commit()
+            except (Vanished, sqlite3.OperationalError) as error:
+                self._repeat(error, commit=True)
         except BaseException:
             self._roll_back()
             self._undone()
@@ -98,8 +101,8 @@ class Transactions:
         for path, file in tuple(self._files.items()):
             if _file_at(path) != file:
                 return (
-                    f"{path} is not where it was: it was moved, replaced or removed while the service runs. Nothing is decided or "
-                    "taken in until it is back; jobs run on. Put it back, or stop the service and restore a backup."
+                    f"{path} is missing: it was moved, replaced or removed while the service runs. Nothing is decided or "
+                    "accepted until it is back; jobs run on. Put it back, or stop the service and restore a backup."
                 )
         return ""
 
@@ -116,11 +119,14 @@ class Transactions:
 
     def write(self, sql: str, given: Sequence[object] = ()) -> None:
         """Carry out a statement that changes something."""
-        if self._written is None:
+        if self._written is not None:
+            self._written.append((sql, given))
+        try:
             self.db.execute(sql, given)
-            return
-        self._written.append((sql, given))
-        self._try(lambda: self.db.execute(sql, given))
+        except sqlite3.OperationalError as error:
+            if self._written is None:
+                raise
+            self._repeat(error)
 
     @property
     def changes(self) -> int:
@@ -135,38 +141,37 @@ class Transactions:
         if self.db.in_transaction:
             self.db.execute("ROLLBACK")
 
-    def _try(self, do: Callable[[], object], *, commit: bool = False) -> None:
-        """Do it; where there is no room, repeat the transaction until there is."""
-        began, said = time.monotonic(), -SAY_S
+    def _repeat(self, error: Exception, *, commit: bool = False) -> None:
+        """Repeat the transaction that ``error`` ended until there is room; ``commit`` : with its commit.
+
+        Raises
+        ------
+        NoRoom : there is none, and ``patient`` says not to wait. Another error than for want of room is raised again.
+        """
+        began, reported = time.monotonic(), -SAY_S
         while True:
-            try:
-                do()
-                break
-            except (Vanished, sqlite3.OperationalError) as error:
-                gone = self.vanished()
-                if not gone and isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode not in NO_ROOM:
-                    raise
-                self._roll_back()
-                self.stuck = gone or (
-                    f"{self.path} cannot be written ({error}): nothing is decided or taken in until there is room; "
-                    "jobs run on."
-                )
+            gone = self.vanished()
+            if not gone and isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode not in NO_ROOM:
+                raise error
+            self._roll_back()
+            self.stuck = gone or (
+                f"{self.path} cannot be written ({error}): nothing is decided or accepted until there is room; jobs run on."
+            )
             if not self.patient():
                 raise NoRoom(self.stuck)
-            if time.monotonic() >= said + SAY_S:
-                said = time.monotonic()
+            if time.monotonic() >= reported + SAY_S:
+                reported = time.monotonic()
                 log.error("%s", self.stuck)
             time.sleep(LOOK_S)
-            do = self._again_whole if commit else self._again
-        if self.stuck:
-            self.stuck = ""
-            log.warning(
-                "%s can be written again, after %.0f s; everything goes on", self.path, time.monotonic() - began
-            )
-
-    def _again_whole(self) -> None:
-        self._again()
-        self._commit()
+            try:
+                self._again()
+                if commit:
+                    self._commit()
+                break
+            except (Vanished, sqlite3.OperationalError) as next_error:
+                error = next_error
+        self.stuck = ""
+        log.warning("%s can be written again, after %.0f s; the service continues", self.path, time.monotonic() - began)
 
     def _again(self) -> None:
         """Write the transaction so far again, from its beginning."""

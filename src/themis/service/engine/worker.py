@@ -1,4 +1,4 @@
-"""The process beside the arbiter that runs the policy: tasks in on standard input, replies out (``service.solving``).
+"""The process that runs the policy: tasks in on standard input, replies out (``solving``).
 
 Its parent is the only one who writes to it, so what it reads is trusted. It ends when its input does, that is at the
 latest when its parent is gone, and leaves Ctrl-C to the parent.

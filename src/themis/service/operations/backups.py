@@ -1,4 +1,4 @@
-"""Copies of a home that a service can go on from, made while it runs.
+"""Copies of a data directory that a service can continue from, made while it runs.
 
     journal.db, journal.head          SQLite's online backup, checked; the queue, and all that was decided
     token, users.json, arbiter.id     who may call
@@ -30,14 +30,14 @@ DAMAGED = "journal.db.damaged-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """What a backup or a home that was restored holds: records of the journal, and what else."""
+    """What a backup, or a restored data directory, holds: the number of journal records, and other files."""
 
     records: int
     files: tuple[str, ...]
 
 
 def back_up(home: Path, target: Path, *, checkpoints: bool = False) -> Copied:
-    """Copy a home to a folder, which is not there yet.
+    """Copy a data directory to a folder that does not exist yet.
 
     Raises
     ------
@@ -46,12 +46,10 @@ def back_up(home: Path, target: Path, *, checkpoints: bool = False) -> Copied:
     source = home / "journal.db"
     if not source.exists() or not source.stat().st_size:
         raise InputError(
-            f"{home} has no journal.db, so there is nothing to back up; name a service's home with --home."
+            f"{home} has no journal.db, so there is nothing to back up; name a service's data directory with --data-dir."
         )
     if os.path.lexists(target):
-        raise InputError(
-            f"{target} is there already; name a folder that is not, so that no older backup is overwritten."
-        )
+        raise InputError(f"{target} exists already; name a new folder, so that no older backup is overwritten.")
     draft = target.with_name(f".{target.name}.part")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(mode=0o700, parents=True)
@@ -73,22 +71,22 @@ def back_up(home: Path, target: Path, *, checkpoints: bool = False) -> Copied:
 
 
 def restore(source: Path, home: Path) -> Copied:
-    """Make a home of a backup; files that are there already and no part of a service stay.
+    """Make a data directory of a backup; files in it that are not part of a service stay.
 
     Raises
     ------
     InputError : the source is no backup or is damaged, or the home has a journal, or a service that runs.
     """
     if not (source / "journal.db").exists():
-        raise InputError(f"{source} has no journal.db, so it is no backup; name a folder that `themis backup` made.")
+        raise InputError(f"{source} has no journal.db, so it is not a backup; name a folder that `themis backup` made.")
     if (home / "journal.db").exists() and (home / "journal.db").stat().st_size:
-        raise InputError(f"{home} has a journal.db already; name another home, or move that one away.")
+        raise InputError(f"{home} has a journal.db already; name another data directory, or move that one away.")
     with only_one(home):
         return _restore(source, home)
 
 
 def _restore(source: Path, home: Path) -> Copied:
-    """Make a home of a backup; nobody else has the home."""
+    """Make a data directory of a backup; it is locked."""
     home.chmod(0o700)
     draft = home / ".journal.db.part"
     for end in ("", "-wal", "-shm"):

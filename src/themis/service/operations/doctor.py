@@ -61,7 +61,7 @@ def examine(home: Path) -> list[Check]:
 
 
 def _running(home: Path) -> Running | ThemisError:
-    """The service of this home, or why there is none."""
+    """The service of this data directory, or why it does not answer."""
     try:
         with Client(home, timeout_s=3.0) as client:
             return Running(client.info(), client.nodes())
@@ -77,10 +77,10 @@ def _system(home: Path) -> tuple[str, str]:
 
 def _home(home: Path) -> tuple[str, str]:
     if not home.exists():
-        return "note", f"{home} is not there yet; `themis up` makes it"
+        return "note", f"{home} does not exist yet; `themis up` makes it"
     mode = home.stat().st_mode & 0o777
     if mode & 0o066:
-        return "wrong", f"{home} has mode {mode:o}, others can look into it; chmod 700 {home}"
+        return "wrong", f"{home} has mode {mode:o}, other users can read or write it; chmod 700 {home}"
     return ("ok", str(home)) if os.access(home, os.W_OK) else ("wrong", f"{home} cannot be written")
 
 
@@ -89,7 +89,7 @@ def _disk(home: Path) -> tuple[str, str]:
     free = shutil.disk_usage(there).free
     return (
         "ok" if free >= LEAST_FREE else "wrong",
-        f"{free / 2**30:.1f} GiB free; journal, logs and checkpoints go there",
+        f"{free / 2**30:.1f} GiB free; for journal, logs and checkpoints",
     )
 
 
@@ -109,7 +109,7 @@ def _load(home: Path) -> Config:
 def _settings(home: Path) -> tuple[str, str]:
     _load(home)
     own = home / "config.yaml"
-    return "ok", str(own) if own.exists() else f"defaults; {own} is not there"
+    return "ok", str(own) if own.exists() else f"defaults; {own} does not exist"
 
 
 def _journal(home: Path) -> tuple[str, str]:
@@ -126,7 +126,7 @@ def _journal(home: Path) -> tuple[str, str]:
                 # While the service writes, its trace of the last record may be ahead of what was read here.
                 verify(db, path, ends=False)
     except sqlite3.DatabaseError as error:
-        return "wrong", f"{path} is no journal of Themis ({error}); move it away, or restore a copy"
+        return "wrong", f"{path} is not a journal of Themis ({error}); move it away, or restore a backup"
     if found is None or not found[0].isdecimal() or not 1 <= int(found[0]) <= SCHEMA:
         return "wrong", f"{path} has schema {found and found[0]}, this Themis reads 1 to {SCHEMA}"
     return (
@@ -140,9 +140,9 @@ def _gpus(home: Path, there: Running | ThemisError) -> tuple[str, str]:
         return "ok", f"the service has {there.info.gpus}, of type {types}"
     config = _load(home)
     if config.engine == "ray":
-        return "ok", "those of Ray's nodes, by the settings"
+        return "ok", "those of Ray's nodes, according to the settings"
     if config.gpus or config.cluster:
-        return "ok", "virtual ones, by the settings"
+        return "ok", "virtual GPUs, according to the settings"
     try:
         found = nvml_gpus()
     except ThemisError as error:
@@ -167,7 +167,7 @@ def _ray(home: Path, there: Running | ThemisError) -> tuple[str, str]:
         address = os.environ.get("RAY_ADDRESS") or (CLUSTER.read_text().strip() if CLUSTER.exists() else "")
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
-        return "wrong", f"version {version}, but no cluster is known on this machine; `ray start --head` makes one"
+        return "wrong", f"version {version}, but no cluster was found on this machine; `ray start --head` starts one"
     try:
         socket.create_connection((host, int(port)), timeout=2.0).close()
     except OSError as error:
@@ -186,7 +186,7 @@ def _rights(home: Path, there: Running | ThemisError) -> tuple[str, str]:
         if not config.allow_root:
             return (
                 "wrong",
-                "single_trust runs jobs as the service's own user, root, which no job may be without allow_root",
+                "single_trust runs jobs as the service's own user, root, which needs allow_root",
             )
         return "note", f"single_trust: all jobs run as root, {SHARED}"
     warning = WARNINGS.get(trust(config.allow_root), "")
@@ -213,7 +213,7 @@ def _containment(home: Path, there: Running | ThemisError) -> tuple[str, str]:
     else:
         config = _load(home)
         if config.engine == "ray":
-            return "note", "known while `themis up` runs"
+            return "note", "shown while `themis up` runs"
         found = find(config.containment)
         limits, said, weak, why_not = (
             set(found.limits),
@@ -232,7 +232,7 @@ def _arbiter(home: Path, there: Running | ThemisError) -> tuple[str, str]:
     try:
         at = read_endpoint(home)
     except ThemisError:
-        return "note", "none was started; run `themis up`"
+        return "note", "not started; run `themis up`"
     if isinstance(there, ThemisError):
         raise there
     info = there.info
@@ -246,7 +246,7 @@ def _arbiter(home: Path, there: Running | ThemisError) -> tuple[str, str]:
 
 def _nodes(there: Running | ThemisError) -> tuple[str, str]:
     if isinstance(there, ThemisError):
-        return "note", "known while `themis up` runs"
+        return "note", "shown while `themis up` runs"
     nodes = there.nodes
     found = [f"{_names(lost)} lost"] if (lost := [node.name for node in nodes if node.state == "lost"]) else []
     if nice := {node.name: node.niceness for node in nodes if node.niceness > 0}:
@@ -255,12 +255,12 @@ def _nodes(there: Running | ThemisError) -> tuple[str, str]:
             else "start the service without nice to change that"
         )  # fmt: skip
         found.append(
-            f"jobs on {_names([*nice])} have a niceness of {max(nice.values())}, so whatever else runs there comes first; "
+            f"jobs on {_names([*nice])} have a niceness of {max(nice.values())}, so other programs there get the CPU first; "
             f"{advice}"
         )
     return ("note", "; ".join(found)) if found else ("ok", f"{counted(len(nodes), 'machine')}, none of them lost")
 
 
 def _names(names: list[str]) -> str:
-    """Three of them at most."""
+    """At most three of them."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,4 +1,4 @@
-"""One service for a home: the lock that it holds while it runs."""
+"""One service for a data directory: the lock that it holds while it runs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from themis.errors import InputError
 
 @contextmanager
 def only_one(home: Path) -> Iterator[None]:
-    """Hold a home, made where it is not there; nothing of it is changed before the lock is held.
+    """Lock a data directory, which is made where it does not exist; nothing in it is changed before the lock is held.
 
-    Nobody else may read or write it. Whether others may pass through it, to folders of their jobs, stays as it was: jobs that
-    an earlier service left may be at work there.
+    Other users may not read or write it. Whether they may pass through it, to folders of their jobs, stays as it was: jobs that
+    an earlier service left may run there.
 
     Raises
     ------
-    InputError : a service runs with this home.
+    InputError : a service runs with this data directory.
     """
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = os.open(home / "arbiter.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -28,7 +28,9 @@ def only_one(home: Path) -> Iterator[None]:
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError(f"an arbiter already runs with the home {home}; use another home, or stop it.") from None
+            raise InputError(
+                f"a service already runs with the data directory {home}; use another one, or stop that service."
+            ) from None
         home.chmod(home.stat().st_mode & 0o711 | 0o700)
         yield
     finally:

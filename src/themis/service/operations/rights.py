@@ -1,4 +1,4 @@
-"""Whose rights jobs have, said exactly: when a service starts, by ``themis doctor``, and where users are added."""
+"""Whose rights jobs have, explained exactly: when a service starts, by ``themis doctor``, and where users are added."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from themis.client.client import user_name
 from themis.service.engine.config import Config
 
 SHARED = (
-    "so a job of any user can read the administrator's token in the home, and with it do all that administrators can; read and "
-    "change everybody's checkpoints, logs and variables; and stop or replace the service"
+    "so a job of any user can read the administrator's token in the data directory, and with it do all that "
+    "administrators can; read and "
+    "change all users' checkpoints, logs and variables; and stop or replace the service"
 )
-"""What one account for all jobs means."""
+"""Consequences of one account for all jobs."""
 WARNINGS = {
     "single": f"all jobs run as one system user, {SHARED}; start the service as root to separate users",
-    "root": "jobs may run as root, so whoever may submit as root, or as an administrator, owns the machine; leave out --allow-root",
+    "root": "jobs may run as root, so a user who may submit as root, or as an administrator, controls the machine; "
+    "leave out --allow-root",
 }
-"""By whose rights jobs may have (``node.messages.Hello``)."""
+"""By the account that jobs run as (``node.messages.Hello``)."""
 
 
 def explained(config: Config, others: int) -> str:
@@ -34,24 +36,24 @@ def explained(config: Config, others: int) -> str:
         return f"jobs run as root (single_trust, allow_root), {SHARED}. {_tokens(others)}"
     if config.single_trust:
         return (
-            "single_trust runs all jobs as this service's own user, root, which no job may be without allow_root: every job is "
+            "single_trust runs all jobs as this service's own user, root, which jobs may not use without allow_root: every job is "
             "refused. Start the service as another user, or without single_trust."
         )
     if config.allow_root:
         return (
             "jobs that are submitted as root, or as any account with uid 0, run as root (allow_root): an administrator's token "
-            "owns the machine."
+            "controls the machine."
         )
     return (
         "this service runs as root: jobs run as their submitters' system users, and those of root are refused. Submit as another "
         "user (`themis user add NAME` makes a token, an administrator can say --user NAME), or start with --allow-root where "
-        "everybody may be root."
+        "all users may be root."
     )
 
 
 def _tokens(others: int) -> str:
     have = f"{others} user{'s have' if others > 1 else ' has'} a token of their own: tokens" if others else "Tokens"
     return (
-        f"{have} keep users from mistakes, not from each other. Give them to people who may use this account, or start the "
+        f"{have} protect users from mistakes, not from each other. Give them to people who may use this account, or start the "
         "service as root."
     )

@@ -1,4 +1,4 @@
-"""``themis up``: home, journal, machines, executor, arbiter and servers put together, until told to end."""
+"""``themis up``: data directory, journal, machines, executor, arbiter and servers put together, until a stop signal."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from themis.service.operations.retention import keep_swept
 log = logging.getLogger("themis.service")
 
 NODES_S = 60.0
-"""How long the first node of an engine is waited for."""
+"""Seconds to wait for the first node of an engine."""
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class Service:
     http: ThreadingHTTPServer | None
 
     def close(self, *, stop_jobs: bool = True) -> None:
-        """End it: first the arbiter, so that what is asked meanwhile is refused in words."""
+        """Stop it: first the arbiter, so that calls in the meantime are refused with a message."""
         self.api.ending.set()
         try:
             self.arbiter.close(stop_jobs=stop_jobs)
@@ -76,7 +76,7 @@ def running(home: Path, config: Config) -> Iterator[Service]:
 
     Raises
     ------
-    InputError : another arbiter has this home, it was begun otherwise, or an address is taken.
+    InputError : another service runs with this data directory, it was begun with other settings, or an address is taken.
     """
     with only_one(home):
         service = start(home, config)
@@ -87,7 +87,7 @@ def running(home: Path, config: Config) -> Iterator[Service]:
 
 
 def start(home: Path, config: Config) -> Service:
-    """Start a service in a home that is locked already."""
+    """Start a service in a data directory that is locked already."""
     if config.engine == "local":
         find(config.containment)  # refused here rather than by agents
     _let_pass(home, config)
@@ -95,9 +95,9 @@ def start(home: Path, config: Config) -> Service:
     access = Access(home, make_token(home), user_name())
     log.warning("%s", rights.explained(config, len(access.accounts())))
     hosts = find_hosts(config) if config.engine == "local" else ()
-    if hosts:  # an engine's machines may be of types that nobody knows yet
+    if hosts:  # an engine's machines may be of types that are not known yet
         check_types(make_policy(config.policy), sorted({host.machine.gpu_type for host in hosts}))
-    # Whoever has another home here must not lease the same GPUs.
+    # A service with another data directory must not lease the same GPUs.
     claims = claim_all(
         [device for host in hosts for device in host.devices], home / "run",
         [home / "run" / "nodes" / host.machine.name for host in hosts],
@@ -135,7 +135,7 @@ def start(home: Path, config: Config) -> Service:
         raise
     if not is_loopback(config.host):
         log.warning(
-            "%s can be reached from other machines, and calls are not encrypted: whoever is on the way can read tokens. Listen "
+            "%s can be reached from other machines, and calls are not encrypted, so tokens can be read on the network. Listen "
             "on 127.0.0.1, or tunnel them.", config.host,
         )  # fmt: skip
     arbiter.start()
@@ -178,22 +178,22 @@ def no_nodes(said: str) -> str:
 
 
 def farewell(grace_s: float, jobs: int, *, leave_jobs: bool) -> str:
-    """What a service says when it is told to end. ``grace_s`` : the longest of the jobs that run."""
+    """The message of a service that stops. ``grace_s`` : the longest of the jobs that run."""
     if not jobs:
-        return "told to end; no job runs."
+        return "stopping; no job runs."
     these, one = counted(jobs, "job"), jobs == 1
     if leave_jobs:
-        return f"told to end; {these} run{'s' * one} on until the next arbiter comes, or the machine's lease ends."
+        return f"stopping; {these} run{'s' * one} on until the next `themis up`, or until the machine's lease ends."
     return (
-        f"told to end; {these} {'is' if one else 'are'} told to save and stop, which takes up to {grace_s:.0f} s. The next "
-        "`themis up` goes on from there."
+        f"stopping; {these} save{'s' * one} and stop{'s' * one}, which takes up to {grace_s:.0f} s. The next `themis up` continues "
+        "from there."
     )
 
 
 def _say_farewell(service: Service, *, leave_jobs: bool) -> None:
     state, programs = service.arbiter.state, service.arbiter.programs
     grace_s, jobs = 0.0, 0
-    with suppress(RuntimeError, KeyError, IndexError):  # read beside the arbiter's thread, which may be at work
+    with suppress(RuntimeError, KeyError, IndexError):  # the arbiter's thread may change them meanwhile
         for job in list(state.occupied):
             app = int(state.jobs.app[job])
             program = programs[state.app_specs[app].name][job - int(state.apps.first_job[app])]
@@ -207,20 +207,20 @@ def serve_until_told(
 ) -> None:  # fmt: skip
     """Run until SIGTERM or SIGINT, or until the arbiter breaks; then its error is raised.
 
-    ``repairs`` : repair a damaged journal first, and say with it what is lost.
+    ``repairs`` : repair a damaged journal first; called with each sentence about what is lost.
     """
-    told = threading.Event()
+    stop = threading.Event()
     with only_one(home):
         if repairs is not None:
             machines = [host.machine for host in find_hosts(config)] if config.engine == "local" else []
             repair(home / "journal.db", load_book(config.profiles, home / "profiles"), repairs, machines)
         service = start(home, config)
-        before = {number: signal.signal(number, lambda *_: told.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             say(service)
-            while not told.wait(0.5) and service.arbiter.broken is None:
+            while not stop.wait(0.5) and service.arbiter.broken is None:
                 pass
-            if told.is_set():
+            if stop.is_set():
                 _say_farewell(service, leave_jobs=leave_jobs)
         finally:
             broken = service.arbiter.broken
@@ -233,7 +233,7 @@ def serve_until_told(
 
 
 def _let_pass(home: Path, config: Config) -> None:
-    """Where jobs run as their submitters, these must come through to the folders of their own jobs; nobody may look around."""
+    """Where jobs run as their submitters, let these pass to the folders of their own jobs, without reading the folders above."""
     if os.geteuid() != 0 or config.single_trust:
         home.chmod(0o700)
         return
@@ -241,6 +241,7 @@ def _let_pass(home: Path, config: Config) -> None:
     shut = [folder for folder in home.parents if not folder.stat().st_mode & 0o001]
     if shut:
         log.warning(
-            "jobs run as their submitters, who cannot pass %s on the way to their folders in %s; choose another home, such "
+            "jobs run as their submitters, who cannot enter %s on the way to their folders in %s; choose another "
+            "data directory, such "
             "as /var/lib/themis, or chmod o+x %s.", shut[-1], home, shut[-1],
         )  # fmt: skip

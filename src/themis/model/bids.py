@@ -1,4 +1,4 @@
-"""What the auction sells and what is bid for it (Themis §3.3.1): plain arrays, checked once when built.
+"""Bids as policies ask for them and app agents answer (Themis §3.3.1): plain arrays, checked once when built.
 
 A bid is a set of exclusive rows. A row asks for gangs, not for GPUs by name: GPUs of one machine are alike, so an
 allocation is a count per machine, and a row says how far each of its gangs may reach.
@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from themis.errors import InputError
-from themis.optimize.programs import Floats, Ints
-from themis.optimize.winners.problem import Offer, store
 
-__all__ = ["ANYWHERE", "MACHINE", "RACK", "Bids", "Offer"]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 MACHINE, RACK, ANYWHERE = 1, 2, 3
 """How far one gang may reach: the values of `Bids.row_span`."""
@@ -95,7 +96,7 @@ class Bids:
         return self.row_bidder.size
 
     def lowered(self, by: Floats) -> Bids:
-        """The same bids, nothing being worth so many nats less, shape [B], >= 0: they stay valid."""
+        """The same bids with a base that is lower by these nats, shape [B], >= 0: they stay valid."""
         return self.made(**{name: getattr(self, name) for name in self.__slots__} | {"base": self.base - by})
 
     def weighted(self, weight: Floats) -> Bids:
@@ -157,3 +158,13 @@ class Bids:
                 f"Bids: row {row} of bidder {who[row]} is worth {self.row_value[row]:.6g}, not above its base "
                 f"{self.base[who[row]]:.6g}; leave out rows that do not improve on nothing."
             )
+
+
+def store(target: object, kind: type[np.int64 | np.float64], *names: str) -> None:
+    """Write these arrays of a frozen object down in this type; InputError where whole numbers are expected and not given."""
+    for name in names:
+        given = np.asarray(getattr(target, name))
+        if kind is np.int64 and given.size and given.dtype.kind not in "iu":
+            raise InputError(f"{type(target).__name__}: {name} must hold whole numbers, got {given.dtype}.")
+        array = given.astype(kind, copy=False)
+        object.__setattr__(target, name, array)
