@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
+from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from pkgutil import iter_modules
 
 import pytest
 
+import themis.traces
 from themis.errors import ClusterError, InputError, UnknownName
 from themis.model.cluster import Cluster, Machine
 from themis.model.workload import App, Job, Regime, Workload
@@ -36,6 +39,30 @@ def test_every_built_in_is_a_generator_or_a_reader() -> None:
     for name in BUILT_IN:
         instance = registered()[name]()
         assert isinstance(instance, Generator) != isinstance(instance, Reader), name
+
+
+def test_every_format_and_generator_in_the_folder_is_registered() -> None:
+    derived_from = {base for kind in registered().values() for base in kind.__mro__[1:]}
+    left = set()
+    for module in iter_modules(themis.traces.__path__):
+        for name, value in vars(import_module(f"themis.traces.{module.name}")).items():
+            own = isinstance(value, type) and value.__module__ == f"themis.traces.{module.name}" and name[0] != "_"
+            if own and is_dataclass(value) and value not in derived_from and makes_workloads(value):
+                left.add(f"{value.__module__}:{name}")
+    assert left - set(BUILT_IN.values()) == set()
+
+
+def makes_workloads(kind: type) -> bool:
+    """Whether the class can be made and generates or reads a workload; what others derive from mostly cannot be made."""
+    try:
+        return isinstance(kind(), Generator | Reader)
+    except TypeError:
+        return False
+
+
+def test_a_name_that_no_package_registers_says_how_it_would_be_found() -> None:
+    with pytest.raises(UnknownName, match=r"unknown workload 'qqqq'\..*`pip install -e \.`.*group themis\.traces"):
+        load_workload("qqqq")
 
 
 def test_an_unknown_workload_is_answered_with_the_nearest_generator() -> None:

@@ -116,7 +116,9 @@ class Profile:
                 f"profile {self.name!r} has slowdowns {self.slowdown}, expected four numbers that rise from 1 or more."
             )
         if any(share < 0 for share in self.beside.values()):
-            raise InputError(f"profile {self.name!r} keeps a negative share of its speed on a shared GPU, expected 0 or more.")
+            raise InputError(
+                f"profile {self.name!r} keeps a negative share of its speed on a shared GPU, expected 0 or more."
+            )
 
     def share_beside(self, gpu_type: str, batch: int, partner: tuple[str, int]) -> float:
         """Share of its rate kept beside a partner (model, batch), by the most specific entry; 0 where they cannot share."""

@@ -25,7 +25,7 @@ def finding(rows: Sequence[Row], columns: Sequence[Column]) -> str:
     """
     at = {column.name: i for i, column in enumerate(columns)}
     known = [name for name, _ in _CLAIMS if name in at and all(not math.isnan(r.cells[at[name]].mean) for r in rows)]
-    if not known:
+    if "jct_mean" in at and "jct_mean" not in known:
         return "No app has completed yet." if len(rows) == 1 else "Not every policy has completed an app yet."
     if len(rows) == 1:
         return _alone(rows[0], columns, at)
