@@ -89,7 +89,7 @@ def test_a_log_that_was_cut_off_replays_so_far_and_says_so(folder: Path, tmp_pat
     (tmp_path / "cut.jsonl").write_text("".join(lines[:cut]), encoding="utf-8")
     ended = themis("replay", str(tmp_path / "cut.jsonl"))
     assert ended.code == 0
-    assert "Apps still active at its end: " in ended.out
+    assert "Apps still active at the end: " in ended.out
     (tmp_path / "head.jsonl").write_text(lines[0], encoding="utf-8")
     assert "Known: none." in themis("explain", "x", "--log", str(tmp_path / "head.jsonl")).err
 

@@ -312,7 +312,7 @@ def test_the_story_of_a_job_that_wants_to_be_run_again_tells_of_no_failure(
     story = json.loads(client.why(app).json)
     assert {cause for step in story["steps"] for cause in step["causes"]} == {"own"}
     monkeypatch.setenv("THEMIS_HOME", str(home))
-    assert themis("why", str(app)) == 0
+    assert themis("why", "--verbose", str(app)) == 0
     words = capfd.readouterr().out.split("since submitted")[1]
     assert float(next(word for word in words.split() if word.replace(".", "").isdigit())) == 0.0, words
     client.cancel(app)

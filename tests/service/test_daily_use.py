@@ -89,10 +89,10 @@ def test_ctrl_c_while_following_says_how_to_go_on_or_end_it(service: Daemon, tmp
         _, said = run.communicate(timeout=PATIENCE_S)
     words = " ".join(said.split())
     assert run.returncode == 130
-    assert "goes on. `themis logs -f" in words
+    assert "goes on. Follow it with `themis logs -f" in words
     with service.client() as client:
         (app,) = client.queue()
-        assert f"`themis cancel {app.id}` ends it" in words
+        assert f"end it with `themis cancel {app.id}`" in words
         client.cancel(app.id)
 
 
