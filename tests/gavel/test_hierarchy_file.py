@@ -80,7 +80,7 @@ def test_the_policy_conforms_with_nested_entities(tmp_path: Path) -> None:
         ("{users: [a], weight: .nan}", "weight nan, expected a number above 0"),
         ("{users: [a], weight: .inf}", "weight inf, expected a number above 0"),
         ("{users: [a], weight: true}", "weight True, expected a number above 0"),
-        ("{users: [a], weight: 2, weight: 5}", "has the key 'weight' twice"),
+        ("{users: [a], weight: 2, weight: 5}", "duplicate key 'weight'"),
         ("members: &m\n  - {name: a, members: *m}", "within itself"),
         ("{members: [" * 200 + "{users: [a]}" + "]}" * 200, "nested deeper than 40 levels"),
         ("{users: [a]}\n---\n{users: [b]}", "line [23]: a second document begins here"),
