@@ -162,10 +162,10 @@ def test_a_node_that_is_cut_off_stops_its_jobs_which_go_on_elsewhere(tmp_path: P
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--address auto", "--address is 'auto', but the engine is local; for a Ray cluster say --engine ray too"),
+        ("--address auto", "--address is 'auto', but the engine is local; add --engine ray for a Ray cluster."),
         ("--engine rya", "key 'engine': got 'rya', expected one of 'local', 'ray'"),
         ("--engine ray --adress auto", "No such option: --adress"),
-        ("--engine ray --gpus 4", "whose machines are Ray's nodes; leave out gpus and machines"),
+        ("--engine ray --gpus 4", "so the machines are Ray's nodes; remove gpus and machines."),
         ("--engine ray --set node_root=disk", "key 'node_root': got 'disk', expected an absolute path"),
     ],
 )
