@@ -42,7 +42,7 @@ def test_a_command_may_be_one_line() -> None:
     assert words_of("python x.py --name 'a b'") == ["python", "x.py", "--name", "a b"]
     assert words_of(["python", "x.py"]) == ["python", "x.py"]
     for wrong in ("", "  ", [], ["a", 1], "'", None):
-        with pytest.raises(InputError, match=r"expected a program and its arguments, as \['python', 'train.py'\]"):
+        with pytest.raises(InputError, match=r"expected a program and its arguments, such as \['python', 'train.py'\]"):
             words_of(wrong)  # type: ignore[arg-type]
 
 
