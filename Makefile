@@ -27,7 +27,7 @@ simulate: $(VENV)/.installed ## Simulate a day under four policies: a table, and
 	$(BIN)/themis simulate --workload demo --cluster demo-32 --policy themis,drf,tiresias,gandiva --out out/demo
 
 test: $(VENV)/.dev $(VENV)/.torch ## Style, types, directions of imports, and all tests
-	@# `lint` runs during the tests and prints what it finds when it has found it. Not by $$(MAKE): make would run that line in a dry run too.
+	@# `lint` runs during the tests and prints what it finds when it has found it. By the word make: a line with the variable MAKE runs in a dry run too.
 	@# Failed tests run a second time, one after the other: a fault fails again, a stalled machine does not.
 	@( out=$$(make --no-print-directory lint 2>&1) || { printf '%s\n' "$$out" '`make lint` failed'; exit 1; } ) & lint=$$!; \
 	  $(PYTEST) -m "not bench"; code=$$?; \

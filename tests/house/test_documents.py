@@ -85,6 +85,7 @@ def test_every_make_target_exists(document: str) -> None:
                 check=True,
                 capture_output=True,
                 env={"PATH": "/usr/bin:/bin"},
+                timeout=60,
             )
 
 
