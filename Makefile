@@ -9,7 +9,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := @echo 'Installing into $(VENV) (once)'; $(BIN)/python -m pip install -qq --disable-pip-version-check
-# A worker that dies ends the run, which names the test; xdist's replacement for it would wait for ever.
+# A worker that dies ends the run, which names the test; xdist's replacement for it would wait without limit.
 # Three workers on two cores: the one with the Ray cluster waits most of the time.
 WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
@@ -27,7 +27,7 @@ simulate: $(VENV)/.installed ## Simulate a day under four policies: a table, and
 	$(BIN)/themis simulate --workload demo --cluster demo-32 --policy themis,drf,tiresias,gandiva --out out/demo
 
 test: $(VENV)/.dev $(VENV)/.torch ## Style, types, directions of imports, and all tests
-	@# `lint` runs during the tests and prints what it finds when it has found it. By the word make: a line with the variable MAKE runs in a dry run too.
+	@# `lint` runs at the same time as the tests and prints its findings when it ends. `make`, not the variable: a line with that runs in a dry run too.
 	@# Failed tests run a second time, one after the other: a fault fails again, a stalled machine does not.
 	@( out=$$(make --no-print-directory lint 2>&1) || { printf '%s\n' "$$out" '`make lint` failed'; exit 1; } ) & lint=$$!; \
 	  $(PYTEST) -m "not bench"; code=$$?; \
@@ -59,7 +59,7 @@ KILLS ?= 200
 RAY_KILLS ?= $(KILLS)
 HOME_KILLS ?= 300
 HOME_APPS ?= 2000
-soak: $(VENV)/.torch ## Kill arbiter, agents, jobs at KILLS=200 moments, one home 300 times, damage 200 journals, fail 10,000 machines (hours)
+soak: $(VENV)/.torch ## Kill arbiter, agents, jobs at KILLS=200 moments, one data directory 300 times, damage 200 journals, fail 10,000 machines (hours)
 	THEMIS_SIMULATED_FAULTS=10000 $(PYTEST) tests/sim/test_simulated_faults.py
 	THEMIS_RAY_FORMS=all $(PYTEST) tests/adapters/test_tune_cluster.py tests/service/test_ray_life.py
 	THEMIS_CONFORMANCE_SEEDS=3 $(PYTEST) tests/policies/test_conformance.py tests/policies/test_conformance_kit.py
@@ -68,7 +68,7 @@ soak: $(VENV)/.torch ## Kill arbiter, agents, jobs at KILLS=200 moments, one hom
 	THEMIS_FOLDS=20 THEMIS_DAMAGES=200 $(PYTEST) tests/service/test_fold.py tests/service/test_damage.py
 	THEMIS_HOME_KILLS=$(HOME_KILLS) THEMIS_HOME_APPS=$(HOME_APPS) $(PYTEST) -k acknowledged tests/service/test_one_home.py
 
-proto: $(VENV)/.dev ## Compile the API's description anew
+proto: $(VENV)/.dev ## Compile the API's description again
 	cd src && ../$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. themis/client/themis.proto
 	@# Without the check that ties it to one protobuf; a test compares it with the description.
 	sed -i -e '/import runtime_version/d' -e '/^_runtime_version/,/^)/d' src/themis/client/themis_pb2.py
@@ -85,13 +85,13 @@ reproduce-gavel: $(VENV)/.installed ## The Gavel paper's claims and traces, meas
 reproduce-forecast: $(VENV)/.installed ## Forecasts of dynamic jobs against what they did: docs/reproduction/forecast.md (a minute)
 	$(BIN)/python reproduction/forecast.py
 
-reproduce-shockwave: $(VENV)/.installed ## Shockwave's trace beside its published results: docs/reproduction/shockwave.md (minutes)
+reproduce-shockwave: $(VENV)/.installed ## Shockwave's trace compared with its published results: docs/reproduction/shockwave.md (minutes)
 	$(BIN)/python reproduction/shockwave_nsdi23.py
 
-reproduce-pollux: $(VENV)/.installed ## Tiresias on Pollux' workloads beside the artifact's: docs/reproduction/pollux.md (seconds)
+reproduce-pollux: $(VENV)/.installed ## Tiresias on Pollux' workloads compared with the artifact's: docs/reproduction/pollux.md (seconds)
 	$(BIN)/python reproduction/pollux_osdi21.py
 
-reproduce-fair-finish: $(VENV)/.installed ## fair_finish beside its rivals, 20 paired seeds: docs/reproduction/fair-finish.md (minutes)
+reproduce-fair-finish: $(VENV)/.installed ## fair_finish compared with its rivals, 20 paired seeds: docs/reproduction/fair-finish.md (minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python reproduction/fair_finish.py
 
 reproduce-fidelity: $(VENV)/.installed ## One workload live and simulated: docs/reproduction/fidelity.md (40 minutes)
@@ -115,7 +115,7 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(PIP) -e '.[dev]'
 	@touch $@ $(VENV)/.installed
 
-# For the tests with real training jobs, Ray and Optuna. `make test TORCH=no` skips PyTorch's, where there is no room for it.
+# For the tests with real training jobs, Ray and Optuna. `make test TORCH=no` skips PyTorch's tests, for a disk that has no room for it.
 $(VENV)/.torch: pyproject.toml | $(VENV)/.dev
 	$(PIP) -e '.[dev,docs,tune,optuna]'
 	$(if $(filter no,$(TORCH)),@echo 'Without PyTorch',$(PIP) -e '.[dev,torch]')

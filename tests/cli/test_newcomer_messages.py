@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from themis.cli import ask, main
 from themis.cli.rows import expected_now, span, why_now
 from themis.client import themis_pb2 as pb
 from themis.errors import InputError
@@ -43,6 +47,29 @@ def test_a_forecast_that_cannot_be_right_is_left_out() -> None:
     assert [line.startswith("Cannot forecast") for line in backwards] == [True, True]
     measured = expected_now(story(None, 1000.0 + 40 * 86400.0, half=86400.0))
     assert measured == ["Expected to end 40.0 d after it was submitted (80 % interval 39.0 d to 41.0 d)."]
+
+
+def test_why_gives_one_estimate_of_the_start(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Simulations expect GPUs at 09:00; that the start cannot be forecast would contradict it."""
+    later = {**story(1267.0, 1044.0), "steps": [], "jct": None, "entitled": 0.0, "received": 0.0, "missing": {}}
+    reply = pb.WhyReply(code="all_leased", sentence="all 8 GPUs are leased.", json=json.dumps(later))
+
+    def printed() -> str:
+        monkeypatch.setattr(ask, "connect", lambda home: nullcontext(SimpleNamespace(why=lambda app: reply)))
+        with pytest.raises(SystemExit) as end:
+            main(["why", "urgent"])
+        assert not end.value.code
+        return capsys.readouterr().out
+
+    assert "Cannot forecast its start" in printed()
+    reply.simulations, reply.start_earliest, reply.start_median, reply.start_latest = 9, 1e9, 1e9, 1e9
+    assert "Next GPUs expected at" in printed()
+    assert "forecast its start" not in printed()
+    assert "Cannot forecast its end" in printed()
+    measured = story(1060.0, 1267.0, half=10.0)
+    assert expected_now(measured, simulated=True) == expected_now(measured), "an interval is shown in any case"
 
 
 def test_the_only_app_is_not_ranked() -> None:

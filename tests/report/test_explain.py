@@ -206,7 +206,7 @@ def test_forecasts_have_intervals_once_enough_jobs_started_and_ended(tmp_path: P
     assert "[00:51:50, 00:53:20]" in out.getvalue()
     assert "50 s later than the first plan said" in " ".join(out.getvalue().split())
     assert planned_now(json.loads(story.to_json())) == [
-        "As planned 0 s after it was submitted: it runs next at 100 s (110 to 200 s), and ends at 200 s (220 to 400 s)."
+        "Plan of 0 s after submission: it runs next at 100 s (110 to 200 s) and ends at 200 s (220 to 400 s)."
     ]
 
 

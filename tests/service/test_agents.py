@@ -249,7 +249,7 @@ def test_answers_out_of_turn_are_refused_in_words(tmp_path: Path) -> None:
         with pytest.raises(TooLate, match="is over, or is not this app's"):
             scene.desk.estimate(scene.app, 1, 1.0)
         probe = scene.probed()
-        with pytest.raises(TooLate, match="does not ask for bids yet"):
+        with pytest.raises(TooLate, match="not yet for bids"):
             scene.desk.bid(scene.app, pb.BidRequest(round=probe.round))
         with pytest.raises(TooLate, match="no agent is connected for this app"):
             scene.desk.estimate(scene.other, probe.round, 1.0)

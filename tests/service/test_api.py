@@ -473,7 +473,7 @@ def test_the_doctor_finds_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("t")
     (tmp_path / "token").chmod(0o644)
     wrong = {check["check"] for check in examine(tmp_path) if check["state"] == "wrong"}
-    assert wrong == {"home", "journal", "token"}
+    assert wrong == {"data directory", "journal", "token"}
 
 
 @slow

@@ -618,7 +618,7 @@ def test_a_home_replays_with_the_speeds_that_submissions_brought(
         w.ask(lambda a: submit(a, fast))
         w.turn(3.0)
         export(w.arbiter.journal.path, tmp_path / "log.jsonl")
-        with pytest.raises(InputError, match="replay the service's home in its place"):
+        with pytest.raises(InputError, match="replay the service's data directory instead"):
             replay(tmp_path / "log.jsonl")
         with pytest.raises(SystemExit):
             main(["replay", str(tmp_path), "--json"])

@@ -40,7 +40,7 @@ def request(
     rest = {key: value for key, value in more.items() if key not in fields}
     unknown = sorted(rest.keys() - set(pb.SubmitRequest.DESCRIPTOR.fields_by_name))
     if unknown:
-        raise InputError(f"{unknown[0]!r} is no field of a submission or of a program; see themis.proto.")
+        raise InputError(f"unknown field {unknown[0]!r}: neither a submission nor a program has it; see themis.proto.")
     jobs = [
         pb.Job(
             name=job, regimes=[pb.Regime(steps=hours * 3600)], gpus_min=low, gpus_max=high,

@@ -154,7 +154,9 @@ def why(
             if output != "table":
                 dump({"now": now, **story}, output)
                 continue
-            _print_lines((*why_now(found, verbose=verbose), *planned_now(story), *delivered_now(story)))
+            simulated = found.HasField("start_median")
+            now_and_later = (*why_now(found, verbose=verbose), *planned_now(story, simulated=simulated))
+            _print_lines((*now_and_later, *delivered_now(story)))
             if verbose:
                 begin = story["arrival"]
                 show_rows([{**step, "time": step["time"] - begin} for step in story["steps"]], output, STEPS)

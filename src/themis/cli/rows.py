@@ -336,16 +336,18 @@ def span(seconds: float) -> str:
     return f"{seconds / 86400.0:.1f} d"
 
 
-def expected_now(story: Mapping[str, Any]) -> list[str]:
+def expected_now(story: Mapping[str, Any], *, simulated: bool = False) -> list[str]:
     """When an active app is expected to start and end, as seconds after its arrival; empty without a forecast.
 
+    ``simulated`` : simulations estimate when it gets GPUs, which is printed already; the start is then shown only
+    if it has an interval.
     A point forecast without an interval is not shown where it cannot be right: it is in the past, more than ``FORECAST_S``
     ahead, or its end is before its start.
     """
     expected, out, since = story.get("expected") or {}, [], story["arrival"]
     starts, ends = expected.get("starts"), expected.get("ends")
     for name, verb in (("starts", "start"), ("ends", "end")):
-        if expected.get(name) is None:
+        if expected.get(name) is None or (name == "starts" and simulated and expected["starts_low"] is None):
             continue
         low, high, after = expected[f"{name}_low"], expected[f"{name}_high"], expected[name] - since
         if low is not None:
@@ -359,13 +361,16 @@ def expected_now(story: Mapping[str, Any]) -> list[str]:
     return out
 
 
-def planned_now(story: Mapping[str, Any]) -> list[str]:
-    """The app's next start and its end by the latest plan, with intervals; the forecast where the policy does not plan."""
+def planned_now(story: Mapping[str, Any], *, simulated: bool = False) -> list[str]:
+    """The app's next start and its end by the latest plan, with intervals; the forecast where the policy does not plan.
+
+    ``simulated`` : as for ``expected_now``.
+    """
     last = next((step for step in reversed(story["steps"]) if step["ends"] is not None), None)
     if story["jct"] is not None:
         return []
     if last is None:
-        return expected_now(story)
+        return expected_now(story, simulated=simulated)
 
     def at(name: str) -> str:
         low, high = (last.get(f"{name}_{end}") for end in ("low", "high"))

@@ -110,14 +110,16 @@ class Snapshot:
     app_rigid: Annotated[Bool, Column("A", FLAG, "all its jobs want the same one number of GPUs")]
     app_budget: Annotated[Float, Column("A", GPU_S, "all its work on reference GPUs, as forecast now")]
     app_demand: Annotated[Int, Column("A", GPUS, "most that it can ever use (app_demand_max)")]
-    app_longest: Annotated[Float, Column("A", S, "bags: the longest job on its most reference GPUs; 0: sweeps")]
+    app_longest: Annotated[
+        Float, Column("A", S, "job sets: the longest job on its maximum number of reference GPUs; 0: sweeps")
+    ]
     app_left_held: Annotated[Float, Column("A", S, "time left on the GPUs held beyond this instant; inf if none")]
     app_deadline: Annotated[Float, Column("A", S, "absolute; inf without one")]
     app_away: Annotated[Float, Column("A", S, "time that its user held it, which is no part of its life")]
     phase_work: Annotated[Float, Column("AP", GPU_S, "work of each phase on reference GPUs; 0: no such phase")]
     phase_longest: Annotated[Float, Column("AP", GPU_S, "of the longest job, counted on `app_gang_max` GPUs")]
     phase_jobs: Annotated[Int, Column("AP", COUNT, "jobs of the phase")]
-    phase_bracket: Annotated[Int, Column("AP", ROW, "its bracket; 0 but for Hyperband")]
+    phase_bracket: Annotated[Int, Column("AP", ROW, "its bracket; 0 except for Hyperband")]
     future_work: Annotated[Float, Column("AP", GPU_S, "of phases after the current one, at the median job's speed")]
     future_longest: Annotated[Float, Column("AP", GPU_S, "`phase_longest` of phases after the current one")]
     future_jobs: Annotated[Int, Column("AP", COUNT, "`phase_jobs` of phases after the current one")]

@@ -140,7 +140,7 @@ class Agent:
                 # Power was lost while it was written: nothing of it lives, or another version's supervisor, until its lease ends.
                 if locked(path / "lock"):
                     raise InputError(
-                        f"{path} cannot be read ({error}), and its job lives; wait until it is over."
+                        f"{path} cannot be read ({error}), and its job still runs; wait until the job ends."
                     ) from None
                 print(f"themis node: {path} cannot be read ({error}); it is dropped.", file=sys.stderr, flush=True)
                 shutil.rmtree(path, ignore_errors=True)

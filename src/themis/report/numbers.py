@@ -112,8 +112,8 @@ class Numbers:
     )
 
     contention: float = metric(
-        "Demand divided by capacity, both integrated over the makespan. Demand: the most GPUs that the unfinished "
-        "jobs of the apps in the system can use; a job that waits for the others of its rung wants none. "
+        "Demand divided by capacity, both integrated over the makespan. Demand: the maximum number of GPUs that the "
+        "unfinished jobs of the apps in the system can use; a job that waits for the others of its rung wants none. "
         "Capacity: GPUs in service. It depends on the policy: a slow one has more apps waiting.",
         unit="ratio",
         fold=lambda f: ratio(f.time.wanted, f.time.service),

@@ -89,9 +89,9 @@ def parse(data: bytes) -> Dump:
     try:
         saved = orjson.loads(gzip.decompress(data) if data.startswith(GZIP) else data)
     except (OSError, EOFError, zlib.error, orjson.JSONDecodeError) as error:
-        raise InputError(f"this is no state written by `themis dump` ({error}).") from None
+        raise InputError(f"not a state file that `themis dump` wrote ({error}).") from None
     if not isinstance(saved, dict) or saved.get("kind") != KIND:
-        raise InputError("this is no state written by `themis dump`.")
+        raise InputError("not a state file that `themis dump` wrote.")
     return Dump(policy=saved["policy"], saved=saved)
 
 

@@ -112,7 +112,7 @@ def replay_records(
         return _Replay(header, book.with_profiles(said), wakes, exact_after).run(rest)
     except UnknownName as error:  # the book is the run's own, so the name came with a submission
         raise InputError(
-            f"{name}: {error} A log lacks the speeds that submissions brought along; replay the service's home in its place."
+            f"{name}: {error} A log lacks the speeds that came with submissions; replay the service's data directory instead."
         ) from None
 
 

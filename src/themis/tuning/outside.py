@@ -133,7 +133,7 @@ def _check_place(row: OutsideRow, asked: Terms, where: str) -> None:
     if not Locality.MACHINE <= row.span <= Locality.CROSS_RACK:
         raise InputError(f"{where}: span is {row.span}, expected machine, rack or anywhere.")
     if not 0 <= row.gpu_type < len(s.gpu_types):
-        raise InputError(f"{where}: GPU type {row.gpu_type} is none of {', '.join(s.gpu_types)}.")
+        raise InputError(f"{where}: unknown GPU type {row.gpu_type}, expected one of {', '.join(s.gpu_types)}.")
     places = {Locality.MACHINE: len(s.free), Locality.RACK: int(s.machine_rack.max(initial=-1)) + 1}.get(
         Locality(row.span), 0
     )
@@ -188,7 +188,7 @@ def _check_jobs(rows: Sequence[OutsideRow], asked: Terms) -> None:
             if found is None:
                 raise InputError(
                     f"row {number}: no waiting job of this app takes a gang of {gang} GPUs of type "
-                    f"{s.gpu_types[row.gpu_type]} beside the row's other gangs."
+                    f"{s.gpu_types[row.gpu_type]} in addition to the row's other gangs."
                 )
             limits.remove(found)
 

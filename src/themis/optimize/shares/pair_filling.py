@@ -95,7 +95,7 @@ def fill_paired(problem: Problem, pairs: PairRates, unit: Float, grow: Growth) -
             top = np.where(rises, np.minimum(top, left[proof.kind] / safe), top)
         rises &= amount < top * (1.0 - GAP)
         if (rises == ~stuck).all():
-            raise NotSolved(f"water filling over {problem.jobs} jobs and their pairs: nobody is stuck at {level}.")
+            raise NotSolved(f"water filling over {problem.jobs} jobs and their pairs: no job is stuck at {level}.")
         stuck = ~rises
         # A level is reached but for GAP: what is asked of the next round can be had.
         amount = amount * (1.0 - 3 * GAP)

@@ -122,7 +122,7 @@ class AgentRegistry:
         with self._lock:
             window = self._mine(app, number)
             if window.terms:
-                raise TooLate("the round no longer asks for rho but for bids; answer the offer.")
+                raise TooLate("the round asks for bids now, no longer for rho; answer the offer.")
             window.rho[app] = check_rho(rho)
             self._answered(app, window)
 
@@ -132,7 +132,7 @@ class AgentRegistry:
             window = self._mine(app, request.round)
             asked = window.terms.get(app)
             if asked is None:
-                raise TooLate("the round does not ask for bids yet but for rho; answer the probe.")
+                raise TooLate("the round still asks for rho, not yet for bids; answer the probe.")
         # Outside the lock: a large bid delays no other agent.
         try:
             default = self._rho.get(app, asked.own.rho)

@@ -44,7 +44,7 @@ def examine(home: Path) -> list[Check]:
     """Every check with its state (``ok``, ``note`` or ``wrong``) and what was found."""
     there = _running(home)
     checks: dict[str, Callable[[Path], tuple[str, str]]] = {
-        "system": _system, "home": _home, "disk": _disk, "token": _token, "settings": _settings, "journal": _journal,
+        "system": _system, "data directory": _home, "disk": _disk, "token": _token, "settings": _settings, "journal": _journal,
         "GPUs": lambda home: _gpus(home, there), "Ray": lambda home: _ray(home, there),
         "rights": lambda home: _rights(home, there), "containment": lambda home: _containment(home, there),
         "arbiter": lambda home: _arbiter(home, there),
