@@ -29,7 +29,7 @@ from statistics import median
 
 import numpy as np
 
-from themis.gavel.finish_time import JobProgress, finish_time_fairness, needed
+from themis.gavel.finish_time import JobsProgress, finish_time_fairness, needed
 from themis.gavel.hierarchy import Entity, SharingRule, hierarchical
 from themis.gavel.makespan import min_makespan
 from themis.gavel.max_min import max_min, max_min_water_filling, normalised_unit
@@ -62,7 +62,7 @@ class Instance:
     """Jobs with their work, and pair rates of their models."""
 
     problem: Problem
-    progress: JobProgress
+    progress: JobsProgress
     pairs: PairRates
     weight: Float
 
@@ -103,7 +103,7 @@ def instance(jobs: int, seed: int, *, gangs: bool, types: int = 3) -> Instance:
     work, done = 60 * minutes * rate[:, 0], rng.uniform(0.0, 0.9, jobs)
     isolated = problem.isolated_rate()
     so_far = done * work / isolated
-    progress = JobProgress(
+    progress = JobsProgress(
         left=(1 - done) * work, elapsed=so_far * rng.uniform(0.8, 1.2, jobs), isolated_elapsed=so_far,
         isolated_rate=isolated,
     )  # fmt: skip
@@ -164,10 +164,10 @@ def _score(i: Instance, goal: str, x: Float) -> float:
     return float((new_jobs(i) if "new" in goal else i.progress).rho(rate).max())
 
 
-def new_jobs(i: Instance) -> JobProgress:
+def new_jobs(i: Instance) -> JobsProgress:
     """All jobs arrive now: then the cluster sets the worst rho, not one job that is late already."""
     none = np.zeros(i.problem.jobs)
-    return JobProgress(
+    return JobsProgress(
         left=i.progress.left, elapsed=none, isolated_elapsed=none, isolated_rate=i.progress.isolated_rate
     )
 
@@ -258,7 +258,7 @@ def space_sharing(sizes: list[int]) -> None:
         value, alone = float((found.throughput / unit).min()), max_min(i.problem, np.ones(jobs), fill=False).objective
         _print_pairs(jobs, "max_min", seconds, found.bound / value - 1, found.columns, value / alone - 1)
         start = np.zeros(jobs)
-        p = JobProgress(left=left, elapsed=start, isolated_elapsed=start, isolated_rate=i.progress.isolated_rate)
+        p = JobsProgress(left=left, elapsed=start, isolated_elapsed=start, isolated_rate=i.progress.isolated_rate)
         ceiling = float((p.alone() / (left / best)).min())
         found, seconds = _paired(i, needed(p, np.ones(jobs), np.ones(jobs)), ceiling, left[:, None])
         rho = float(p.rho(found.throughput).max())

@@ -41,7 +41,7 @@ from themis.service.api.submission import submit
 from themis.service.engine.arbiter import Arbiter
 from themis.service.engine.config import Config
 from themis.service.engine.journal import Journal
-from themis.service.engine.solving import Reply, SolveTask, WorkerSolver, decide
+from themis.service.engine.solving import Reply, Task, WorkerSolver, decide
 
 ME = Caller(user="me", admin=True)
 
@@ -250,13 +250,13 @@ def pauses(apps: int) -> None:
         replies: list[Reply] = []
         worker = WorkerSolver(policy, 60.0, replies.append) if where == "in a process" else None
         if worker is not None:
-            worker.start(SolveTask(version=0, snapshot=view))
+            worker.start(Task(version=0, snapshot=view))
             _wait(lambda replies=replies: bool(replies), 60)
             replies.clear()
         gaps: list[float] = []
         cpu, began = time.process_time(), time.perf_counter()
         if worker is not None:
-            worker.start(SolveTask(version=1, snapshot=view))
+            worker.start(Task(version=1, snapshot=view))
         elif where == "in a thread":
             threading.Thread(
                 target=lambda replies=replies: replies.append(decide(policy, view, 1, Workbench()))

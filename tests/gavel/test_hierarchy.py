@@ -7,7 +7,7 @@ import pytest
 from gavel_cases import assert_valid, best_level, random_problem
 
 from themis.errors import InputError
-from themis.gavel.finish_time import JobProgress
+from themis.gavel.finish_time import JobsProgress
 from themis.gavel.hierarchy import Entity, SharingRule, _OneRho, growth, hierarchical
 from themis.gavel.max_min import max_min_water_filling, normalised
 from themis.model.units import Float
@@ -115,7 +115,7 @@ def _in_small_steps(problem: Problem, root: Entity, step: float) -> Float:
 
 def test_finish_time_fairness_inside_an_entity_gives_its_jobs_one_rho() -> None:
     problem = alike(4, 2.0)
-    progress = JobProgress(
+    progress = JobsProgress(
         left=np.array([10.0, 10.0, 30.0, 5.0]), elapsed=np.array([0.0, 50.0, 20.0, 0.0]),
         isolated_elapsed=np.array([0.0, 10.0, 5.0, 0.0]), isolated_rate=problem.isolated_rate(),
     )  # fmt: skip
@@ -131,7 +131,7 @@ def test_finish_time_fairness_inside_an_entity_gives_its_jobs_one_rho() -> None:
 def test_a_job_of_weight_three_has_three_shares_inside_an_entity() -> None:
     """As in the policy of that name: two fresh jobs on one GPU, weights 3 and 1, have 3/4 and 1/4 of it."""
     problem, nothing = alike(2, 1.0), np.zeros(2)
-    progress = JobProgress(
+    progress = JobsProgress(
         left=np.full(2, 50.0), elapsed=nothing, isolated_elapsed=nothing, isolated_rate=problem.isolated_rate()
     )  # fmt: skip
     found = hierarchical(problem, entity("a", [0, 1], SharingRule.FINISH_TIME_FAIRNESS), np.array([3.0, 1.0]), progress)
@@ -143,7 +143,7 @@ def test_one_rho_gives_out_a_volume_to_the_last_bit_below_what_there_is_room_for
     rng = np.random.default_rng(seed)
     left, elapsed, rate, unit = rng.uniform(1e3, 1e5), rng.uniform(0, 1e4), rng.uniform(0.1, 1), rng.uniform(0.1, 2)
     each = np.ones(7)
-    progress = JobProgress(
+    progress = JobsProgress(
         left=left * each, elapsed=elapsed * each, isolated_elapsed=0 * each, isolated_rate=rate * each
     )  # fmt: skip
     divider = _OneRho(progress, each, unit * each, 0 * each, 4 * each)

@@ -8,7 +8,7 @@ from gavel_cases import total_of_pairs
 from test_hierarchy import NOBODY, entity, over
 from test_pairs import over_all_pairs, shared
 
-from themis.gavel.finish_time import JobProgress
+from themis.gavel.finish_time import JobsProgress
 from themis.gavel.hierarchy import Entity, SharingRule, growth, hierarchical
 from themis.gavel.max_min import normalised, normalised_unit
 from themis.gavel.pair_hierarchy import hierarchical_paired
@@ -18,13 +18,13 @@ from themis.optimize.shares.pairs import PairRates
 from themis.optimize.shares.problem import Problem
 
 
-def started(problem: Problem, seed: int) -> JobProgress:
+def started(problem: Problem, seed: int) -> JobsProgress:
     rng = np.random.default_rng(seed)
     left, elapsed = rng.uniform(10.0, 500.0, problem.jobs), rng.uniform(0.0, 60.0, problem.jobs)
-    return JobProgress(left=left, elapsed=elapsed, isolated_elapsed=elapsed, isolated_rate=problem.isolated_rate())
+    return JobsProgress(left=left, elapsed=elapsed, isolated_elapsed=elapsed, isolated_rate=problem.isolated_rate())
 
 
-def by_the_book(problem: Problem, pairs: PairRates, root: Entity, weight: Float, progress: JobProgress) -> Float:
+def by_the_book(problem: Problem, pairs: PairRates, root: Entity, weight: Float, progress: JobsProgress) -> Float:
     """Amounts of the filling: the level by halving, then for every job a program over all pairs whether it could rise."""
     unit = normalised_unit(problem)
     grow = growth(root, weight, unit, progress)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from themis.gavel.finish_time import JobProgress, finish_time_fairness
+from themis.gavel.finish_time import JobsProgress, finish_time_fairness
 from themis.gavel.hierarchy import Entity, SharingRule, hierarchical
 from themis.gavel.makespan import min_makespan
 from themis.gavel.max_min import max_min, max_min_water_filling
@@ -23,7 +23,7 @@ def test_answers_are_valid_and_proven_whatever_the_range_of_work_and_weights(see
     jobs = problem.jobs
     left = 10 ** rng.uniform(-6, 7, jobs)
     elapsed, isolated = (10 ** rng.uniform(-1, 6, jobs) * (rng.random(jobs) < 0.7) for _ in range(2))
-    progress = JobProgress(
+    progress = JobsProgress(
         left=left, elapsed=elapsed, isolated_elapsed=isolated, isolated_rate=problem.isolated_rate()
     )  # fmt: skip
     root = _tree(rng, rng.permutation(jobs), float(rng.uniform(0.3, 1.5)))

@@ -14,7 +14,7 @@ def test_an_old_name_is_the_new_class_and_warns(old: str, new: type) -> None:
 def test_a_policy_that_imports_the_old_names_runs() -> None:
     source = "from themis.policies.api import Level, Pace\nlevel, pace = Level.JOB, Pace(round_s=60.0)\n"
     names: dict[str, object] = {}
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="is deprecated"):
         exec(source, names)
     assert names["level"] is api.Granularity.JOB
     assert names["pace"] == api.Cadence(round_s=60.0)

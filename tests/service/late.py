@@ -13,7 +13,7 @@ from themis.model.snapshot import Snapshot
 from themis.policies.api import Policy, Workbench
 from themis.service.api.submission import submit
 from themis.service.api.views import rho_now, state_now
-from themis.service.engine.solving import Reply, SolveTask, decide
+from themis.service.engine.solving import Reply, Task, decide
 
 WEIGHTS = (0.37, 1 / 3, 0.1, 1.0, 0.7, 1e-3)
 
@@ -24,9 +24,9 @@ class LateSolver:
 
     policy: Policy
     view: Snapshot | None = None
-    waiting: list[SolveTask] = field(default_factory=list)
+    waiting: list[Task] = field(default_factory=list)
 
-    def start(self, task: SolveTask) -> None:
+    def start(self, task: Task) -> None:
         self.waiting = [task]
 
     def overdue(self) -> str:

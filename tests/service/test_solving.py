@@ -17,7 +17,7 @@ from themis.model.events import Allocated, Grant
 from themis.model.snapshot import Snapshot
 from themis.policies.api import make_policy
 from themis.service.api.submission import submit
-from themis.service.engine.solving import PolicySolver, Reply, SolveTask, WorkerSolver, decide, fall_back
+from themis.service.engine.solving import PolicySolver, Reply, Task, WorkerSolver, decide, fall_back
 from themis.testing.builders import app, job, machines, snapshot_of
 
 pytestmark = pytest.mark.slow  # a process starts in a second
@@ -45,14 +45,14 @@ def test_a_worker_answers_both_phases_as_the_thread_itself_would() -> None:
 
         from themis.policies.api import Workbench
 
-        worker.start(SolveTask(version=7, snapshot=view))
+        worker.start(Task(version=7, snapshot=view))
         first = replies.get(timeout=PATIENCE_S)
         mine = decide(policy, view, 7, Workbench())
         assert isinstance(first.solved.answer, Ask)
         assert first.bids is not None
         assert mine.bids is not None
         assert first.bids.row_value.tolist() == mine.bids.row_value.tolist()
-        worker.start(SolveTask(version=7, snapshot=None, bids=first.bids))
+        worker.start(Task(version=7, snapshot=None, bids=first.bids))
         second = replies.get(timeout=PATIENCE_S)
         expected = decide(policy, replace(view, bids=mine.bids), 7, Workbench())
         assert second.solved.answer.gpus.tolist() == expected.solved.answer.gpus.tolist()  # type: ignore[union-attr]
@@ -65,7 +65,7 @@ def test_what_a_policy_prints_or_raises_does_no_harm() -> None:
     for how, problem in (("print", ""), ("raise", "ZeroDivisionError: a bug")):
         worker, replies = solver(Slow(how=how))
         try:
-            worker.start(SolveTask(version=1, snapshot=snapshot()))
+            worker.start(Task(version=1, snapshot=snapshot()))
             reply = replies.get(timeout=PATIENCE_S)
             assert problem in reply.problem
             assert bool(problem) == bool(reply.problem)
@@ -85,10 +85,10 @@ def wait_overdue(worker: PolicySolver) -> str:
 def test_a_worker_that_dies_is_noticed_and_replaced() -> None:
     worker, replies = solver(Slow(how="die"))
     try:
-        worker.start(SolveTask(version=1, snapshot=snapshot()))
+        worker.start(Task(version=1, snapshot=snapshot()))
         assert "ended with code 3" in wait_overdue(worker)
         worker.policy = Slow()
-        worker.start(SolveTask(version=2, snapshot=snapshot()))
+        worker.start(Task(version=2, snapshot=snapshot()))
         assert replies.get(timeout=PATIENCE_S).version == 2
     finally:
         worker.close()
@@ -98,7 +98,7 @@ def test_a_policy_that_takes_much_too_long_is_stopped(monkeypatch: pytest.Monkey
     monkeypatch.setattr("themis.service.engine.solving.START_S", 0.0)
     worker, replies = solver(Slow(seconds=60.0), seconds=0.2)
     try:
-        worker.start(SolveTask(version=1, snapshot=snapshot()))
+        worker.start(Task(version=1, snapshot=snapshot()))
         assert "took more than 3 times its 0.2 s" in wait_overdue(worker)
         assert replies.empty()
     finally:
@@ -123,13 +123,13 @@ class Hand:
     """A solver whose replies the test gives."""
 
     def __init__(self) -> None:
-        self.tasks: list[SolveTask] = []
+        self.tasks: list[Task] = []
         self.problem = ""
 
     def ready(self) -> None:
         pass
 
-    def start(self, task: SolveTask) -> None:
+    def start(self, task: Task) -> None:
         self.tasks.append(task)
 
     def overdue(self) -> str:
@@ -235,10 +235,10 @@ def test_where_no_process_can_be_started_the_fallback_decides_until_one_can(monk
     try:
         with monkeypatch.context() as patched:
             patched.setattr("themis.service.engine.solving.subprocess.Popen", refuse)
-            worker.start(SolveTask(version=1, snapshot=snapshot()))
+            worker.start(Task(version=1, snapshot=snapshot()))
             assert "too many open files" in worker.overdue()
             assert worker.overdue() == ""
-        worker.start(SolveTask(version=2, snapshot=snapshot()))
+        worker.start(Task(version=2, snapshot=snapshot()))
         assert replies.get(timeout=PATIENCE_S).version == 2
     finally:
         worker.close()

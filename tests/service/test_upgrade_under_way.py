@@ -22,10 +22,10 @@ def test_the_policy_worker_answers_messages_that_name_classes_by_their_old_modul
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "themis.service.solving", solving)
-    for kind in (solving.SolveTask, solving.Reply):
+    for kind in (solving.Task, solving.Reply):
         monkeypatch.setattr(kind, "__module__", "themis.service.solving")
     view = snapshot_of(machines(4), [app("a", [job(100.0, 2)])])
-    sent = pickle.dumps((make_policy("fifo"), 10.0)) + pickle.dumps(solving.SolveTask(version=7, snapshot=view))
+    sent = pickle.dumps((make_policy("fifo"), 10.0)) + pickle.dumps(solving.Task(version=7, snapshot=view))
     assert b"themis.service.solving" in sent
     done = subprocess.run(
         [sys.executable, "-P", "-m", "themis.service.worker"], input=sent, capture_output=True, timeout=60, check=True

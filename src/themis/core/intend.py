@@ -29,7 +29,7 @@ KEEPS = 2.0
 def intend(state: State, answer: Answer, offer: FreeGpus, spare: bool = False) -> list[WantedGang]:
     """The gangs that an answer wants to run from now on, on GPUs of the offer, in order of precedence.
 
-    ``spare`` : of time shares, what nobody is owed goes to jobs that wait (``Pace.spare``).
+    ``spare`` : of time shares, what nobody is owed goes to jobs that wait (``Cadence.spare``).
     """
     match answer:
         case GpuGrant():

@@ -22,7 +22,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from themis.errors import InputError
-from themis.gavel.finish_time import JobProgress, needed
+from themis.gavel.finish_time import JobsProgress, needed
 from themis.gavel.max_min import normalised_unit
 from themis.model.units import Float, Int
 from themis.optimize.shares.filling import Fill, Growth, water_fill
@@ -65,7 +65,7 @@ class Entity:
             )
 
 
-def hierarchical(problem: Problem, root: Entity, weight: Float, progress: JobProgress | None = None) -> Shares:
+def hierarchical(problem: Problem, root: Entity, weight: Float, progress: JobsProgress | None = None) -> Shares:
     """Fill the hierarchy.
 
     Parameters
@@ -84,7 +84,7 @@ def hierarchical(problem: Problem, root: Entity, weight: Float, progress: JobPro
     return Shares(x=found.x, objective=total, bound=total, price=found.price)
 
 
-def growth(root: Entity, weight: Float, unit: Float, progress: JobProgress | None = None) -> Growth:
+def growth(root: Entity, weight: Float, unit: Float, progress: JobsProgress | None = None) -> Growth:
     """How the jobs of a hierarchy grow; the level is what flows into the root."""
 
     def grow(base: Float, room: Float) -> tuple[Fill, float]:
@@ -107,7 +107,7 @@ class _Flow(Protocol):
         """Add what members get of a volume in [0, room]."""
 
 
-def _flow(entity: Entity, weight: Float, unit: Float, progress: JobProgress | None, base: Float, room: Float) -> _Flow:
+def _flow(entity: Entity, weight: Float, unit: Float, progress: JobsProgress | None, base: Float, room: Float) -> _Flow:
     if entity.members:
         inner = [_flow(e, weight, unit, progress, base, room) for e in entity.members]
         rooms = np.array([flow.room for flow in inner])
@@ -116,7 +116,7 @@ def _flow(entity: Entity, weight: Float, unit: Float, progress: JobProgress | No
     if entity.rule is SharingRule.FINISH_TIME_FAIRNESS:
         if progress is None:
             raise InputError(f"entity {entity.name!r} shares by finish_time_fairness, which needs the jobs' progress.")
-        mine = JobProgress(
+        mine = JobsProgress(
             left=progress.left[at], elapsed=progress.elapsed[at], isolated_elapsed=progress.isolated_elapsed[at],
             isolated_rate=progress.isolated_rate[at],
         )  # fmt: skip
@@ -189,7 +189,7 @@ class _ByWeight:
 class _OneRho:
     """So that the jobs below their room, and above what they have, end at one rho."""
 
-    def __init__(self, progress: JobProgress, weight: Float, unit: Float, base: Float, room: Float) -> None:
+    def __init__(self, progress: JobsProgress, weight: Float, unit: Float, base: Float, room: Float) -> None:
         self._base, self._each, self._unit = base, room, unit
         self._need = needed(progress, weight, (progress.isolated_rate > 0).astype(np.float64))
         self.room = float(room.sum())

@@ -11,6 +11,6 @@ from themis.service.engine.worker import main
 
 if __name__ == "__main__":
     sys.modules["themis.service.solving"] = solving
-    for kind in (solving.SolveTask, solving.Reply):
+    for kind in (solving.Task, solving.Reply):
         kind.__module__ = "themis.service.solving"
     main()

@@ -38,7 +38,7 @@ from themis.model.units import Seconds
 from themis.policies.api import Policy, Workbench
 from themis.service.engine.agents import AgentRegistry
 from themis.service.engine.journal import Journal
-from themis.service.engine.solving import PolicySolver, Reply, SolveTask, decide, fall_back
+from themis.service.engine.solving import PolicySolver, Reply, Task, decide, fall_back
 from themis.tuning.outside import merge
 
 log = logging.getLogger("themis.service")
@@ -172,7 +172,7 @@ class Engine(Driver):
             return self._taken(decide(self.policy, decision.snapshot, decision.version, self.bench))
         bids = None if decision.ask is None else decision.snapshot.bids
         snapshot = decision.snapshot if decision.ask is None else None
-        self.solver.start(SolveTask(version=decision.version, snapshot=snapshot, bids=bids))
+        self.solver.start(Task(version=decision.version, snapshot=snapshot, bids=bids))
         return None
 
     def collect(self, decision: Decision, ask: Ask, now: Seconds) -> Bids | None:

@@ -35,7 +35,7 @@ START_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SolveTask:
+class Task:
     """A snapshot to decide on; without one, that of the last task, with the bids that its answer asked for."""
 
     version: int
@@ -88,7 +88,7 @@ def _instead(snapshot: Snapshot, version: int, problem: str, seconds: Seconds) -
 class PolicySolver(Protocol):
     """Takes one task at a time and replies later."""
 
-    def start(self, task: SolveTask) -> None:
+    def start(self, task: Task) -> None:
         """Begin; what was in flight is given up."""
         ...
 
@@ -129,7 +129,7 @@ class WorkerSolver:
             self._end()
             self._worker = _Worker(self.policy, self.seconds, self._on_reply)
 
-    def start(self, task: SolveTask) -> None:
+    def start(self, task: Task) -> None:
         """Send a task; a worker that is still busy with an older one, or gone, is replaced."""
         if self._version is not None:
             self._end()
@@ -190,7 +190,7 @@ class _Worker:
         command = [sys.executable, "-P", "-m", "themis.service.engine.worker"]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.born, self.answered, self.on_reply = monotonic(), False, on_reply
-        self.inbox: SimpleQueue[SolveTask | None] = SimpleQueue()
+        self.inbox: SimpleQueue[Task | None] = SimpleQueue()
         self.thread = Thread(target=self._talk, args=((policy, seconds),), name="themis-solver", daemon=True)
         self.thread.start()
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from themis.model.snapshot import Snapshot
 from themis.policies.api import Workbench
-from themis.service.engine.solving import SolveTask, decide, fall_back, send
+from themis.service.engine.solving import Task, decide, fall_back, send
 
 
 def main() -> None:
@@ -27,7 +27,7 @@ def main() -> None:
         policy, seconds = pickle.load(source)
         bench, snapshot = Workbench(seconds=seconds), None
         while True:
-            task: SolveTask = pickle.load(source)
+            task: Task = pickle.load(source)
             snapshot = task.snapshot or snapshot
             assert isinstance(snapshot, Snapshot)
             given = snapshot if task.bids is None else replace(snapshot, bids=task.bids)
