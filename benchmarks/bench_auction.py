@@ -18,8 +18,8 @@ from statistics import median
 
 import numpy as np
 
-from themis.auction import ANYWHERE, MACHINE, RACK, Bids, Limits, Offer, clear
-from themis.optimize import Program, solve
+from themis.auction import ANYWHERE, MACHINE, RACK, Bids, Limits, Supply, clear
+from themis.optimize import MixedIntegerProgram, solve
 
 CAP = 100_000
 """Most rows of the reference's bid table for one app."""
@@ -28,27 +28,27 @@ SLOWDOWNS = [(1.0, 1.0), (1.02, 1.05), (1.1, 1.25), (1.15, 1.3), (1.29, 1.4), (1
 """Slowdown across the machines of a rack, and across racks, by model."""
 
 
-def sim_256() -> Offer:
+def sim_256() -> Supply:
     """27 machines of 8 GPUs, 6 of 4 and 16 of 1, in racks of 8."""
-    return Offer(
+    return Supply(
         free=np.array([8] * 27 + [4] * 6 + [1] * 16),
         machine_rack=np.arange(49) // 8,
         machine_type=np.zeros(49, np.int64),
     )
 
 
-def part_of(offer: Offer, gpus: int, rng: np.random.Generator) -> Offer:
+def part_of(offer: Supply, gpus: int, rng: np.random.Generator) -> Supply:
     """`gpus` GPUs of the offer, freed as leases end: a machine's GPUs in lumps of 1, 2, 4 or all."""
     free = np.zeros_like(offer.free)
     while free.sum() < gpus:
         n = int(rng.integers(offer.free.size))
         lump = int(min(rng.choice([1, 2, 4, 8]), offer.free[n] - free[n], gpus - free.sum()))
         free[n] += lump
-    return Offer(free=free, machine_rack=offer.machine_rack, machine_type=offer.machine_type)
+    return Supply(free=free, machine_rack=offer.machine_rack, machine_type=offer.machine_type)
 
 
 def make_bids(
-    offer: Offer,
+    offer: Supply,
     bidders: int,
     seed: int,
     *,
@@ -128,7 +128,7 @@ def stream(quick: bool) -> None:
             )
 
 
-def tables_of(offer: Offer, bids: Bids) -> tuple[list[tuple[int, float, tuple[int, ...]]], np.ndarray, bool]:
+def tables_of(offer: Supply, bids: Bids) -> tuple[list[tuple[int, float, tuple[int, ...]]], np.ndarray, bool]:
     """The reference's bids: (app, gain, GPUs per machine size), the sizes' GPUs, and whether tables were cut at CAP.
 
     A class is a machine size. Gangs within a machine, or within a rack, take multiples of their size from each class;
@@ -172,7 +172,7 @@ def reference(table: list[tuple[int, float, tuple[int, ...]]], gpus: np.ndarray,
     value += [takes[line, c].astype(float) for c, line in enumerate(lines[bidders:])]
     n = who.size
     found = solve(
-        Program(
+        MixedIntegerProgram(
             gain=np.array([g for _, g, _ in table]), low=np.zeros(n), high=np.ones(n), whole=np.ones(n, np.bool_),
             row_low=np.full(len(lines), -np.inf), row_high=np.concatenate([np.ones(bidders), gpus.astype(float)]),
             start=np.cumsum([0] + [line.size for line in lines]), column=np.concatenate(lines),
@@ -236,7 +236,7 @@ def huge(quick: bool) -> None:
     cases += [("part", part, 0.4, 0.2, False), ("part, gangs", part, 0.0, 0.2, False)]
     cases += [("free, 64 rows", whole, 0.0, 1.0, True), ("part, 64 rows", part, 0.0, 1.0, True)]
     for name, free, singles, anchors, full in cases[:: 2 if quick else 1]:
-        offer = Offer(free=free, machine_rack=racks, machine_type=kinds)
+        offer = Supply(free=free, machine_rack=racks, machine_type=kinds)
         bids = make_bids(offer, 400, 1, singles=singles, anchors=anchors, full=full)
         start = time.process_time()
         clear(offer, bids, payments=False)

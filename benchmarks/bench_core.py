@@ -17,7 +17,7 @@ import numpy as np
 from themis.core import snapshot as snapshots
 from themis.core.intend import intend
 from themis.core.lifecycle import add_app
-from themis.core.offer import Offer
+from themis.core.offer import FreeGpus
 from themis.core.place import place
 from themis.core.state import State
 from themis.model.answers import TimeShare
@@ -64,7 +64,7 @@ def busy_state(apps: int, seed: int = 0) -> State:
 def one_decision(state: State, policy: str) -> None:
     """Snapshot, answer, gangs, exact GPUs."""
     view = snapshots.take(state)
-    offer = Offer(state=state, by=state.now)
+    offer = FreeGpus(state=state, by=state.now)
     answer = decide(make_policy(policy), view, Workbench()).answer
     if isinstance(answer, TimeShare):
         state.rounds.adopt(answer, state.now, state.version)

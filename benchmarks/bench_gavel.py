@@ -29,8 +29,8 @@ from statistics import median
 
 import numpy as np
 
-from themis.gavel.finish_time import Progress, finish_time_fairness, needed
-from themis.gavel.hierarchy import Entity, Rule, hierarchical
+from themis.gavel.finish_time import JobsProgress, finish_time_fairness, needed
+from themis.gavel.hierarchy import Entity, SharingRule, hierarchical
 from themis.gavel.makespan import min_makespan
 from themis.gavel.max_min import max_min, max_min_water_filling, normalised_unit
 from themis.gavel.pair_deadlines import keep_deadlines_paired
@@ -47,9 +47,9 @@ TYPES = ("v100", "p100", "k80")
 GANGS, GANG_PART = (1, 2, 4, 8), (0.7, 0.1, 0.15, 0.05)
 SOLVERS = ("CLARABEL", "SCS", "HIGHS")
 RULES = {
-    "64 entities, fairness": (Rule.FAIRNESS,),
-    "half of them fifo": (Rule.FAIRNESS, Rule.FIFO),
-    "a third finish-time fairness": (Rule.FAIRNESS, Rule.FIFO, Rule.FINISH_TIME_FAIRNESS),
+    "64 entities, fairness": (SharingRule.FAIRNESS,),
+    "half of them fifo": (SharingRule.FAIRNESS, SharingRule.FIFO),
+    "a third finish-time fairness": (SharingRule.FAIRNESS, SharingRule.FIFO, SharingRule.FINISH_TIME_FAIRNESS),
 }
 CONTINUOUS = "sim_cases/cont1000_single_lam2100.trace"
 SIMULATED = ("max_min_fairness:resolve_interval=1920", "max_min_fairness")
@@ -62,7 +62,7 @@ class Instance:
     """Jobs with their work, and pair rates of their models."""
 
     problem: Problem
-    progress: Progress
+    progress: JobsProgress
     pairs: PairRates
     weight: Float
 
@@ -103,7 +103,7 @@ def instance(jobs: int, seed: int, *, gangs: bool, types: int = 3) -> Instance:
     work, done = 60 * minutes * rate[:, 0], rng.uniform(0.0, 0.9, jobs)
     isolated = problem.isolated_rate()
     so_far = done * work / isolated
-    progress = Progress(
+    progress = JobsProgress(
         left=(1 - done) * work, elapsed=so_far * rng.uniform(0.8, 1.2, jobs), isolated_elapsed=so_far,
         isolated_rate=isolated,
     )  # fmt: skip
@@ -164,10 +164,12 @@ def _score(i: Instance, goal: str, x: Float) -> float:
     return float((new_jobs(i) if "new" in goal else i.progress).rho(rate).max())
 
 
-def new_jobs(i: Instance) -> Progress:
+def new_jobs(i: Instance) -> JobsProgress:
     """All jobs arrive now: then the cluster sets the worst rho, not one job that is late already."""
     none = np.zeros(i.problem.jobs)
-    return Progress(left=i.progress.left, elapsed=none, isolated_elapsed=none, isolated_rate=i.progress.isolated_rate)
+    return JobsProgress(
+        left=i.progress.left, elapsed=none, isolated_elapsed=none, isolated_rate=i.progress.isolated_rate
+    )
 
 
 def work_left(i: Instance, goal: str) -> Float:
@@ -235,7 +237,7 @@ def filling(sizes: list[int]) -> None:
         print(f"| {jobs:,} | " + " | ".join(f"{s:.3f}" for s in row) + " |", flush=True)
 
 
-def _tree(entity: Int, rules: tuple[Rule, ...]) -> Entity:
+def _tree(entity: Int, rules: tuple[SharingRule, ...]) -> Entity:
     return Entity(
         name="root", jobs=np.zeros(0, dtype=np.int64),
         members=tuple(
@@ -256,7 +258,7 @@ def space_sharing(sizes: list[int]) -> None:
         value, alone = float((found.throughput / unit).min()), max_min(i.problem, np.ones(jobs), fill=False).objective
         _print_pairs(jobs, "max_min", seconds, found.bound / value - 1, found.columns, value / alone - 1)
         start = np.zeros(jobs)
-        p = Progress(left=left, elapsed=start, isolated_elapsed=start, isolated_rate=i.progress.isolated_rate)
+        p = JobsProgress(left=left, elapsed=start, isolated_elapsed=start, isolated_rate=i.progress.isolated_rate)
         ceiling = float((p.alone() / (left / best)).min())
         found, seconds = _paired(i, needed(p, np.ones(jobs), np.ones(jobs)), ceiling, left[:, None])
         rho = float(p.rho(found.throughput).max())
@@ -330,7 +332,7 @@ def large(jobs: int) -> None:
         "finish_time_fairness": lambda: finish_time_fairness(p, i.progress, ones),
         "makespan": lambda: min_makespan(p, i.progress.left),
         "hierarchical, 64 entities": lambda: hierarchical(
-            p, _tree(np.arange(jobs) % 64, (Rule.FAIRNESS, Rule.FIFO)), ones
+            p, _tree(np.arange(jobs) % 64, (SharingRule.FAIRNESS, SharingRule.FIFO)), ones
         ),
         "fifo_hetero": lambda: in_order(p, np.arange(jobs)),
         "max_throughput": lambda: best_total(p, relative(p)),

@@ -32,7 +32,7 @@ from themis.executors.program import Program, Programs
 from themis.executors.ray import RayExecutor, RaySettings
 from themis.model.cluster import Machine
 from themis.model.events import Grant, JobStarted, JobStopped, MachineJoined, Revoke
-from themis.node.channel import Closed, SocketChannel, connect
+from themis.node.channel import ChannelClosed, SocketChannel, connect
 from themis.node.messages import Go, Hello, Prepare, Renew, Stop, TaskState
 from themis.service.api.submission import submit
 from themis.service.engine.arbiter import Arbiter
@@ -128,7 +128,7 @@ class Stubs(LocalExecutor):
                 for socket in select.select(list(channels), [], [], 0.1)[0]:
                     for message in channels[socket].receive(0.0):
                         answer(channels[socket], message)
-            except Closed:
+            except ChannelClosed:
                 return
 
 

@@ -27,7 +27,7 @@ from themis.core import reference
 from themis.errors import counted
 from themis.model.settings import Settings
 from themis.model.snapshot import Snapshot
-from themis.policies.api import Level, Pace, Policy, Workbench, make_policy
+from themis.policies.api import Cadence, Granularity, Policy, Workbench, make_policy
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.presets import load_cluster
 from themis.report.intervals import Interval, ratio_interval, t_interval
@@ -55,12 +55,12 @@ class Observed:
         return self.policy.needs | {"reference"}
 
     @property
-    def level(self) -> Level:
+    def level(self) -> Granularity:
         """The policy's."""
         return self.policy.level
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> Cadence:
         """The policy's."""
         return self.policy.pace
 

@@ -23,7 +23,7 @@ from themis.profiles.speed import ProfileBook
 from themis.report.forecasts import write_errors
 from themis.traces.mix import ReferenceRates, stream
 from themis.traces.schedules import schedule
-from themis.traces.shockwave import Shockwave, dynamic_of
+from themis.traces.shockwave import ShockwaveTrace, dynamic_of
 from themis.traces.summary import paces
 
 ROOT = Path(__file__).parents[1]
@@ -95,7 +95,7 @@ def main() -> None:
     if not DATA.exists():
         sys.exit(f"No traces in {DATA}; set THEMIS_DATA to the folder that holds shockwave/.")
     book = load_book(str(DATA / "throughputs" / "tacc_throughputs.json"))
-    reader = Shockwave(schedules=str(DATA / "bs_schedules" / "dynamic_120jobs_32gpu.json"))
+    reader = ShockwaveTrace(schedules=str(DATA / "bs_schedules" / "dynamic_120jobs_32gpu.json"))
     trace = reader.read(DATA / "traces" / "dynamic_120jobs_32gpu.trace", book=book)
     lines = ["| jobs | rule | regimes' shares | epochs at a wrong batch size | run time |", "|---|---|---|---|---|"]
     jobs = drawn(book)

@@ -21,7 +21,7 @@ from themis.report.intervals import Interval, t_interval
 from themis.report.metrics import Fold
 from themis.report.numbers import RHO_STATS, SCALARS
 from themis.report.result import RunMetrics, scalar
-from themis.sim.many import Done, Run, run_many
+from themis.sim.many import Done, SimulationRun, run_many
 from themis.sim.many import Progress as Step
 from themis.sim.runner import Record, Simulation
 
@@ -117,7 +117,7 @@ def measure(
 
         for first in range(0, len(todo), batch):
             part = todo[first : first + batch]
-            runs = [Run(simulation=build(cell)) for cell in part]
+            runs = [SimulationRun(simulation=build(cell)) for cell in part]
             for cell, done in zip(part, run_many(runs, Brief, processes=processes, watch=watch)):
                 found[cell] = _checked(cell, done)
                 line = {"code": CODE, "cell": cell.key, "result": dataclasses.asdict(found[cell])}

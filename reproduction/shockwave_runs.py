@@ -24,7 +24,7 @@ from themis.profiles.presets import load_cluster
 from themis.profiles.speed import ProfileBook
 from themis.sim.runner import Record, Simulation
 from themis.traces.pollux import Pollux
-from themis.traces.shockwave import Shockwave, dynamic_of
+from themis.traces.shockwave import ShockwaveTrace, dynamic_of
 from themis.traces.shockwave_jobs import RANGES, ShockwaveJobs
 
 DATA = Path(os.environ.get("THEMIS_DATA", Path(__file__).parents[2] / "shared" / "data")) / "shockwave"
@@ -45,7 +45,7 @@ def recorded() -> World:
     schedules = DATA / "bs_schedules" / "dynamic_120jobs_32gpu.json"
     profiles = profiles_from_gavel(DATA / "throughputs" / "tacc_throughputs.json")
     book = DEFAULT_BOOK.with_profiles(replace(p, checkpoint_s=0.0, slowdown=(1.0, 1.0, 1.0, 1.0)) for p in profiles)
-    workload = Shockwave(schedules=str(schedules)).read(DATA / "traces" / "dynamic_120jobs_32gpu.trace", book=book)
+    workload = ShockwaveTrace(schedules=str(schedules)).read(DATA / "traces" / "dynamic_120jobs_32gpu.trace", book=book)
     alone = np.array([job["isolated_s"] for job in json.loads(schedules.read_text())])
     return World(workload=workload, book=book, alone=alone, gpus=32)
 

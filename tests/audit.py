@@ -18,7 +18,7 @@ from themis.model.events import Compacted, Header
 from themis.profiles.library import BOOKS
 from themis.service.engine import chain, integrity, recovery, state_snapshots
 from themis.service.engine.engine import Engine
-from themis.service.engine.folding import Fold, fold
+from themis.service.engine.folding import RunningFold, fold
 from themis.service.engine.journal import Journal
 
 
@@ -118,7 +118,7 @@ def audit(path: Path) -> Audited:
             numbers = [number for (number,) in journal.db.execute("SELECT number FROM checkpoints ORDER BY number")]
             engine = engine_over(journal)
 
-            def seen(state: Fold) -> None:
+            def seen(state: RunningFold) -> None:
                 found.records, found.near = found.records + 1, state.near
                 if state.number in numbers:
                     other = engine_over(journal)

@@ -19,7 +19,7 @@ from themis.model.ahead import Ahead
 from themis.model.columns import AXES, columns_of
 from themis.model.snapshot import Snapshot
 from themis.policies.api import params, policy_class, policy_names
-from themis.report.columns import Column, definitions_of
+from themis.report.columns import ComparisonColumn, definitions_of
 from themis.report.numbers import FORMS, METRICS
 from themis.report.rho import STATISTICS
 from themis.report.rows import AppRow, JobTable
@@ -99,7 +99,7 @@ def metrics() -> str:
     return "\n".join(parts)
 
 
-def _shown(column: Column | None) -> tuple[str, str]:
+def _shown(column: ComparisonColumn | None) -> tuple[str, str]:
     """Which direction is better, and which tables show it."""
     where = {"short": "every table", "compare": "comparisons", "all": "`--all`, the page"}
     return (column.better or "–", where[column.shown]) if column else ("–", "files")

@@ -26,7 +26,7 @@ from processes import wait_until
 from themis.adapters.tune import Desk, leased
 from themis.adapters.tune_class import Part
 from themis.adapters.tune_resources import LeasedGpus
-from themis.adapters.tune_worker import Trial, apart, serve
+from themis.adapters.tune_worker import TuneTrial, apart, serve
 from themis.node.keeper import newest
 from themis.train.run import PREEMPTED
 
@@ -198,7 +198,7 @@ def test_the_scheduler_sees_work_as_kept_once_tune_has_its_outcome_or_a_checkpoi
     folder.mkdir(exist_ok=True)
     ours, theirs = multiprocessing.Pipe()
     with ours, theirs:
-        Trial(theirs, "t", None).send(said, {}, folder if with_folder else None)
+        TuneTrial(theirs, "t", None).send(said, {}, folder if with_folder else None)
         assert ours.recv() == (said, {}, with_folder)
     assert (newest(str(tmp_path)) != before) == kept
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from themis.auction import ANYWHERE, MACHINE, RACK, Bids, Offer, Outcome
+from themis.auction import ANYWHERE, MACHINE, RACK, Bids, Outcome, Supply
 
 
-def offer(free: list[int], rack: list[int] | None = None, kind: list[int] | None = None) -> Offer:
+def offer(free: list[int], rack: list[int] | None = None, kind: list[int] | None = None) -> Supply:
     n = len(free)
-    return Offer(
+    return Supply(
         free=np.array(free, np.int64),
         machine_rack=np.array(rack or [0] * n, np.int64),
         machine_type=np.array(kind or [0] * n, np.int64),
@@ -40,7 +40,9 @@ def bids(base: list[float], rows: list[tuple], expiring: list[tuple[int, int, in
     )
 
 
-def random_case(seed: int, *, bidders: int = 4, machines: int = 6, gpus: int = 12, rows: int = 5) -> tuple[Offer, Bids]:
+def random_case(
+    seed: int, *, bidders: int = 4, machines: int = 6, gpus: int = 12, rows: int = 5
+) -> tuple[Supply, Bids]:
     """A mix of spans, types, anchors, gangs and expiring GPUs."""
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, machines + 1))
@@ -66,7 +68,7 @@ def random_case(seed: int, *, bidders: int = 4, machines: int = 6, gpus: int = 1
     return sale, bids(base, table, held)
 
 
-def packs(sale: Offer, table: Bids, chosen: list[int]) -> bool:
+def packs(sale: Supply, table: Bids, chosen: list[int]) -> bool:
     """Exhaustive packing: every gang on every machine, or GPU by GPU over machines where it may spread."""
     free = sale.free.tolist()
     anchored = [r for r in chosen if table.row_anchor[r] >= 0]
@@ -119,7 +121,7 @@ def packs(sale: Offer, table: Bids, chosen: list[int]) -> bool:
     return go(0)
 
 
-def brute(sale: Offer, table: Bids, without: int = -1) -> float:
+def brute(sale: Supply, table: Bids, without: int = -1) -> float:
     """Largest sum of log V over all choices of rows, with `without` left out altogether."""
     who = [b for b in range(table.bidders) if b != without]
     options = [[-1, *(table.row_bidder == b).nonzero()[0].tolist()] for b in who]
@@ -135,7 +137,7 @@ def brute(sale: Offer, table: Bids, without: int = -1) -> float:
     raise AssertionError("winning nothing always packs")
 
 
-def check_outcome(sale: Offer, table: Bids, out: Outcome) -> None:
+def check_outcome(sale: Supply, table: Bids, out: Outcome) -> None:
     """Capacity, and that each winner's counts hold its gangs within their span, anchor and type; losers pay nothing."""
     used = np.bincount(out.win_machine, out.win_gpus, sale.free.size)
     assert (used <= sale.free).all()
@@ -151,7 +153,7 @@ def check_outcome(sale: Offer, table: Bids, out: Outcome) -> None:
         assert out.win_gpus[mine].sum() == table.gpus[row]
         assert (sale.machine_type[out.win_machine[mine]] == table.row_type[row]).all()
         got = np.bincount(out.win_machine[mine], out.win_gpus[mine], sale.free.size).astype(int)
-        own = Offer(free=got, machine_rack=sale.machine_rack, machine_type=sale.machine_type)
+        own = Supply(free=got, machine_rack=sale.machine_rack, machine_type=sale.machine_type)
         assert packs(own, table, [row])
         assert 0 <= out.kept_low[b] <= out.kept[b] <= out.kept_high[b] <= 1
     worth = sum(table.base[b] if r < 0 else table.row_value[r] for b, r in enumerate(out.row.tolist()))

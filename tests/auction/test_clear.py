@@ -11,16 +11,16 @@ from auction_cases import bids, brute, check_outcome, offer, packs, random_case
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from themis.auction import ANYWHERE, MACHINE, RACK, Bids, Limits, Offer, clear
+from themis.auction import ANYWHERE, MACHINE, RACK, Bids, Limits, Supply, clear
 from themis.errors import InputError, NotSolved
-from themis.optimize import Program, Solution, solve
+from themis.optimize import MixedIntegerProgram, Solution, solve
 from themis.optimize.winners import patterns
 
 LIMITS = [Limits(), Limits(leaves=1, states=1), Limits(states=1), Limits(leaves=1)]
 seeds = st.integers(0, 2**31)
 
 
-def true_kept(sale: Offer, table: Bids, a: int, row: int, objective: float) -> float:
+def true_kept(sale: Supply, table: Bids, a: int, row: int, objective: float) -> float:
     return math.exp(min(0.0, objective - table.row_value[row] - brute(sale, table, a)))
 
 
@@ -88,7 +88,7 @@ def test_tables_search_and_program_agree_on_larger_instances(seed: int) -> None:
             assert out.kept[a] == pytest.approx(outs[0].kept[a], abs=1e-5)
 
 
-def alike(seed: int, bidders: int) -> tuple[Offer, Bids]:
+def alike(seed: int, bidders: int) -> tuple[Supply, Bids]:
     """Single jobs: one gang each, of few sizes, that gains less the further it reaches."""
     rng = np.random.default_rng(seed)
     sale = offer(rng.choice([1, 3, 3, 5], bidders - 1).tolist(), (np.arange(bidders - 1) // 2).tolist())
@@ -275,7 +275,7 @@ def test_without_payments_winners_carry_the_widest_interval() -> None:
 
 def test_a_gap_that_is_not_proven_raises_unless_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     def tired(
-        program: Program, *, gap: float, nodes: int, accept: float, off: tuple[str, ...], seconds: float
+        program: MixedIntegerProgram, *, gap: float, nodes: int, accept: float, off: tuple[str, ...], seconds: float
     ) -> Solution:
         found = solve(program, gap=gap, nodes=nodes, accept=accept, off=off)
         if accept < 0.5:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from themis.optimize.winners.packing import Floor, Gang, place, racks_of, spots
+from themis.optimize.winners.packing import Floor, PackingGang, place, racks_of, spots
 
 STEPS = 100_000
 
@@ -28,7 +28,7 @@ def test_shares_are_found_exactly_when_the_gangs_pack(
     floor: Floor, sizes: tuple[int, ...], local: list[int], racked: list[int]
 ) -> None:
     wants = [(s, k, among) for among, side in ((False, local), (True, racked)) for s, k in zip(sizes, side)]
-    gangs = [Gang(row=0, size=s, racked=among) for s, k, among in wants for _ in range(k)]
+    gangs = [PackingGang(row=0, size=s, racked=among) for s, k, among in wants for _ in range(k)]
     gangs.sort(key=lambda g: (-g.size, g.racked))
     asked = [tuple(side[: len(sizes)]) for side in (local, racked)]
     shares = racks_of(floor, sizes).share(asked[0], asked[1], STEPS)

@@ -11,7 +11,7 @@ from auction_cases import bids, brute, check_outcome, offer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from themis.auction import ANYWHERE, MACHINE, RACK, Bids, Offer, Outcome, clear, clearing
+from themis.auction import ANYWHERE, MACHINE, RACK, Bids, Outcome, Supply, clear, clearing
 from themis.auction.formulation import build
 from themis.auction.uncontested import Uncontested, plainly_uncontested, uncontested
 from themis.optimize.winners.limits import Limits
@@ -20,7 +20,7 @@ from themis.optimize.winners.packing import Packer
 seeds = st.integers(0, 2**31)
 
 
-def roomy_case(seed: int, most: int = 4) -> tuple[Offer, Bids]:
+def roomy_case(seed: int, most: int = 4) -> tuple[Supply, Bids]:
     """Few bidders, rows of gangs of one size without anchors, some of equal worth, and expiring GPUs."""
     rng = np.random.default_rng(seed)
     n, types, racks = (int(rng.integers(1, high)) for high in (7, 3, 4))
@@ -42,17 +42,17 @@ def roomy_case(seed: int, most: int = 4) -> tuple[Offer, Bids]:
     return sale, bids(base, table, held)
 
 
-def settled_without_a_search(sale: Offer, table: Bids) -> Uncontested | None:
+def settled_without_a_search(sale: Supply, table: Bids) -> Uncontested | None:
     problem = build(sale, table)
     return uncontested(problem, Packer(problem, Limits().packing)) if problem.row.size else None
 
 
-def through_the_problem(sale: Offer, table: Bids, payments: bool = True) -> Outcome:
+def through_the_problem(sale: Supply, table: Bids, payments: bool = True) -> Outcome:
     with patch.object(clearing, "plainly_uncontested", lambda offer, bids: None):
         return clear(sale, table, payments=payments)
 
 
-def by_tables_and_search(sale: Offer, table: Bids, payments: bool = True) -> Outcome:
+def by_tables_and_search(sale: Supply, table: Bids, payments: bool = True) -> Outcome:
     with patch.object(clearing, "uncontested", lambda problem, packer: None):
         return through_the_problem(sale, table, payments)
 

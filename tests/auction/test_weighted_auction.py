@@ -12,7 +12,7 @@ from auction_cases import bids, offer, packs, random_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from themis.auction import Bids, Limits, Offer, Outcome, clear
+from themis.auction import Bids, Limits, Outcome, Supply, clear
 from themis.model.units import Float
 
 ODD = (0.37, 1 / 3, 7.0, 1.0, 2.5)
@@ -24,11 +24,11 @@ def drawn(seed: int, bidders: int) -> Float:
     return np.random.default_rng(seed + 1).choice(ODD, bidders)
 
 
-def weighted(sale: Offer, table: Bids, weight: Float, limits: Limits = LIMITS[0]) -> Outcome:
+def weighted(sale: Supply, table: Bids, weight: Float, limits: Limits = LIMITS[0]) -> Outcome:
     return clear(sale, table.weighted(weight), limits, weight=weight)
 
 
-def most(sale: Offer, table: Bids, weight: Float, without: int = -1) -> float:
+def most(sale: Supply, table: Bids, weight: Float, without: int = -1) -> float:
     """Largest sum of w log V over all choices of rows, with `without` left out altogether."""
     who = [b for b in range(table.bidders) if b != without]
     choices = itertools.product(*([-1, *(table.row_bidder == b).nonzero()[0].tolist()] for b in who))
@@ -82,7 +82,7 @@ def test_weights_that_are_all_one_change_nothing(seed: int) -> None:
         assert np.array_equal(getattr(plain, field.name), getattr(ones, field.name)), field.name
 
 
-def shared_gpus(seed: int) -> tuple[Offer, Bids, Float]:
+def shared_gpus(seed: int) -> tuple[Supply, Bids, Float]:
     """Two to four bidders on a few GPUs, V any rising function of their number."""
     rng = np.random.default_rng(seed)
     gpus, bidders = int(rng.integers(1, 5)), int(rng.integers(2, 5))

@@ -9,7 +9,7 @@ import pytest
 from command import Command
 
 from themis.errors import InvariantBroken
-from themis.sim.many import Done, Failure, Run
+from themis.sim.many import Done, Failure, SimulationRun
 
 CASES = {
     "the user's mistake": (Failure(message="the app is wrong.", input=True), 2),
@@ -25,7 +25,7 @@ def test_a_failed_run_is_one_sentence_and_sets_the_exit_code(
 ) -> None:
     failure, code = CASES[case]
 
-    def run_many(runs: Sequence[Run], *args: object, **options: object) -> list[Done[Any]]:
+    def run_many(runs: Sequence[SimulationRun], *args: object, **options: object) -> list[Done[Any]]:
         return [Done(run=run, failure=failure) for run in runs]
 
     monkeypatch.setattr("themis.sim.many.run_many", run_many)

@@ -19,8 +19,8 @@ from themis.errors import NotSolved
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
-from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
-from themis.sim.many import Done, Progress, Run, run_many
+from themis.policies.api import ON_FREE_GPUS, Cadence, Granularity, Workbench
+from themis.sim.many import Done, Progress, SimulationRun, run_many
 from themis.sim.plan import Plan
 from themis.sim.runner import Record
 
@@ -49,10 +49,10 @@ class Wrong:
 
     claims: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
-    level: ClassVar[Level] = Level.APP
+    level: ClassVar[Granularity] = Granularity.APP
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> Cadence:
         return ON_FREE_GPUS
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
@@ -61,9 +61,9 @@ class Wrong:
         raise NotSolved("no answer within the gap.") if self.how == "raise" else ZeroDivisionError("oh")
 
 
-def _with_wrong(*hows: str) -> list[Run]:
+def _with_wrong(*hows: str) -> list[SimulationRun]:
     good, *_ = Plan(workload=WORKLOAD, policies=("fifo",)).runs()
-    wrong = [Run(simulation=replace(good.simulation, policy_name=how, policy=Wrong(how=how))) for how in hows]
+    wrong = [SimulationRun(simulation=replace(good.simulation, policy_name=how, policy=Wrong(how=how))) for how in hows]
     return [*wrong, good]
 
 

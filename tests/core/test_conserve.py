@@ -17,7 +17,7 @@ from themis.model.settings import EARLIER, Settings
 from themis.model.snapshot import Snapshot
 from themis.model.workload import App, Workload
 from themis.placement.grants import Allocator
-from themis.policies.api import Level, Pace, Policy, Workbench, make_policy
+from themis.policies.api import Cadence, Granularity, Policy, Workbench, make_policy
 from themis.report.idle import IdleFold, IdleTime
 from themis.sim.replay import replay_records
 from themis.sim.runner import Record, Simulation
@@ -34,11 +34,11 @@ class Once:
     declined: tuple[int, ...] = ()
     claims: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
-    level: ClassVar[Level] = Level.APP
+    level: ClassVar[Granularity] = Granularity.APP
 
     @property
-    def pace(self) -> Pace:
-        return Pace(spare=self.spare)
+    def pace(self) -> Cadence:
+        return Cadence(spare=self.spare)
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         hand = Allocator(snapshot)
@@ -109,11 +109,11 @@ class Planned:
 
     claims: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
-    level: ClassVar[Level] = Level.JOB
+    level: ClassVar[Granularity] = Granularity.JOB
 
     @property
-    def pace(self) -> Pace:
-        return Pace(round_s=300.0)
+    def pace(self) -> Cadence:
+        return Cadence(round_s=300.0)
 
     def __call__(self, s: Snapshot, bench: Workbench) -> Solved:
         run = np.zeros((s.jobs, 2), dtype=bool)

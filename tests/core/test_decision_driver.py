@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import themis
-from themis.core.driver import Decision, Driver, Waiting, logged_commands
+from themis.core.driver import Decision, Driver, PendingInput, logged_commands
 from themis.core.scheduler import Scheduler
 from themis.errors import ThemisError
 from themis.model.answers import Ask, Solved
@@ -72,7 +72,7 @@ class Shell(Driver):
         """What is waited for comes."""
         decision = self.decision
         assert decision is not None
-        if decision.waits is Waiting.POLICY:
+        if decision.waits is PendingInput.POLICY:
             self.solved(decision.version, self.decided(decision), now)
         else:
             assert decision.ask is not None
@@ -101,10 +101,10 @@ def test_a_policy_that_asks_for_bids_sees_its_own_snapshot_with_the_bids() -> No
     assert shell.decision is not None
     before = shell.decision.snapshot
     shell.answer()
-    assert shell.decision.waits is Waiting.BIDS
+    assert shell.decision.waits is PendingInput.BIDS
     assert shell.decision.ask is not None
     shell.answer()
-    assert shell.decision.waits is Waiting.POLICY
+    assert shell.decision.waits is PendingInput.POLICY
     assert shell.decision.snapshot.bids is not None
     assert replace(shell.decision.snapshot, bids=None).now == before.now
     assert shell.solves == 2
@@ -132,7 +132,7 @@ def test_others_are_consulted_before_the_policy_sees_a_snapshot() -> None:
     shell = Shell("fifo", asks_rho=True)
     shell.begin_work()
     assert shell.decision is not None
-    assert (shell.decision.waits, shell.solves) == (Waiting.RHO, 0)
+    assert (shell.decision.waits, shell.solves) == (PendingInput.RHO, 0)
     assert not shell.awaits(shell.decision.version)
     shell.ask_policy(shell.decision, 0.0)
     assert (shell.decision, shell.solves) == (None, 1)

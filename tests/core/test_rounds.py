@@ -20,7 +20,7 @@ from themis.model.settings import Settings
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE
 from themis.model.workload import App, Workload
-from themis.policies.api import Level, Pace, Policy, Workbench, make_policy
+from themis.policies.api import Cadence, Granularity, Policy, Workbench, make_policy
 from themis.profiles.speed import ProfileBook, linear
 from themis.sim.runner import Record, Simulation
 from themis.testing.builders import BOOK, app, job, leased_twice
@@ -42,11 +42,11 @@ class Given:
     asked: list[float] = field(default_factory=list)
     claims: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
-    level: ClassVar[Level] = Level.JOB
+    level: ClassVar[Granularity] = Granularity.JOB
 
     @property
-    def pace(self) -> Pace:
-        return Pace(ROUND, self.resolve_interval, self.backfill, spare=self.spare)
+    def pace(self) -> Cadence:
+        return Cadence(ROUND, self.resolve_interval, self.backfill, spare=self.spare)
 
     def __call__(self, s: Snapshot, bench: Workbench) -> Solved:
         self.asked.append(s.now)
@@ -321,9 +321,9 @@ def test_what_the_objective_needs_is_carried_over_with_the_rest() -> None:
 def test_settings_of_rounds_are_checked() -> None:
     for wrong in ({"resolve_interval": -1.0}, {"round_s": 0.0}, {"resolve_interval": float("nan")}):
         with pytest.raises(InputError, match=next(iter(wrong))):
-            Pace(**{"round_s": 360.0, **wrong})
+            Cadence(**{"round_s": 360.0, **wrong})
     policy = make_policy("max_min_fairness:resolve_interval=1920,backfill=false")
-    assert policy.pace == Pace(360.0, 1920.0, False, spare=True)
+    assert policy.pace == Cadence(360.0, 1920.0, False, spare=True)
 
 
 def test_a_log_keeps_what_the_objective_needs() -> None:

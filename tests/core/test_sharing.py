@@ -17,7 +17,7 @@ from themis.model.settings import Settings
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Locality
 from themis.model.workload import App, Regime, Workload
-from themis.policies.api import Level, Pace, Workbench
+from themis.policies.api import Cadence, Granularity, Workbench
 from themis.profiles.speed import ANY_TYPE, ProfileBook, linear
 from themis.sim.runner import Record, Simulation
 from themis.testing.builders import app, job, leased_twice, machines
@@ -43,11 +43,11 @@ class Pairs:
     turn: int = 0
     claims: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
-    level: ClassVar[Level] = Level.JOB
+    level: ClassVar[Granularity] = Granularity.JOB
 
     @property
-    def pace(self) -> Pace:
-        return Pace(round_s=ROUND, spare=False)
+    def pace(self) -> Cadence:
+        return Cadence(round_s=ROUND, spare=False)
 
     def __call__(self, s: Snapshot, bench: Workbench) -> Solved:
         ids = np.roll(s.job_id, self.turn * s.round)
@@ -177,11 +177,11 @@ class Fixed:
 
     claims: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
-    level: ClassVar[Level] = Level.JOB
+    level: ClassVar[Granularity] = Granularity.JOB
 
     @property
-    def pace(self) -> Pace:
-        return Pace(ROUND, 0.0)
+    def pace(self) -> Cadence:
+        return Cadence(ROUND, 0.0)
 
     def __call__(self, s: Snapshot, bench: Workbench) -> Solved:
         return Solved(

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from themis.errors import InputError
 from themis.executors.program import Ending, ending_of
-from themis.node.agent import Agent, AgentSettings, of_machine
-from themis.node.channel import Closed, SocketChannel, connect, listen
+from themis.node.agent import AgentSettings, NodeAgent, of_machine
+from themis.node.channel import ChannelClosed, SocketChannel, connect, listen
 from themis.node.environment import rank_env
 from themis.node.messages import (
     Forget,
@@ -85,7 +85,7 @@ def test_messages_arrive_whole_and_in_order_however_they_are_cut() -> None:
         got += channel.receive(1.0)
     assert tuple(got) == MESSAGES
     left.close()
-    with pytest.raises(Closed):
+    with pytest.raises(ChannelClosed):
         channel.receive(1.0)
     channel.close()
 
@@ -174,7 +174,7 @@ def test_an_agent_starts_beside_a_folder_that_a_loss_of_power_cut_short_and_says
     class Recorder:
         send = staticmethod(heard.append)
 
-    agent = Agent(settings=AgentSettings(node="m", root=tmp_path), dial=lambda: Recorder())  # type: ignore[arg-type, return-value]
+    agent = NodeAgent(settings=AgentSettings(node="m", root=tmp_path), dial=lambda: Recorder())  # type: ignore[arg-type, return-value]
     agent.adopt()
     assert not cut.exists()
     agent._connect()
@@ -203,7 +203,7 @@ def test_what_a_machine_lacks_is_not_the_jobs_failure(
         raise error
 
     monkeypatch.setattr(Task, "prepare", fails)
-    agent = Agent(settings=AgentSettings(node="m", root=tmp_path), dial=lambda: None, deadline=1e12)
+    agent = NodeAgent(settings=AgentSettings(node="m", root=tmp_path), dial=lambda: None, deadline=1e12)
     agent.handle(Prepare(spec=SPEC))
     assert [(state.phase, state.cause, state.message) for state in agent.states()] == [("ended", cause, str(error))]
     ending = Ending.NODE_LOST if cause == "machine" else Ending.NOT_STARTED

@@ -17,7 +17,7 @@ from processes import left_of, wait_until
 from themis.errors import InputError
 from themis.executors import ray_actor
 from themis.executors.ray_nodes import as_node
-from themis.node.channel import Closed
+from themis.node.channel import ChannelClosed
 from themis.node.gpus import Claim, claim_all, release
 from themis.node.messages import Hello, Lease, Message, Renew, decode, encode
 from themis.node.relay import Relay, not_planted
@@ -100,7 +100,7 @@ def test_a_later_relay_of_the_folder_gets_the_agent_even_if_nobody_calls_the_fir
     later = Relay("m0", str(relay.root), "me", 0, relay.options)
     assert isinstance(talk(later, later.open("me"), Hello)[0], Hello)
     assert later.spawns == 0
-    with pytest.raises(Closed, match="another relay"):
+    with pytest.raises(ChannelClosed, match="another relay"):
         relay.receive(old)
     later.close()
 
@@ -108,11 +108,11 @@ def test_a_later_relay_of_the_folder_gets_the_agent_even_if_nobody_calls_the_fir
 def test_an_earlier_conversation_is_over_when_another_begins_and_strangers_are_refused(relay: Relay) -> None:
     first = relay.open("me")
     relay.open("me")
-    with pytest.raises(Closed, match="another conversation"):
+    with pytest.raises(ChannelClosed, match="another conversation"):
         relay.receive(first)
-    with pytest.raises(Closed, match="no agent"):
+    with pytest.raises(ChannelClosed, match="no agent"):
         relay.send(first, b"")
-    with pytest.raises(Closed, match="kept by another arbiter"):
+    with pytest.raises(ChannelClosed, match="kept by another arbiter"):
         relay.open("somebody")
 
 

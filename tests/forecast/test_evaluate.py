@@ -22,7 +22,7 @@ from themis.model.dynamic import Dynamic, Mode
 from themis.model.workload import Job, Regime
 from themis.profiles.library import load_book
 from themis.report.forecasts import write_errors
-from themis.traces.shockwave import Shockwave
+from themis.traces.shockwave import ShockwaveTrace
 from themis.traces.summary import paces
 
 GNS = Dynamic(mode=Mode.GNS, epoch_steps=((32, 4.0), (64, 2.0), (128, 1.0)))
@@ -94,7 +94,7 @@ def test_the_same_errors_give_the_same_figure(tmp_path: Path) -> None:
 def test_shockwave_figure_5_restatement_is_closest_for_real_jobs_that_change(shared_data: Path) -> None:
     root = shared_data / "shockwave"
     book = load_book(str(root / "throughputs" / "tacc_throughputs.json"))
-    reader = Shockwave(schedules=str(root / "bs_schedules" / "dynamic_120jobs_32gpu.json"))
+    reader = ShockwaveTrace(schedules=str(root / "bs_schedules" / "dynamic_120jobs_32gpu.json"))
     errors = evaluate(paces(reader.read(root / "traces" / "dynamic_120jobs_32gpu.trace", book=book), book))
     assert (len(errors.jobs), int(errors.changes.sum())) == (116, 67)
     for kind in KINDS:

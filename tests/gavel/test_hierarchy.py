@@ -7,8 +7,8 @@ import pytest
 from gavel_cases import assert_valid, best_level, random_problem
 
 from themis.errors import InputError
-from themis.gavel.finish_time import Progress
-from themis.gavel.hierarchy import Entity, Rule, _OneRho, growth, hierarchical
+from themis.gavel.finish_time import JobsProgress
+from themis.gavel.hierarchy import Entity, SharingRule, _OneRho, growth, hierarchical
 from themis.gavel.max_min import max_min_water_filling, normalised
 from themis.model.units import Float
 from themis.optimize.shares.problem import Problem
@@ -16,11 +16,11 @@ from themis.optimize.shares.problem import Problem
 NOBODY = np.zeros(0, dtype=np.int64)
 
 
-def entity(name: str, jobs: list[int], rule: Rule = Rule.FAIRNESS, weight: float = 1.0) -> Entity:
+def entity(name: str, jobs: list[int], rule: SharingRule = SharingRule.FAIRNESS, weight: float = 1.0) -> Entity:
     return Entity(name=name, jobs=np.array(jobs, dtype=np.int64), rule=rule, weight=weight)
 
 
-def over(*members: Entity, rule: Rule = Rule.FAIRNESS, weight: float = 1.0, name: str = "root") -> Entity:
+def over(*members: Entity, rule: SharingRule = SharingRule.FAIRNESS, weight: float = 1.0, name: str = "root") -> Entity:
     return Entity(name=name, members=members, rule=rule, jobs=NOBODY, weight=weight)
 
 
@@ -28,7 +28,7 @@ def alike(jobs: int, workers: float) -> Problem:
     return Problem.of(np.ones((jobs, 1)), np.ones(jobs, np.int64), np.array([workers]))
 
 
-FIGURE_6 = over(entity("product", [0, 1, 2]), entity("research", [3, 4, 5], Rule.FIFO))
+FIGURE_6 = over(entity("product", [0, 1, 2]), entity("research", [3, 4, 5], SharingRule.FIFO))
 
 
 def test_figure_6_shares_between_teams_then_within_them() -> None:
@@ -79,7 +79,7 @@ def test_filling_agrees_with_filling_in_small_steps(seed: int) -> None:
     """The paper's process, in steps of the level, with a linear program for everybody's feasibility."""
     problem = random_problem(300 + seed, jobs=8, barred=0.25)
     rng = np.random.default_rng(seed)
-    rules = rng.permutation([Rule.FAIRNESS, Rule.FIFO, Rule.FAIRNESS])
+    rules = rng.permutation([SharingRule.FAIRNESS, SharingRule.FIFO, SharingRule.FAIRNESS])
     root = over(
         entity("a", [0, 1, 2], rules[0], 2.0),
         over(entity("b", [3, 4], rules[1]), entity("c", [5, 6, 7], rules[2], 3.0), name="inner"),
@@ -115,11 +115,11 @@ def _in_small_steps(problem: Problem, root: Entity, step: float) -> Float:
 
 def test_finish_time_fairness_inside_an_entity_gives_its_jobs_one_rho() -> None:
     problem = alike(4, 2.0)
-    progress = Progress(
+    progress = JobsProgress(
         left=np.array([10.0, 10.0, 30.0, 5.0]), elapsed=np.array([0.0, 50.0, 20.0, 0.0]),
         isolated_elapsed=np.array([0.0, 10.0, 5.0, 0.0]), isolated_rate=problem.isolated_rate(),
     )  # fmt: skip
-    root = over(entity("a", [0, 1, 2], Rule.FINISH_TIME_FAIRNESS), entity("b", [3]))
+    root = over(entity("a", [0, 1, 2], SharingRule.FINISH_TIME_FAIRNESS), entity("b", [3]))
     found = hierarchical(problem, root, np.ones(4), progress)
     rho = progress.rho(problem.throughput(found.x))
     assert found.x[3] == pytest.approx(1.0)
@@ -131,10 +131,10 @@ def test_finish_time_fairness_inside_an_entity_gives_its_jobs_one_rho() -> None:
 def test_a_job_of_weight_three_has_three_shares_inside_an_entity() -> None:
     """As in the policy of that name: two fresh jobs on one GPU, weights 3 and 1, have 3/4 and 1/4 of it."""
     problem, nothing = alike(2, 1.0), np.zeros(2)
-    progress = Progress(
+    progress = JobsProgress(
         left=np.full(2, 50.0), elapsed=nothing, isolated_elapsed=nothing, isolated_rate=problem.isolated_rate()
     )  # fmt: skip
-    found = hierarchical(problem, entity("a", [0, 1], Rule.FINISH_TIME_FAIRNESS), np.array([3.0, 1.0]), progress)
+    found = hierarchical(problem, entity("a", [0, 1], SharingRule.FINISH_TIME_FAIRNESS), np.array([3.0, 1.0]), progress)
     assert found.x[:, 0] == pytest.approx([0.75, 0.25])
 
 
@@ -143,7 +143,7 @@ def test_one_rho_gives_out_a_volume_to_the_last_bit_below_what_there_is_room_for
     rng = np.random.default_rng(seed)
     left, elapsed, rate, unit = rng.uniform(1e3, 1e5), rng.uniform(0, 1e4), rng.uniform(0.1, 1), rng.uniform(0.1, 2)
     each = np.ones(7)
-    progress = Progress(
+    progress = JobsProgress(
         left=left * each, elapsed=elapsed * each, isolated_elapsed=0 * each, isolated_rate=rate * each
     )  # fmt: skip
     divider = _OneRho(progress, each, unit * each, 0 * each, 4 * each)
@@ -158,8 +158,8 @@ def test_entities_that_make_no_sense_are_refused() -> None:
     with pytest.raises(InputError, match="has weight 0"):
         entity("a", [0], weight=0.0)
     with pytest.raises(InputError, match="for jobs only"):
-        over(entity("a", [0]), rule=Rule.FINISH_TIME_FAIRNESS)
+        over(entity("a", [0]), rule=SharingRule.FINISH_TIME_FAIRNESS)
     with pytest.raises(InputError, match="both entities and jobs"):
         Entity(name="a", members=(entity("b", [0]),), jobs=np.array([1]))
     with pytest.raises(InputError, match="needs the jobs' progress"):
-        hierarchical(alike(1, 1.0), entity("a", [0], Rule.FINISH_TIME_FAIRNESS), np.ones(1))
+        hierarchical(alike(1, 1.0), entity("a", [0], SharingRule.FINISH_TIME_FAIRNESS), np.ones(1))

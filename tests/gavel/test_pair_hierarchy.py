@@ -8,8 +8,8 @@ from gavel_cases import total_of_pairs
 from test_hierarchy import NOBODY, entity, over
 from test_pairs import over_all_pairs, shared
 
-from themis.gavel.finish_time import Progress
-from themis.gavel.hierarchy import Entity, Rule, growth, hierarchical
+from themis.gavel.finish_time import JobsProgress
+from themis.gavel.hierarchy import Entity, SharingRule, growth, hierarchical
 from themis.gavel.max_min import normalised, normalised_unit
 from themis.gavel.pair_hierarchy import hierarchical_paired
 from themis.model.units import Float
@@ -18,13 +18,13 @@ from themis.optimize.shares.pairs import PairRates
 from themis.optimize.shares.problem import Problem
 
 
-def started(problem: Problem, seed: int) -> Progress:
+def started(problem: Problem, seed: int) -> JobsProgress:
     rng = np.random.default_rng(seed)
     left, elapsed = rng.uniform(10.0, 500.0, problem.jobs), rng.uniform(0.0, 60.0, problem.jobs)
-    return Progress(left=left, elapsed=elapsed, isolated_elapsed=elapsed, isolated_rate=problem.isolated_rate())
+    return JobsProgress(left=left, elapsed=elapsed, isolated_elapsed=elapsed, isolated_rate=problem.isolated_rate())
 
 
-def by_the_book(problem: Problem, pairs: PairRates, root: Entity, weight: Float, progress: Progress) -> Float:
+def by_the_book(problem: Problem, pairs: PairRates, root: Entity, weight: Float, progress: JobsProgress) -> Float:
     """Amounts of the filling: the level by halving, then for every job a program over all pairs whether it could rise."""
     unit = normalised_unit(problem)
     grow = growth(root, weight, unit, progress)
@@ -49,13 +49,13 @@ def by_the_book(problem: Problem, pairs: PairRates, root: Entity, weight: Float,
     return amount
 
 
-def tree(jobs: int, rules: list[Rule]) -> Entity:
+def tree(jobs: int, rules: list[SharingRule]) -> Entity:
     cut = np.array_split(np.arange(jobs), 3)
     inner = over(entity("b", cut[1].tolist(), rules[1]), entity("c", cut[2].tolist(), rules[2], 3.0), name="inner")
     return over(entity("a", cut[0].tolist(), rules[0], 2.0), inner)
 
 
-ALL = [Rule.FAIRNESS, Rule.FIFO, Rule.FINISH_TIME_FAIRNESS]
+ALL = [SharingRule.FAIRNESS, SharingRule.FIFO, SharingRule.FINISH_TIME_FAIRNESS]
 
 
 @pytest.mark.parametrize("seed", range(9))
@@ -119,10 +119,10 @@ def test_the_first_in_line_runs_alone_and_the_last_beside_whom_it_does_not_slow_
     """Two GPUs, fifo: who comes first runs alone where others would slow it down, and beside them where not."""
     problem = Problem.of(np.ones((3, 1)), np.ones(3, np.int64), np.full(1, 2.0))
     pairs = PairRates(model=np.zeros(3, np.int64), rate=np.full((1, 1, 1), 0.8))
-    found, _ = hierarchical_paired(problem, pairs, entity("a", [0, 1, 2], Rule.FIFO), np.ones(3))
+    found, _ = hierarchical_paired(problem, pairs, entity("a", [0, 1, 2], SharingRule.FIFO), np.ones(3))
     assert found.throughput == pytest.approx([1.0, 1.0, 0.0], abs=1e-7)
     free = PairRates(model=np.array([-1, 0, 0]), rate=np.ones((1, 1, 1)))
-    found, _ = hierarchical_paired(problem, free, entity("a", [0, 1, 2], Rule.FIFO), np.ones(3))
+    found, _ = hierarchical_paired(problem, free, entity("a", [0, 1, 2], SharingRule.FIFO), np.ones(3))
     assert found.throughput == pytest.approx(np.ones(3), abs=1e-7)
 
 

@@ -8,7 +8,7 @@ from gavel_cases import total_of_pairs
 from scipy.optimize import linprog
 
 from themis.errors import InputError
-from themis.gavel.finish_time import Progress, finish_time_fairness, needed
+from themis.gavel.finish_time import JobsProgress, finish_time_fairness, needed
 from themis.gavel.max_min import max_min, normalised_unit
 from themis.model.units import Float
 from themis.optimize.shares.pairs import PairRates, PairShares, highest_level_paired
@@ -86,7 +86,7 @@ def test_colocation_is_never_worse(seed: int) -> None:
 def test_finish_time_fairness_with_pairs_is_never_worse_and_proven() -> None:
     problem, pairs = shared(3, jobs=16)
     rng = np.random.default_rng(3)
-    progress = Progress(
+    progress = JobsProgress(
         left=rng.uniform(10, 500, 16), elapsed=rng.uniform(0, 50, 16), isolated_elapsed=rng.uniform(0, 50, 16),
         isolated_rate=problem.isolated_rate(),
     )  # fmt: skip

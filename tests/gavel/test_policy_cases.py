@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gavel_cases import Case, assert_valid, load, total_of_pairs
 
-from themis.gavel.finish_time import Progress, finish_time_fairness, needed
+from themis.gavel.finish_time import JobsProgress, finish_time_fairness, needed
 from themis.gavel.makespan import min_makespan
 from themis.gavel.max_min import max_min, max_min_water_filling, normalised, normalised_unit
 from themis.optimize.shares.pairs import highest_level_paired
@@ -39,9 +39,9 @@ def _optimum(cases: Path, name: str) -> float:
     return float(json.loads((cases / "reference_optima.json").read_text())[f"{name}.json"]["optimum"])
 
 
-def _progress(case: Case) -> Progress:
+def _progress(case: Case) -> JobsProgress:
     """The recorded cases begin to count isolated time at their instant."""
-    return Progress(
+    return JobsProgress(
         left=case.left, elapsed=case.elapsed, isolated_elapsed=np.zeros(len(case.left)),
         isolated_rate=case.problem.isolated_rate(),
     )  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 from gavel_cases import PAPER, assert_valid, best_level, random_problem
 
 from themis.errors import NotSolved
-from themis.gavel.finish_time import Progress, finish_time_fairness
+from themis.gavel.finish_time import JobsProgress, finish_time_fairness
 from themis.gavel.makespan import min_makespan
 from themis.gavel.total import (
     best_total,
@@ -30,9 +30,9 @@ def runnable(problem: Problem) -> Problem:
     return Problem(rate=problem.rate[able], gpus=problem.gpus[able], workers=problem.workers, pool=problem.pool)
 
 
-def random_progress(problem: Problem, seed: int) -> Progress:
+def random_progress(problem: Problem, seed: int) -> JobsProgress:
     rng = np.random.default_rng(seed)
-    return Progress(
+    return JobsProgress(
         left=rng.uniform(1.0, 1000.0, problem.jobs), elapsed=rng.uniform(0.0, 500.0, problem.jobs),
         isolated_elapsed=rng.uniform(0.0, 500.0, problem.jobs), isolated_rate=problem.isolated_rate(),
     )  # fmt: skip
@@ -61,7 +61,7 @@ def test_in_isolation_from_the_start_everybody_has_rho_1_at_worst() -> None:
     problem = runnable(random_problem(5, jobs=8, barred=0.0))
     left = np.linspace(10.0, 80.0, problem.jobs)
     nothing = np.zeros(problem.jobs)
-    progress = Progress(left=left, elapsed=nothing, isolated_elapsed=nothing, isolated_rate=problem.isolated_rate())
+    progress = JobsProgress(left=left, elapsed=nothing, isolated_elapsed=nothing, isolated_rate=problem.isolated_rate())
     assert finish_time_fairness(problem, progress, np.ones(problem.jobs)).objective <= 1 + 1e-9
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from themis.gavel.finish_time import Progress, finish_time_fairness
-from themis.gavel.hierarchy import Entity, Rule, hierarchical
+from themis.gavel.finish_time import JobsProgress, finish_time_fairness
+from themis.gavel.hierarchy import Entity, SharingRule, hierarchical
 from themis.gavel.makespan import min_makespan
 from themis.gavel.max_min import max_min, max_min_water_filling
 from themis.model.units import Float, Int
@@ -23,7 +23,7 @@ def test_answers_are_valid_and_proven_whatever_the_range_of_work_and_weights(see
     jobs = problem.jobs
     left = 10 ** rng.uniform(-6, 7, jobs)
     elapsed, isolated = (10 ** rng.uniform(-1, 6, jobs) * (rng.random(jobs) < 0.7) for _ in range(2))
-    progress = Progress(
+    progress = JobsProgress(
         left=left, elapsed=elapsed, isolated_elapsed=isolated, isolated_rate=problem.isolated_rate()
     )  # fmt: skip
     root = _tree(rng, rng.permutation(jobs), float(rng.uniform(0.3, 1.5)))
@@ -64,7 +64,7 @@ def _problem(rng: np.random.Generator) -> tuple[Problem, Float]:
 
 def _tree(rng: np.random.Generator, jobs: Int, span: float) -> Entity:
     """An entity beside an entity of several, one of them empty, each with a rule of its own."""
-    none, rules = np.zeros(0, dtype=np.int64), list(Rule)
+    none, rules = np.zeros(0, dtype=np.int64), list(SharingRule)
     leaves = tuple(
         Entity(name=f"e{i}", rule=rules[rng.integers(3)], weight=10 ** rng.uniform(-span, span), jobs=rows)
         for i, rows in enumerate([*np.array_split(jobs, min(len(jobs), 5)), none])

@@ -8,16 +8,16 @@ import pytest
 from job_texts import faults, job
 
 from themis.errors import InputError
-from themis.jobs.search import Choice, Numbers, sample
+from themis.jobs.search import Choice, NumberRange, sample
 from themis.jobs.tuners import halving
 from themis.model.workload import Bag, CurveStopping, Halving, Hyperband, Rung
 from themis.tuning.halving import hyperband
 
 SPACE = {
-    "lr": Numbers(low=1e-5, high=1e-1, log=True),
-    "layers": Numbers(low=2, high=5, whole=True),
-    "width": Numbers(low=8, high=4096, log=True, whole=True),
-    "drop": Numbers(low=0.0, high=0.5),
+    "lr": NumberRange(low=1e-5, high=1e-1, log=True),
+    "layers": NumberRange(low=2, high=5, whole=True),
+    "width": NumberRange(low=8, high=4096, log=True, whole=True),
+    "drop": NumberRange(low=0.0, high=0.5),
     "optimizer": Choice(values=("adam", "sgd")),
 }
 LR = "parameters: {lr: {loguniform: [1e-5, 1e-1]}}"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from planning.windows import best_by_trying, plain_window, random_window
-from themis.optimize.rounds.knapsack import Choices, Priced, best_counts, fitting
+from themis.optimize.rounds.knapsack import Choices, PricedJobs, best_counts, fitting
 from themis.optimize.rounds.program import best_of_choices
 from themis.optimize.rounds.window import Window
 
@@ -64,14 +64,14 @@ def test_any_prices_bound_the_optimum(seed: int) -> None:
     optimum, choices = everything(window), Choices(window)
     rng = np.random.default_rng(seed)
     for _ in range(20):
-        priced = Priced(choices, float(rng.uniform(0, 0.1)), float(rng.uniform(0, window.pull)))
+        priced = PricedJobs(choices, float(rng.uniform(0, 0.1)), float(rng.uniform(0, window.pull)))
         assert priced.bound >= optimum - 1e-9
 
 
 def test_choices_of_the_best_plan_are_never_ruled_out() -> None:
     window = random_window(3, jobs=12, price=1.0)
     found = best_counts(window, gap=0.0)
-    priced = Priced(Choices(window), found.price, 0.5 * window.pull)
+    priced = PricedJobs(Choices(window), found.price, 0.5 * window.pull)
     chance, floor = priced.chances(found.objective - 1e-9)
     assert chance[np.arange(window.jobs), found.n].all()
     assert (found.n >= floor).all()

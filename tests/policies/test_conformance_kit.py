@@ -12,7 +12,7 @@ import pytest
 from themis.errors import InvariantBroken
 from themis.model.answers import GpuGrant, Solved
 from themis.model.snapshot import Snapshot
-from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
+from themis.policies.api import ON_FREE_GPUS, Cadence, Granularity, Workbench
 from themis.policies.drf import Drf
 from themis.testing.policies import check_policy
 
@@ -26,10 +26,10 @@ class Faulty:
 
     claims: ClassVar[frozenset[str]] = frozenset({"work_conserving"})
     needs: ClassVar[frozenset[str]] = frozenset()
-    level: ClassVar[Level] = Level.APP
+    level: ClassVar[Granularity] = Granularity.APP
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> Cadence:
         return ON_FREE_GPUS
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:

@@ -15,7 +15,7 @@ from themis.model.ahead import Ahead
 from themis.model.answers import UNCONTESTED, Proof, RoundPlan
 from themis.model.snapshot import Snapshot
 from themis.policies.api import Policy, Workbench, logged_params, make_policy
-from themis.policies.shockwave import WINDOW, Plan, Shockwave
+from themis.policies.shockwave import WINDOW, PlanKind, Shockwave
 from themis.report.plans import Plans
 from themis.testing.builders import app, job, machines, state_at
 from themis.testing.policies import check_pure, check_run, sample_snapshots
@@ -86,7 +86,7 @@ def planned(s: Snapshot, policy: Shockwave) -> tuple[np.ndarray, Proof]:
 
 def market(**given: float) -> Shockwave:
     """The paper's planner, to a gap of nothing."""
-    return Shockwave(plan=Plan.MARKET, gap=0.0, **given)  # type: ignore[arg-type]
+    return Shockwave(plan=PlanKind.MARKET, gap=0.0, **given)  # type: ignore[arg-type]
 
 
 THREE = ([(1.0, 480.0)], [(1.0, 600.0)], [(0.3, 540.0), (0.7, 260.0)])
@@ -161,7 +161,7 @@ def test_a_gap_is_told_of_a_solved_problem_alone() -> None:
 
 
 def test_promises_stay_the_default_and_leave_no_trace_in_a_log() -> None:
-    assert Shockwave().plan is Plan.PROMISES
+    assert Shockwave().plan is PlanKind.PROMISES
     assert "plan" not in logged_params(Shockwave())
     assert logged_params(make_policy("shockwave:plan=market"))["plan"] == "market"
 
@@ -187,5 +187,5 @@ def test_the_market_conforms() -> None:
 
 def test_the_bound_holds_on_the_states_of_a_run() -> None:
     for s in sample_snapshots(lambda: make_policy("shockwave:plan=market,window=5"), 4):
-        proof = Shockwave(plan=Plan.MARKET, window=5)(s, Workbench()).proof
+        proof = Shockwave(plan=PlanKind.MARKET, window=5)(s, Workbench()).proof
         assert proof.bound >= proof.objective - 1e-12

@@ -9,13 +9,13 @@ import pytest
 from report_cases import MINI, fold, runs
 from rich.console import Console
 
-from themis.report.columns import Column
+from themis.report.columns import ComparisonColumn
 from themis.report.compare import caption, compare, labels
 from themis.report.definitions import DEFINITIONS
 from themis.report.numbers import COLUMNS
 from themis.report.table import summary_table
 
-SPAN = [Column(name="makespan", title="h", scale=1.0, digits=0)]
+SPAN = [ComparisonColumn(name="makespan", title="h", scale=1.0, digits=0)]
 
 
 def text(table: object, width: int = 120) -> str:

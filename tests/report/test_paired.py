@@ -10,14 +10,14 @@ import pytest
 from report_cases import MINI, fold, runs
 
 from themis.errors import UnknownName
-from themis.report.columns import Column
+from themis.report.columns import ComparisonColumn
 from themis.report.compare import compare
 from themis.report.intervals import FEW_APPS, p99_interval, t_interval
 from themis.report.paired import paired
 from themis.report.result import RunMetrics
 
-SPAN = Column(name="makespan", title="h", scale=1.0, digits=0)
-P99 = Column(name="jct_p99", title="p99", scale=1.0, digits=0)
+SPAN = ComparisonColumn(name="makespan", title="h", scale=1.0, digits=0)
+P99 = ComparisonColumn(name="jct_p99", title="p99", scale=1.0, digits=0)
 
 
 def spans(policy: str, values: dict[int, float]) -> list[RunMetrics]:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
-from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
+from themis.policies.api import ON_FREE_GPUS, Cadence, Granularity, Workbench
 from themis.policies.fifo import Fifo
 
 
@@ -21,10 +21,10 @@ class Slow:
     how: str = ""
     claims: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
-    level: ClassVar[Level] = Level.APP
+    level: ClassVar[Granularity] = Granularity.APP
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> Cadence:
         """On free GPUs."""
         return ON_FREE_GPUS
 

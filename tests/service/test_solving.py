@@ -17,7 +17,7 @@ from themis.model.events import Allocated, Grant
 from themis.model.snapshot import Snapshot
 from themis.policies.api import make_policy
 from themis.service.api.submission import submit
-from themis.service.engine.solving import Reply, Solver, Task, WorkerSolver, decide, fall_back
+from themis.service.engine.solving import PolicySolver, Reply, Task, WorkerSolver, decide, fall_back
 from themis.testing.builders import app, job, machines, snapshot_of
 
 pytestmark = pytest.mark.slow  # a process starts in a second
@@ -74,7 +74,7 @@ def test_what_a_policy_prints_or_raises_does_no_harm() -> None:
             worker.close()
 
 
-def wait_overdue(worker: Solver) -> str:
+def wait_overdue(worker: PolicySolver) -> str:
     end = time.monotonic() + PATIENCE_S
     while not (problem := worker.overdue()):
         assert time.monotonic() < end

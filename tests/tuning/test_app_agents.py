@@ -18,11 +18,11 @@ from themis.policies.themis import Themis
 from themis.testing.builders import app, job, machines, random_simulation, snapshot_of, state_at
 from themis.testing.policies import sample_snapshots
 from themis.tuning.agent import Agents, answer_ask
-from themis.tuning.rows import Row
+from themis.tuning.rows import ExclusiveRow
 from themis.tuning.split import choose_job
 
 
-def rows_of(snapshot: Snapshot, a: int = 0) -> list[Row]:
+def rows_of(snapshot: Snapshot, a: int = 0) -> list[ExclusiveRow]:
     agents = Agents(snapshot, FinishTime(snapshot))
     return agents.rows(a, snapshot.free, [int(snapshot.free.sum())])
 
@@ -73,7 +73,7 @@ def test_more_gpus_of_one_span_never_leave_more_time() -> None:
         agents = Agents(snapshot, FinishTime(snapshot))
         offered = [int(snapshot.free.sum())]
         for a in range(snapshot.apps):
-            by_span: dict[int, list[Row]] = {}
+            by_span: dict[int, list[ExclusiveRow]] = {}
             for row in agents.rows(a, snapshot.free, offered):
                 by_span.setdefault(row.span, []).append(row)
             for rows in by_span.values():

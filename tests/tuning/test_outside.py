@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from themis.auction import Offer, clear
+from themis.auction import Supply, clear
 from themis.errors import InputError
 from themis.model.answers import Ask
 from themis.model.bids import Bids
@@ -133,7 +133,7 @@ def test_whatever_is_bid_is_refused_in_words_or_can_be_auctioned(said: OutsideBi
         assert len(refused) < 400
         return
     merged = merge(own, {who: said})
-    out = clear(Offer(free=ask.offer, machine_rack=s.machine_rack, machine_type=s.machine_type), merged)
+    out = clear(Supply(free=ask.offer, machine_rack=s.machine_rack, machine_type=s.machine_type), merged)
     solved = Themis(f=0.0)(replace(s, bids=merged), Workbench())
     assert out.objective <= out.bound + 1e-9
     assert solved.proof.method
@@ -145,7 +145,7 @@ def test_a_row_that_is_taken_could_be_granted_to_an_app_alone(said: OutsideBid) 
     assume(not refusal(said, BAG))
     for one in said.rows:
         alone = merge(own, {0: OutsideBid(rho=2.0, rows=(one,)), 1: None, 2: None, 3: None})
-        out = clear(Offer(free=ask.offer, machine_rack=s.machine_rack, machine_type=s.machine_type), alone)
+        out = clear(Supply(free=ask.offer, machine_rack=s.machine_rack, machine_type=s.machine_type), alone)
         # The packing of several gangs within narrow spans may still fail; one gang never does.
         assert len(one.gangs) > 1 or out.row[0] == 0
 
@@ -192,7 +192,7 @@ CHANGES: dict[str, Callable[[OutsideBid], OutsideBid]] = {
 def test_saying_what_the_service_would_say_changes_no_winner(change: str) -> None:
     """Only ratios count: V = 1/rho enters the product by what an app gains over winning nothing (Themis §3.3.1)."""
     s, ask, own = WORLD
-    offer = Offer(free=ask.offer, machine_rack=s.machine_rack, machine_type=s.machine_type)
+    offer = Supply(free=ask.offer, machine_rack=s.machine_rack, machine_type=s.machine_type)
     merged = merge(own, {b: CHANGES[change](t.own) for b, t in enumerate(TERMS)})
     before, after = clear(offer, own), clear(offer, merged)
     assert after.row.tolist() == before.row.tolist()

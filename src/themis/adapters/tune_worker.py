@@ -36,7 +36,7 @@ LOOK_S = 0.2
 """Between looks at whether a class that waits for Tune was preempted."""
 
 
-class Trial:
+class TuneTrial:
     """What the function talks to, in place of Tune's session."""
 
     def __init__(self, actor: Connection, id: str, checkpoint: Path | None, iteration: int = 0) -> None:
@@ -62,7 +62,7 @@ class Trial:
 
         return tune.Checkpoint.from_directory(str(self.checkpoint)) if self.checkpoint else None
 
-    def get_context(self) -> Trial:
+    def get_context(self) -> TuneTrial:
         """As much of Tune's context as there is here."""
         return self
 
@@ -194,7 +194,7 @@ def serve(actor: Connection, root: Path) -> int:
     """One trial; the exit code of its process."""
     from ray import cloudpickle
 
-    trial = Trial(actor, "", None)
+    trial = TuneTrial(actor, "", None)
     signal.signal(signal.SIGTERM, lambda *_: setattr(trial, "preempted", True))
     with trial.there():
         given = actor.recv()
@@ -219,7 +219,7 @@ def serve(actor: Connection, root: Path) -> int:
     return PREEMPTED if trial.preempted else 0
 
 
-def _serve_class(trial: Trial, kind: type[Any], config: dict[str, Any], root: Path) -> None:
+def _serve_class(trial: TuneTrial, kind: type[Any], config: dict[str, Any], root: Path) -> None:
     """Until the actor disconnects, or the job is preempted; whatever the trainable raises."""
     made = _in_trial(trial, kind, root)(config)
     if trial.checkpoint is not None:
@@ -252,7 +252,7 @@ def _serve_class(trial: Trial, kind: type[Any], config: dict[str, Any], root: Pa
             leave(PREEMPTED)
 
 
-def _in_trial(trial: Trial, kind: type[Any], root: Path) -> type[Any]:
+def _in_trial(trial: TuneTrial, kind: type[Any], root: Path) -> type[Any]:
     """The class, whose public properties describe the trial."""
     steps = property(lambda self: trial.iteration)
     facts = {
@@ -263,7 +263,7 @@ def _in_trial(trial: Trial, kind: type[Any], root: Path) -> type[Any]:
     return type(kind.__name__, (kind,), facts)
 
 
-def _stand_in(trial: Trial) -> None:
+def _stand_in(trial: TuneTrial) -> None:
     """Tune's public functions lead to the trial, by whatever name they were imported; there is no session here."""
     from ray import tune
 

@@ -2,9 +2,9 @@
 
 from themis.auction.clearing import clear
 from themis.auction.outcome import Outcome
-from themis.auction.payment import FORMS, Grant, pay
+from themis.auction.payment import FORMS, PaidGrant, pay
 from themis.model.bids import ANYWHERE, MACHINE, RACK, Bids
 from themis.optimize.winners.limits import Limits
-from themis.optimize.winners.problem import Offer
+from themis.optimize.winners.problem import Supply
 
-__all__ = ["ANYWHERE", "FORMS", "MACHINE", "RACK", "Bids", "Grant", "Limits", "Offer", "Outcome", "clear", "pay"]
+__all__ = ["ANYWHERE", "FORMS", "MACHINE", "RACK", "Bids", "Limits", "Outcome", "PaidGrant", "Supply", "clear", "pay"]

@@ -23,14 +23,14 @@ from themis.optimize.programs import Floats
 from themis.optimize.winners.assignment import arrays, assign
 from themis.optimize.winners.limits import Limits
 from themis.optimize.winners.packing import Packer
-from themis.optimize.winners.problem import Offer, WinnerProblem
+from themis.optimize.winners.problem import Supply, WinnerProblem
 from themis.optimize.winners.solver import Found, Solver
 
 DEFAULT_LIMITS = Limits()
 
 
 def clear(
-    offer: Offer, bids: Bids, limits: Limits = DEFAULT_LIMITS, payments: bool = True, forgiven: float = 0.0,
+    offer: Supply, bids: Bids, limits: Limits = DEFAULT_LIMITS, payments: bool = True, forgiven: float = 0.0,
     weight: Floats | None = None,
 ) -> Outcome:  # fmt: skip
     """Hold one auction.

@@ -13,10 +13,10 @@ import numpy as np
 from themis.errors import InputError
 from themis.model.bids import ANYWHERE, MACHINE, Bids
 from themis.optimize.programs import Bools, Ints
-from themis.optimize.winners.problem import IN_RACK, LOCAL, ON_MACHINE, RACKED, WIDE, Offer, WinnerProblem, same_asks
+from themis.optimize.winners.problem import IN_RACK, LOCAL, ON_MACHINE, RACKED, WIDE, Supply, WinnerProblem, same_asks
 
 
-def build(offer: Offer, bids: Bids) -> WinnerProblem:
+def build(offer: Supply, bids: Bids) -> WinnerProblem:
     """Bring `bids` for `offer` to the form that winner determination takes.
 
     Raises
@@ -50,7 +50,7 @@ def _top(array: Ints) -> int:
     return int(array.max()) if array.size else 0
 
 
-def _check(offer: Offer, bids: Bids) -> None:
+def _check(offer: Supply, bids: Bids) -> None:
     machines, racks = offer.free.size, 1 + _top(offer.machine_rack)
     for what, anchors, limit in (
         ("machine", bids.row_anchor[bids.row_span == MACHINE], machines),
@@ -61,7 +61,7 @@ def _check(offer: Offer, bids: Bids) -> None:
             raise InputError(f"Bids name {what} {anchors.max()}; the offer has 0..{limit - 1}.")
 
 
-def _kinds(offer: Offer, bids: Bids, rack_room: Ints) -> tuple[Ints, Ints]:
+def _kinds(offer: Supply, bids: Bids, rack_room: Ints) -> tuple[Ints, Ints]:
     """Simplest kind that means the same in this offer, and the place of anchored rows."""
     whole = np.maximum.reduceat(bids.gang_size, bids.gang_ptr[:-1]) == 1 if bids.rows else np.zeros(0, np.bool_)
     anchored, local = bids.row_anchor >= 0, bids.row_span == MACHINE
@@ -89,7 +89,7 @@ def _gangs(bids: Bids, kind: Ints) -> tuple[Ints, Ints]:
 
 
 def _capacities(
-    offer: Offer, bids: Bids, kind: Ints, place: Ints, sizes: Ints, gangs: Ints, rack_room: Ints
+    offer: Supply, bids: Bids, kind: Ints, place: Ints, sizes: Ints, gangs: Ints, rack_room: Ints
 ) -> tuple[Ints, Ints]:
     """GPUs per type; then, per type and gang size s, machine slots sum floor(f / s), and rack slots likewise.
 
@@ -131,7 +131,7 @@ def _alone(fixed: Bools, place: Ints, who: Ints, machines: int) -> Bools:
     return alone
 
 
-def _seated(offer: Offer, bids: Bids, kind: Ints, place: Ints, rack_room: Ints) -> Bools:
+def _seated(offer: Supply, bids: Bids, kind: Ints, place: Ints, rack_room: Ints) -> Bools:
     """Anchored rows that their machine or rack can hold."""
     ok = np.ones(bids.rows, np.bool_)
     fixed, racked = kind == ON_MACHINE, kind == IN_RACK
@@ -157,7 +157,7 @@ def gains(bids: Bids, gpus: int) -> tuple[Ints, int, float]:
 
 
 def _scores(
-    offer: Offer, bids: Bids, kind: Ints, place: Ints, types: int, held: Ints | None
+    offer: Supply, bids: Bids, kind: Ints, place: Ints, types: int, held: Ints | None
 ) -> tuple[Ints, int, float]:
     steps, bits, quantum = gains(bids, int(offer.free.sum()))
     score = steps << bits
@@ -166,7 +166,7 @@ def _scores(
     return score, 1 << bits, quantum
 
 
-def _renewable(offer: Offer, bids: Bids, kind: Ints, place: Ints, types: int, held: Ints) -> Ints:
+def _renewable(offer: Supply, bids: Bids, kind: Ints, place: Ints, types: int, held: Ints) -> Ints:
     """Most GPUs that each row could renew if it won alone (an upper bound for several gangs of unequal size)."""
     who, n = bids.row_bidder, offer.machine_type
     by_type = np.stack([held[:, n == t].sum(1) for t in range(types)], 1)
@@ -182,7 +182,7 @@ def _renewable(offer: Offer, bids: Bids, kind: Ints, place: Ints, types: int, he
     return most_again
 
 
-def holdings(offer: Offer, bids: Bids) -> Ints:
+def holdings(offer: Supply, bids: Bids) -> Ints:
     """Shape [B, N]: expiring GPUs of each bidder on each machine, within the offer."""
     cells = bids.expiring_bidder * offer.free.size + bids.expiring_machine
     held = np.bincount(cells, bids.expiring_gpus, bids.bidders * offer.free.size).astype(np.int64)

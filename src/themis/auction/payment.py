@@ -18,7 +18,7 @@ from themis.optimize.programs import Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Grant:
+class PaidGrant:
     """What an app holds after paying.
 
     Attributes
@@ -33,10 +33,10 @@ class Grant:
     lease: float
 
 
-Form = Callable[[float, Ints, float, "np.random.Generator | None"], Grant]
+Form = Callable[[float, Ints, float, "np.random.Generator | None"], PaidGrant]
 
 
-def pay(form: str, kept: float, gangs: Ints, lease: float, rng: np.random.Generator | None = None) -> Grant:
+def pay(form: str, kept: float, gangs: Ints, lease: float, rng: np.random.Generator | None = None) -> PaidGrant:
     """Apply c_a to a grant.
 
     Parameters
@@ -66,29 +66,29 @@ def pay(form: str, kept: float, gangs: Ints, lease: float, rng: np.random.Genera
     return FORMS[form](kept, np.asarray(gangs, np.int64), lease, rng)
 
 
-def in_time(kept: float, gangs: Ints, lease: float, rng: np.random.Generator | None) -> Grant:
+def in_time(kept: float, gangs: Ints, lease: float, rng: np.random.Generator | None) -> PaidGrant:
     """Every gang, for the share c of the lease."""
-    return Grant(gangs=gangs, lease=kept * lease)
+    return PaidGrant(gangs=gangs, lease=kept * lease)
 
 
-def by_floor(kept: float, gangs: Ints, lease: float, rng: np.random.Generator | None) -> Grant:
+def by_floor(kept: float, gangs: Ints, lease: float, rng: np.random.Generator | None) -> PaidGrant:
     """floor(c * n) gangs of each size."""
     # c comes from exp(log sums): 2 gangs at c = 1 - 1e-16 must stay 2.
-    return Grant(gangs=np.floor(kept * gangs + 1e-9).astype(np.int64), lease=lease)
+    return PaidGrant(gangs=np.floor(kept * gangs + 1e-9).astype(np.int64), lease=lease)
 
 
-def at_random(kept: float, gangs: Ints, lease: float, rng: np.random.Generator | None) -> Grant:
+def at_random(kept: float, gangs: Ints, lease: float, rng: np.random.Generator | None) -> PaidGrant:
     """floor(c * n) gangs of each size, and one more with the probability that makes the mean c * n."""
     mean = kept * gangs
     whole = np.floor(mean + 1e-9)
     more = _chance(rng, "randomised").random(gangs.size) < mean - whole
-    return Grant(gangs=(whole + more).astype(np.int64), lease=lease)
+    return PaidGrant(gangs=(whole + more).astype(np.int64), lease=lease)
 
 
-def by_lottery(kept: float, gangs: Ints, lease: float, rng: np.random.Generator | None) -> Grant:
+def by_lottery(kept: float, gangs: Ints, lease: float, rng: np.random.Generator | None) -> PaidGrant:
     """Everything with probability c, else nothing."""
     won = _chance(rng, "lottery").random() < kept
-    return Grant(gangs=gangs if won else np.zeros_like(gangs), lease=lease if won else 0.0)
+    return PaidGrant(gangs=gangs if won else np.zeros_like(gangs), lease=lease if won else 0.0)
 
 
 def _chance(rng: np.random.Generator | None, form: str) -> np.random.Generator:

@@ -24,8 +24,8 @@ from themis.model.bids import ANYWHERE, MACHINE, RACK, Bids
 from themis.model.units import NONE
 from themis.optimize.winners.assignment import Assignment, Claims, Grants, Winner, arrays, assign
 from themis.optimize.winners.capacities import broken
-from themis.optimize.winners.packing import Floor, Gang, Packer, largest_first
-from themis.optimize.winners.problem import LOCAL, RACKED, WIDE, Offer, WinnerProblem
+from themis.optimize.winners.packing import Floor, Packer, PackingGang, largest_first
+from themis.optimize.winners.problem import LOCAL, RACKED, WIDE, Supply, WinnerProblem
 
 FEW = 400
 """More rows than this are left to arrays."""
@@ -61,7 +61,7 @@ def uncontested(problem: WinnerProblem, packer: Packer) -> Uncontested | None:
     return Uncontested(rows=problem.row[best].tolist(), who=problem.who[best].tolist(), grants=arrays(grants))
 
 
-def plainly_uncontested(offer: Offer, bids: Bids) -> Uncontested | None:
+def plainly_uncontested(offer: Supply, bids: Bids) -> Uncontested | None:
     """The same from plain numbers; None also where it takes more than a look to tell."""
     if not 0 < bids.rows <= FEW or bids.gang_size.size != bids.rows or bids.row_anchor.max() >= 0:
         return None
@@ -83,7 +83,7 @@ def plainly_uncontested(offer: Offer, bids: Bids) -> Uncontested | None:
 class _Plain:
     """The offer and the rows as plain numbers."""
 
-    def __init__(self, offer: Offer, bids: Bids) -> None:
+    def __init__(self, offer: Supply, bids: Bids) -> None:
         self.free: list[int] = offer.free.tolist()
         self.gpus = sum(self.free)
         self.rack: list[int] = offer.machine_rack.tolist()
@@ -169,10 +169,10 @@ class _Plain:
         out = Assignment(
             {r: Winner(b, kinds[r], NONE, self.size[r] * self.count[r]) for r, b in winners.items()}, floor, claims
         )
-        gangs: list[Gang] = []
+        gangs: list[PackingGang] = []
         for r, is_kind in kinds.items():
             if is_kind != WIDE:
-                gangs += [Gang(row=r, size=self.size[r], racked=is_kind == RACKED)] * self.count[r]
+                gangs += [PackingGang(row=r, size=self.size[r], racked=is_kind == RACKED)] * self.count[r]
         gangs = largest_first(gangs)
         places = out.choose(gangs)
         if places is None:

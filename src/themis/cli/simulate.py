@@ -15,7 +15,7 @@ from themis.console import debugging, err, named_path, print_whole, ready_folder
 
 if TYPE_CHECKING:
     from themis.report.result import RunMetrics
-    from themis.sim.many import Done, Progress, Run, Watch
+    from themis.sim.many import Done, Progress, SimulationRun, Watch
 
 SIMULATE = """Run policies on a workload and compare them.
 
@@ -115,7 +115,7 @@ def simulate(
     _end_with_failures(done)
 
 
-def _name_old_logs(folder: Path, runs: Sequence[Run]) -> None:
+def _name_old_logs(folder: Path, runs: Sequence[SimulationRun]) -> None:
     """Note that logs of earlier runs remain in the folder, because ``themis compare`` reads them too."""
     from themis.report.gather import ENDINGS
 
@@ -157,7 +157,7 @@ def _write(good: Sequence[RunMetrics], folder: Path, *, report: bool) -> list[Pa
 
 
 @contextmanager
-def _bars(runs: Sequence[Run]) -> Iterator[Watch]:
+def _bars(runs: Sequence[SimulationRun]) -> Iterator[Watch]:
     """A progress bar for each run, of finished apps; with many runs, only the active ones are shown."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars

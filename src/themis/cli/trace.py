@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from themis.model.cluster import Cluster
     from themis.model.workload import Workload
     from themis.profiles.speed import ProfileBook
-    from themis.traces.demand import Demand
+    from themis.traces.demand import DemandCurve
     from themis.traces.summary import UserSummary, WorkloadSummary
 
 out, err = Console(), Console(stderr=True)
@@ -254,7 +254,7 @@ def _write(workload: Workload, target: Path) -> None:
 # ---- on the screen -------------------------------------------------------------------------------------------------
 
 
-def _show(workload: Workload, figures: WorkloadSummary, wanted: Demand, cluster: Cluster | None) -> None:
+def _show(workload: Workload, figures: WorkloadSummary, wanted: DemandCurve, cluster: Cluster | None) -> None:
     from rich.table import Table
 
     from themis.traces.demand import sparkline
@@ -319,7 +319,7 @@ def _time(seconds: float) -> str:
 def _as_dict(
     workload: Workload,
     figures: WorkloadSummary,
-    wanted: Demand,
+    wanted: DemandCurve,
     tenants: Sequence[UserSummary],
     cluster: Cluster | None,
 ) -> dict[str, object]:

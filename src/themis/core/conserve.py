@@ -13,8 +13,8 @@ from copy import copy
 
 import numpy as np
 
-from themis.core.gangs import Gang, Placed
-from themis.core.offer import Offer
+from themis.core.gangs import Placed, WantedGang
+from themis.core.offer import FreeGpus
 from themis.core.place import place
 from themis.core.state import EPS, State
 from themis.model.answers import Answer, GpuGrant, RoundPlan, TimeShare
@@ -22,7 +22,7 @@ from themis.model.units import Bool, Float, Int, Seconds
 
 
 def left_over(
-    state: State, answer: Answer, offer: Offer, placed: Sequence[Placed], *, stale: bool = False
+    state: State, answer: Answer, offer: FreeGpus, placed: Sequence[Placed], *, stale: bool = False
 ) -> list[Placed]:
     """Renewals, then new gangs, on GPUs of the offer that ``placed`` leaves free.
 
@@ -67,7 +67,7 @@ def left_over(
 class _Ends:
     """When leases on what is left over end."""
 
-    def __init__(self, state: State, answer: Answer, offer: Offer, placed: Sequence[Placed]) -> None:
+    def __init__(self, state: State, answer: Answer, offer: FreeGpus, placed: Sequence[Placed]) -> None:
         self.state, self.offer, self.placed = state, offer, placed
         self.round_s = answer.round_s if isinstance(answer, TimeShare | RoundPlan) else None
 
@@ -82,7 +82,7 @@ class _Ends:
         return min((end for end in ends if end > s.now + start_s + EPS), default=s.now + s.settings.lease_s)
 
 
-def _starts(s: State, answer: Answer, offer: Offer, open_: Bool, taken: set[int]) -> list[Gang]:
+def _starts(s: State, answer: Answer, offer: FreeGpus, open_: Bool, taken: set[int]) -> list[WantedGang]:
     """Gangs for jobs that wait and fit the open GPUs by count, in order of precedence."""
     t = s.jobs
     room = np.bincount(s.machine_type[s.gpu_machine[open_]], minlength=len(s.gpu_types))
@@ -94,7 +94,7 @@ def _starts(s: State, answer: Answer, offer: Offer, open_: Bool, taken: set[int]
     if isinstance(answer, GpuGrant) and len(answer.declined):
         out_of_it |= np.isin(t.app[rows], answer.declined)
     rows = rows[~out_of_it]
-    may, out = s.allowed(rows), list[Gang]()
+    may, out = s.allowed(rows), list[WantedGang]()
     fits = (may & (t.gpus_min[rows][:, None] <= room)).any(axis=1)
     rows, may = rows[fits], may[fits]
     order = np.lexsort((rows, -s.work_left(rows), t.order[rows], _served(s, rows)))
@@ -104,7 +104,7 @@ def _starts(s: State, answer: Answer, offer: Offer, open_: Bool, taken: set[int]
         speed = s.speeds.scale[t.config[j], np.arange(len(room)), gpus] * (may[0] & (room >= gpus))
         k = int(speed.argmax())
         if speed[k] > 0:
-            out.append(Gang(app=int(t.app[j]), job=j, gpus=gpus, until=s.now, gpu_type=k))
+            out.append(WantedGang(app=int(t.app[j]), job=j, gpus=gpus, until=s.now, gpu_type=k))
             room[k] -= gpus
         rows, may = rows[1:], may[1:]
         fits = (may & (t.gpus_min[rows][:, None] <= room)).any(axis=1)

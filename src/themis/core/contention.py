@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from themis.core.gangs import Placed
-from themis.core.offer import Offer
+from themis.core.offer import FreeGpus
 from themis.core.state import EPS, State
 from themis.model.units import Int, Seconds
 
@@ -48,7 +48,7 @@ def unserved(least: Int, held: Int, free: int) -> tuple[int, int]:
     return len(without) - fit, int((held > 0).sum()) + fit
 
 
-def paced(s: State, placed: Sequence[Placed], offer: Offer) -> list[Placed]:
+def paced(s: State, placed: Sequence[Placed], offer: FreeGpus) -> list[Placed]:
     """The same gangs with leases that end early where apps wait, or where no GPU is left for whoever comes next.
 
     An app's first lease is of ``shortest_lease_s`` while others wait for theirs. No running lease is touched, so neither is a

@@ -27,7 +27,7 @@ from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
 
 
-class Waiting(StrEnum):
+class PendingInput(StrEnum):
     """What a decision waits for."""
 
     RHO = "rho"
@@ -47,7 +47,7 @@ class Decision:
 
     version: int
     snapshot: Snapshot
-    waits: Waiting = Waiting.RHO
+    waits: PendingInput = PendingInput.RHO
     ask: Ask | None = None
 
 
@@ -127,7 +127,7 @@ class Driver(ABC):
 
     def ask_policy(self, decision: Decision, now: Seconds) -> None:
         """Everything that the policy looks at is in the decision's snapshot."""
-        decision.waits = Waiting.POLICY
+        decision.waits = PendingInput.POLICY
         try:
             solved = self.solve(decision, now)
         except ThemisError as error:
@@ -139,7 +139,7 @@ class Driver(ABC):
     def awaits(self, version: int) -> bool:
         """Whether an answer of the policy for this version is waited for; others are of decisions that were given up."""
         decision = self.decision
-        return decision is not None and decision.waits is Waiting.POLICY and decision.version == version
+        return decision is not None and decision.waits is PendingInput.POLICY and decision.version == version
 
     def solved(self, version: int, solved: Solved, now: Seconds) -> None:
         """The policy's answer, or its request for bids, is there."""
@@ -147,14 +147,14 @@ class Driver(ABC):
         if decision is None or not self.awaits(version):
             return
         if isinstance(solved.answer, Ask):
-            decision.ask, decision.waits = solved.answer, Waiting.BIDS
+            decision.ask, decision.waits = solved.answer, PendingInput.BIDS
         else:
             self.decision = None
         self.feed(Allocated(version=version, solved=solved), now)
 
     def collected(self, bids: Bids, now: Seconds) -> None:
         """The bids that the decision under way waits for are there."""
-        if self.decision is not None and self.decision.waits is Waiting.BIDS:
+        if self.decision is not None and self.decision.waits is PendingInput.BIDS:
             self.feed(BidsCollected(version=self.decision.version, bids=bids), now)
 
     def _collect(self, ask: Ask, now: Seconds) -> None:

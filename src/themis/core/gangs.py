@@ -8,7 +8,7 @@ from themis.model.units import NONE, Seconds
 from themis.placement.packing import Counts
 
 
-class Gang(NamedTuple):
+class WantedGang(NamedTuple):
     """GPUs that one job, or one pair of jobs, is to get together or not at all.
 
     Attributes

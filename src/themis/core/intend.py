@@ -9,8 +9,8 @@ from operator import itemgetter
 
 import numpy as np
 
-from themis.core.gangs import Gang
-from themis.core.offer import Offer
+from themis.core.gangs import WantedGang
+from themis.core.offer import FreeGpus
 from themis.core.rounds import Speeds, pick
 from themis.core.state import State
 from themis.core.steady import steadied
@@ -20,16 +20,16 @@ from themis.model.answers import Answer, GpuGrant, RoundPlan, TimeShare
 from themis.model.units import NONE, Bool, Float, Int, Seconds
 
 _gpus = itemgetter(1)
-"""Of a ``Gang``."""
+"""Of a ``WantedGang``."""
 
 KEEPS = 2.0
 """A gang gives up its machine to one that is owed so many rounds more on one: each such change restarts both."""
 
 
-def intend(state: State, answer: Answer, offer: Offer, spare: bool = False) -> list[Gang]:
+def intend(state: State, answer: Answer, offer: FreeGpus, spare: bool = False) -> list[WantedGang]:
     """The gangs that an answer wants to run from now on, on GPUs of the offer, in order of precedence.
 
-    ``spare`` : of time shares, what nobody is owed goes to jobs that wait (``Pace.spare``).
+    ``spare`` : of time shares, what nobody is owed goes to jobs that wait (``Cadence.spare``).
     """
     match answer:
         case GpuGrant():
@@ -42,7 +42,7 @@ def intend(state: State, answer: Answer, offer: Offer, spare: bool = False) -> l
             raise InvariantBroken(f"an answer of kind {type(answer).__name__} cannot be carried out.")
 
 
-def _granted(grant: GpuGrant) -> list[Gang]:
+def _granted(grant: GpuGrant) -> list[WantedGang]:
     gangs: dict[int, list[int]] = {}
     for w, gang in enumerate(grant.gang.tolist()):
         gangs.setdefault(gang, []).append(w)
@@ -55,7 +55,7 @@ def _granted(grant: GpuGrant) -> list[Gang]:
         counts = tuple(seats[w] for w in rows)
         extend = of_job[first]
         out.append(
-            Gang(
+            WantedGang(
                 app=app[first],
                 job=extend if extend != NONE else named[first],
                 gpus=sum(c for _, c in counts),
@@ -67,7 +67,7 @@ def _granted(grant: GpuGrant) -> list[Gang]:
     return out
 
 
-def _time_shared(s: State, answer: TimeShare, offer: Offer, spare: bool) -> list[Gang]:
+def _time_shared(s: State, answer: TimeShare, offer: FreeGpus, spare: bool) -> list[WantedGang]:
     """Whoever is owed most on some type, round by round: see ``core.rounds``."""
     free = np.bincount(s.machine_type[s.gpu_machine[offer.free]], minlength=len(s.gpu_types)).tolist()
     until, combos = s.round_end(answer.round_s), answer.combos
@@ -81,7 +81,7 @@ def _time_shared(s: State, answer: TimeShare, offer: Offer, spare: bool) -> list
     out, apps = [], s.jobs.one.app
     rows = [c for c, _ in picked]
     for (c, k), (job, partner), gpus in zip(picked, combos[rows].tolist(), answer.gpus[rows].tolist()):
-        out.append(Gang(apps[job], gpus, until, job, partner, None, k, False, c))
+        out.append(WantedGang(apps[job], gpus, until, job, partner, None, k, False, c))
         free[k] -= gpus
     out = _large_first(_near(s, answer, out) if answer.apart is not None else out)
     if spare and any(free):
@@ -89,7 +89,7 @@ def _time_shared(s: State, answer: TimeShare, offer: Offer, spare: bool) -> list
     return out
 
 
-def _near(s: State, answer: TimeShare, gangs: list[Gang]) -> list[Gang]:
+def _near(s: State, answer: TimeShare, gangs: list[WantedGang]) -> list[WantedGang]:
     """The same gangs with the seconds that each is owed on one machine, and ``KEEPS`` rounds more where it stands on one."""
     out = []
     for gang in gangs:
@@ -100,7 +100,9 @@ def _near(s: State, answer: TimeShare, gangs: list[Gang]) -> list[Gang]:
     return out
 
 
-def _on_spare(s: State, answer: TimeShare, offer: Offer, free: list[int], busy: Int, until: Seconds) -> list[Gang]:
+def _on_spare(
+    s: State, answer: TimeShare, offer: FreeGpus, free: list[int], busy: Int, until: Seconds
+) -> list[WantedGang]:
     """GPUs left, [K], go to jobs that wait, each on its fastest type.
 
     First to those more than a round behind their shares, for whom there was no room on the types of their shares: such a
@@ -129,7 +131,7 @@ def _on_spare(s: State, answer: TimeShare, offer: Offer, free: list[int], busy: 
         if speed[k] > 0:
             c = of.get(j, NONE)
             worth = _worth(s, j, float(speed[k]), int(answer.gpus[c])) if c != NONE else ()
-            out.append(Gang(int(t.app[j]), int(gpus[k]), until, j, gpu_type=k, combo=c, worth=worth))
+            out.append(WantedGang(int(t.app[j]), int(gpus[k]), until, j, gpu_type=k, combo=c, worth=worth))
             room[k] -= gpus[k]
         rows, may, least = rows[1:], may[1:], least[1:]
     return _large_first(out)
@@ -173,20 +175,20 @@ def _may_share(s: State, jobs: Int, gpu_type: int, gpus: int) -> bool:
     return (one, other, gpu_type) in s.speeds.beside and (other, one, gpu_type) in s.speeds.beside
 
 
-def _planned(s: State, plan: RoundPlan, offer: Offer) -> list[Gang]:
+def _planned(s: State, plan: RoundPlan, offer: FreeGpus) -> list[WantedGang]:
     until = s.round_end(plan.round_s)
     rows = np.flatnonzero(plan.run[:, 0])
     rows = rows[offer.idle(plan.job[rows])]
     gangs = zip(plan.job[rows].tolist(), plan.gpus[rows].tolist())
-    return _large_first([Gang(app=int(s.jobs.app[j]), job=j, gpus=gpus, until=until) for j, gpus in gangs])
+    return _large_first([WantedGang(app=int(s.jobs.app[j]), job=j, gpus=gpus, until=until) for j, gpus in gangs])
 
 
-def _large_first(gangs: list[Gang]) -> list[Gang]:
+def _large_first(gangs: list[WantedGang]) -> list[WantedGang]:
     """Large gangs are placed first: they have the fewest places to go."""
     return sorted(gangs, key=_gpus, reverse=True)
 
 
-def falls_short(plan: RoundPlan, offer: Offer) -> bool:
+def falls_short(plan: RoundPlan, offer: FreeGpus) -> bool:
     """Whether a plan's first round leaves GPUs idle that a waiting job could use: work took longer than was planned."""
     rows = offer.waiting()
     runs = np.isin(rows, plan.job[plan.run[:, 0]])

@@ -13,7 +13,7 @@ from themis.model.units import NONE, Bool, Int, Seconds
 
 
 @dataclass(slots=True, kw_only=True)
-class Offer:
+class FreeGpus:
     """GPUs on offer and the jobs that could use them.
 
     Attributes
@@ -80,7 +80,7 @@ class Offer:
 
 
 def free_gpus(s: State, by: Seconds) -> Bool:
-    """[G], see ``Offer.free``."""
+    """[G], see ``FreeGpus.free``."""
     leased = (s.gpu_job != NONE) & (s.jobs.until[s.gpu_job] > by + EPS)
     stopping = (s.gpu_occupant != NONE) & (s.gpu_occupant != s.gpu_job)
     taken = leased | stopping

@@ -12,8 +12,8 @@ from operator import attrgetter
 
 import numpy as np
 
-from themis.core.gangs import Gang, Placed
-from themis.core.offer import Offer
+from themis.core.gangs import Placed, WantedGang
+from themis.core.offer import FreeGpus
 from themis.core.state import EPS, State
 from themis.core.tables import RUNNING
 from themis.model.units import NONE, Bool, Int
@@ -24,7 +24,7 @@ _FEW = 32
 """Up to so many machines are looked through one by one in less time than arrays of them take."""
 
 
-def place(state: State, gangs: Sequence[Gang], offer: Offer) -> list[Placed]:
+def place(state: State, gangs: Sequence[WantedGang], offer: FreeGpus) -> list[Placed]:
     """Put the gangs on GPUs of the offer: renewals where they stand, then the others in order."""
     return _Placer(state, offer).run(gangs)
 
@@ -32,7 +32,7 @@ def place(state: State, gangs: Sequence[Gang], offer: Offer) -> list[Placed]:
 _gpus_of = attrgetter("gpus")
 
 
-def _named(gang: Gang) -> bool:
+def _named(gang: WantedGang) -> bool:
     """Whether it is one job's alone, on one type and wherever there is room: what rounds deal by the dozen."""
     return (
         gang.job != NONE and gang.partner == NONE and gang.gpu_type != NONE and gang.counts is None and not gang.extend
@@ -42,7 +42,7 @@ def _named(gang: Gang) -> bool:
 class _Placer:
     """Reads the live state, not a snapshot: rounds are dealt far more often than anything is solved."""
 
-    def __init__(self, state: State, offer: Offer) -> None:
+    def __init__(self, state: State, offer: FreeGpus) -> None:
         self.s, self.offer = state, offer
         self.open = bytearray(offer.free.tobytes())
         """[G], 1 while a GPU is on offer and not yet given away."""
@@ -54,7 +54,7 @@ class _Placer:
         self.taken: set[int] = set()
         self.out: list[Placed] = []
 
-    def run(self, gangs: Sequence[Gang]) -> list[Placed]:
+    def run(self, gangs: Sequence[WantedGang]) -> list[Placed]:
         near = [gang for gang in gangs if gang.near]
         done = self._on_one_machine(near) if near else set[int]()
         gangs = [gang for gang in gangs if gang.job not in done] if done else gangs
@@ -64,7 +64,7 @@ class _Placer:
                 self._fresh(gang)
         return self.out
 
-    def _on_one_machine(self, near: Sequence[Gang]) -> set[int]:
+    def _on_one_machine(self, near: Sequence[WantedGang]) -> set[int]:
         """Gangs that are owed time on one machine: as many as fit, those first that are owed most. Returns the jobs placed.
 
         Of these, gangs that stand on one machine stay. The others are placed as any gangs are, after them.
@@ -85,7 +85,7 @@ class _Placer:
                 self._fresh(gang)
         return {gang.job for gang in first if gang.job in self.taken}
 
-    def _stays(self, gang: Gang) -> bool:
+    def _stays(self, gang: WantedGang) -> bool:
         """``_renew`` of a gang that is one job's, on one type."""
         j = gang.job
         gpus = self.s.job_gpus.get(j)
@@ -104,7 +104,7 @@ class _Placer:
         self.out.append(Placed(j, gpus, int(self.s.leased_to[gpus[0], 1] == j), gang.until))
         return True
 
-    def _one(self, gang: Gang) -> bool:
+    def _one(self, gang: WantedGang) -> bool:
         """``_fresh`` of one GPU on a type of few machines, of one slot each; false where it is for ``_fresh``."""
         s, j = self.s, gang.job
         machines = s.machines_of[gang.gpu_type]
@@ -122,7 +122,7 @@ class _Placer:
             self.out.append(Placed(j, (g,), int(s.leased_to[g, 1] == j), gang.until))
         return True
 
-    def _renew(self, gang: Gang) -> bool:
+    def _renew(self, gang: WantedGang) -> bool:
         """Leave the gang where one of its app's expiring jobs already is."""
         if gang.extend:
             return False
@@ -151,7 +151,7 @@ class _Placer:
         out: list[int] = jobs[(self.s.jobs.status[jobs] == RUNNING) & self.offer.over(jobs)].tolist()
         return out
 
-    def _stands(self, gang: Gang, gpus: tuple[int, ...]) -> bool:
+    def _stands(self, gang: WantedGang, gpus: tuple[int, ...]) -> bool:
         # A GPU on offer that somebody holds is one whose lease ends now.
         machine_of = self.s.machine_of
         if gang.gpu_type != NONE and self.s.type_of[machine_of[gpus[0]]] != gang.gpu_type:
@@ -167,7 +167,7 @@ class _Placer:
             return all(machine_of[g] == n for g in gpus)
         return Counter(machine_of[g] for g in gpus) == dict(gang.counts)
 
-    def _fresh(self, gang: Gang) -> None:
+    def _fresh(self, gang: WantedGang) -> None:
         counts = gang.counts if gang.counts is not None else self._choose(gang)
         if counts is None:
             return
@@ -198,7 +198,7 @@ class _Placer:
         self.on[n] = free = [g for g in self.on[n] if self.open[g]]
         return free
 
-    def _choose(self, gang: Gang) -> Counts | None:
+    def _choose(self, gang: WantedGang) -> Counts | None:
         s = self.s
         if not self.offer.may_run(gang.job):
             return None
@@ -217,7 +217,7 @@ class _Placer:
             self.of_type[gpu_type] = self.s.machine_type == gpu_type
         return self.of_type[gpu_type]
 
-    def _app_job(self, gang: Gang, gpu_type: int) -> int:
+    def _app_job(self, gang: WantedGang, gpu_type: int) -> int:
         """The job that the app's own scheduler gives the gang to."""
         s, t = self.s, self.s.jobs
         if not 0 <= gang.app < s.apps.size:
@@ -239,7 +239,7 @@ class _Placer:
             fits &= np.array([j not in self.taken for j in jobs.tolist()], dtype=np.bool_)
         return choose_job(jobs, s.work_left(jobs), ends, fits, t.order[jobs])
 
-    def _put(self, gang: Gang, job: int, gpus: tuple[int, ...]) -> None:
+    def _put(self, gang: WantedGang, job: int, gpus: tuple[int, ...]) -> None:
         self._take(gpus)
         self.taken.add(job)
         seat = self._seat(job, gang.partner, gpus)

@@ -17,10 +17,10 @@ from themis.core import lifecycle, limits, phases, reference, regimes, rungs, un
 from themis.core import snapshot as snapshots
 from themis.core.conserve import left_over
 from themis.core.contention import paced
-from themis.core.gangs import Gang, Placed
+from themis.core.gangs import Placed, WantedGang
 from themis.core.intend import falls_short, intend, plan_from
 from themis.core.leases import Freed, Leases
-from themis.core.offer import Offer
+from themis.core.offer import FreeGpus
 from themis.core.place import place
 from themis.core.state import EPS, State
 from themis.core.tables import OUTCOMES, Status
@@ -67,7 +67,7 @@ from themis.model.settings import Settings
 from themis.model.snapshot import Kind, Snapshot
 from themis.model.units import NONE, Seconds
 from themis.model.workload import CurveStopping
-from themis.policies.api import Pace
+from themis.policies.api import Cadence
 from themis.profiles.speed import ProfileBook
 from themis.tuning.curves import Verdict
 from themis.tuning.split import choose_job
@@ -77,7 +77,7 @@ class Scheduler:
     """State and rules; the policy itself is run by whoever answers ``Solve``."""
 
     def __init__(
-        self, book: ProfileBook, settings: Settings, pace: Pace, needs: frozenset[str] = frozenset(),
+        self, book: ProfileBook, settings: Settings, pace: Cadence, needs: frozenset[str] = frozenset(),
         forecaster: Forecaster = FORECASTER,
     ) -> None:  # fmt: skip
         self.state = State(book, settings, forecaster)
@@ -86,7 +86,7 @@ class Scheduler:
         self.out: list[Command] = []
         self.leases = Leases(self.state, self._wake)
         self.solving: Snapshot | None = None
-        self.offer: Offer | None = None
+        self.offer: FreeGpus | None = None
         """What ``solving`` is about, as long as no event but the answers to it came since."""
         self.memo = snapshots.Memo()
         self.wakes: set[Seconds] = set()
@@ -471,7 +471,7 @@ class Scheduler:
         s.delayed = {j for j in s.delayed if s.jobs.ready[j] > s.now + EPS}
         if self.solving is None and not self._idles():
             planned = self._plan_answer() or self._shares_in_force()
-            offer = Offer(state=s, by=s.now)
+            offer = FreeGpus(state=s, by=s.now)
             if isinstance(planned, RoundPlan) and falls_short(planned, offer):
                 planned = None
             if offer.free.any() and offer.wanted():
@@ -482,7 +482,7 @@ class Scheduler:
                     self.offer = offer
         self._wake_for_expiry()
 
-    def _picture(self, offer: Offer) -> Snapshot:
+    def _picture(self, offer: FreeGpus) -> Snapshot:
         """What the policy decides on; forecasts that had to be made anew for it are written down."""
         s = self.state
         view, renewed = snapshots.take_renewing(
@@ -553,7 +553,7 @@ class Scheduler:
         offer, self.offer = self.offer, None
         # Nothing happened since, where the answer came at once: it is the same offer.
         still = offer is not None and solving is not None and offer.by == by == s.now and asked == s.version
-        offer = offer if offer is not None and still else Offer(state=s, by=by)
+        offer = offer if offer is not None and still else FreeGpus(state=s, by=by)
         self._carry_out(event.solved.answer, offer, stale=stale)
         s.round += 1
         self._wake_for_expiry()
@@ -570,7 +570,7 @@ class Scheduler:
         elif isinstance(answer, RoundPlan):
             s.plan, s.plan_start = answer, s.round_end(answer.round_s) - answer.round_s
 
-    def _carry_out(self, answer: Answer, offer: Offer, *, stale: bool = False) -> None:
+    def _carry_out(self, answer: Answer, offer: FreeGpus, *, stale: bool = False) -> None:
         gangs = intend(self.state, answer, offer, self.pace.spare)
         found = place(self.state, gangs, offer)
         if self.pace.spare and self.settings.renew_idle:
@@ -592,7 +592,7 @@ class Scheduler:
             self.state.version += 1
             self._wake(self.state.now)
 
-    def _deal(self, gangs: list[Gang], placed: list[Placed]) -> None:
+    def _deal(self, gangs: list[WantedGang], placed: list[Placed]) -> None:
         """Gangs that found room count as served until their round ends."""
         there, machine_of = {p.job: p.gpus for p in placed}, self.state.machine_of
         for gang in gangs:

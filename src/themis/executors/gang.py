@@ -44,7 +44,7 @@ class Node:
 
 
 @dataclass(slots=True)
-class Part:
+class GangPart:
     """A gang's ranks on one machine."""
 
     spec: TaskSpec
@@ -73,7 +73,7 @@ class Gang:
     job: Job
     grant: Grant
     program: Program
-    parts: dict[int, Part]
+    parts: dict[int, GangPart]
     since: Seconds
     base: float
     """Steps in the checkpoint when this attempt began."""

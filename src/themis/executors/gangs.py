@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from themis.errors import InvariantBroken
 from themis.executors.endings import Pace, how_it_ended
-from themis.executors.gang import Gang, Node, Part, went_wrong
+from themis.executors.gang import Gang, GangPart, Node, went_wrong
 from themis.executors.hosts import NO_TARGET, Host, NodeSettings, task_name, task_specs
 from themis.executors.lifecycle import MISSING, Action, GangEvent, GangState, Goal, PartState, transition
 from themis.executors.program import AttemptEnded, Ending, Measurement, Programs
@@ -162,7 +162,7 @@ class Gangs:
         # What a dynamic job is to do is counted in epochs, which its program's own steps are not.
         given = replace(grant, target=NO_TARGET) if app.jobs[index].dynamic else grant
         parts = {
-            n: Part(spec=spec, known=known)
+            n: GangPart(spec=spec, known=known)
             for n, spec in task_specs(given, program, self.hosts, self.checkpoints, self.settings.log_bytes).items()
         }
         self.gangs[grant.job] = Gang(
@@ -386,7 +386,7 @@ class Gangs:
             finished = ended.ending is Ending.FINISHED
             self._happens(gang, GangEvent.FINISHED if finished else GangEvent.ENDED, ended=ended)
 
-    def _send_goal(self, gang: Gang, n: int, part: Part) -> None:
+    def _send_goal(self, gang: Gang, n: int, part: GangPart) -> None:
         """Send an agent what its part of the gang should do, unless it was sent on this connection."""
         goal, node, phase = gang.goal, self.nodes[n], part.phase
         if goal is Goal.STOP and phase is PartState.UNREPORTED and not part.known and part.sent is None:
@@ -399,7 +399,7 @@ class Gangs:
         self._send(n, self._message(gang, part))
         part.sent = goal
 
-    def _message(self, gang: Gang, part: Part) -> Message:
+    def _message(self, gang: Gang, part: GangPart) -> Message:
         """The command that brings a part to the gang's goal."""
         match gang.goal:
             case Goal.PREPARE:

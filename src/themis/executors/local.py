@@ -30,7 +30,7 @@ from themis.executors.program import AttemptEnded, Measurement, Programs
 from themis.model.cluster import Machine
 from themis.model.events import Command, Event, Grant
 from themis.model.workload import App
-from themis.node.channel import Closed, SocketChannel, listen, readable
+from themis.node.channel import ChannelClosed, SocketChannel, listen, readable
 from themis.node.gpus import Claim, release
 from themis.node.keeper import clock
 from themis.node.locks import locked
@@ -278,7 +278,7 @@ class LocalExecutor(Executor):
     def _receive(self, channel: SocketChannel) -> list[Message] | None:
         try:
             return channel.receive(0.0)
-        except (Closed, ProtocolError):
+        except (ChannelClosed, ProtocolError):
             return None
 
     def _hear(self, n: int, messages: list[Message]) -> None:
@@ -298,7 +298,7 @@ class LocalExecutor(Executor):
                 try:
                     if channel is not None:
                         channel.send(item.message)
-                except Closed:
+                except ChannelClosed:
                     self._hang_up(item.machine)
             elif isinstance(item, AttemptEnded | Measurement):
                 self.note(item)

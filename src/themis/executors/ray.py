@@ -21,7 +21,7 @@ from themis.executors.local import LocalExecutor
 from themis.executors.program import AttemptEnded, Measurement, Programs
 from themis.model.cluster import Machine
 from themis.model.events import Event, MachineJoined
-from themis.node.channel import Closed
+from themis.node.channel import ChannelClosed
 from themis.node.keeper import clock
 from themis.node.logfile import turned
 from themis.node.means import AUTO
@@ -166,7 +166,7 @@ class RayExecutor(LocalExecutor):
             return
         if not self.gangs.running and self._control is not None:
             # Nothing is left on them: Ray may have its GPUs back.
-            with contextlib.suppress(Closed):
+            with contextlib.suppress(ChannelClosed):
                 self._control.send(EndNodes())
         else:
             self.bridge.terminate()

@@ -20,7 +20,7 @@ import numpy as np
 
 from themis.errors import InputError, NotSolved
 from themis.model.units import Float
-from themis.optimize.programs import Program, Solution, solve
+from themis.optimize.programs import MixedIntegerProgram, Solution, solve
 
 MOST_VARIABLES = 50_000
 STEPS = 60
@@ -48,7 +48,7 @@ class Chain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
+class ExpectedProgress:
     """``utility`` : Float[N], expected progress of each job; ``objective <= optimum <= bound``, sums of B log E[U]."""
 
     utility: Float
@@ -56,7 +56,7 @@ class Expected:
     bound: float
 
 
-def most_expected_welfare(jobs: Sequence[Chain], *, gpus: int, rounds: int, gap: float = 1e-6) -> Expected:
+def most_expected_welfare(jobs: Sequence[Chain], *, gpus: int, rounds: int, gap: float = 1e-6) -> ExpectedProgress:
     """The best policy's welfare, to ``gap`` times the sum of budgets.
 
     Raises
@@ -105,7 +105,7 @@ def _flow(jobs: Sequence[Chain], states: list[tuple[int, ...]], sets: list[Float
     return flow, source
 
 
-def _tangents(budget: Float, gains: Float, flow: Float, source: Float, gap: float) -> Expected:
+def _tangents(budget: Float, gains: Float, flow: Float, source: Float, gap: float) -> ExpectedProgress:
     jobs, columns = gains.shape
     most = np.array([_solve(gains[i], flow, source, source, 0).objective for i in range(jobs)])
     if (most <= 0).any():
@@ -126,7 +126,7 @@ def _tangents(budget: Float, gains: Float, flow: Float, source: Float, gap: floa
             best, utility = value, u * most
         if bound - best <= gap * float(budget.sum()):
             shift = float(budget @ np.log(most))
-            return Expected(utility=utility, objective=best + shift, bound=max(bound, best) + shift)
+            return ExpectedProgress(utility=utility, objective=best + shift, bound=max(bound, best) + shift)
         points = [u]
     raise NotSolved(f"the market's gap is {bound - best:.3g} after {STEPS} linear programs.")
 
@@ -136,7 +136,7 @@ def _solve(gain: Float, matrix: Float, low: Float, high: Float, free: int) -> So
     row, column = np.nonzero(matrix)
     least = np.zeros(len(gain))
     least[len(gain) - free :] = -np.inf
-    program = Program(
+    program = MixedIntegerProgram(
         gain=gain, low=least, high=np.full(len(gain), np.inf), whole=np.zeros(len(gain), dtype=bool), row_low=low,
         row_high=high, start=np.concatenate([[0], np.cumsum(np.bincount(row, minlength=len(matrix)))]), column=column,
         value=matrix[row, column],

@@ -20,7 +20,7 @@ from themis.optimize.shares.problem import Need, Problem, Shares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Progress:
+class JobsProgress:
     """How far jobs have come.
 
     Attributes
@@ -53,14 +53,14 @@ class Progress:
         return out
 
 
-def needed(progress: Progress, weight: Float, able: Float) -> Need:
+def needed(progress: JobsProgress, weight: Float, able: Float) -> Need:
     """Rates that bring everybody to ``rho / w <= 1 / sigma``, as a function of sigma."""
     alone = np.where(able > 0, weight * progress.alone(), 1.0)
     left, elapsed = np.where(able > 0, progress.left, 0.0), np.where(able > 0, progress.elapsed, 0.0)
     return lambda sigma: left * sigma / np.maximum(alone - sigma * elapsed, 1e-12 * alone)
 
 
-def finish_time_fairness(problem: Problem, progress: Progress, weight: Float, *, fill: bool = True) -> Shares:
+def finish_time_fairness(problem: Problem, progress: JobsProgress, weight: Float, *, fill: bool = True) -> Shares:
     """Minimise the worst weighted rho; ``objective`` and ``bound`` are rho's, the bound below.
 
     Parameters

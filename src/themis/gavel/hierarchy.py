@@ -22,14 +22,14 @@ import numpy as np
 from scipy.optimize import brentq
 
 from themis.errors import InputError
-from themis.gavel.finish_time import Progress, needed
+from themis.gavel.finish_time import JobsProgress, needed
 from themis.gavel.max_min import normalised_unit
 from themis.model.units import Float, Int
 from themis.optimize.shares.filling import Fill, Growth, water_fill
 from themis.optimize.shares.problem import Problem, Shares
 
 
-class Rule(StrEnum):
+class SharingRule(StrEnum):
     """How an entity shares between its members."""
 
     FAIRNESS = "fairness"
@@ -49,7 +49,7 @@ class Entity:
     """
 
     name: str
-    rule: Rule = Rule.FAIRNESS
+    rule: SharingRule = SharingRule.FAIRNESS
     weight: float = 1.0
     members: tuple[Entity, ...] = ()
     jobs: Int
@@ -59,13 +59,13 @@ class Entity:
             raise InputError(f"entity {self.name!r} has weight {self.weight}, expected a number above 0.")
         if self.members and len(self.jobs):
             raise InputError(f"entity {self.name!r} has both entities and jobs as members, expected one kind.")
-        if self.members and self.rule is Rule.FINISH_TIME_FAIRNESS:
+        if self.members and self.rule is SharingRule.FINISH_TIME_FAIRNESS:
             raise InputError(
                 f"entity {self.name!r} shares between entities by finish_time_fairness, which is for jobs only."
             )
 
 
-def hierarchical(problem: Problem, root: Entity, weight: Float, progress: Progress | None = None) -> Shares:
+def hierarchical(problem: Problem, root: Entity, weight: Float, progress: JobsProgress | None = None) -> Shares:
     """Fill the hierarchy.
 
     Parameters
@@ -84,7 +84,7 @@ def hierarchical(problem: Problem, root: Entity, weight: Float, progress: Progre
     return Shares(x=found.x, objective=total, bound=total, price=found.price)
 
 
-def growth(root: Entity, weight: Float, unit: Float, progress: Progress | None = None) -> Growth:
+def growth(root: Entity, weight: Float, unit: Float, progress: JobsProgress | None = None) -> Growth:
     """How the jobs of a hierarchy grow; the level is what flows into the root."""
 
     def grow(base: Float, room: Float) -> tuple[Fill, float]:
@@ -107,23 +107,23 @@ class _Flow(Protocol):
         """Add what members get of a volume in [0, room]."""
 
 
-def _flow(entity: Entity, weight: Float, unit: Float, progress: Progress | None, base: Float, room: Float) -> _Flow:
+def _flow(entity: Entity, weight: Float, unit: Float, progress: JobsProgress | None, base: Float, room: Float) -> _Flow:
     if entity.members:
         inner = [_flow(e, weight, unit, progress, base, room) for e in entity.members]
         rooms = np.array([flow.room for flow in inner])
         return _Entities(inner, _divider(entity.rule, np.array([e.weight for e in entity.members]), rooms))
     at = entity.jobs
-    if entity.rule is Rule.FINISH_TIME_FAIRNESS:
+    if entity.rule is SharingRule.FINISH_TIME_FAIRNESS:
         if progress is None:
             raise InputError(f"entity {entity.name!r} shares by finish_time_fairness, which needs the jobs' progress.")
-        mine = Progress(
+        mine = JobsProgress(
             left=progress.left[at], elapsed=progress.elapsed[at], isolated_elapsed=progress.isolated_elapsed[at],
             isolated_rate=progress.isolated_rate[at],
         )  # fmt: skip
         # A job of weight w has w shares: its rho may be as much less than that of a job of mean weight.
         allowed = weight[at].mean() / weight[at] if len(at) else weight[at]
-        return _Jobs(at, _OneRho(mine, allowed, unit[at], base[at], room[at]))
-    return _Jobs(at, _divider(entity.rule, weight[at], room[at]))
+        return _RemainingJobs(at, _OneRho(mine, allowed, unit[at], base[at], room[at]))
+    return _RemainingJobs(at, _divider(entity.rule, weight[at], room[at]))
 
 
 class _Divider(Protocol):
@@ -133,8 +133,8 @@ class _Divider(Protocol):
         """What each member gets of a volume."""
 
 
-def _divider(rule: Rule, weight: Float, room: Float) -> _Divider:
-    return _InOrder(room) if rule is Rule.FIFO else _ByWeight(weight, room)
+def _divider(rule: SharingRule, weight: Float, room: Float) -> _Divider:
+    return _InOrder(room) if rule is SharingRule.FIFO else _ByWeight(weight, room)
 
 
 class _Entities:
@@ -146,7 +146,7 @@ class _Entities:
             flow.pour(part, out)
 
 
-class _Jobs:
+class _RemainingJobs:
     def __init__(self, jobs: Int, divider: _Divider) -> None:
         self._jobs, self._divider, self.room = jobs, divider, divider.room
 
@@ -189,7 +189,7 @@ class _ByWeight:
 class _OneRho:
     """So that the jobs below their room, and above what they have, end at one rho."""
 
-    def __init__(self, progress: Progress, weight: Float, unit: Float, base: Float, room: Float) -> None:
+    def __init__(self, progress: JobsProgress, weight: Float, unit: Float, base: Float, room: Float) -> None:
         self._base, self._each, self._unit = base, room, unit
         self._need = needed(progress, weight, (progress.isolated_rate > 0).astype(np.float64))
         self.room = float(room.sum())

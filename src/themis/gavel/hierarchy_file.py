@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from themis.errors import InputError, UnknownName
-from themis.gavel.hierarchy import Entity, Rule
+from themis.gavel.hierarchy import Entity, SharingRule
 from themis.model.units import Int
 from themis.yaml_text import BadYaml, Document, one_document
 from themis.yaml_text import Path as Keys
@@ -33,16 +33,16 @@ EVERYBODY = "*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class EntityPlan:
     """An entity as described: names instead of rows."""
 
     name: str
-    rule: Rule = Rule.FAIRNESS
+    rule: SharingRule = SharingRule.FAIRNESS
     weight: float = 1.0
-    members: tuple[Plan, ...] = ()
+    members: tuple[EntityPlan, ...] = ()
     users: tuple[str, ...] = ()
 
-    def leaves(self) -> Iterator[Plan]:
+    def leaves(self) -> Iterator[EntityPlan]:
         """Entities that list users."""
         if not self.members:
             yield self
@@ -56,7 +56,7 @@ class Plan:
         return Entity(name=self.name, rule=self.rule, weight=self.weight, members=members, jobs=rows)
 
 
-def read_plan(path: Path) -> Plan:
+def read_plan(path: Path) -> EntityPlan:
     """Read a hierarchy.
 
     Raises
@@ -74,25 +74,27 @@ def read_plan(path: Path) -> Plan:
         raise InputError(f"{path}{where}: {error.problem}.") from None
     plan = _plan(document, document.data, (), "root", path)
     if plan.users:
-        plan = Plan(name="root", members=(plan,))
+        plan = EntityPlan(name="root", members=(plan,))
     names, seen = [leaf.name for leaf in plan.leaves()], [user for leaf in plan.leaves() for user in leaf.users]
     for kind, values in (("entity", names), ("user", seen)):
         twice = sorted({value for value in values if values.count(value) > 1})
         if twice:
             raise InputError(f"{path}: {kind} {twice[0]!r} is there twice, expected once.")
     if EVERYBODY not in seen and "others" not in names:
-        others = Plan(name="others", users=(EVERYBODY,))
-        plan = Plan(name=plan.name, rule=plan.rule, weight=plan.weight, members=(*plan.members, others))
+        others = EntityPlan(name="others", users=(EVERYBODY,))
+        plan = EntityPlan(name=plan.name, rule=plan.rule, weight=plan.weight, members=(*plan.members, others))
     return plan
 
 
-def by_user(weights: Mapping[str, float]) -> Plan:
+def by_user(weights: Mapping[str, float]) -> EntityPlan:
     """The plan without a file: every user is an entity of its weight, by name; fairness between and within them."""
-    members = (Plan(name=f"user {name}", weight=weight, users=(name,)) for name, weight in sorted(weights.items()))
-    return Plan(name="root", members=tuple(members))
+    members = (
+        EntityPlan(name=f"user {name}", weight=weight, users=(name,)) for name, weight in sorted(weights.items())
+    )
+    return EntityPlan(name="root", members=tuple(members))
 
 
-def jobs_of(plan: Plan, user_of_job: Sequence[str], order: Int) -> dict[str, Int]:
+def jobs_of(plan: EntityPlan, user_of_job: Sequence[str], order: Int) -> dict[str, Int]:
     """Rows of jobs of each leaf, by its name, in ``order``."""
     leaf_of = {user: leaf.name for leaf in plan.leaves() for user in leaf.users}
     fallback = leaf_of.get(EVERYBODY, "others")
@@ -102,7 +104,7 @@ def jobs_of(plan: Plan, user_of_job: Sequence[str], order: Int) -> dict[str, Int
     return {name: np.array(at, dtype=np.int64) for name, at in rows.items()}
 
 
-def _plan(document: Document, raw: Any, keys: Keys, default: str, path: Path) -> Plan:
+def _plan(document: Document, raw: Any, keys: Keys, default: str, path: Path) -> EntityPlan:
     line = document.line(keys)
     where = f"{path}, line {line}" if line else str(path)
     if not isinstance(raw, dict):
@@ -114,18 +116,18 @@ def _plan(document: Document, raw: Any, keys: Keys, default: str, path: Path) ->
     for key in raw:
         if key not in known:
             raise UnknownName(f"key of entity {name!r} in {where}", str(key), known)
-    rule, weight = str(raw.get("policy", Rule.FAIRNESS)), raw.get("weight", 1.0)
-    if rule not in set(Rule):
-        raise UnknownName(f"policy of entity {name!r} in {where}", rule, [str(r) for r in Rule])
+    rule, weight = str(raw.get("policy", SharingRule.FAIRNESS)), raw.get("weight", 1.0)
+    if rule not in set(SharingRule):
+        raise UnknownName(f"policy of entity {name!r} in {where}", rule, [str(r) for r in SharingRule])
     if not isinstance(weight, int | float) or isinstance(weight, bool) or not 0 < weight < float("inf"):
         raise InputError(f"{where}: entity {name!r} has weight {weight!r}, expected a number above 0.")
     members, users = raw.get("members", []), raw.get("users", [])
     if not isinstance(members, list) or not isinstance(users, list) or bool(members) == bool(users):
         raise InputError(f"{where}: entity {name!r} needs a list of either members or users.")
-    if members and rule == Rule.FINISH_TIME_FAIRNESS:
+    if members and rule == SharingRule.FINISH_TIME_FAIRNESS:
         raise InputError(f"{where}: entity {name!r} shares between entities by {rule}, which is for users' jobs only.")
-    return Plan(
-        name=name, rule=Rule(rule), weight=float(weight),
+    return EntityPlan(
+        name=name, rule=SharingRule(rule), weight=float(weight),
         members=tuple(
             _plan(document, member, (*keys, "members", i), f"{name}.{i + 1}", path) for i, member in enumerate(members)
         ),

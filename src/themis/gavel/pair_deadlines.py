@@ -16,7 +16,7 @@ import numpy as np
 from themis.gavel.pair_totals import priced_total
 from themis.gavel.total import Kept
 from themis.model.units import Bool, Float
-from themis.optimize import Program, solve
+from themis.optimize import MixedIntegerProgram, solve
 from themis.optimize.shares.pairs import GAP, Classes, PairProgram, PairRates, settle
 from themis.optimize.shares.problem import Problem
 
@@ -150,7 +150,7 @@ class _Choice:
         """The most valuable set that no price so far rules out, and how many deadlines none can exceed."""
         jobs, rows = self.problem.jobs, len(self.price)
         found = solve(
-            Program(
+            MixedIntegerProgram(
                 gain=value, low=np.zeros(jobs), high=np.ones(jobs), whole=np.ones(jobs, dtype=bool),
                 row_low=np.full(rows, -np.inf), row_high=np.array(self.most),
                 start=jobs * np.arange(rows + 1, dtype=np.int64), column=np.tile(np.arange(jobs), rows),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from themis.gavel.finish_time import Progress
+from themis.gavel.finish_time import JobsProgress
 from themis.gavel.hierarchy import Entity, growth
 from themis.gavel.max_min import normalised_unit
 from themis.model.units import Float
@@ -19,7 +19,7 @@ from themis.optimize.shares.problem import Problem
 
 
 def hierarchical_paired(
-    problem: Problem, pairs: PairRates, root: Entity, weight: Float, progress: Progress | None = None
+    problem: Problem, pairs: PairRates, root: Entity, weight: Float, progress: JobsProgress | None = None
 ) -> tuple[PairShares, float]:
     """Fill the hierarchy over jobs and pairs.
 

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.sparse import coo_array, csc_array, hstack, vstack
 
 from themis.model.units import NONE, Bool, Float, Int
-from themis.optimize import Program, solve
+from themis.optimize import MixedIntegerProgram, solve
 from themis.optimize.columns import ColumnProgram
 from themis.optimize.shares.level import highest_level
 from themis.optimize.shares.problem import Problem, Shares
@@ -163,7 +163,7 @@ def _choose(problem: Problem, least: Float, worth: Float, count: int, nodes: int
     rows = vstack([hstack([matrix, picks]), total]).tocsr()
     proven = 0.999 if count == 0 else 1e-6
     found = solve(
-        Program(
+        MixedIntegerProgram(
             gain=np.concatenate([np.zeros(shares), worth]), low=np.zeros(shares + jobs), high=np.ones(shares + jobs),
             whole=np.repeat([False, True], [shares, jobs]), row_low=np.append(low, float(count)),
             row_high=np.append(high, np.inf), start=rows.indptr.astype(np.int64),

@@ -23,7 +23,7 @@ DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Numbers:
+class NumberRange:
     """Numbers from low to high, both included; ``log``: evenly over their magnitude; ``whole``: whole numbers."""
 
     low: float
@@ -52,7 +52,7 @@ class Choice:
         return self.values[int(u * len(self.values))]
 
 
-Domain: TypeAlias = Numbers | Choice
+Domain: TypeAlias = NumberRange | Choice
 Space: TypeAlias = Mapping[str, Domain]
 FORMS = ("uniform", "loguniform", "int", "logint", "choice", "grid")
 DOMAIN = (
@@ -83,7 +83,7 @@ def _listed(given: object, *, grid: bool) -> Choice:
     return Choice(values=tuple(given), grid=grid)
 
 
-def _numbers(form: str, given: object) -> Numbers:
+def _numbers(form: str, given: object) -> NumberRange:
     whole, log = form.endswith("int"), form.startswith("log")
     kind = "whole numbers" if whole else "numbers"
     expected = f"two {kind} [low, high] with {'0 < ' if log else ''}low < high, at most 1e15 in size"
@@ -96,7 +96,7 @@ def _numbers(form: str, given: object) -> Numbers:
     low, high = given
     if not low < high or (log and not low > 1e-300):
         raise Unreadable(expected)
-    return Numbers(low=low, high=high, log=log, whole=whole)
+    return NumberRange(low=low, high=high, log=log, whole=whole)
 
 
 def _scalar(value: object) -> bool:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from themis.errors import ThemisError
-from themis.node.agent import Agent, AgentSettings
+from themis.node.agent import AgentSettings, NodeAgent
 from themis.node.channel import connect
 from themis.node.keeper import PR_SET_CHILD_SUBREAPER, prctl
 from themis.node.means import AUTO, find
@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
         )  # fmt: skip
         # What a supervisor that dies leaves comes to the agent.
         prctl(PR_SET_CHILD_SUBREAPER, 1)
-        Agent(settings=settings, dial=lambda: connect(given.connect)).run()
+        NodeAgent(settings=settings, dial=lambda: connect(given.connect)).run()
     except ThemisError as error:
         print(f"themis node: {error}", file=sys.stderr)
         return 2

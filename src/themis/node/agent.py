@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from themis.errors import InputError
-from themis.node.channel import Channel, Closed
+from themis.node.channel import Channel, ChannelClosed
 from themis.node.foreign import Foreign
 from themis.node.keeper import children, clock, descendants
 from themis.node.locks import locked
@@ -85,7 +85,7 @@ class AgentSettings:
 
 
 @dataclass(slots=True)
-class Agent:
+class NodeAgent:
     """One machine's agent; ``dial`` returns a channel to the arbiter or None."""
 
     settings: AgentSettings
@@ -160,7 +160,7 @@ class Agent:
             for message in self.channel.receive(self.settings.poll_s):
                 self.handle(message)
             self._report()
-        except (Closed, InputError):
+        except (ChannelClosed, InputError):
             self._hang_up()
 
     def handle(self, message: Message) -> None:

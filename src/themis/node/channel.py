@@ -21,7 +21,7 @@ LONGEST = 8 << 20
 """Bytes; a longer line is not one of ours."""
 
 
-class Closed(Exception):
+class ChannelClosed(Exception):
     """The other side is gone."""
 
 
@@ -50,11 +50,11 @@ class Channel(Protocol):
     """A connection between one agent and the arbiter."""
 
     def send(self, message: Message) -> None:
-        """Hand over a message; raises ``Closed`` when the connection is known to be lost."""
+        """Hand over a message; raises ``ChannelClosed`` when the connection is known to be lost."""
         ...
 
     def receive(self, timeout_s: float) -> list[Message]:
-        """Messages that are there, waiting up to ``timeout_s`` for the first; raises ``Closed``."""
+        """Messages that are there, waiting up to ``timeout_s`` for the first; raises ``ChannelClosed``."""
         ...
 
     def close(self) -> None:
@@ -76,7 +76,7 @@ class SocketChannel(Channel):
         try:
             self.socket.sendall(json.dumps(encode(message)).encode() + b"\n")
         except OSError as error:
-            raise Closed(str(error)) from error
+            raise ChannelClosed(str(error)) from error
 
     def receive(self, timeout_s: float) -> list[Message]:
         """Whole lines only; the rest waits for the next call."""
@@ -85,9 +85,9 @@ class SocketChannel(Channel):
                 return []
             data = self.socket.recv(1 << 16)
         except (OSError, ValueError) as error:
-            raise Closed(str(error)) from error
+            raise ChannelClosed(str(error)) from error
         if not data or len(self.buffer) > LONGEST:
-            raise Closed("the other side closed the connection")
+            raise ChannelClosed("the other side closed the connection")
         *lines, self.buffer = (self.buffer + data).split(b"\n")
         try:
             return [decode(json.loads(line)) for line in lines if line]

@@ -67,7 +67,7 @@ def clock() -> float:
 
 
 @dataclass(slots=True)
-class Status:
+class RanksStatus:
     """What the supervisor knows of its ranks; ``codes``: exit codes, a signal as minus its number, None while running."""
 
     phase: str
@@ -134,7 +134,7 @@ class Supervisor:
     deadline: float
     control: int
     ranks: list[Rank] = field(default_factory=list)
-    status: Status = field(default_factory=lambda: Status(phase="preparing", codes=[], pids=[]))
+    status: RanksStatus = field(default_factory=lambda: RanksStatus(phase="preparing", codes=[], pids=[]))
     kill_at: float = float("inf")
     termed: set[int] = field(default_factory=set)
     buffer: bytes = b""
@@ -610,7 +610,7 @@ def newest(folder: str) -> tuple[int, int]:
     return latest, count
 
 
-def notes(status: Status, task: dict[str, Any]) -> Iterator[str]:
+def notes(status: RanksStatus, task: dict[str, Any]) -> Iterator[str]:
     """What the job's owner should read at the end of its log."""
     if status.message:
         yield status.message

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from themis.errors import InputError
 from themis.node import keeper
-from themis.node.channel import Closed, listen, readable
+from themis.node.channel import ChannelClosed, listen, readable
 from themis.node.gpus import Claim, claim, nvml_gpus, release
 from themis.node.locks import locked
 from themis.node.logfile import turned
@@ -101,7 +101,7 @@ class Relay:
         Closed : the relay belongs to another arbiter, or a later relay serves this machine.
         """
         if owner != self.owner:
-            raise Closed(f"node {self.node} is kept by another arbiter ({self.owner}); end that one first")
+            raise ChannelClosed(f"node {self.node} is kept by another arbiter ({self.owner}); end that one first")
         self._still_mine()
         with self.lock:
             self.session += 1
@@ -109,7 +109,7 @@ class Relay:
             return self.session
 
     def receive(self, session: int, wait_s: float = WAIT_S) -> bytes:
-        """What the agent sent, waiting for it; empty if nothing. Raises ``Closed`` when the conversation has ended."""
+        """What the agent sent, waiting for it; empty if nothing. Raises ``ChannelClosed`` when the conversation has ended."""
         self._still_mine()
         agent = self._agent(session, wait_s)
         if agent is None:
@@ -119,24 +119,24 @@ class Relay:
                 return b""
             data = agent.recv(CHUNK)
         except (OSError, ValueError) as error:
-            raise Closed(str(error)) from error
+            raise ChannelClosed(str(error)) from error
         if not data:
             with self.lock:
                 if self.agent is agent:
                     self._drop()
-            raise Closed("the agent hung up")
+            raise ChannelClosed("the agent hung up")
         return data
 
     def send(self, session: int, data: bytes) -> None:
-        """Hand bytes to the agent. Raises ``Closed`` when the conversation has ended."""
+        """Hand bytes to the agent. Raises ``ChannelClosed`` when the conversation has ended."""
         with self.lock:
             agent = self.agent if session == self.session else None
         if agent is None:
-            raise Closed("no agent listens")
+            raise ChannelClosed("no agent listens")
         try:
             agent.sendall(data)
         except OSError as error:
-            raise Closed(str(error)) from error
+            raise ChannelClosed(str(error)) from error
 
     def close(self) -> None:
         """Hang up; the agent stays."""
@@ -197,7 +197,7 @@ class Relay:
         """The agent's connection, waited for; an agent that does not come is started."""
         with self.lock:
             if session != self.session:
-                raise Closed("another conversation began")
+                raise ChannelClosed("another conversation began")
             if self.agent is not None:
                 return self.agent
         if not readable([self.server], wait_s):
@@ -244,7 +244,7 @@ class Relay:
 
     def _still_mine(self) -> None:
         if not self._mine():
-            raise Closed(f"another relay serves {self.node} now")
+            raise ChannelClosed(f"another relay serves {self.node} now")
 
     def _mine(self) -> bool:
         with contextlib.suppress(OSError):

@@ -6,6 +6,6 @@ knows what an objective means to apps: bids and payments are in ``auction``, pol
 worth in ``planning``, finish-time fairness in ``fairness``.
 """
 
-from themis.optimize.programs import Program, Solution, solve
+from themis.optimize.programs import MixedIntegerProgram, Solution, solve
 
-__all__ = ["Program", "Solution", "solve"]
+__all__ = ["MixedIntegerProgram", "Solution", "solve"]

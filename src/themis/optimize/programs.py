@@ -20,7 +20,7 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Program:
+class MixedIntegerProgram:
     """Maximise ``gain @ x`` subject to ``row_low <= A x <= row_high`` and ``low <= x <= high``.
 
     Attributes
@@ -70,7 +70,7 @@ class Solution:
 
 
 def solve(
-    program: Program,
+    program: MixedIntegerProgram,
     *,
     gap: float,
     nodes: int,
@@ -126,7 +126,7 @@ def solve(
     return _read(highs, program, accept)
 
 
-def _model(program: Program) -> highspy.HighsLp:
+def _model(program: MixedIntegerProgram) -> highspy.HighsLp:
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = program.gain.size, program.row_low.size
     lp.sense_ = highspy.ObjSense.kMaximize
@@ -140,7 +140,7 @@ def _model(program: Program) -> highspy.HighsLp:
     return lp
 
 
-def _read(highs: highspy.Highs, program: Program, accept: float) -> Solution:
+def _read(highs: highspy.Highs, program: MixedIntegerProgram, accept: float) -> Solution:
     status, info = highs.getModelStatus(), highs.getInfo()
     if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
         raise NotSolved(f"HiGHS found no feasible point: {highs.modelStatusToString(status)}; raise the node limit.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -25,8 +26,23 @@ from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
 from themis.policies.builtin import BUILT_IN
 
+_OLD_NAMES: Mapping[str, str] = MappingProxyType({"Level": "Granularity", "Pace": "Cadence"})
+"""Names that plug-ins of the version before import; each works for one version more, with a warning."""
 
-class Level(StrEnum):
+
+def __getattr__(name: str) -> object:
+    """The class that an old name stands for, with a ``DeprecationWarning``; AttributeError for other names."""
+    if name in _OLD_NAMES:
+        warnings.warn(
+            f"themis.policies.api.{name} is deprecated; import {_OLD_NAMES[name]} instead.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return globals()[_OLD_NAMES[name]]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class Granularity(StrEnum):
     """Whom a policy shares between."""
 
     APP = "app"
@@ -34,7 +50,7 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Cadence:
     """When a policy is asked: whenever GPUs are free, or (with ``round_s``) also at every round's boundary.
 
     Attributes
@@ -60,7 +76,7 @@ class Pace:
             raise InputError(f"resolve_interval is {self.resolve_interval}, expected 0 seconds or more.")
 
 
-ON_FREE_GPUS = Pace()
+ON_FREE_GPUS = Cadence()
 
 
 @dataclass(slots=True)
@@ -95,10 +111,10 @@ class Policy(Protocol):
 
     claims: ClassVar[frozenset[str]]
     needs: ClassVar[frozenset[str]]
-    level: ClassVar[Level]
+    level: ClassVar[Granularity]
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> Cadence:
         """When it is asked."""
         ...
 

@@ -17,7 +17,7 @@ import numpy as np
 from themis.model.answers import GpuGrant, Solved
 from themis.model.snapshot import Kind, Snapshot
 from themis.placement.blind import Placing
-from themis.policies.api import ADDED, ON_FREE_GPUS, Level, Pace, Workbench
+from themis.policies.api import ADDED, ON_FREE_GPUS, Cadence, Granularity, Workbench
 
 
 class Clients(StrEnum):
@@ -43,10 +43,10 @@ class Baseline:
 
     claims: ClassVar[frozenset[str]] = frozenset({"work_conserving"})
     needs: ClassVar[frozenset[str]] = frozenset()
-    level: ClassVar[Level] = Level.APP
+    level: ClassVar[Granularity] = Granularity.APP
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> Cadence:
         """On free GPUs."""
         return ON_FREE_GPUS
 

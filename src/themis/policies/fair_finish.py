@@ -19,7 +19,7 @@ from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Bool, Float
 from themis.placement.ordered import in_order
-from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
+from themis.policies.api import ON_FREE_GPUS, Cadence, Granularity, Workbench
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +28,10 @@ class FairFinish:
 
     claims: ClassVar[frozenset[str]] = frozenset({"work_conserving"})
     needs: ClassVar[frozenset[str]] = frozenset({"reference"})
-    level: ClassVar[Level] = Level.APP
+    level: ClassVar[Granularity] = Granularity.APP
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> Cadence:
         """On free GPUs."""
         return ON_FREE_GPUS
 

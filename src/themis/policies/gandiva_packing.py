@@ -13,7 +13,7 @@ from themis.model.answers import Proof, Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
 from themis.optimize.shares.pairs import PairShares, paired_throughput
-from themis.policies.api import Level, Pace, Workbench
+from themis.policies.api import Cadence, Granularity, Workbench
 from themis.policies.shares import problem_of
 from themis.policies.sharing import pair_rates, share_of
 
@@ -31,12 +31,12 @@ class GandivaPacking:
 
     claims: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
-    level: ClassVar[Level] = Level.JOB
+    level: ClassVar[Granularity] = Granularity.JOB
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> Cadence:
         """Rounds; GPUs that nobody is owed do not idle while a job waits."""
-        return Pace(self.round_s, 0.0)
+        return Cadence(self.round_s, 0.0)
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """Shares of jobs and of pairs."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from themis.gavel.hierarchy import Entity, hierarchical
-from themis.gavel.hierarchy_file import Plan, by_user, jobs_of, read_plan
+from themis.gavel.hierarchy_file import EntityPlan, by_user, jobs_of, read_plan
 from themis.gavel.pair_hierarchy import hierarchical_paired
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float
@@ -32,7 +32,7 @@ class Hierarchical(PairPolicy):
     """
 
     file: str = ""
-    plan: Plan | None = field(init=False, repr=False, compare=False)
+    plan: EntityPlan | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         PairPolicy.__post_init__(self)

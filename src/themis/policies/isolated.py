@@ -16,7 +16,7 @@ from themis.model.answers import Solved, TimeShare
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Float, Int, Seconds
 from themis.placement.packing import most_gpus
-from themis.policies.api import Level, Pace, Workbench
+from themis.policies.api import Cadence, Granularity, Workbench
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +29,12 @@ class Isolated:
 
     claims: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
-    level: ClassVar[Level] = Level.JOB
+    level: ClassVar[Granularity] = Granularity.JOB
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> Cadence:
         """Rounds."""
-        return Pace(self.round_s, spare=self.spare)
+        return Cadence(self.round_s, spare=self.spare)
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """x[j, k]: the app's share of type k, split over its jobs."""

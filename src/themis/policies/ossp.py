@@ -16,7 +16,7 @@ from themis.forecast.rules import Forecaster, Rule
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Seconds
-from themis.policies.api import Level, Pace, Workbench
+from themis.policies.api import Cadence, Granularity, Workbench
 from themis.policies.planned import Effort, View, solved
 
 
@@ -37,16 +37,16 @@ class Ossp:
 
     claims: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset({"ahead"})
-    level: ClassVar[Level] = Level.JOB
+    level: ClassVar[Granularity] = Granularity.JOB
 
     def __post_init__(self) -> None:
         if not 1 <= self.window <= 1000:
             raise InputError(f"policy ossp: window is {self.window}, expected 1 to 1000 rounds.")
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> Cadence:
         """Rounds."""
-        return Pace(self.round_s, backfill=self.backfill)
+        return Cadence(self.round_s, backfill=self.backfill)
 
     @property
     def forecaster(self) -> Forecaster:

@@ -19,7 +19,7 @@ from themis.model.answers import RoundPlan, Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float, Int, Seconds
 from themis.placement.packing import most_gpus
-from themis.policies.api import Level, Pace, Workbench
+from themis.policies.api import Cadence, Granularity, Workbench
 from themis.policies.service import unit_service, units
 from themis.policies.shares import weights
 
@@ -34,16 +34,16 @@ class RoundRobin:
 
     claims: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
-    level: ClassVar[Level] = Level.JOB
+    level: ClassVar[Granularity] = Granularity.JOB
 
     def __post_init__(self) -> None:
         if not 1 <= self.window <= 1000:
             raise InputError(f"policy round_robin: window is {self.window}, expected 1 to 1000 rounds.")
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> Cadence:
         """Rounds."""
-        return Pace(self.round_s)
+        return Cadence(self.round_s)
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """Plan the window: in each round, fewest turns per weight first, ties to the lower id.

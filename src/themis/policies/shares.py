@@ -14,13 +14,13 @@ from typing import ClassVar
 import numpy as np
 
 from themis.gavel.agnostic import flattened, spread
-from themis.gavel.finish_time import Progress
+from themis.gavel.finish_time import JobsProgress
 from themis.model.answers import Proof, Solved, TimeShare
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Float, Int, Locality, Seconds
 from themis.optimize.shares.problem import Problem, Shares
 from themis.placement.packing import most_gpus
-from themis.policies.api import ADDED, Level, Pace, Workbench
+from themis.policies.api import ADDED, Cadence, Granularity, Workbench
 from themis.policies.virtual import virtual
 
 
@@ -51,13 +51,13 @@ class SharePolicy(ABC):
     """Whether the policy's optimum decides which types jobs run on, whatever number of types there is."""
     claims: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
-    level: ClassVar[Level] = Level.JOB
+    level: ClassVar[Granularity] = Granularity.JOB
     smaller_is_better: ClassVar[bool] = False
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> Cadence:
         """Rounds."""
-        return Pace(self.round_s, self.resolve_interval, self.backfill, spare=self.spare)
+        return Cadence(self.round_s, self.resolve_interval, self.backfill, spare=self.spare)
 
     @abstractmethod
     def allocate(self, snapshot: Snapshot, problem: Problem) -> Shares:
@@ -127,7 +127,7 @@ def by_arrival(s: Snapshot, problem: Problem) -> Int:
     return np.lexsort((problem.fastest, problem.gpus, s.job_left, s.app_arrival[s.job_app]))
 
 
-def progress(s: Snapshot, problem: Problem) -> Progress:
+def progress(s: Snapshot, problem: Problem) -> JobsProgress:
     """How far jobs have come, for finish-time fairness in Gavel's form, where every job is a user.
 
     Differs from the paper: seconds that the work done would have taken in isolation are counted at the mean contention
@@ -139,7 +139,7 @@ def progress(s: Snapshot, problem: Problem) -> Progress:
     then = np.maximum((s.app_contention * relative)[s.job_app] * in_app, 1.0)
     rate_then = problem.isolated_rate(then)
     done = s.job_done * s.job_serial
-    return Progress(
+    return JobsProgress(
         left=work_left(s),
         elapsed=np.maximum(s.app_elapsed[s.job_app], 0.0),
         isolated_elapsed=np.divide(done, rate_then, out=np.zeros(s.jobs), where=rate_then > 0),

@@ -31,14 +31,14 @@ from themis.model.snapshot import Snapshot
 from themis.model.units import Float, Seconds
 from themis.planning.promise import Claims, promised
 from themis.planning.window import budgets, forecast_rho
-from themis.policies.api import ADDED, Level, Pace, Workbench
+from themis.policies.api import ADDED, Cadence, Granularity, Workbench
 from themis.policies.planned import Effort, View, solved
 
 WINDOW = 20
 """The paper's T (§6.1)."""
 
 
-class Plan(StrEnum):
+class PlanKind(StrEnum):
     """How rounds are planned: by the paper's market, or by promised finishes."""
 
     PROMISES = "promises"
@@ -63,7 +63,7 @@ class Shockwave:
     """
 
     round_s: Seconds = 120.0
-    plan: Plan = field(default=Plan.PROMISES, metadata=ADDED)
+    plan: PlanKind = field(default=PlanKind.PROMISES, metadata=ADDED)
     window: int = 0
     patience: float = 1.0
     power: float = 5.0
@@ -78,7 +78,7 @@ class Shockwave:
 
     claims: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset({"ahead"})
-    level: ClassVar[Level] = Level.JOB
+    level: ClassVar[Granularity] = Granularity.JOB
 
     def __post_init__(self) -> None:
         ranges = (
@@ -90,9 +90,9 @@ class Shockwave:
                 raise InputError(f"policy shockwave: {name} is {getattr(self, name)}, expected {low} to {high:g}.")
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> Cadence:
         """Rounds; a plan holds until a job comes, ends or, if reactive, changes its speed."""
-        return Pace(self.round_s, backfill=self.backfill, replan_on_regime=self.reactive)
+        return Cadence(self.round_s, backfill=self.backfill, replan_on_regime=self.reactive)
 
     @property
     def forecaster(self) -> Forecaster:
@@ -107,13 +107,13 @@ class Shockwave:
         budget = budgets(forecast_rho(view.ahead, view.elapsed), self.power, view.weight)
         # Equation 11 times N M.
         window = view.window(
-            self.window or (WINDOW if self.plan is Plan.MARKET else 0), weight=budget, capacity=capacity,
+            self.window or (WINDOW if self.plan is PlanKind.MARKET else 0), weight=budget, capacity=capacity,
             pull=self.makespan * scale / max(float(view.ahead.isolated_s.sum()), 1e-9),
         )  # fmt: skip
-        due = -budget if self.plan is Plan.MARKET else self._promised(view, max(capacity, 1))
+        due = -budget if self.plan is PlanKind.MARKET else self._promised(view, max(capacity, 1))
         effort = Effort(gap=self.gap, nodes=self.nodes, seconds=bench.seconds, seed=self.seed)
         # §7: jobs run in one piece, and whoever runs goes on, where the counts leave that open.
-        stay = self.plan is Plan.MARKET
+        stay = self.plan is PlanKind.MARKET
         return solved(snapshot, view, window, due=due, stay=stay, effort=effort, scale=scale)
 
     def _promised(self, view: View, capacity: int) -> Float:

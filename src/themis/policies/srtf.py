@@ -22,7 +22,7 @@ from themis.placement.ordered import in_order
 from themis.placement.packing import narrowest
 from themis.policies.baseline import Baseline
 from themis.tuning.agent import Agents
-from themis.tuning.rows import Row
+from themis.tuning.rows import ExclusiveRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ def _time_left(s: Snapshot, placement: Placing) -> Float:
     offered: list[int] = np.bincount(s.machine_type, s.free, len(s.gpu_types)).astype(np.int64).tolist()
     spans: dict[tuple[int, int], float] = {}
 
-    def can_be_had(row: Row) -> bool:
+    def can_be_had(row: ExclusiveRow) -> bool:
         key = (row.gpu_type, max(row.sizes))
         if key not in spans:
             found = narrowest(s.free, s.machine_rack, key[1], s.machine_type == key[0])

@@ -33,13 +33,13 @@ from themis.model.bids import Bids
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Bool, Float, Int, Locality
 from themis.optimize.winners.limits import Limits
-from themis.optimize.winners.problem import Offer
+from themis.optimize.winners.problem import Supply
 from themis.placement.grants import Allocator, demand_of, lease_end, least_waiting
 from themis.placement.packing import Counts, narrowest
 from themis.placement.turns import Turns
-from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
+from themis.policies.api import ON_FREE_GPUS, Cadence, Granularity, Workbench
 from themis.tuning.agent import Agents, growing_job
-from themis.tuning.rows import Row
+from themis.tuning.rows import ExclusiveRow
 
 
 class Waiting(StrEnum):
@@ -80,7 +80,7 @@ class Themis:
 
     claims: ClassVar[frozenset[str]] = frozenset({"work_conserving", "grows_elastic_jobs"})
     needs: ClassVar[frozenset[str]] = frozenset({"bids", "rho_said"})
-    level: ClassVar[Level] = Level.APP
+    level: ClassVar[Granularity] = Granularity.APP
 
     def __post_init__(self) -> None:
         if not 0 <= self.f <= 1:
@@ -89,7 +89,7 @@ class Themis:
             raise UnknownName("payment of policy themis", self.payment, FORMS)
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> Cadence:
         """On free GPUs."""
         return ON_FREE_GPUS
 
@@ -154,7 +154,7 @@ class _Round:
 
     def solve(self, bids: Bids, limits: Limits) -> Solved:
         s = self.s
-        offer = Offer(free=s.free, machine_rack=s.machine_rack, machine_type=s.machine_type)
+        offer = Supply(free=s.free, machine_rack=s.machine_rack, machine_type=s.machine_type)
         weight = relative_weight(s.app_weight[self.bidders])
         if weight is not None:
             bids = bids.weighted(weight)
@@ -327,7 +327,7 @@ class _Round:
             self.leftover[a] += gang
         return dealt
 
-    def _extend(self, a: int, row: Row) -> None:
+    def _extend(self, a: int, row: ExclusiveRow) -> None:
         """Leftovers that enlarge a running job go where its agent priced them."""
         s = self.s
         near = (s.machine_rack >= 0, s.machine_rack == row.anchor, s.machine_rack >= 0)[row.span - 1]

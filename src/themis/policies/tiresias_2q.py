@@ -16,7 +16,7 @@ from themis.errors import InputError
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.placement.ordered import in_order
-from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
+from themis.policies.api import ON_FREE_GPUS, Cadence, Granularity, Workbench
 from themis.policies.service import unit_service
 
 
@@ -35,14 +35,14 @@ class Tiresias2Q:
 
     claims: ClassVar[frozenset[str]] = frozenset({"work_conserving"})
     needs: ClassVar[frozenset[str]] = frozenset()
-    level: ClassVar[Level] = Level.APP
+    level: ClassVar[Granularity] = Granularity.APP
 
     def __post_init__(self) -> None:
         if not self.threshold > 0:
             raise InputError(f"policy tiresias_2q: threshold is {self.threshold}, expected more than 0.")
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> Cadence:
         """On free GPUs."""
         return ON_FREE_GPUS
 

@@ -24,7 +24,7 @@ from themis.model.snapshot import Snapshot
 from themis.model.units import Float
 from themis.placement.grants import waiting_apps
 from themis.placement.ordered import in_order
-from themis.policies.api import ON_FREE_GPUS, Level, Pace, Workbench
+from themis.policies.api import ON_FREE_GPUS, Cadence, Granularity, Workbench
 from themis.policies.service import unit_service
 
 
@@ -34,10 +34,10 @@ class TiresiasGittins:
 
     claims: ClassVar[frozenset[str]] = frozenset({"work_conserving"})
     needs: ClassVar[frozenset[str]] = frozenset()
-    level: ClassVar[Level] = Level.APP
+    level: ClassVar[Granularity] = Granularity.APP
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> Cadence:
         """On free GPUs."""
         return ON_FREE_GPUS
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from themis.model.snapshot import Snapshot
 from themis.model.units import Bool, Float, Int, Locality
-from themis.optimize.programs import Program, solve
+from themis.optimize.programs import MixedIntegerProgram, solve
 from themis.optimize.shares.problem import Problem
 
 Counts = tuple[tuple[int, int], ...]
@@ -166,7 +166,7 @@ def consolidated(machines: Counts, gangs: Counts) -> float:
     high = np.concatenate([np.full(len(sizes), np.inf), [float(count) for _, count in machines]])
     low = np.concatenate([np.zeros(len(sizes)), np.full(len(machines), -np.inf)])
     found = solve(
-        Program(
+        MixedIntegerProgram(
             gain=np.append(np.zeros(len(patterns)), 1.0), low=np.zeros(len(patterns) + 1),
             high=np.append(np.full(len(patterns), np.inf), 1.0), whole=np.zeros(len(patterns) + 1, dtype=bool),
             row_low=low, row_high=high, start=np.searchsorted(row, np.arange(rows + 1)), column=column,

@@ -24,7 +24,7 @@ KEY = "themis.report"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class ComparisonColumn:
     """How one number is shown in a comparison of runs.
 
     Attributes
@@ -59,7 +59,7 @@ class Column:
         text = f"{value / self.scale:+,.{self.digits}f}"
         return text if text.strip("+-0.,") else text[1:]
 
-    def in_minutes(self) -> Column:
+    def in_minutes(self) -> ComparisonColumn:
         """The same, minutes in place of hours."""
         if self.scale != HOUR:
             return self
@@ -103,7 +103,7 @@ def statistics_of(table: type[Any]) -> tuple[Statistic, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class RowField:
     """One field of a row about an app, a user or a job. No title: the page does not show it. ``scale`` 0: shown as it is."""
 
     name: str
@@ -114,12 +114,12 @@ class Cell:
 
 def cell(definition: str = "", *, title: str = "", scale: float = 1.0) -> Any:
     """A field of a row; a definition makes it part of the list of definitions."""
-    return field(metadata={KEY: Cell(name="", title=title, scale=scale, definition=definition)})
+    return field(metadata={KEY: RowField(name="", title=title, scale=scale, definition=definition)})
 
 
-def cells_of(row: type[Any]) -> tuple[Cell, ...]:
+def cells_of(row: type[Any]) -> tuple[RowField, ...]:
     """The fields of a row that say something about themselves, in their order."""
-    return tuple(replace(f.metadata[KEY], name=f.name) for f in described(row, Cell))
+    return tuple(replace(f.metadata[KEY], name=f.name) for f in described(row, RowField))
 
 
 def definitions_of(row: type[Any]) -> Mapping[str, str]:

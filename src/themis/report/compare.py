@@ -13,7 +13,7 @@ import numpy as np
 
 from themis.errors import counted
 from themis.model.units import Float
-from themis.report.columns import HOUR, Column
+from themis.report.columns import HOUR, ComparisonColumn
 from themis.report.intervals import Interval, p99_interval, t_interval
 from themis.report.numbers import COLUMNS
 from themis.report.result import RunMetrics, scalar
@@ -26,7 +26,7 @@ PER_APP = {column.name: column.per_app for column in COLUMNS if column.per_app}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ComparisonRow:
     """One policy (under one set of conditions) over its seeds; ``best`` marks the cells that read best of their column."""
 
     label: str
@@ -40,12 +40,12 @@ def is_brief(runs: Sequence[RunMetrics]) -> bool:
     return max((run.makespan for run in runs), default=0.0) < BRIEF
 
 
-def columns_for(runs: Sequence[RunMetrics]) -> tuple[Column, ...]:
+def columns_for(runs: Sequence[RunMetrics]) -> tuple[ComparisonColumn, ...]:
     """``COLUMNS`` in the units that suit these runs."""
     return tuple(c.in_minutes() for c in COLUMNS) if is_brief(runs) else COLUMNS
 
 
-def compare(runs: Sequence[RunMetrics], columns: Sequence[Column] | None = None) -> tuple[Row, ...]:
+def compare(runs: Sequence[RunMetrics], columns: Sequence[ComparisonColumn] | None = None) -> tuple[ComparisonRow, ...]:
     """A row for each policy, in order of first appearance; by default with all ``columns_for`` these runs."""
     columns = columns_for(runs) if columns is None else columns
     groups: dict[str, list[RunMetrics]] = {}
@@ -54,7 +54,7 @@ def compare(runs: Sequence[RunMetrics], columns: Sequence[Column] | None = None)
     table = [tuple(_cell(c.name, group) for c in columns) for group in groups.values()]
     best = [_best([cells[i].mean for cells in table], column) for i, column in enumerate(columns)]
     return tuple(
-        Row(label=label, runs=tuple(group), cells=cells, best=tuple(marks[k] for marks in best))
+        ComparisonRow(label=label, runs=tuple(group), cells=cells, best=tuple(marks[k] for marks in best))
         for k, ((label, group), cells) in enumerate(zip(groups.items(), table))
     )
 
@@ -85,7 +85,7 @@ def _of_apps(run: RunMetrics, field: str) -> Float:
     return known
 
 
-def _best(means: Sequence[float], column: Column) -> list[bool]:
+def _best(means: Sequence[float], column: ComparisonColumn) -> list[bool]:
     """What reads as the best number, unless all read alike."""
     shown = [math.nan if math.isnan(mean) else float(column.text(mean).replace(",", "")) for mean in means]
     numbers = [v for v in shown if not math.isnan(v)]

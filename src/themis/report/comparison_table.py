@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from themis.errors import UnknownName
-from themis.report.columns import Column
-from themis.report.compare import Row, caption, columns_for, kind_of
+from themis.report.columns import ComparisonColumn
+from themis.report.compare import ComparisonRow, caption, columns_for, kind_of
 from themis.report.findings import finding
 from themis.report.intervals import Interval
 from themis.report.numbers import COLUMNS
@@ -27,7 +27,7 @@ CSV = (
 )  # fmt: skip
 
 
-def columns_of(names: Sequence[str], rows: Sequence[Row], *, every: bool = True) -> list[int]:
+def columns_of(names: Sequence[str], rows: Sequence[ComparisonRow], *, every: bool = True) -> list[int]:
     """Which of ``COLUMNS`` to show: those named, or those in which any policy has a number.
 
     Parameters
@@ -53,7 +53,7 @@ def columns_of(names: Sequence[str], rows: Sequence[Row], *, every: bool = True)
 # ---- tables --------------------------------------------------------------------------------------------------------
 
 
-def tables(rows: Sequence[Row], shown: Sequence[int], difference: Paired | None, width: int) -> list[Table]:
+def tables(rows: Sequence[ComparisonRow], shown: Sequence[int], difference: Paired | None, width: int) -> list[Table]:
     """Tables no wider than the screen, if a policy's column fits at all: means, then differences to the baseline."""
     out = [
         _table(part, shown, "" if i else finding(rows, _columns(rows)))
@@ -66,7 +66,7 @@ def tables(rows: Sequence[Row], shown: Sequence[int], difference: Paired | None,
     return out
 
 
-def notes(rows: Sequence[Row], difference: Paired | None) -> str:
+def notes(rows: Sequence[ComparisonRow], difference: Paired | None) -> str:
     """What the tables show, below them."""
     runs = [run for row in rows for run in row.runs]
     seeds = sorted({len(row.runs) for row in rows})
@@ -85,11 +85,11 @@ def notes(rows: Sequence[Row], difference: Paired | None) -> str:
     return "\n".join(lines)
 
 
-def _parts(rows: Sequence[Row], shown: Sequence[int], width: int) -> list[list[Row]]:
+def _parts(rows: Sequence[ComparisonRow], shown: Sequence[int], width: int) -> list[list[ComparisonRow]]:
     """Policies that fit beside each other."""
     columns = _columns(rows)
     head = 2 + max(len(columns[i].heading) for i in shown)
-    parts: list[list[Row]] = []
+    parts: list[list[ComparisonRow]] = []
     used = width
     for row in rows:
         cells = [_cell(columns[i], row.cells[i]) for i in shown]
@@ -102,7 +102,7 @@ def _parts(rows: Sequence[Row], shown: Sequence[int], width: int) -> list[list[R
     return parts
 
 
-def _table(rows: Sequence[Row], shown: Sequence[int], title: str) -> Table:
+def _table(rows: Sequence[ComparisonRow], shown: Sequence[int], title: str) -> Table:
     table, columns = _empty(title, rows), _columns(rows)
     for i in shown:
         cells = [Text(_cell(columns[i], r.cells[i]), style="bold green" if r.best[i] else "") for r in rows]
@@ -110,7 +110,7 @@ def _table(rows: Sequence[Row], shown: Sequence[int], title: str) -> Table:
     return table
 
 
-def _difference_table(rows: Sequence[Row], shown: Sequence[int], difference: Paired) -> Table:
+def _difference_table(rows: Sequence[ComparisonRow], shown: Sequence[int], difference: Paired) -> Table:
     table, columns = _empty(f"Difference to {difference.baseline}", rows), _columns(rows)
     for k, i in enumerate(shown):
         cells = []
@@ -122,11 +122,11 @@ def _difference_table(rows: Sequence[Row], shown: Sequence[int], difference: Pai
     return table
 
 
-def _columns(rows: Sequence[Row]) -> Sequence[Column]:
+def _columns(rows: Sequence[ComparisonRow]) -> Sequence[ComparisonColumn]:
     return columns_for([run for row in rows for run in row.runs])
 
 
-def _empty(title: str, rows: Sequence[Row]) -> Table:
+def _empty(title: str, rows: Sequence[ComparisonRow]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), title=Text(title) if title else None, title_justify="left")
     table.add_column("", no_wrap=True)
     for row in rows:
@@ -134,18 +134,20 @@ def _empty(title: str, rows: Sequence[Row]) -> Table:
     return table
 
 
-def _cell(column: Column, cell: Interval) -> str:
+def _cell(column: ComparisonColumn, cell: Interval) -> str:
     return column.text(cell.mean) + _half(column, cell)
 
 
-def _half(column: Column, cell: Interval) -> str:
+def _half(column: ComparisonColumn, cell: Interval) -> str:
     return "" if math.isnan(cell.half) else f" ± {column.text(cell.half)}"
 
 
 # ---- for other programs --------------------------------------------------------------------------------------------
 
 
-def to_json(rows: Sequence[Row], shown: Sequence[int], difference: Paired | None, doubts: Sequence[str]) -> str:
+def to_json(
+    rows: Sequence[ComparisonRow], shown: Sequence[int], difference: Paired | None, doubts: Sequence[str]
+) -> str:
     """Means, intervals and differences in seconds and fractions, with the definition of each number."""
     runs = [run for row in rows for run in row.runs]
     out: dict[str, Any] = {
@@ -168,7 +170,7 @@ def to_json(rows: Sequence[Row], shown: Sequence[int], difference: Paired | None
     return orjson.dumps(out, option=orjson.OPT_INDENT_2).decode()
 
 
-def to_csv(rows: Sequence[Row], shown: Sequence[int], difference: Paired | None) -> str:
+def to_csv(rows: Sequence[ComparisonRow], shown: Sequence[int], difference: Paired | None) -> str:
     """A row for each number of each policy; empty where there is none."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

@@ -22,7 +22,7 @@ from themis.model.log_decisions import Fields
 from themis.model.units import GpuSeconds, Seconds
 from themis.report.delivery import Missing
 from themis.report.metrics import FOLDED, Fold
-from themis.report.outlook import Expected, Followed
+from themis.report.outlook import ExpectedTimes, Followed
 from themis.report.plans import Plans
 
 
@@ -125,7 +125,7 @@ class Explanation:
     """The difference by cause."""
     time: Seconds = math.nan
     """Of the log's last record."""
-    expected: Expected = field(default_factory=Expected)
+    expected: ExpectedTimes = field(default_factory=ExpectedTimes)
     """As of then, by the run's own past: when the app starts and ends, with 80 % intervals."""
 
     @property

@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from themis.errors import InputError
 from themis.model.units import Float
 from themis.report.columns import HOUR, MINUTE
-from themis.report.compare import Row, caption, is_brief
+from themis.report.compare import ComparisonRow, caption, is_brief
 from themis.report.forecast_accuracy import forecast_accuracy
 from themis.report.gantt import gantt
 from themis.report.intervals import Interval, t_interval
@@ -49,7 +49,7 @@ MOST_USERS = 8
 """Users in their figure; the table has more."""
 
 
-def write_figures(folder: Path, rows: Sequence[Row], kind: str = "svg") -> list[Path]:
+def write_figures(folder: Path, rows: Sequence[ComparisonRow], kind: str = "svg") -> list[Path]:
     """Write every figure of a report into a folder and return where they are.
 
     Raises
@@ -71,7 +71,7 @@ def write_figures(folder: Path, rows: Sequence[Row], kind: str = "svg") -> list[
     return paths
 
 
-def draw(rows: Sequence[Row], style: Style) -> list[Drawing]:
+def draw(rows: Sequence[ComparisonRow], style: Style) -> list[Drawing]:
     """Every figure of these runs."""
     first = [(row.label, row.runs[0]) for row in rows]
     return [
@@ -90,7 +90,7 @@ def planned(first: Sequence[tuple[str, RunMetrics]], style: Style) -> list[Drawi
 # ---- distributions over apps ---------------------------------------------------------------------------------------
 
 
-def distributions(rows: Sequence[Row], style: Style) -> list[Drawing]:
+def distributions(rows: Sequence[ComparisonRow], style: Style) -> list[Drawing]:
     """CDFs over completed apps of rho in both forms and of JCT; seeds of a policy are pooled."""
     unit, name = _unit(rows)
     return [
@@ -100,7 +100,7 @@ def distributions(rows: Sequence[Row], style: Style) -> list[Drawing]:
     ]
 
 
-def _cdf(name: str, title: str, label: str, scale: float, rows: Sequence[Row], style: Style) -> Drawing:
+def _cdf(name: str, title: str, label: str, scale: float, rows: Sequence[ComparisonRow], style: Style) -> Drawing:
     field = name.replace("-", "_")
     drawing, axis = panel(name, f"{title}: CDF over completed apps", style)
     pooled = [np.sort([getattr(app, field) / scale for run in row.runs for app in run.completed]) for row in rows]
@@ -145,7 +145,7 @@ def _thin(x: Float, y: Float, most: int = 600) -> tuple[Float, Float]:
 # ---- placement -----------------------------------------------------------------------------------------------------
 
 
-def placement(rows: Sequence[Row], style: Style) -> list[Drawing]:
+def placement(rows: Sequence[ComparisonRow], style: Style) -> list[Drawing]:
     """Placement scores: their distribution over leased GPU time, and how far gangs were spread."""
     scores = _scores(rows, style)
     spread, axis = panel(
@@ -162,7 +162,7 @@ def placement(rows: Sequence[Row], style: Style) -> list[Drawing]:
     return [scores, Drawing(name=spread.name, title=spread.title, figure=spread.figure, key=key)]
 
 
-def _scores(rows: Sequence[Row], style: Style) -> Drawing:
+def _scores(rows: Sequence[ComparisonRow], style: Style) -> Drawing:
     drawing, axis = panel("placement", "Placement scores (1 is best): CDF over leased GPU time", style)
     lowest = 1.0
     for i, row in enumerate(rows):
@@ -188,7 +188,7 @@ def _scores(rows: Sequence[Row], style: Style) -> Drawing:
     )
 
 
-def _unit(rows: Sequence[Row]) -> tuple[float, str]:
+def _unit(rows: Sequence[ComparisonRow]) -> tuple[float, str]:
     """(seconds, name) in which times read best."""
     return (MINUTE, "minutes") if is_brief([run for row in rows for run in row.runs]) else (HOUR, "hours")
 
@@ -196,7 +196,7 @@ def _unit(rows: Sequence[Row]) -> tuple[float, str]:
 # ---- GPU time, and what of it was lost -----------------------------------------------------------------------------
 
 
-def gpu_time(rows: Sequence[Row], style: Style) -> list[Drawing]:
+def gpu_time(rows: Sequence[ComparisonRow], style: Style) -> list[Drawing]:
     """GPU time of the whole workload, GPU time lost, and restarts; a bar a policy."""
     unit, name = _unit(rows)
     used, axis = panel("gpu-time", "GPU time that the workload took (lower: better use)", style, height=_tall(rows))
@@ -212,7 +212,9 @@ def gpu_time(rows: Sequence[Row], style: Style) -> list[Drawing]:
     return [used, Drawing(name=lost.name, title=lost.title, figure=lost.figure, key=key), restarts]
 
 
-def _bars(axis: Axes, rows: Sequence[Row], parts: Sequence[tuple[str, str | None]], scale: float, style: Style) -> None:
+def _bars(
+    axis: Axes, rows: Sequence[ComparisonRow], parts: Sequence[tuple[str, str | None]], scale: float, style: Style
+) -> None:
     """Means over seeds, stacked, each with its number; a whisker is the 95 % interval of the sum."""
     highest = 0.0
     for i, row in enumerate(rows):
@@ -240,13 +242,13 @@ def _end_of(cell: Interval) -> float:
     return cell.mean + (cell.half if cell.half == cell.half else 0.0)
 
 
-def _policies_down(axis: Axes, rows: Sequence[Row], style: Style) -> None:
+def _policies_down(axis: Axes, rows: Sequence[ComparisonRow], style: Style) -> None:
     axis.set_yticks(range(len(rows)), [shortened(row.label, 22) for row in rows])
     axis.set_ylim(len(rows) - 0.4, -0.6)
     tidy(axis, style, grid="x")
 
 
-def _tall(rows: Sequence[Row]) -> float:
+def _tall(rows: Sequence[ComparisonRow]) -> float:
     return 0.8 + max(0.54 * min(len(rows), 4), 0.27 * len(rows))  # inches; few bars stay slim
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from themis.report.columns import Column
-from themis.report.compare import Row
+from themis.report.columns import ComparisonColumn
+from themis.report.compare import ComparisonRow
 
 _CLAIMS = (
     ("rho_exact_max", "is fairest to the worst-off app ({} times as long as on its own equal share of the cluster)"),
@@ -16,7 +16,7 @@ _CLAIMS = (
 """Columns, and what is said of the policy that is best in it; the second blank is the unit."""
 
 
-def finding(rows: Sequence[Row], columns: Sequence[Column]) -> str:
+def finding(rows: Sequence[ComparisonRow], columns: Sequence[ComparisonColumn]) -> str:
     """Which policy is best at what, or how one policy treats its apps.
 
     Parameters
@@ -46,7 +46,7 @@ def finding(rows: Sequence[Row], columns: Sequence[Column]) -> str:
     return f"Of {len(rows)} policies, {best_at}.{_doubt(rows, [at[name] for name in known])}"
 
 
-def _doubt(rows: Sequence[Row], shown: Sequence[int]) -> str:
+def _doubt(rows: Sequence[ComparisonRow], shown: Sequence[int]) -> str:
     """Whether chance may be the reason: one seed, or intervals that overlap."""
     if any(len(row.runs) < 2 for row in rows):
         return " One seed does not show how much of this is chance."
@@ -58,7 +58,7 @@ def _doubt(rows: Sequence[Row], shown: Sequence[int]) -> str:
     return " The 95 % intervals overlap: more seeds may change this." if overlap else ""
 
 
-def _alone(row: Row, columns: Sequence[Column], at: dict[str, int]) -> str:
+def _alone(row: ComparisonRow, columns: Sequence[ComparisonColumn], at: dict[str, int]) -> str:
     def value(name: str) -> str:
         return columns[at[name]].text(row.cells[at[name]].mean)
 
@@ -70,7 +70,7 @@ def _alone(row: Row, columns: Sequence[Column], at: dict[str, int]) -> str:
     return f"Under {row.label} {took}{worst}."
 
 
-def unit(column: Column) -> str:
+def unit(column: ComparisonColumn) -> str:
     """The unit of time at the end of a column's title."""
     return "min" if column.heading.endswith("min") else "h"
 

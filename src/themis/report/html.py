@@ -17,8 +17,8 @@ from markupsafe import Markup
 
 from themis.errors import InputError, counted
 from themis.report import figures, gantt, timeline
-from themis.report.columns import HOUR, MINUTE, Cell, Column, cells_of
-from themis.report.compare import Row, caption, columns_for, compare, is_brief, kind_of
+from themis.report.columns import HOUR, MINUTE, ComparisonColumn, RowField, cells_of
+from themis.report.compare import ComparisonRow, caption, columns_for, compare, is_brief, kind_of
 from themis.report.definitions import DEFINITIONS, RHO_DEFINITIONS
 from themis.report.findings import finding
 from themis.report.intervals import Interval
@@ -156,7 +156,7 @@ class _Head:
     extra: bool
 
     @classmethod
-    def of(cls, column: Column) -> _Head:
+    def of(cls, column: ComparisonColumn) -> _Head:
         title = column.title.replace("-\n", "").strip()
         return cls(name=column.name, title=title, definition=column.definition, extra=not column.short)
 
@@ -177,12 +177,12 @@ class _TableRow:
     cells: list[_Shown]
 
 
-def _used(rows: Sequence[Row], columns: Sequence[Column]) -> list[tuple[int, Column]]:
+def _used(rows: Sequence[ComparisonRow], columns: Sequence[ComparisonColumn]) -> list[tuple[int, ComparisonColumn]]:
     """Columns in which any policy has a number."""
     return [(i, c) for i, c in enumerate(columns) if any(not math.isnan(row.cells[i].mean) for row in rows)]
 
 
-def _table_row(i: int, row: Row, used: Sequence[tuple[int, Column]]) -> _TableRow:
+def _table_row(i: int, row: ComparisonRow, used: Sequence[tuple[int, ComparisonColumn]]) -> _TableRow:
     return _TableRow(label=row.label, sample=_sample(i), cells=[_shown(c, row.cells[k], row.best[k]) for k, c in used])
 
 
@@ -191,7 +191,7 @@ def _sample(i: int) -> tuple[str, str]:
     return f"var(--p{i % len(POLICY_COLOURS)})", CSS_DASHES[DASHES.index(dash(i))]
 
 
-def _shown(column: Column, cell: Interval, best: bool) -> _Shown:
+def _shown(column: ComparisonColumn, cell: Interval, best: bool) -> _Shown:
     return _Shown(
         text=column.text(cell.mean), spread="" if math.isnan(cell.half) else f"±{column.text(cell.half)}",
         best=best, sort="" if math.isnan(cell.mean) else round(cell.mean, 9), extra=not column.short,
@@ -205,7 +205,9 @@ class _Differences:
     rows: list[_TableRow]
 
 
-def _differences(rows: Sequence[Row], baseline: str, used: Sequence[tuple[int, Column]]) -> _Differences:
+def _differences(
+    rows: Sequence[ComparisonRow], baseline: str, used: Sequence[tuple[int, ComparisonColumn]]
+) -> _Differences:
     columns = [c for _, c in used]
     found = paired(rows, baseline, columns)
     shown = [
@@ -218,7 +220,7 @@ def _differences(rows: Sequence[Row], baseline: str, used: Sequence[tuple[int, C
     return _Differences(baseline=baseline, note=found.note, rows=shown)
 
 
-def _difference(column: Column, cell: Interval) -> _Shown:
+def _difference(column: ComparisonColumn, cell: Interval) -> _Shown:
     known = not math.isnan(cell.mean)
     return _Shown(
         text=column.signed(cell.mean) + ("*" if cell.excludes_zero else ""),
@@ -238,16 +240,16 @@ class _Group:
     rows: list[list[tuple[str, Any]]]
 
 
-def _apps(label: str, run: RunMetrics, columns: Sequence[Cell], of: int) -> _Group:
+def _apps(label: str, run: RunMetrics, columns: Sequence[RowField], of: int) -> _Group:
     order = sorted(run.apps, key=lambda app: -app.rho_paper if app.rho_paper == app.rho_paper else math.inf)
     return _group(label, run, order, columns, _most(MOST_APPS, of))
 
 
-def _users(label: str, run: RunMetrics, columns: Sequence[Cell], of: int) -> _Group:
+def _users(label: str, run: RunMetrics, columns: Sequence[RowField], of: int) -> _Group:
     return _group(label, run, by_user(run), columns, _most(MOST_USERS, of))
 
 
-def _plans(label: str, run: RunMetrics, columns: Sequence[Cell], of: int) -> _Group:
+def _plans(label: str, run: RunMetrics, columns: Sequence[RowField], of: int) -> _Group:
     order = sorted(run.plans.rows, key=lambda row: -abs(row.off) if row.off == row.off else -math.inf)
     return _group(label, run, order, columns, _most(MOST_PLANS, of))
 
@@ -281,7 +283,7 @@ def _quality(label: str, run: RunMetrics) -> str:
     return f"{label}: half of the jobs ended within {run.plans.error:.0%} of the time that was forecast at first{within}.{cut}"
 
 
-def _in_units(cells: Sequence[Cell], brief: bool) -> list[Cell]:
+def _in_units(cells: Sequence[RowField], brief: bool) -> list[RowField]:
     """Those that the page shows; minutes in place of hours where nothing takes long."""
     return [
         replace(cell, title=f"{cell.title.removesuffix('h')}min", scale=MINUTE)
@@ -296,7 +298,7 @@ def _most(limits: tuple[int, int], of: int) -> int:
     return max(20, min(limits[0], limits[1] // of))
 
 
-def _group(label: str, run: RunMetrics, order: Sequence[Any], columns: Sequence[Cell], most: int) -> _Group:
+def _group(label: str, run: RunMetrics, order: Sequence[Any], columns: Sequence[RowField], most: int) -> _Group:
     rows = [[_text(getattr(row, cell.name), cell.scale) for cell in columns] for row in order[:most]]
     return _Group(label=label, seed=run.seed, left_out=max(len(order) - most, 0), rows=rows)
 
@@ -310,7 +312,7 @@ def _text(value: Any, by: float) -> tuple[str, Any]:
     return f"{value / by:,.{2 if by == 1 else 1}f}", f"{value:.6g}"
 
 
-def _heads(columns: Sequence[Cell]) -> list[tuple[str, str]]:
+def _heads(columns: Sequence[RowField]) -> list[tuple[str, str]]:
     return [(cell.title, cell.definition or RHO_DEFINITIONS.get(cell.name, "")) for cell in columns]
 
 

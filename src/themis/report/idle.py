@@ -59,7 +59,7 @@ class IdleTime:
 
 
 @dataclass(slots=True)
-class _App:
+class _IdleApp:
     user: str
     arrival: Seconds
     jobs: range
@@ -101,7 +101,7 @@ class IdleFold:
     """Gangs on each GPU whose processes have not ended."""
     service: int = 0
     free: Counter[str] = field(default_factory=Counter)
-    apps: list[_App] = field(default_factory=list)
+    apps: list[_IdleApp] = field(default_factory=list)
     jobs: list[_Job] = field(default_factory=list)
     on: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """GPUs of each gang that was started and has not stopped."""
@@ -211,7 +211,7 @@ class IdleFold:
         self.began = min(self.began, self.now)
         sizes = [bracket.rungs[0].jobs for bracket in brackets_of(spec.tuner)] or [len(spec.jobs)]
         member = [bracket for size in sizes for bracket in [Bracket()] * size]
-        self.apps.append(_App(spec.user, self.now, range(first, first + len(spec.jobs)), spec.at_once or 0))
+        self.apps.append(_IdleApp(spec.user, self.now, range(first, first + len(spec.jobs)), spec.at_once or 0))
         for j, (job, bracket) in enumerate(zip(spec.jobs, member, strict=True), start=first):
             bracket.alive.add(j)
             self.jobs.append(_Job(a, Want(job.gpus_min, job.gpu_types, spec.user), bracket))

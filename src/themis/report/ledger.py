@@ -87,7 +87,7 @@ class AppEntry:
 
 
 @dataclass(slots=True)
-class Lease:
+class HeldLease:
     """A lease that is held: who has what since when, and since when its gang trains."""
 
     grant: Grant
@@ -123,7 +123,7 @@ class Ledger:
             self.jobs.append(entry)
         self.apps.append(AppEntry(app.name, app.user, len(app.jobs), weight, time, brackets))
 
-    def count(self, lease: Lease, time: Seconds, crash: Seconds = 0.0) -> None:
+    def count(self, lease: HeldLease, time: Seconds, crash: Seconds = 0.0) -> None:
         """Add a lease that ends at ``time`` and whose last ``crash`` seconds of training are lost."""
         grant, app, job = lease.grant, self.apps[lease.grant.app], self.jobs[lease.grant.job]
         n, held = len(grant.gpus), time - lease.since
@@ -210,7 +210,7 @@ class Ledger:
 
 
 @dataclass(slots=True)
-class Rounds:
+class DecisionTotals:
     """Totals over decisions."""
 
     decisions: int = 0

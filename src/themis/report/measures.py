@@ -1,4 +1,4 @@
-"""What a metric is: what its fold may use (``Folded``), its row (``Metric``), and the forms of finish-time fairness (``Form``).
+"""What a metric is: what its fold may use (``Folded``), its row (``Metric``), and the forms of finish-time fairness (``RhoField``).
 
 The metrics themselves are fields of ``numbers.Numbers``.
 """
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from themis.model.units import Float, GpuSeconds, Seconds
-from themis.report.columns import KEY, PER_CENT, Column, Shown, Statistic, described
-from themis.report.ledger import Ledger, Rounds, Totals
+from themis.report.columns import KEY, PER_CENT, ComparisonColumn, Shown, Statistic, described
+from themis.report.ledger import DecisionTotals, Ledger, Totals
 from themis.report.rows import AppRow, JobTable
 
 
@@ -38,7 +38,7 @@ class Folded:
     delivered: Float
     time: Totals
     ledger: Ledger
-    rounds: Rounds
+    rounds: DecisionTotals
 
     @property
     def lost(self) -> GpuSeconds:
@@ -82,10 +82,12 @@ class Metric:
     definition: str
     fold: Callable[[Folded], float]
     count: bool
-    column: Column | None
+    column: ComparisonColumn | None
 
 
-def metric(definition: str, *, unit: str, fold: Callable[[Folded], float], column: Column | None = None) -> Any:
+def metric(
+    definition: str, *, unit: str, fold: Callable[[Folded], float], column: ComparisonColumn | None = None
+) -> Any:
     """A field of ``Numbers``, as ``Metric`` says; the column takes the field's name and definition."""
     return field(
         metadata={KEY: Metric(name="", unit=unit, definition=definition, fold=fold, count=False, column=column)}
@@ -103,7 +105,7 @@ def _named(of: Field[Any], made: Metric) -> Metric:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class RhoField:
     """One form of rho: a field of ``Numbers`` that holds a ``RhoStats``.
 
     Attributes
@@ -121,10 +123,10 @@ class Form:
     digits: int
     per_app: str
 
-    def column(self, of: Statistic) -> Column:
+    def column(self, of: Statistic) -> ComparisonColumn:
         """How tables show one statistic of this form."""
         per_cent = of.scale == PER_CENT
-        return Column(
+        return ComparisonColumn(
             name=f"{self.name}_{of.name}",
             title=f"{of.title}\n{self.label}{' %' if per_cent else ''}",
             scale=of.scale,
@@ -146,12 +148,12 @@ def form(
     per_app: str = "",
 ) -> Any:
     """A field of ``Numbers`` that holds a distribution of rho."""
-    made = Form(
+    made = RhoField(
         name="", label=label, definition=definition, values=values, columns=columns, digits=digits, per_app=per_app
     )
     return field(metadata={KEY: made})
 
 
-def forms_of(table: type[Any]) -> tuple[Form, ...]:
+def forms_of(table: type[Any]) -> tuple[RhoField, ...]:
     """The forms of rho of a class, in the order of its fields."""
-    return tuple(replace(f.metadata[KEY], name=f.name) for f in described(table, Form))
+    return tuple(replace(f.metadata[KEY], name=f.name) for f in described(table, RhoField))

@@ -24,7 +24,7 @@ from themis.model.units import GpuSeconds, Seconds
 from themis.report.definitions import DEFINITIONS
 from themis.report.delivery import Delivery, Missing, ratios
 from themis.report.export import apps_to_csv, to_csv, to_json
-from themis.report.ledger import Lease, Ledger, Levels, Rounds
+from themis.report.ledger import DecisionTotals, HeldLease, Ledger, Levels
 from themis.report.measures import Folded
 from themis.report.numbers import measure
 from themis.report.outlook import Outlook
@@ -67,13 +67,13 @@ class Fold:
 
     def __init__(self) -> None:
         self.header: Header | None = None
-        self.levels, self.ledger, self.rounds, self.plans = Levels(), Ledger(), Rounds(), Plans()
+        self.levels, self.ledger, self.rounds, self.plans = Levels(), Ledger(), DecisionTotals(), Plans()
         self.delivery = Delivery()
         self.speeds, self.outlook = SpeedsGiven(), Outlook()
         self.machine_gpus: list[int] = []
         self.seats_taken: list[int] = []
         """Leases on each GPU: two where jobs share it."""
-        self.leases: dict[int, Lease] = {}
+        self.leases: dict[int, HeldLease] = {}
         self.apps_given, self.machines_given = hashlib.sha256(), hashlib.sha256()
         self.outages: list[tuple[Seconds, int]] = []
         self._handlers: dict[type[Any], Callable[[Seconds, Any], None]] = {
@@ -161,7 +161,7 @@ class Fold:
         self.plans.start(grant.job, time)
         self.outlook.grant(time, grant)
         self._wanted(time, grant.job, self.ledger.resume(grant.job))
-        self.leases[grant.job] = Lease(grant, time)
+        self.leases[grant.job] = HeldLease(grant, time)
         self.levels.starting += len(grant.gpus)
         for g in grant.gpus:
             self.seats_taken[g] += 1
@@ -190,7 +190,7 @@ class Fold:
         self.ledger.failures += failed
         self.ledger.count(lease, time, self._lost_in_crash(lease, time) if failed else 0.0)
 
-    def _lost_in_crash(self, lease: Lease, time: Seconds) -> Seconds:
+    def _lost_in_crash(self, lease: HeldLease, time: Seconds) -> Seconds:
         """Training since the last checkpoint."""
         if math.isnan(lease.started) or self.header is None:
             return 0.0
@@ -262,7 +262,7 @@ class Fold:
 
 
 def _result(
-    h: Header, inputs: Inputs, ledger: Ledger, decided: tuple[Rounds, Plans], levels: Levels, size: tuple[int, int],
+    h: Header, inputs: Inputs, ledger: Ledger, decided: tuple[DecisionTotals, Plans], levels: Levels, size: tuple[int, int],
     delivery: Delivery,
 ) -> RunMetrics:  # fmt: skip
     r, plans = decided

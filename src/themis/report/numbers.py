@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from themis.model.units import GpuSeconds, Seconds
-from themis.report.columns import HOUR, MINUTE, PER_CENT, Column
+from themis.report.columns import HOUR, MINUTE, PER_CENT, ComparisonColumn
 from themis.report.measures import Folded, form, forms_of, known, mean, metric, metrics_of, quantile, ratio
 from themis.report.rho import STATISTICS, RhoStats, rho_stats
 
@@ -66,49 +66,49 @@ class Numbers:
         "First arrival to last finish, seconds. If apps are still active, to the end of the log.",
         unit="s",
         fold=lambda f: f.time.makespan,
-        column=Column(title="make-\nspan h", scale=HOUR, digits=1, shown="short"),
+        column=ComparisonColumn(title="make-\nspan h", scale=HOUR, digits=1, shown="short"),
     )
     jct_mean: Seconds = metric(
         "Mean JCT (finish - arrival) of completed apps, seconds.",
         unit="s",
         fold=lambda f: mean(f.jct),
-        column=Column(title="JCT\nmean h", scale=HOUR, digits=1, shown="short"),
+        column=ComparisonColumn(title="JCT\nmean h", scale=HOUR, digits=1, shown="short"),
     )
     jct_median: Seconds = metric(
         "Median JCT of completed apps, seconds.",
         unit="s",
         fold=lambda f: quantile(f.jct, 0.5),
-        column=Column(title="JCT\nmed h", scale=HOUR, digits=1, shown="compare"),
+        column=ComparisonColumn(title="JCT\nmed h", scale=HOUR, digits=1, shown="compare"),
     )
     jct_p99: Seconds = metric(
         "99th percentile of JCT of completed apps, seconds, interpolated between ranks.",
         unit="s",
         fold=lambda f: quantile(f.jct, 0.99),
-        column=Column(title="JCT\np99 h", scale=HOUR, digits=1, shown="short", per_app="jct"),
+        column=ComparisonColumn(title="JCT\np99 h", scale=HOUR, digits=1, shown="short", per_app="jct"),
     )
     wait_mean: Seconds = metric(
         "Mean queueing delay: time from an app's arrival to its first grant, seconds. Apps never granted are left out.",
         unit="s",
         fold=lambda f: mean(f.wait),
-        column=Column(title="queueing\nmean min", scale=MINUTE, digits=1, shown="compare"),
+        column=ComparisonColumn(title="queueing\nmean min", scale=MINUTE, digits=1, shown="compare"),
     )
     wait_median: Seconds = metric(
         "Median queueing delay, seconds.",
         unit="s",
         fold=lambda f: quantile(f.wait, 0.5),
-        column=Column(title="queueing\nmed min", scale=MINUTE, digits=1, shown="all"),
+        column=ComparisonColumn(title="queueing\nmed min", scale=MINUTE, digits=1, shown="all"),
     )
     wait_p99: Seconds = metric(
         "99th percentile of the queueing delay, seconds, interpolated between ranks.",
         unit="s",
         fold=lambda f: quantile(f.wait, 0.99),
-        column=Column(title="queueing\np99 min", scale=MINUTE, digits=1, shown="compare", per_app="wait"),
+        column=ComparisonColumn(title="queueing\np99 min", scale=MINUTE, digits=1, shown="compare", per_app="wait"),
     )
     wait_max: Seconds = metric(
         "Longest queueing delay, seconds.",
         unit="s",
         fold=lambda f: quantile(f.wait, 1.0),
-        column=Column(title="queueing\nmax min", scale=MINUTE, digits=1, shown="all"),
+        column=ComparisonColumn(title="queueing\nmax min", scale=MINUTE, digits=1, shown="all"),
     )
 
     contention: float = metric(
@@ -117,130 +117,130 @@ class Numbers:
         "Capacity: GPUs in service. It depends on the policy: a slow one has more apps waiting.",
         unit="ratio",
         fold=lambda f: ratio(f.time.wanted, f.time.service),
-        column=Column(title="demand /\ncapacity", better="", shown="compare"),
+        column=ComparisonColumn(title="demand /\ncapacity", better="", shown="compare"),
     )
     contention_max: float = metric(
         "Highest demand / capacity at any time.",
         unit="ratio",
         fold=lambda f: f.time.highest,
-        column=Column(title="peak dem.\n/ capacity", better="", shown="all"),
+        column=ComparisonColumn(title="peak dem.\n/ capacity", better="", shown="all"),
     )
     apps_mean: float = metric(
         "Mean number of apps in the system over the makespan.",
         unit="apps",
         fold=lambda f: ratio(f.time.active, f.time.makespan),
-        column=Column(title="apps\nmean", digits=1, better="", shown="all"),
+        column=ComparisonColumn(title="apps\nmean", digits=1, better="", shown="all"),
     )
     apps_max: int = metric(
         "Most apps in the system at any time.",
         unit="apps",
         fold=lambda f: f.time.most_apps,
-        column=Column(title="apps\nmost", digits=0, better="", shown="all"),
+        column=ComparisonColumn(title="apps\nmost", digits=0, better="", shown="all"),
     )
 
     gpu_seconds: GpuSeconds = metric(
         "GPU time: GPUs x seconds under lease, from each grant to its revocation. A GPU that two jobs share counts once.",
         unit="GPU s",
         fold=lambda f: f.time.used,
-        column=Column(title="GPU\ntime h", scale=HOUR, digits=0, shown="short"),
+        column=ComparisonColumn(title="GPU\ntime h", scale=HOUR, digits=0, shown="short"),
     )
     utilisation: float = metric(
         "GPU time divided by in-service GPU time over the makespan. Failed machines are not in service.",
         unit="ratio",
         fold=lambda f: ratio(f.time.used, f.time.service),
-        column=Column(title="util.\n%", scale=PER_CENT, digits=1, better="high", shown="short"),
+        column=ComparisonColumn(title="util.\n%", scale=PER_CENT, digits=1, better="high", shown="short"),
     )
     useful: float = metric(
         "Share of leased time that did lasting work: 1 - (restart_seconds + crash_seconds) / leased GPU-seconds.",
         unit="ratio",
         fold=lambda f: 1.0 - ratio(f.lost, f.ledger.leased),
-        column=Column(title="useful\n%", scale=PER_CENT, digits=1, better="high", shown="short"),
+        column=ComparisonColumn(title="useful\n%", scale=PER_CENT, digits=1, better="high", shown="short"),
     )
     placement: float = metric(
         "Mean placement score of the leases, 1 / slowdown of the locality, weighted by GPU time; 1 is best.",
         unit="score",
         fold=lambda f: ratio(f.ledger.placement, f.ledger.leased),
-        column=Column(title="place-\nment", digits=3, better="high", shown="short"),
+        column=ComparisonColumn(title="place-\nment", digits=3, better="high", shown="short"),
     )
     restarts: int = metric(
         "Grants beyond a job's first: each pays for a checkpoint and a new container. Renewals are none.",
         unit="grants",
         fold=lambda f: sum(app.restarts for app in f.apps),
-        column=Column(title="restarts\n", digits=0, shown="compare"),
+        column=ComparisonColumn(title="restarts\n", digits=0, shown="compare"),
     )
     restart_seconds: GpuSeconds = metric(
         "GPU-seconds from each grant until its gang trains (container, checkpoint), or until it is revoked.",
         unit="GPU s",
         fold=lambda f: f.ledger.restart,
-        column=Column(title="restart\nGPU h", scale=HOUR, digits=1, shown="all"),
+        column=ComparisonColumn(title="restart\nGPU h", scale=HOUR, digits=1, shown="all"),
     )
     crash_seconds: GpuSeconds = metric(
         "GPU-seconds of training lost when leases failed: time since the last checkpoint, taken every "
         "checkpoint_every_s of training.",
         unit="GPU s",
         fold=lambda f: f.ledger.crash,
-        column=Column(title="crash\nGPU h", scale=HOUR, digits=1, shown="all"),
+        column=ComparisonColumn(title="crash\nGPU h", scale=HOUR, digits=1, shown="all"),
     )
     lost_seconds: GpuSeconds = metric(
         "Lost GPU time: restart_seconds + crash_seconds.",
         unit="GPU s",
         fold=lambda f: f.lost,
-        column=Column(title="lost\nGPU h", scale=HOUR, digits=1, shown="compare"),
+        column=ComparisonColumn(title="lost\nGPU h", scale=HOUR, digits=1, shown="compare"),
     )
     failures: int = metric(
         "Leases that ended because their machine or gang failed.",
         unit="leases",
         fold=lambda f: f.ledger.failures,
-        column=Column(title="failed\nleases", digits=0, shown="compare"),
+        column=ComparisonColumn(title="failed\nleases", digits=0, shown="compare"),
     )
     delivered_worst: float = metric(
         "Least received / entitled of a completed app: useful GPU time over what it was entitled to.",
         unit="ratio",
         fold=lambda f: float(f.delivered.min()) if len(f.delivered) else math.nan,
-        column=Column(title="worst\ndelivered", better="high", shown="compare"),
+        column=ComparisonColumn(title="worst\ndelivered", better="high", shown="compare"),
     )
     delivered_mean: float = metric(
         "Mean received / entitled of completed apps.",
         unit="ratio",
         fold=lambda f: mean(f.delivered),
-        column=Column(title="mean\ndelivered", better="high", shown="compare"),
+        column=ComparisonColumn(title="mean\ndelivered", better="high", shown="compare"),
     )
 
     decisions: int = metric(
         "Answers of the policy that were carried out.",
         unit="answers",
         fold=lambda f: f.rounds.decisions,
-        column=Column(title="deci-\nsions", digits=0, better="", shown="all"),
+        column=ComparisonColumn(title="deci-\nsions", digits=0, better="", shown="all"),
     )
     auctions: int = metric(
         "Decisions made by an auction.",
         unit="answers",
         fold=lambda f: f.rounds.auctions,
-        column=Column(title="auc-\ntions", digits=0, better="", shown="all"),
+        column=ComparisonColumn(title="auc-\ntions", digits=0, better="", shown="all"),
     )
     bidders: float = metric(
         "Mean number of apps that bid in an auction.",
         unit="apps",
         fold=lambda f: ratio(f.rounds.bidders, f.rounds.auctions),
-        column=Column(title="mean\nbidders", digits=1, better="", shown="all"),
+        column=ComparisonColumn(title="mean\nbidders", digits=1, better="", shown="all"),
     )
     offered: float = metric(
         "Mean number of GPUs offered in an auction.",
         unit="GPUs",
         fold=lambda f: ratio(f.rounds.offered, f.rounds.auctions),
-        column=Column(title="GPUs\noffered", digits=1, better="", shown="all"),
+        column=ComparisonColumn(title="GPUs\noffered", digits=1, better="", shown="all"),
     )
     payment: float = metric(
         "Mean hidden payment of an auction's winners: the share 1 - c of what they won that they give up.",
         unit="ratio",
         fold=lambda f: ratio(f.rounds.paid, f.rounds.winners),
-        column=Column(title="hidden\npayment %", scale=PER_CENT, digits=1, better="", shown="all"),
+        column=ComparisonColumn(title="hidden\npayment %", scale=PER_CENT, digits=1, better="", shown="all"),
     )
     leftover: float = metric(
         "Mean number of GPUs an auction gave away as leftovers.",
         unit="GPUs",
         fold=lambda f: ratio(f.rounds.leftover, f.rounds.auctions),
-        column=Column(title="GPUs\nleft over", digits=1, better="", shown="all"),
+        column=ComparisonColumn(title="GPUs\nleft over", digits=1, better="", shown="all"),
     )
     gap: float = metric(
         "Largest proven gap of a winner determination, nats of Nash welfare.",

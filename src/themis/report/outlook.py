@@ -28,7 +28,7 @@ LEAST_LEFT = 0.02
 
 
 @dataclass(slots=True)
-class _App:
+class _AppForecast:
     """One app: what was believed of it, and what it got."""
 
     arrival: Seconds
@@ -52,7 +52,7 @@ class _App:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
+class ExpectedTimes:
     """Of an active app: seconds in simulated time. NaN where it is not known, or has happened.
 
     Attributes
@@ -92,7 +92,7 @@ class Outlook:
     """Takes in what happens in order of time."""
 
     def __init__(self) -> None:
-        self.apps: dict[int, _App] = {}
+        self.apps: dict[int, _AppForecast] = {}
         self.count = 0
         self.capacity = 0
         self.in_use = 0
@@ -116,7 +116,7 @@ class Outlook:
         work, alone_s = event.alone
         gpus = sum(job.gpus_max for job in event.app.jobs)
         gang = min(job.gpus_min for job in event.app.jobs)
-        app = self.apps[number] = _App(now, max(work, 1e-9), max(alone_s, 1e-9), gpus, gang)
+        app = self.apps[number] = _AppForecast(now, max(work, 1e-9), max(alone_s, 1e-9), gpus, gang)
         self.wanted += gpus
         self.recent.append((now, work / gpus, gpus))
         app.next_at = now
@@ -170,18 +170,18 @@ class Outlook:
 
     # ---- forecasts --------------------------------------------------------------------------------------------------
 
-    def of(self, number: int, now: Seconds) -> Expected:
+    def of(self, number: int, now: Seconds) -> ExpectedTimes:
         """What is forecast of an active app now."""
         app = self.apps.get(number)
         if app is None or not self.capacity:
-            return Expected()
+            return ExpectedTimes()
         base = self._finish(app, now)
         low, high = self.finishes.interval(now, base, _kind(app))
         starts, begin = math.nan, UNKNOWN
         if math.isnan(app.started):
             wait = self._wait(app)
             starts, begin = now + wait, self.starts.interval(now, wait, "start")
-        return Expected(
+        return ExpectedTimes(
             starts=starts, starts_low=begin[0], starts_high=begin[1], ends=now + base, ends_low=low, ends_high=high
         )
 
@@ -198,7 +198,7 @@ class Outlook:
             starts_held=sum(s.held.values()),
         )  # fmt: skip
 
-    def _learn(self, app: _App, now: Seconds) -> None:
+    def _learn(self, app: _AppForecast, now: Seconds) -> None:
         if app.asked >= MOST or not self.capacity:
             return
         base = self._finish(app, now)
@@ -206,7 +206,7 @@ class Outlook:
         app.asked += 1
         app.next_at = now + 0.5 * base
 
-    def _finish(self, app: _App, now: Seconds) -> Seconds:
+    def _finish(self, app: _AppForecast, now: Seconds) -> Seconds:
         """Seconds to the app's end if GPUs were shared alike, others came as of late, and each left as it is done."""
         share = app.left(now) / app.work
         alone = share * max(app.alone_s, app.work / max(min(app.gpus, self.capacity), 1))
@@ -220,7 +220,7 @@ class Outlook:
             demand = max(demand + step * (coming - leave), float(app.gpus))
         return time
 
-    def _wait(self, app: _App) -> Seconds:
+    def _wait(self, app: _AppForecast) -> Seconds:
         """Seconds until GPUs are free for it if those that want them got them by turns."""
         _, lasts = self._arrivals(self.recent[-1][0])
         return lasts * max(self.wanted - self.capacity, app.gang) / max(self.capacity, 1)
@@ -233,7 +233,7 @@ class Outlook:
         return (gpus - self.recent[0][2]) / passed if passed > 0 else 0.0, lasts
 
 
-def _kind(app: _App) -> str:
+def _kind(app: _AppForecast) -> str:
     return "waits" if math.isnan(app.started) else "runs" if app.held else "stopped"
 
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from themis.errors import UnknownName
 from themis.model.units import Float
-from themis.report.columns import Column
-from themis.report.compare import PER_APP, Row
+from themis.report.columns import ComparisonColumn
+from themis.report.compare import PER_APP, ComparisonRow
 from themis.report.intervals import Interval, p99_interval, t_interval
 from themis.report.result import RunMetrics, scalar
 
@@ -48,7 +48,7 @@ class Paired:
         )
 
 
-def paired(rows: Sequence[Row], baseline: str, columns: Sequence[Column]) -> Paired:
+def paired(rows: Sequence[ComparisonRow], baseline: str, columns: Sequence[ComparisonColumn]) -> Paired:
     """Differences of every policy to the one with this label; the baseline's own are 0.
 
     Raises

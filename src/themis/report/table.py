@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from themis.report.columns import Column
+from themis.report.columns import ComparisonColumn
 from themis.report.compare import caption, columns_for, compare
 from themis.report.findings import finding
 from themis.report.intervals import Interval
@@ -55,7 +55,7 @@ def _mean(runs: Sequence[RunMetrics], name: str) -> str:
     return f"{sum(values) / len(values):.2f}" if values else "–"
 
 
-def _text(column: Column, cell: Interval, best: bool) -> Text:
+def _text(column: ComparisonColumn, cell: Interval, best: bool) -> Text:
     text = Text(column.text(cell.mean), style="bold green" if best else "")
     if cell.half == cell.half:
         text.append(f"\n±{column.text(cell.half)}", style="dim")

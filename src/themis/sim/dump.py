@@ -23,7 +23,7 @@ from themis.core.checkpoint import load, pack, save, unpack
 from themis.core.conserve import left_over
 from themis.core.gangs import Placed
 from themis.core.intend import intend
-from themis.core.offer import Offer
+from themis.core.offer import FreeGpus
 from themis.core.place import place
 from themis.core.scheduler import Scheduler
 from themis.core.state import EPS
@@ -107,7 +107,7 @@ def is_dump(path: Path) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class DumpedDecision:
     """What a policy does with a state.
 
     Attributes
@@ -128,7 +128,7 @@ class NothingToDecide(InputError):
     """In this state no app that could run wants more GPUs than it has, as on an idle cluster."""
 
 
-def decide(dump: Dump, spec: str = "") -> Decision:
+def decide(dump: Dump, spec: str = "") -> DumpedDecision:
     """Run a policy, by default the dump's own, on a dump.
 
     Raises
@@ -144,13 +144,13 @@ def decide(dump: Dump, spec: str = "") -> Decision:
         snapshot = replace(snapshot, bids=answer_ask(snapshot, solved.answer))
         solved = policy(snapshot, Workbench())
     spent = process_time() - began
-    state, offer = core.state, Offer(state=core.state, by=core.state.now)
+    state, offer = core.state, FreeGpus(state=core.state, by=core.state.now)
     if isinstance(solved.answer, TimeShare):
         state.rounds.adopt(solved.answer, state.now, state.version)
     placed = place(state, intend(state, solved.answer, offer, policy.pace.spare), offer)
     if policy.pace.spare and core.settings.renew_idle:
         placed += left_over(state, solved.answer, offer, placed)
-    return Decision(time=snapshot.now, core=core, snapshot=snapshot, solved=solved, placed=placed, cpu_s=spent)
+    return DumpedDecision(time=snapshot.now, core=core, snapshot=snapshot, solved=solved, placed=placed, cpu_s=spent)
 
 
 def _next(core: Scheduler) -> Snapshot:

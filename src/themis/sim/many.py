@@ -43,7 +43,7 @@ class RecordFold(Protocol[T_co]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class SimulationRun:
     """One simulation, and the file that its log goes to."""
 
     simulation: Simulation
@@ -70,7 +70,7 @@ class Failure:
 class Done(Generic[T]):
     """A run that ended: its result, or its failure; ``cpu_s`` is processor time, not part of any result."""
 
-    run: Run
+    run: SimulationRun
     result: T | None = None
     failure: Failure | None = None
     cpu_s: float = 0.0
@@ -90,7 +90,7 @@ Watch = Callable[[Progress], None]
 
 
 def run_many(
-    runs: Sequence[Run],
+    runs: Sequence[SimulationRun],
     fold: Callable[[], RecordFold[T]],
     *,
     processes: int | None = None,
@@ -112,14 +112,16 @@ def run_many(
     return _Processes(runs, fold, watch).run(processes)
 
 
-def _here(run: Run, fold: Callable[[], RecordFold[T]], index: int, watch: Watch) -> Done[T]:
+def _here(run: SimulationRun, fold: Callable[[], RecordFold[T]], index: int, watch: Watch) -> Done[T]:
     watch(Progress(index=index))
     done = _simulate(run, fold, lambda finished, now: watch(Progress(index=index, finished=finished, now=now)))
     watch(Progress(index=index, ended=True))
     return done
 
 
-def _simulate(run: Run, fold: Callable[[], RecordFold[T]], progress: Callable[[int, Seconds], None]) -> Done[T]:
+def _simulate(
+    run: SimulationRun, fold: Callable[[], RecordFold[T]], progress: Callable[[int, Seconds], None]
+) -> Done[T]:
     """One run in this process; every error becomes its outcome."""
     began = time.process_time()
     try:
@@ -154,7 +156,7 @@ def _failure(error: Exception) -> Failure:
 class _Processes(Generic[T]):
     """A process for each run, some at a time, each with a pipe for progress and outcome."""
 
-    def __init__(self, runs: Sequence[Run], fold: Callable[[], RecordFold[T]], watch: Watch) -> None:
+    def __init__(self, runs: Sequence[SimulationRun], fold: Callable[[], RecordFold[T]], watch: Watch) -> None:
         self.runs, self.fold, self.watch = runs, fold, watch
         self.context = _context()
         self.active: dict[Connection, tuple[int, BaseProcess]] = {}
@@ -175,7 +177,7 @@ class _Processes(Generic[T]):
                 process.join()
         return [self.done[i] for i in range(len(self.runs))]
 
-    def _start(self, index: int, run: Run) -> None:
+    def _start(self, index: int, run: SimulationRun) -> None:
         receive, send = self.context.Pipe(duplex=False)
         process = self.context.Process(target=_child, args=(send, index, run, self.fold), daemon=True)  # type: ignore[attr-defined]
         process.start()
@@ -210,7 +212,7 @@ def _context() -> BaseContext:
     return context
 
 
-def _child(send: Connection, index: int, run: Run, fold: Callable[[], RecordFold[T]]) -> None:
+def _child(send: Connection, index: int, run: SimulationRun, fold: Callable[[], RecordFold[T]]) -> None:
     # An interrupt reaches the whole process group; only the parent acts on it, and ends us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -28,7 +28,7 @@ from themis.policies.api import check_types, make_policy
 from themis.profiles.library import load_book
 from themis.profiles.presets import load_cluster
 from themis.profiles.speed import ProfileBook
-from themis.sim.many import Run
+from themis.sim.many import SimulationRun
 from themis.sim.runner import Outage, Simulation, outages
 from themis.traces.api import book_for, build_options, load_workload
 from themis.traces.summary import app_work, check_fits, check_lengths
@@ -64,7 +64,7 @@ class Plan:
     mtbf: Seconds = 0.0
     repair: Seconds = 1800.0
 
-    def runs(self, folder: Path | None = None) -> list[Run]:
+    def runs(self, folder: Path | None = None) -> list[SimulationRun]:
         """All simulations, policy by policy; with a folder, each logs to a file of its own there.
 
         Raises
@@ -96,7 +96,7 @@ class Plan:
                     believed=believed[seed],
                 )  # fmt: skip
                 log = folder / f"{re.sub(r'[^A-Za-z0-9._=,-]+', '-', name)}-seed{seed}.jsonl.gz" if folder else None
-                out.append(Run(simulation=simulation, log=log))
+                out.append(SimulationRun(simulation=simulation, log=log))
         return out
 
     def book(self) -> ProfileBook:

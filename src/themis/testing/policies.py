@@ -26,12 +26,12 @@ from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Float, Int, Locality, Seconds, round_end
 from themis.placement.grants import Allocator, demand_of
 from themis.placement.packing import narrowest
-from themis.policies.api import Level, Pace, Policy, Workbench
+from themis.policies.api import Cadence, Granularity, Policy, Workbench
 from themis.report.idle import IdleFold
 from themis.sim.runner import Record, Simulation
 from themis.testing.builders import leased_twice, random_simulation, uneven_simulation
 from themis.tuning.agent import Agents, answer_ask
-from themis.tuning.rows import Row
+from themis.tuning.rows import ExclusiveRow
 
 MakePolicy = Callable[[], Policy]
 
@@ -87,8 +87,8 @@ def check_delivery(make: MakePolicy, seed: int) -> None:
     """No gang is stopped for GPUs that then idle, and no GPU idles while a waiting job fits it by count.
 
     On random instances of three GPU types, odd weights and gangs of up to eight GPUs. Policies that leave GPUs idle on purpose
-    (``Pace.spare`` false) are not held to it; nor is anybody in a round's last seconds, in which nothing could start, or in
-    mid-round without ``Pace.backfill``.
+    (``Cadence.spare`` false) are not held to it; nor is anybody in a round's last seconds, in which nothing could start, or in
+    mid-round without ``Cadence.backfill``.
     """
     policy = make()
     if policy.pace.spare:
@@ -113,7 +113,7 @@ def check_delivered(simulation: Simulation) -> None:
     )
 
 
-def _between_rounds(pace: Pace, simulation: Simulation, now: Seconds) -> bool:
+def _between_rounds(pace: Cadence, simulation: Simulation, now: Seconds) -> bool:
     if pace.round_s is None:
         return False
     left = round_end(now, pace.round_s, min(a.arrival for a in simulation.workload.apps)) - now
@@ -198,7 +198,7 @@ def _check_served(s: Snapshot, answer: GpuGrant, agents: Agents, idle: Int) -> N
             ), f"{idle.sum()} GPUs idle although app {s.app_id[a]}, served, could use another gang of {size}"
 
 
-def _fits(s: Snapshot, idle: Int, row: Row) -> bool:
+def _fits(s: Snapshot, idle: Int, row: ExclusiveRow) -> bool:
     """Whether a row can be had of the idle GPUs; one gang is enough to call them wasted."""
     near = np.ones(len(idle), dtype=bool)
     if row.anchor != NONE:
@@ -301,7 +301,7 @@ class _Checked:
 
     claims: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
-    level: ClassVar[Level] = Level.APP
+    level: ClassVar[Granularity] = Granularity.APP
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "needs", self.policy.needs)
@@ -310,7 +310,7 @@ class _Checked:
     seen: ClassVar[list[Snapshot]]
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> Cadence:
         return self.policy.pace
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:

@@ -44,7 +44,7 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "gavel": "themis.traces.gavel:Gavel",
         "gavel_single": "themis.traces.gavel_jobs:GavelSingle",
         "gavel_multi": "themis.traces.gavel_jobs:GavelMulti",
-        "shockwave": "themis.traces.shockwave:Shockwave",
+        "shockwave": "themis.traces.shockwave:ShockwaveTrace",
         "shockwave_jobs": "themis.traces.shockwave_jobs:ShockwaveJobs",
         "helios": "themis.traces.helios:Helios",
         "slurm": "themis.traces.slurm:Slurm",

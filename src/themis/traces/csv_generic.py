@@ -37,7 +37,7 @@ from themis.profiles.speed import ProfileBook
 from themis.traces.bundle import stem
 from themis.traces.dynamic_cell import DYNAMICS, read_dynamic, write_dynamic
 from themis.traces.mix import ReferenceRates
-from themis.traces.table import OnFault, Row, read_rows
+from themis.traces.table import OnFault, TableRow, read_rows
 from themis.traces.tuner_cell import TUNERS, read_tuner, write_tuner
 
 COLUMNS = (
@@ -73,7 +73,7 @@ class GenericCsv:
         InputError : the file cannot be read or has no rows, or a column is unknown, missing or named twice.
         TraceError : a cell is wrong: file, line, column, value, expected.
         """
-        by_app: dict[str, list[Row]] = {}
+        by_app: dict[str, list[TableRow]] = {}
         for row in read_rows(path, COLUMNS, ("app", "submit_s")):
             by_app.setdefault(row.need("app", "the app's name"), []).append(row)
         if not by_app:
@@ -85,12 +85,12 @@ class GenericCsv:
 
     def scan(self, path: Path, book: ProfileBook, on_fault: OnFault) -> None:
         """Report every faulty row; of an app without any, what its rows disagree on."""
-        by_app: dict[str, list[Row]] = {}
+        by_app: dict[str, list[TableRow]] = {}
         for row in read_rows(path, COLUMNS, ("app", "submit_s"), on_fault=on_fault):
             with _noting(on_fault):
                 by_app.setdefault(row.need("app", "the app's name"), []).append(row)
         rates = ReferenceRates(book)
-        good: list[Row] = []
+        good: list[TableRow] = []
         for name, rows in by_app.items():
             sound = [row for i, row in enumerate(rows) if _sound(row, name, i, book, rates, on_fault)]
             if len(sound) == len(rows):
@@ -132,7 +132,7 @@ def _noting(on_fault: OnFault) -> Iterator[None]:
         on_fault(error)
 
 
-def _sound(row: Row, app: str, position: int, book: ProfileBook, rates: ReferenceRates, on_fault: OnFault) -> bool:
+def _sound(row: TableRow, app: str, position: int, book: ProfileBook, rates: ReferenceRates, on_fault: OnFault) -> bool:
     """Whether a row is right by itself."""
     try:
         _arrival(row)
@@ -143,7 +143,7 @@ def _sound(row: Row, app: str, position: int, book: ProfileBook, rates: Referenc
     return True
 
 
-def _app(name: str, rows: list[Row], book: ProfileBook, rates: ReferenceRates) -> App:
+def _app(name: str, rows: list[TableRow], book: ProfileBook, rates: ReferenceRates) -> App:
     first = rows[0]
     for row in rows[1:]:
         for column in _OF_APP:
@@ -169,7 +169,7 @@ def _app(name: str, rows: list[Row], book: ProfileBook, rates: ReferenceRates) -
     )
 
 
-def _job(row: Row, app: str, position: int, book: ProfileBook, rates: ReferenceRates) -> Job:
+def _job(row: TableRow, app: str, position: int, book: ProfileBook, rates: ReferenceRates) -> Job:
     model = row.text("model", GENERIC)
     if model not in book.profiles:
         by_lower = {name.lower(): name for name in book.profiles}
@@ -196,11 +196,11 @@ def _job(row: Row, app: str, position: int, book: ProfileBook, rates: ReferenceR
         row.fail("dynamic", f"{DYNAMICS}: {error}".rstrip("."))
 
 
-def _arrival(row: Row) -> Seconds:
+def _arrival(row: TableRow) -> Seconds:
     return row.number("submit_s", "seconds from the trace's start, 0 or more", low=0.0)
 
 
-def _gpus(row: Row) -> tuple[int, int]:
+def _gpus(row: TableRow) -> tuple[int, int]:
     whole = "a whole number of GPUs, 1 or more"
     if row.text("gpus"):
         for column in ("gpus_min", "gpus_max"):
@@ -215,7 +215,7 @@ def _gpus(row: Row) -> tuple[int, int]:
     return least, most
 
 
-def _regimes(row: Row, model: str, gpus: int, scale: float, rates: ReferenceRates) -> tuple[Regime, ...]:
+def _regimes(row: TableRow, model: str, gpus: int, scale: float, rates: ReferenceRates) -> tuple[Regime, ...]:
     steps, expected = (
         row.text("steps"),
         "steps above 0, or regimes like '1000@32 500@64' (steps@batch, or steps@batch*pace)",
@@ -240,7 +240,7 @@ def _regimes(row: Row, model: str, gpus: int, scale: float, rates: ReferenceRate
     return tuple(out)
 
 
-def _tuner(row: Row, jobs: tuple[Job, ...]) -> Tuner:
+def _tuner(row: TableRow, jobs: tuple[Job, ...]) -> Tuner:
     text = row.text("tuner", "bag")
     try:
         tuner = read_tuner(text)
@@ -257,7 +257,7 @@ def _tuner(row: Row, jobs: tuple[Job, ...]) -> Tuner:
     return tuner
 
 
-def _loss(row: Row) -> LossCurve:
+def _loss(row: TableRow) -> LossCurve:
     if not row.text("loss"):
         return LossCurve()
     expected = "three numbers 'a b c' of the curve a / (b i + 1) + c, b at least 0"
@@ -271,10 +271,10 @@ def _loss(row: Row) -> LossCurve:
     return LossCurve(a=a, b=b, c=c)
 
 
-def _tenants(rows: Iterable[Row]) -> tuple[tuple[User, ...], tuple[Group, ...]]:
+def _tenants(rows: Iterable[TableRow]) -> tuple[tuple[User, ...], tuple[Group, ...]]:
     """Users and groups that say something beyond their name; the first row of each decides, the others must agree."""
-    users: dict[str, tuple[User, Row]] = {}
-    groups: dict[str, tuple[Group, Row]] = {}
+    users: dict[str, tuple[User, TableRow]] = {}
+    groups: dict[str, tuple[Group, TableRow]] = {}
     for row in rows:
         weight = row.number("user_weight", "a number above 0", low=0.0, above=True, default=1.0)
         user = User(name=row.text("user") or row.text("app"), weight=weight, group=row.text("group"))

@@ -24,7 +24,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class DemandCurve:
     """GPUs wanted over time.
 
     Attributes
@@ -47,7 +47,7 @@ class Demand:
         return float((self.gpus > capacity).mean())
 
 
-def demand(workload: Workload, book: ProfileBook = DEFAULT_BOOK, *, bins: int = 400) -> Demand:
+def demand(workload: Workload, book: ProfileBook = DEFAULT_BOOK, *, bins: int = 400) -> DemandCurve:
     """Demand from the first arrival to the last end, in ``bins`` stretches.
 
     Raises
@@ -66,7 +66,9 @@ def demand(workload: Workload, book: ProfileBook = DEFAULT_BOOK, *, bins: int = 
     # GPU-seconds up to each time are straight lines in between, so means over a stretch are exact.
     upto = np.concatenate([[0.0], np.cumsum(held[:-1] * np.diff(times))])
     edges = np.linspace(times[0], times[-1], bins + 1)
-    return Demand(edges=edges, gpus=np.diff(np.interp(edges, times, upto)) / np.diff(edges), peak=float(held.max()))
+    return DemandCurve(
+        edges=edges, gpus=np.diff(np.interp(edges, times, upto)) / np.diff(edges), peak=float(held.max())
+    )
 
 
 def sparkline(values: Float, width: int = 60) -> str:

@@ -8,7 +8,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from themis.errors import InputError
-from themis.traces.demand import Demand
+from themis.traces.demand import DemandCurve
 
 FORMATS = (".png", ".svg")
 _DEMAND, _CAPACITY = "#0072b2", "#d55e00"
@@ -20,7 +20,7 @@ def check_name(path: Path) -> None:
         raise InputError(f"cannot draw {str(path)!r}: the name ends in {path.suffix!r}, expected .png or .svg.")
 
 
-def write_demand(path: Path, wanted: Demand, *, title: str, capacity: int | None = None) -> None:
+def write_demand(path: Path, wanted: DemandCurve, *, title: str, capacity: int | None = None) -> None:
     """Draw demand over time, with a line at the cluster's GPUs.
 
     Raises

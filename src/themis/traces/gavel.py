@@ -24,14 +24,14 @@ from themis.profiles.speed import ProfileBook
 from themis.traces.bundle import Glimpse
 from themis.traces.mix import ReferenceRates
 from themis.traces.records import JobLog, Parse, Record, model_hint
-from themis.traces.table import Dialect, Row
+from themis.traces.table import Dialect, TableRow
 
 COLUMNS = (
     "job_type", "command", "working_dir", "num_steps_arg", "needs_data_dir", "total_steps", "scale_factor",
     "priority_weight", "SLO", "arrival_s",
 )  # fmt: skip
 
-Duration: TypeAlias = Callable[[Row, str, int, int], Seconds]
+Duration: TypeAlias = Callable[[TableRow, str, int, int], Seconds]
 """Seconds of the job in a row, given its model, batch size and GPUs."""
 
 
@@ -66,21 +66,21 @@ class Gavel(StepLog):
     def parser(self, path: Path, book: ProfileBook) -> Parse:
         """Each row a job."""
         position = count()
-        work = Work(book, measured_duration(self.name, self.throughputs, self.reference, book))
+        work = TracedWork(book, measured_duration(self.name, self.throughputs, self.reference, book))
 
-        def parse(row: Row) -> Record:
+        def parse(row: TableRow) -> Record:
             return work.record(row, f"job{next(position):04d}")
 
         return parse
 
 
-class Work:
+class TracedWork:
     """What a row of Gavel's or Shockwave's trace asks for, in the terms of a profile book."""
 
     def __init__(self, book: ProfileBook, duration: Duration) -> None:
         self._book, self._duration, self._rates = book, duration, ReferenceRates(book)
 
-    def record(self, row: Row, name: str) -> Record:
+    def record(self, row: TableRow, name: str) -> Record:
         """The job with its steps as one regime."""
         model, batch = split_job_type(row.need("job_type", "a model, as in ResNet-18 (batch size 64)"))
         gpus = row.whole("scale_factor", "a whole number of GPUs, 1 or more", low=1)
@@ -128,7 +128,7 @@ def measured_duration(name: str, throughputs: str, reference: str, book: Profile
     """
     if not throughputs:
 
-        def ask(row: Row, model: str, batch: int, gpus: int) -> Seconds:
+        def ask(row: TableRow, model: str, batch: int, gpus: int) -> Seconds:
             raise InputError(
                 f"{row.file}, line {row.line}: the profile book does not know {row.text('job_type')!r}"
                 f"{model_hint(model, batch, book)} Or give {name} the option throughputs=FILE, Gavel's JSON of steps per second."
@@ -140,7 +140,7 @@ def measured_duration(name: str, throughputs: str, reference: str, book: Profile
         raise InputError(f"reference is {reference!r}, expected one of {', '.join(sorted(table))}.")
     rates = table[reference.upper()]
 
-    def duration(row: Row, model: str, batch: int, gpus: int) -> Seconds:
+    def duration(row: TableRow, model: str, batch: int, gpus: int) -> Seconds:
         if (model, batch, gpus) not in rates:
             row.fail("job_type", f"a job that {throughputs} has a rate for on {gpus} {reference}")
         return row.number("total_steps", "steps above 0", low=0.0, above=True) / rates[model, batch, gpus]

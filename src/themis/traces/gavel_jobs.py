@@ -35,7 +35,7 @@ MOST_JOBS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Jobs:
+class _GavelJobs:
     """What both workloads share.
 
     Attributes
@@ -144,7 +144,7 @@ class _Jobs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GavelSingle(_Jobs):
+class GavelSingle(_GavelJobs):
     """Gavel's continuous-single: jobs of one GPU each, of 26 measured models, arriving at random."""
 
     name: ClassVar[str] = "gavel_single"
@@ -152,7 +152,7 @@ class GavelSingle(_Jobs):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GavelMulti(_Jobs):
+class GavelMulti(_GavelJobs):
     """Gavel's continuous-multiple: 70 % of the jobs take one GPU, the others gangs of 2, 4 or 8."""
 
     rate: float = 2.6

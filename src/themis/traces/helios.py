@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from themis.profiles.speed import ProfileBook
 from themis.traces.records import Parse, Record, TenantLog
-from themis.traces.table import Row
+from themis.traces.table import TableRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Helios(TenantLog):
         """Each row with GPUs and a duration."""
         wanted = {part.strip() for part in self.state.split("|") if part.strip()}
 
-        def parse(row: Row) -> Record | str:
+        def parse(row: TableRow) -> Record | str:
             gpus = row.whole("gpu_num", "a whole number of GPUs, 0 or more", low=0)
             duration = row.number("duration", "seconds, 0 or more", low=0.0)
             if not gpus:

@@ -14,7 +14,7 @@ from typing import ClassVar
 from themis.profiles.speed import ProfileBook
 from themis.traces.bundle import Glimpse, stem, texts
 from themis.traces.records import GroupedLog, Parse, Record
-from themis.traces.table import OnFault, Row, rows_of
+from themis.traces.table import OnFault, TableRow, rows_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Itp(GroupedLog):
         """Whether a folder or archive that looks like this is of this format."""
         return seen.member("cluster[0-9]*.csv") is not None
 
-    def rows(self, path: Path, on_fault: OnFault) -> Iterator[Row]:
+    def rows(self, path: Path, on_fault: OnFault) -> Iterator[TableRow]:
         """The rows of every cluster."""
         for name, lines in texts(path, "*.csv"):
             yield from rows_of(lines, name, required=self.columns, on_fault=on_fault)
@@ -40,7 +40,7 @@ class Itp(GroupedLog):
         return _record
 
 
-def _record(row: Row) -> Record:
+def _record(row: TableRow) -> Record:
     cluster = stem(row.file)
     return Record(
         name=f"{cluster}/{row.need('job_id', 'the id of the job')}",

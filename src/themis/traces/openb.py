@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 from themis.model.units import Seconds
 from themis.profiles.speed import ProfileBook
 from themis.traces.records import GroupedLog, Parse, Record
-from themis.traces.table import Row, read_rows
+from themis.traces.table import TableRow, read_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Openb(GroupedLog):
         """Each pod with GPUs that ran."""
         ended = _last_deletion(path) if self.censored == "drop" else None
 
-        def parse(row: Row) -> Record | str:
+        def parse(row: TableRow) -> Record | str:
             gpus = row.whole("num_gpu", "a whole number of GPUs, 0 or more", low=0)
             milli = row.number("gpu_milli", "thousandths of a GPU, 0 to 1000", low=0.0)
             if milli > 1000:
@@ -72,7 +72,7 @@ class Openb(GroupedLog):
         return parse
 
 
-def _duration(row: Row) -> Seconds:
+def _duration(row: TableRow) -> Seconds:
     start = row.number("scheduled_time", "seconds from the trace's start, 0 or more", low=0.0)
     end = row.number("deletion_time", "seconds from the trace's start, 0 or more", low=0.0)
     if end < start:
@@ -80,7 +80,7 @@ def _duration(row: Row) -> Seconds:
     return end - start
 
 
-def _types(row: Row) -> tuple[str, ...]:
+def _types(row: TableRow) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.strip() for part in row.text("gpu_spec").split("|") if part.strip()))
 
 

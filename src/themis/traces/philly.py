@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from themis.profiles.speed import ProfileBook
 from themis.traces.records import GroupedLog, JobLog, Parse, Record
-from themis.traces.table import Row
+from themis.traces.table import TableRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class PhillyApps(JobLog):
         """Each row a job of the app that it names."""
         position = count()
 
-        def parse(row: Row) -> Record:
+        def parse(row: TableRow) -> Record:
             app = "app" + row.need("app_id", "the number of an app")
             return _record(row, f"{app}-{next(position):05d}", app)
 
@@ -55,7 +55,7 @@ class PhillyJobs(GroupedLog):
         return lambda row: _record(row, f"p{next(position):06d}", "")
 
 
-def _record(row: Row, name: str, app: str) -> Record:
+def _record(row: TableRow, name: str, app: str) -> Record:
     return Record(
         name=name,
         app=app,

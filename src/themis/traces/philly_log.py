@@ -21,7 +21,7 @@ from themis.model.units import Seconds
 from themis.profiles.speed import ProfileBook
 from themis.traces.bundle import Glimpse
 from themis.traces.records import Parse, Record, TenantLog
-from themis.traces.table import OnFault, Row, opened
+from themis.traces.table import OnFault, TableRow, opened
 
 _BLANK = " \t\r\n,"
 _MISSING = ("", "None", "null")
@@ -53,13 +53,13 @@ class PhillyLog(TenantLog):
         """Whether a file that looks like this is of this format."""
         return seen.head.lstrip().startswith("[") and '"attempts"' in seen.head
 
-    def rows(self, path: Path, on_fault: OnFault) -> Iterator[Row]:
+    def rows(self, path: Path, on_fault: OnFault) -> Iterator[TableRow]:
         """Each job as cells, its attempts as ``attempts[0].start_time`` and so on, ``gpus`` being their number."""
         with opened(path) as file:
             text = file.read()
         for line, job in _objects(text, str(path)):
             try:
-                yield Row(str(path), line, _flat(job))
+                yield TableRow(str(path), line, _flat(job))
             except (AttributeError, TypeError, KeyError):
                 expected = "a job with jobid, vc, user, submitted_time, and attempts as a list"
                 on_fault(TraceError(file=str(path), line=line, column="job", value=str(job)[:80], expected=expected))
@@ -68,7 +68,7 @@ class PhillyLog(TenantLog):
         """Each job with a timed attempt."""
         wanted = {part.strip() for part in self.status.split("|") if part.strip()}
 
-        def parse(row: Row) -> Record | str:
+        def parse(row: TableRow) -> Record | str:
             if wanted and row.text("status") not in wanted:
                 return f"status is not {self.status}"
             gpus = _gpus(row)
@@ -89,12 +89,12 @@ class PhillyLog(TenantLog):
         return parse
 
 
-def _gpus(row: Row) -> int:
+def _gpus(row: TableRow) -> int:
     counts = (row.whole(f"attempts[{i}].gpus", "a list of GPUs", low=0) for i in reversed(range(_attempts(row))))
     return next((gpus for gpus in counts if gpus), 0)
 
 
-def _duration(row: Row) -> Seconds | str:
+def _duration(row: TableRow) -> Seconds | str:
     attempts = _attempts(row)
     if attempts and row.text(f"attempts[{attempts - 1}].end_time") in _MISSING:
         return "still running at the log's end"
@@ -110,7 +110,7 @@ def _duration(row: Row) -> Seconds | str:
     return total or "without a timed attempt"
 
 
-def _attempts(row: Row) -> int:
+def _attempts(row: TableRow) -> int:
     return int(row.cells["attempts"])
 
 

@@ -22,7 +22,7 @@ from themis.profiles.speed import ProfileBook
 from themis.traces.bundle import Glimpse, is_bundle, member_texts, members
 from themis.traces.pollux_speeds import MACHINE, applications
 from themis.traces.records import JobLog, Parse, Record
-from themis.traces.table import OnFault, Row, read_rows, rows_of
+from themis.traces.table import OnFault, TableRow, read_rows, rows_of
 
 MODELS: Mapping[str, str] = MappingProxyType({"deepspeech2": "DeepSpeech", "imagenet": "ResNet50"})
 """Applications whose model the profile book knows; the others (cifar10, ncf, bert, yolov3) are ``generic``."""
@@ -50,7 +50,7 @@ class Pollux(JobLog):
         """Whether a folder or archive that looks like this is of this format."""
         return seen.member("workload-[0-9]*.csv") is not None
 
-    def rows(self, path: Path, on_fault: OnFault) -> Iterator[Row]:
+    def rows(self, path: Path, on_fault: OnFault) -> Iterator[TableRow]:
         """The rows of one workload."""
         if not is_bundle(path):
             yield from read_rows(path, required=self.columns, on_fault=on_fault)
@@ -72,7 +72,7 @@ class Pollux(JobLog):
             )
         measured = applications(Path(self.profiles) if self.profiles else path)
 
-        def parse(row: Row) -> Record:
+        def parse(row: TableRow) -> Record:
             name = row.need("name", "the job's name")
             kind = row.text("application")
             if kind not in measured:

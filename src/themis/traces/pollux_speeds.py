@@ -22,7 +22,7 @@ import numpy as np
 from themis.errors import InputError
 from themis.model.units import Seconds
 from themis.traces.bundle import is_bundle, members, texts
-from themis.traces.table import Row, rows_of
+from themis.traces.table import TableRow, rows_of
 
 MACHINE = 4
 """GPUs of a machine in Pollux' testbed."""
@@ -108,7 +108,7 @@ def _application(
     return Application(iterations=iterations, times=ordered, local_limit=_LOCAL_LIMIT.get(name, largest))
 
 
-def _measured(rows: Iterator[Row]) -> Iterator[tuple[tuple[int, ...], tuple[float, float, float]]]:
+def _measured(rows: Iterator[TableRow]) -> Iterator[tuple[tuple[int, ...], tuple[float, float, float]]]:
     for row in rows:
         if "placement" in row.cells:
             key = tuple(sorted(int(digit) for digit in str(row.whole("placement", "GPUs on each machine", low=1))))

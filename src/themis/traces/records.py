@@ -25,7 +25,7 @@ from themis.profiles.models import DEFAULT_BOOK, GENERIC
 from themis.profiles.speed import ProfileBook
 from themis.traces.bundle import stem
 from themis.traces.mix import ModelMix, ReferenceRates, model_mix
-from themis.traces.table import CSV, Dialect, OnFault, Row, raise_fault, read_rows
+from themis.traces.table import CSV, Dialect, OnFault, TableRow, raise_fault, read_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Record:
     """Whether the log says that the job changes its batch size, but not when, so that it is read as a static one."""
 
 
-Parse: TypeAlias = Callable[[Row], Record | str]
+Parse: TypeAlias = Callable[[TableRow], Record | str]
 """A row's record, or why it is left out, as in ``without GPUs``."""
 
 
@@ -163,7 +163,7 @@ class JobLog:
             log.records = [_later(record, -earliest) for record in log.records]
         return log
 
-    def rows(self, path: Path, on_fault: OnFault) -> Iterator[Row]:
+    def rows(self, path: Path, on_fault: OnFault) -> Iterator[TableRow]:
         """The rows of the file or files."""
         return read_rows(path, required=self.columns, dialect=self.dialect, on_fault=on_fault)
 

@@ -29,9 +29,9 @@ from themis.profiles.gavel_table import split_job_type
 from themis.profiles.models import GENERIC
 from themis.profiles.speed import ProfileBook
 from themis.traces.gavel import COLUMNS as GAVEL
-from themis.traces.gavel import StepLog, Work
+from themis.traces.gavel import StepLog, TracedWork
 from themis.traces.records import Parse, Record
-from themis.traces.table import Dialect, Row
+from themis.traces.table import Dialect, TableRow
 
 COLUMNS = (*GAVEL[:7], "mode", *GAVEL[7:9], "duration_s", "arrival_s")
 
@@ -52,7 +52,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shockwave(StepLog):
+class ShockwaveTrace(StepLog):
     """Shockwave's traces, twelve tab-separated columns.
 
     Attributes
@@ -73,10 +73,10 @@ class Shockwave(StepLog):
         if self.modes not in ("declared", "known"):
             raise UnknownName("modes", self.modes, ("declared", "known"))
         position = count()
-        work = Work(book, _duration)
+        work = TracedWork(book, _duration)
         schedules = read_schedules(Path(self.schedules)) if self.schedules else {}
 
-        def parse(row: Row) -> Record:
+        def parse(row: TableRow) -> Record:
             line = next(position)
             mode = row.text("mode")
             if mode not in ("static", "accordion", "gns"):
@@ -114,7 +114,7 @@ class Shockwave(StepLog):
 class Pace:
     """How fast a job goes through its schedule, in the terms of a profile book."""
 
-    work: Work
+    work: TracedWork
     model: str
     gpus: int
     stretches: tuple[Stretch, ...]
@@ -186,5 +186,5 @@ def _stretches(runs: list[tuple[int, int]], epoch_s: Mapping[str, float]) -> tup
     return tuple(Stretch(batch=int(batch), epochs=epochs, seconds=epoch_s[str(batch)]) for batch, epochs in runs)
 
 
-def _duration(row: Row, model: str, batch: int, gpus: int) -> Seconds:
+def _duration(row: TableRow, model: str, batch: int, gpus: int) -> Seconds:
     return row.number("duration_s", "seconds above 0", low=0.0, above=True)

@@ -20,7 +20,7 @@ from themis.model.units import Seconds
 from themis.profiles.speed import ProfileBook
 from themis.traces.bundle import Glimpse
 from themis.traces.records import GroupedLog, Parse, Record
-from themis.traces.table import Dialect, Row
+from themis.traces.table import Dialect, TableRow
 
 _ELAPSED = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?")
 _GPU = re.compile(r"gres/gpu(?::([^=,]+))?=([^,]*)")
@@ -61,7 +61,7 @@ class Slurm(GroupedLog):
         """Each job that held GPUs."""
         wanted = {part.strip().upper() for part in self.state.split("|") if part.strip()}
 
-        def parse(row: Row) -> Record | str:
+        def parse(row: TableRow) -> Record | str:
             name = row.need("JobID", "the job's id")
             if "." in name:
                 return "job steps"
@@ -91,7 +91,7 @@ class Slurm(GroupedLog):
         return parse
 
 
-def _gpus(row: Row) -> tuple[int, tuple[str, ...]]:
+def _gpus(row: TableRow) -> tuple[int, tuple[str, ...]]:
     """GPUs and their types; a plain count is the sum of the typed ones, which stand beside it."""
     column = "AllocTRES" if row.text("AllocTRES") else "ReqTRES"
     if "AllocTRES" not in row.cells and "ReqTRES" not in row.cells:
@@ -107,7 +107,7 @@ def _gpus(row: Row) -> tuple[int, tuple[str, ...]]:
     return total or sum(typed.values()), tuple(kind for kind, gpus in typed.items() if gpus)
 
 
-def _elapsed(row: Row) -> Seconds:
+def _elapsed(row: TableRow) -> Seconds:
     if row.text("ElapsedRaw"):
         return row.number("ElapsedRaw", "seconds, 0 or more", low=0.0)
     match = _ELAPSED.fullmatch(row.text("Elapsed"))

@@ -33,7 +33,7 @@ def raise_fault(error: TraceError) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """One record: its cells by column, and the line that it starts on."""
 
     file: str
@@ -121,7 +121,7 @@ def read_rows(
     *,
     dialect: Dialect = CSV,
     on_fault: OnFault = raise_fault,
-) -> Iterator[Row]:
+) -> Iterator[TableRow]:
     """Yield the rows of a file; see ``rows_of``.
 
     Raises
@@ -140,7 +140,7 @@ def rows_of(
     *,
     dialect: Dialect = CSV,
     on_fault: OnFault = raise_fault,
-) -> Iterator[Row]:
+) -> Iterator[TableRow]:
     """Yield the rows of an open file; blank lines are skipped.
 
     Parameters
@@ -161,7 +161,7 @@ def rows_of(
         _check_columns(f"{name}, line {line}", header, known, required)
     for line, cells in records:
         if len(cells) == len(header):
-            yield Row(name, line, dict(zip(header, cells)))
+            yield TableRow(name, line, dict(zip(header, cells)))
         else:
             on_fault(_wrong_length(name, line, cells, header))
 

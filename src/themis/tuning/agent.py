@@ -26,7 +26,7 @@ from themis.model.bids import Bids
 from themis.model.snapshot import Kind, Snapshot
 from themis.model.units import NONE, Bool, Float, Int, Locality
 from themis.tuning import singles
-from themis.tuning.rows import Row, RowTable, Split
+from themis.tuning.rows import ExclusiveRow, RowTable, Split
 from themis.tuning.singles import SPANS, distinct_spans
 
 ROWS = 64
@@ -151,12 +151,12 @@ class Agents:
             self.s, self.finish, apps, singles.rows(self.s, self.limit, apps, single.nonzero()[0], offered)
         )
 
-    def best(self, a: int, offer: Int) -> Row | None:
+    def best(self, a: int, offer: Int) -> ExclusiveRow | None:
         """What an app would take of an offer if it could have it all; None if nothing of it lowers its rho."""
         rows = self.rows(a, offer, self._offered(offer))
         return min(rows, key=lambda row: (row.left, row.gpus), default=None)
 
-    def rows(self, a: int, offer: Int, offered: list[int]) -> list[Row]:
+    def rows(self, a: int, offer: Int, offered: list[int]) -> list[ExclusiveRow]:
         """All rows of one app that strictly lower its rho; ``offered`` is the offer per GPU type."""
         found = _Agent(self, a, offered).rows(offer)
         limit = float(self.limit[a])
@@ -193,7 +193,7 @@ class _Agent:
         allowed: Bool = np.atleast_1d(s.job_allowed[first:end].any(axis=0))
         self.types = [(k, count) for k, count in enumerate(offered) if count and allowed[k]]
 
-    def rows(self, offer: Int) -> Iterable[Row]:
+    def rows(self, offer: Int) -> Iterable[ExclusiveRow]:
         """Rows, not all of them improvements."""
         if not self.waiting:
             return self._extensions(offer)
@@ -226,7 +226,7 @@ class _Agent:
     def _spans(self, gang: int) -> list[int]:
         return distinct_spans(gang, self.slowdown)
 
-    def _bag(self) -> Iterator[Row]:
+    def _bag(self) -> Iterator[ExclusiveRow]:
         """Rigid bags: list scheduling, longest first, on the gangs held and the new ones."""
         agents, gang = self.agents, self.agents.low[self.waiting[0]]
         works = sorted((agents.left[j] for j in self.waiting), reverse=True)
@@ -241,12 +241,12 @@ class _Agent:
                 for count in _ladder(min(len(works), offered // gang), ROWS // (len(spans) * len(self.types))):
                     seconds = list_schedule(held + [(0.0, speed)] * count, works)
                     if seconds < best:
-                        yield Row(((gang, count),), int(span), k, seconds)
+                        yield ExclusiveRow(((gang, count),), int(span), k, seconds)
                         best = seconds
                     if seconds <= floor:
                         break
 
-    def _shared(self) -> Iterator[Row]:
+    def _shared(self) -> Iterator[ExclusiveRow]:
         """Single jobs, sweeps and elastic bags: their phases share the GPUs as well as they can (fluid)."""
         finish, most = self.agents.finish, int(self.s.app_gang_max[self.a])
         for k, offered in self.types:
@@ -259,11 +259,11 @@ class _Agent:
                 new = np.array([sum(speed[size] * count for size, count in split) for split in here])
                 left = finish.left_on(self.held + new, np.full(len(new), speed[most]), self.a)
                 for split, seconds in zip(here, left.tolist()):
-                    yield Row(split, int(span), k, seconds)
+                    yield ExclusiveRow(split, int(span), k, seconds)
             if max(size for split in splits for size, _ in split) > 1 and self._spans(2)[0] != Locality.MACHINE:
                 yield from self._unspanned(splits, k)
 
-    def _unspanned(self, splits: list[Split], k: int) -> Iterator[Row]:
+    def _unspanned(self, splits: list[Split], k: int) -> Iterator[ExclusiveRow]:
         """Rows of one-GPU gangs, which have no span, where the larger gangs' spans begin beyond the machine."""
         speed = self.scale[k][1] / self.slowdown[Locality.MACHINE]
         most = self.scale[k][int(self.s.app_gang_max[self.a])] / self.slowdown[Locality.MACHINE]
@@ -272,7 +272,7 @@ class _Agent:
                 seconds = self.agents.finish.left_on(
                     np.array(self.held + speed * sum(c for _, c in split)), np.array(most), self.a
                 )
-                yield Row(split, int(Locality.MACHINE), k, float(seconds))
+                yield ExclusiveRow(split, int(Locality.MACHINE), k, float(seconds))
 
     def _splits(self, offered: int, rows: int) -> list[Split]:
         """Gangs for the waiting jobs, from the fewest GPUs to the most that are offered and useful."""
@@ -296,7 +296,7 @@ class _Agent:
         fit = int((np.cumsum(low) <= offered).sum())
         return [tuple(sorted(Counter(low[:count]).items())) for count in _ladder(fit, rows)]
 
-    def _extensions(self, offer: Int) -> Iterator[Row]:
+    def _extensions(self, offer: Int) -> Iterator[ExclusiveRow]:
         """All jobs run: enlarge the one with the most left, which costs it a restart."""
         s = self.s
         grower = growing_job(s, self.a)
@@ -320,7 +320,7 @@ class _Agent:
             for more in range(1, min(self.agents.high[j] - self.agents.held[j], offered) + 1):
                 speed = self.scale[k][self.agents.held[j] + more] / self.slowdown[span]
                 left = self.agents.finish.left_on(np.array(rest + speed), np.array(most), self.a)
-                yield Row(((more, 1),), int(span), k, restart + float(left), anchor)
+                yield ExclusiveRow(((more, 1),), int(span), k, restart + float(left), anchor)
 
 
 def _ladder(most: int, rungs: int) -> list[int]:

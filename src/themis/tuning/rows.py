@@ -20,7 +20,7 @@ Split = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ExclusiveRow:
     """One exclusive row of a bid: these gangs, each within the span, of this type, would leave ``left`` seconds."""
 
     gangs: Split
@@ -45,9 +45,9 @@ class RowTable:
 
     def __init__(self) -> None:
         self.bidder: list[int] = []
-        self.rows: list[Row] = []
+        self.rows: list[ExclusiveRow] = []
 
-    def add(self, bidder: int, row: Row) -> None:
+    def add(self, bidder: int, row: ExclusiveRow) -> None:
         """A row of a bidder; bidders rise."""
         self.bidder.append(bidder)
         self.rows.append(row)

@@ -69,7 +69,7 @@ def best_counts(
         # Everybody gets all that is useful, and nothing could be better.
         best = w.objective(w.useful)
         return Counts(n=w.useful, objective=best, bound=best, idle=idle, contested=False)
-    search = _Search(Choices(w), idle, gap)
+    search = _PriceSearch(Choices(w), idle, gap)
     search.run()
     n, objective, bound = search.n, search.objective, search.bound
     if bound - objective > gap * (bound - idle):
@@ -115,7 +115,7 @@ class Choices:
         return out
 
 
-class Priced:
+class PricedJobs:
     """What is best for each job by itself, at a ``price`` of a GPU for a round.
 
     ``shared`` is the part of ``pull`` that is charged for all work left; the rest is charged for the longest job, once for
@@ -199,7 +199,7 @@ class Priced:
         return out & (rounds >= floor[:, None]), floor
 
 
-class _Search:
+class _PriceSearch:
     """Bisection on both prices, until the gap is small enough or the prices are as good as they get."""
 
     PRICE_STEPS, SHARE_STEPS, TRIES = 40, 14, 6
@@ -209,7 +209,7 @@ class _Search:
         w = choices.window
         self.n = np.zeros(w.jobs, dtype=np.int64)
         self.objective, self.bound = idle, np.inf
-        self.best: Priced
+        self.best: PricedJobs
         # More than any choice gains per GPU-round: no job would buy.
         steps = np.diff(w.value, axis=1) - w.pull * np.diff(w.left, axis=1)
         self.max_cost = float((steps / (w.gpus[:, None] * np.maximum(np.diff(w.spent, axis=1), 1))).max()) + 1e-12
@@ -231,13 +231,13 @@ class _Search:
                 return
             low, high = (low, middle) if at.tilt > 0 else (middle, high)
 
-    def _settle(self, shared: float) -> Priced:
+    def _settle(self, shared: float) -> PricedJobs:
         """The price at which what is picked just fits, for this split."""
         low, high = 0.0, self.max_cost
-        found = best = Priced(self.choices, low, shared)
+        found = best = PricedJobs(self.choices, low, shared)
         if found.spare < 0:
             for _ in range(self.PRICE_STEPS):
-                found = Priced(self.choices, 0.5 * (low + high), shared)
+                found = PricedJobs(self.choices, 0.5 * (low + high), shared)
                 if found.bound < best.bound:
                     best = found
                 if found.spare == 0 or (high - low) <= 1e-6 * high:
@@ -246,7 +246,7 @@ class _Search:
         self._keep(best)
         return best
 
-    def _keep(self, priced: Priced) -> None:
+    def _keep(self, priced: PricedJobs) -> None:
         if priced.bound < self.bound:
             self.bound, self.best = priced.bound, priced
         w = self.choices.window

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from themis.model.units import Bool, Int, Seconds
-from themis.optimize.programs import Program, solve
+from themis.optimize.programs import MixedIntegerProgram, solve
 from themis.optimize.rounds.window import Window
 
 
@@ -68,7 +68,7 @@ def best_of_choices(
     order = np.lexsort((column, row))
     begin = np.append(n[job] == rounds, w.makespan(n)).astype(np.float64)
     solution = solve(
-        Program(
+        MixedIntegerProgram(
             gain=np.append(w.value[job, rounds], -w.pull), low=np.append(np.zeros(columns), least),
             high=np.append(np.ones(columns), np.inf), whole=np.append(np.ones(columns, dtype=bool), False),
             row_low=np.concatenate([np.ones(jobs), [-np.inf], np.zeros(1 + len(long))]),

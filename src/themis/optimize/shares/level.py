@@ -84,7 +84,7 @@ def highest_level(problem: Problem, need: Need, ceiling: float, floor: float = 0
     ------
     NotSolved : the prices do not settle.
     """
-    return _Search(problem).run(need, ceiling, floor)
+    return _LevelSearch(problem).run(need, ceiling, floor)
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class _Price:
 
 
 @dataclass(slots=True)
-class _Search:
+class _LevelSearch:
     problem: Problem
     kinds: Kinds = field(init=False)
     per_scale: Float = field(init=False)

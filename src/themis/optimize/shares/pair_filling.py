@@ -80,7 +80,7 @@ def fill_paired(problem: Problem, pairs: PairRates, unit: Float, grow: Growth) -
     if not problem.active.any():
         none = np.zeros((0, problem.types))
         return PairShares(combos=np.zeros((0, 2), np.int64), x=none, throughput=amount, bound=0.0, columns=0), amount
-    search, safe, stuck = _Search(problem, pairs), np.where(problem.active, unit, 1.0), ~problem.active
+    search, safe, stuck = _ClassSearch(problem, pairs), np.where(problem.active, unit, 1.0), ~problem.active
     top = np.where(problem.active, pairs.fastest(problem) / safe, 0.0)
     while not stuck.all():
         fill, ceiling = grow(amount, np.where(stuck, 0.0, np.maximum(top - amount, 0.0)))
@@ -115,7 +115,7 @@ class _Proof:
 
 
 @dataclass(slots=True)
-class _Search:
+class _ClassSearch:
     """Levels over classes of jobs that are alike but for their needs.
 
     A program over such classes forgets that each job has only so much time: what it proves holds; what it reaches holds if

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from themis.errors import NotSolved
-from themis.optimize.winners.packing import Floor, Gang, Packer
+from themis.optimize.winners.packing import Floor, Packer, PackingGang
 from themis.optimize.winners.problem import IN_RACK, ON_MACHINE, WinnerProblem
 
 Grants = dict[tuple[int, int], int]
@@ -93,7 +93,7 @@ class Assignment:
             for n, gpus in self.claims.get(winner.who, {}).items():
                 self.claimed[n] += gpus
 
-    def choose(self, gangs: Sequence[Gang]) -> list[int] | None:
+    def choose(self, gangs: Sequence[PackingGang]) -> list[int] | None:
         """Best fit that prefers own GPUs and spares others' claims; None when a gang finds no place."""
         free, room, rack = list(self.floor.free), list(self.floor.room), self.floor.rack
         own = {b: dict(held) for b, held in self.claims.items()}
@@ -127,7 +127,7 @@ class Assignment:
                     claimed[spot] -= again
         return places
 
-    def fill(self, gangs: Sequence[Gang], places: Sequence[int]) -> None:
+    def fill(self, gangs: Sequence[PackingGang], places: Sequence[int]) -> None:
         """Hand out: anchored machines, machine gangs, then what a rack or the whole offer may supply."""
         rack, winners = self.floor.rack, self.winners
         left = {r: w.gpus for r, w in winners.items()}

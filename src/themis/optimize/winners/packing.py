@@ -20,7 +20,7 @@ Anchors = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gang:
+class PackingGang:
     """One gang to be placed: its row of the problem, its size, and whether it may spread within a rack."""
 
     row: int
@@ -93,14 +93,14 @@ class Packer:
             return None
         return Floor(machines=self._machines[kind], free=free, rack=rack, room=room)
 
-    def gangs(self, rows: Sequence[int]) -> list[Gang]:
+    def gangs(self, rows: Sequence[int]) -> list[PackingGang]:
         """Gangs of kinds LOCAL and RACKED among `rows`, largest first, machine gangs before rack gangs."""
-        found: list[Gang] = []
+        found: list[PackingGang] = []
         for r in rows:
             racked = self.kind[r] == RACKED
             for size, count in zip(self._sizes, self._wants.get(r, ())):
                 if count:
-                    found += [Gang(row=r, size=size, racked=racked)] * count
+                    found += [PackingGang(row=r, size=size, racked=racked)] * count
         return largest_first(found)
 
     def packs(self, rows: Sequence[int]) -> bool:
@@ -171,7 +171,7 @@ class Packer:
         return tuple(sums[: len(self._sizes)]), tuple(sums[len(self._sizes) :])
 
 
-def largest_first(gangs: Sequence[Gang]) -> list[Gang]:
+def largest_first(gangs: Sequence[PackingGang]) -> list[PackingGang]:
     """The order in which gangs are placed: machine gangs before rack gangs of their size."""
     return sorted(gangs, key=lambda g: (-g.size, g.racked))
 
@@ -187,7 +187,7 @@ def racks_of(floor: Floor, sizes: tuple[int, ...]) -> Racks:
     return Racks(racks, sizes)
 
 
-def spots(floor: Floor, gangs: Sequence[Gang], sizes: tuple[int, ...], shares: Shares) -> list[int]:
+def spots(floor: Floor, gangs: Sequence[PackingGang], sizes: tuple[int, ...], shares: Shares) -> list[int]:
     """Place of each gang, given the machine gangs of each rack: any fit will do when largest gangs choose first."""
     free, room = list(floor.free), list(floor.room)
     left = {(x, s): k for x, share in shares for s, k in zip(sizes, share)}
@@ -206,7 +206,7 @@ def spots(floor: Floor, gangs: Sequence[Gang], sizes: tuple[int, ...], shares: S
     return found
 
 
-def first_fit(floor: Floor, gangs: Sequence[Gang]) -> list[int] | None:
+def first_fit(floor: Floor, gangs: Sequence[PackingGang]) -> list[int] | None:
     """Machine (or rack, for rack gangs) of each gang by best fit, or None when one finds no place."""
     free, room, rack = list(floor.free), list(floor.room), floor.rack
     places = []
@@ -228,7 +228,7 @@ def first_fit(floor: Floor, gangs: Sequence[Gang]) -> list[int] | None:
     return places
 
 
-def place(floor: Floor, gangs: Sequence[Gang], steps: int) -> list[int] | bool | None:
+def place(floor: Floor, gangs: Sequence[PackingGang], steps: int) -> list[int] | bool | None:
     """Places as of `first_fit`, by complete search: False proves there are none, None means out of `steps`.
 
     Machines with the same free GPUs in racks that look the same are tried once; failed states are remembered.

@@ -13,7 +13,7 @@ from itertools import product
 
 import numpy as np
 
-from themis.optimize import Program, Solution, solve
+from themis.optimize import MixedIntegerProgram, Solution, solve
 from themis.optimize.programs import Ints
 from themis.optimize.winners.limits import Limits
 from themis.optimize.winners.packing import Packer
@@ -112,11 +112,11 @@ class _Model:
         for t in np.unique(problem.type[rows]).tolist():
             self._type(t)
 
-    def program(self) -> Program:
+    def program(self) -> MixedIntegerProgram:
         extra = len(self.high) - self.rows.size
         worth = self.problem.score[self.rows] / self.problem.unit * self.problem.quantum
         count = len(self.high)
-        return Program(
+        return MixedIntegerProgram(
             gain=np.concatenate([worth, np.zeros(extra)]), low=np.zeros(count), high=np.array(self.high),
             whole=np.ones(count, np.bool_), row_low=np.full(len(self.lines.high), -np.inf),
             row_high=np.array(self.lines.high), start=np.array(self.lines.start),

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from themis.optimize import Program, solve
+from themis.optimize import MixedIntegerProgram, solve
 from themis.optimize.programs import Floats, Ints
 from themis.optimize.winners.capacities import Capacity, anchored, needs
-from themis.optimize.winners.packing import Gang
+from themis.optimize.winners.packing import PackingGang
 from themis.optimize.winners.problem import IN_RACK, ON_MACHINE, RACKED, WinnerProblem
 
 MOVES = 60
@@ -29,7 +29,7 @@ FALLBACKS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Priced:
+class PricedRows:
     """Worth of every row less the price of what it takes of priced capacity, shape [M], and the price of all that.
 
     `net` is the worth less the price of everything that the row takes, exact capacities included.
@@ -40,7 +40,7 @@ class Priced:
     constant: int
 
 
-def price(problem: WinnerProblem, exact: list[Capacity]) -> Priced:
+def price(problem: WinnerProblem, exact: list[Capacity]) -> PricedRows:
     """Price every capacity that is not in `exact`.
 
     Prices are rounded so that the bound stays valid: rows pay less, capacity earns more.
@@ -54,12 +54,12 @@ def price(problem: WinnerProblem, exact: list[Capacity]) -> Priced:
     net = problem.score - np.floor(need @ every_dual).astype(np.int64)
     duals = every_dual[len(exact) :]
     paid = np.floor(need[:, len(exact) :] @ duals).astype(np.int64)
-    return Priced(score=problem.score - paid, net=net, constant=int(np.ceil(duals @ caps[len(exact) :])))
+    return PricedRows(score=problem.score - paid, net=net, constant=int(np.ceil(duals @ caps[len(exact) :])))
 
 
-def unpriced(problem: WinnerProblem) -> Priced:
+def unpriced(problem: WinnerProblem) -> PricedRows:
     """Everything at no price."""
-    return Priced(score=problem.score, net=problem.score, constant=0)
+    return PricedRows(score=problem.score, net=problem.score, constant=0)
 
 
 def _duals(problem: WinnerProblem, need: Ints, caps: Ints) -> Floats:
@@ -67,7 +67,7 @@ def _duals(problem: WinnerProblem, need: Ints, caps: Ints) -> Floats:
     rows = problem.row.size
     start = np.flatnonzero(np.r_[True, problem.who[1:] != problem.who[:-1]])
     used, column = need.T.nonzero()
-    program = Program(
+    program = MixedIntegerProgram(
         gain=problem.score / problem.unit * problem.quantum, low=np.zeros(rows), high=np.ones(rows),
         whole=np.zeros(rows, np.bool_), row_low=np.full(start.size + caps.size, -np.inf),
         row_high=np.concatenate([np.ones(start.size), caps.astype(np.float64)]),
@@ -97,7 +97,7 @@ class Builder:
         """Chosen rows of the problem."""
         return [r for r in self.row.values() if r >= 0]
 
-    def places(self, gangs: Sequence[Gang]) -> list[int]:
+    def places(self, gangs: Sequence[PackingGang]) -> list[int]:
         """Machine or rack of each gang; `gangs` lists the gangs of each row largest first."""
         queues = {r: iter(spots) for r, spots in self.placed.items()}
         return [next(queues[g.row])[1] for g in gangs]
@@ -157,7 +157,7 @@ class Builder:
             self._move(racked, at, -size, t)
 
 
-def repair(problem: WinnerProblem, priced: Priced, pick: Ints, banned: int) -> Builder:
+def repair(problem: WinnerProblem, priced: PricedRows, pick: Ints, banned: int) -> Builder:
     """A packable choice near `pick` (rows of the problem) that gives nothing to the bidder `banned`.
 
     A row that finds no place is replaced by the bidder's next best by priced worth. Large gangs choose first, and

@@ -21,7 +21,7 @@ WIDE, ON_MACHINE, IN_RACK, LOCAL, RACKED = range(5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Offer:
+class Supply:
     """The GPUs on sale.
 
     Attributes
@@ -80,7 +80,7 @@ class WinnerProblem:
         Keeping `have` and the machines of ON_MACHINE rows is enough; otherwise a packing must be found.
     """
 
-    offer: Offer
+    offer: Supply
     bidders: int
     held: Ints | None
     row: Ints

@@ -26,7 +26,7 @@ from themis.optimize.winners.capacities import Capacity, broken, needs, totals
 from themis.optimize.winners.limits import Limits
 from themis.optimize.winners.packing import Packer
 from themis.optimize.winners.payment_bounds import PaymentBounds
-from themis.optimize.winners.prices import Priced, price, repair, unpriced
+from themis.optimize.winners.prices import PricedRows, price, repair, unpriced
 from themis.optimize.winners.problem import WIDE, WinnerProblem, asks
 from themis.optimize.winners.tables import Tables
 
@@ -57,7 +57,7 @@ class Solver:
     """False once a search ran out of nodes: the auction's other problems are as hard, so the program takes them."""
     cuts: list[Capacity] = field(default_factory=list)
     table: Tables | None = None
-    priced: Priced | None = None
+    priced: PricedRows | None = None
     began: float = field(default_factory=time.monotonic)
 
     @property

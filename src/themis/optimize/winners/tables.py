@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from themis.optimize.programs import Bools, Ints
-from themis.optimize.winners.prices import Priced
+from themis.optimize.winners.prices import PricedRows
 from themis.optimize.winners.problem import WinnerProblem
 
 NEVER = -(1 << 61)
@@ -157,7 +157,7 @@ def entries(need: Ints, caps: Ints) -> int:
     return states * int(need.shape[0])
 
 
-def build(problem: WinnerProblem, need: Ints, caps: Ints, priced: Priced) -> Tables:
+def build(problem: WinnerProblem, need: Ints, caps: Ints, priced: PricedRows) -> Tables:
     """Tables of the problem's rows, each taking `need` [M, D] of `caps` [D] for its priced worth."""
     score, rows = priced.score, np.arange(problem.row.size)
     stride = np.cumprod(np.append(1, caps[:0:-1] + 1))[::-1].astype(np.int64)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from themis.core.driver import Decision, Driver, Waiting
+from themis.core.driver import Decision, Driver, PendingInput
 from themis.core.scheduler import Scheduler
 from themis.model.answers import Ask, Proof, Solved
 from themis.model.bids import Bids
@@ -38,7 +38,7 @@ from themis.model.units import Seconds
 from themis.policies.api import Policy, Workbench
 from themis.service.engine.agents import AgentRegistry
 from themis.service.engine.journal import Journal
-from themis.service.engine.solving import Reply, Solver, Task, decide, fall_back
+from themis.service.engine.solving import PolicySolver, Reply, Task, decide, fall_back
 from themis.tuning.outside import merge
 
 log = logging.getLogger("themis.service")
@@ -53,7 +53,7 @@ class Engine(Driver):
     policy: Policy
     announce: Callable[[Seconds, Command], None] = lambda time, command: None
     bench: Workbench = field(default_factory=Workbench)
-    solver: Solver | None = None
+    solver: PolicySolver | None = None
     desk: AgentRegistry | None = None
     reply: Reply | None = None
     """The policy's last answer."""
@@ -107,7 +107,7 @@ class Engine(Driver):
         decision = self.decision
         if decision is None:
             self.resume(now)  # the arbiter before this one did not live to see its answer
-        elif decision.waits is Waiting.POLICY:
+        elif decision.waits is PendingInput.POLICY:
             problem = self.solver.overdue() if self.solver is not None else ""
             if problem:
                 self.answered(fall_back(decision.snapshot, decision.version, problem), now)
@@ -137,7 +137,7 @@ class Engine(Driver):
 
     def _close(self, desk: AgentRegistry, decision: Decision, now: Seconds) -> None:
         """A window of the agents is over."""
-        if decision.waits is Waiting.RHO:
+        if decision.waits is PendingInput.RHO:
             decision.snapshot = replace(decision.snapshot, rho_said=desk.close_probe(decision.snapshot))
             for record in desk.rho_records(decision.version):
                 self.feed(record, now)

@@ -41,7 +41,7 @@ class Differs(InputError):
 
 
 @dataclass(slots=True)
-class Fold:
+class RunningFold:
     """A fold under way.
 
     Attributes
@@ -111,7 +111,11 @@ class Fold:
 
 
 def fold(
-    engine: Engine, *, whole: bool = False, seen: Callable[[Fold], None] = lambda fold: None, upto: int | None = None
+    engine: Engine,
+    *,
+    whole: bool = False,
+    seen: Callable[[RunningFold], None] = lambda fold: None,
+    upto: int | None = None,
 ) -> int:
     """Bring a fresh engine to where its journal ends; returns the number of the last record.
 
@@ -126,7 +130,7 @@ def fold(
     Differs : a record is not what follows from those before it.
     """
     journal = engine.journal
-    state = Fold(engine, journal.exact_after())
+    state = RunningFold(engine, journal.exact_after())
     snapshot = None if whole else journal.snapshot(upto)
     if snapshot is not None:
         state.number = snapshot[0]

@@ -85,7 +85,7 @@ def _instead(snapshot: Snapshot, version: int, problem: str, seconds: Seconds) -
     return Reply(version=version, solved=solved, problem=f"at {snapshot.now:.0f} s: {problem}", seconds=seconds)
 
 
-class Solver(Protocol):
+class PolicySolver(Protocol):
     """Takes one task at a time and replies later."""
 
     def start(self, task: Task) -> None:
