@@ -69,7 +69,7 @@ def bid(*rows: OutsideRow, rho: float = 2.0) -> OutsideBid:
         (bid(row(1, span=0)), "row 0: span is 0"),
         (bid(row(1, span=4)), "row 0: span is 4"),
         (bid(row(1, gpu_type=1)), "row 0: unknown GPU type 1, expected one of gpu"),
-        (bid(row(1, gpu_type=-1)), "row 0: GPU type -1 is none"),
+        (bid(row(1, gpu_type=-1)), "row 0: unknown GPU type -1, expected one of gpu"),
         (bid(row(1, span=3, anchor=0)), "row 0: there is no such machine or rack"),
         (bid(row(1, span=1, anchor=4)), "row 0: there is no such machine or rack"),
         (bid(row(1, span=2, anchor=2)), "row 0: there is no such machine or rack"),
@@ -80,7 +80,7 @@ def bid(*rows: OutsideRow, rho: float = 2.0) -> OutsideBid:
         (bid(row(3, 2, 1, rho=0.4), row(2, 1, rho=0.3)), "row 0: 6 GPUs at rho 0.4, but row 1 has rho 0.3 with 3"),
         (bid(row(5)), "no waiting job of this app takes a gang of 5 GPUs"),
         (bid(row(3, 3)), "takes a gang of 3 GPUs of type gpu in addition to the row's other gangs"),
-        (bid(row(1, 1, 1)), "takes a gang of 1 GPUs of type gpu beside"),
+        (bid(row(1, 1, 1)), "takes a gang of 1 GPUs of type gpu in addition"),
     ],
 )
 def test_what_the_auction_cannot_grant_is_refused_and_says_why(wrong: OutsideBid, words: str) -> None:

@@ -2,7 +2,7 @@
 
 A job whose regimes are known, static jobs among them, is taken as declared. Of one whose program decides, finished regimes are as
 observed and the rest is the mean of the posterior (``forecast.rules``), at the batch sizes that its mode and range allow
-(``model.dynamic``), with what finished jobs taught (``forecast.history``). What it truly does next is known to nobody here.
+(``model.dynamic``), with what finished jobs taught (``forecast.history``). No part of this module knows what it truly does next.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def _seconds_per_step(state: State, outlines: list[Outline], job_id: Int, owner:
 
 
 def _sums_within(values: Float, ptr: Int, owner: Int) -> Float:
-    """Running sums that begin anew with each job."""
+    """Running sums that restart at each job."""
     sums = np.cumsum(values)
     before = np.concatenate([[0.0], sums])[ptr[:-1]]
     out: Float = sums - before[owner]

@@ -1,9 +1,9 @@
-"""The whole core as plain data that JSON can hold, and back: ``load(save(core), fresh)`` goes on exactly as ``core`` would.
+"""The whole core as plain data that JSON can hold, and back: ``load(save(core), fresh)`` continues exactly as ``core`` would.
 
 Columns are saved by name, as raw bytes, so nothing is rounded; a column or attribute that a later version adds begins
-with its default, one that it dropped is passed over. What follows from the rest is left out: speeds are tabulated anew
+with its default, one that it dropped is passed over. What follows from the rest is left out: speeds are tabulated again
 from the profile book with what was measured, machines' columns from the machines. The decision under way is left out
-too: whoever loads a state decides anew.
+too: after a state is loaded, the decision is made again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _CLASSES: Mapping[str, type[Any]] = MappingProxyType(
 
 
 def save(core: Scheduler) -> dict[str, Any]:
-    """Everything that the core knows, but for the decision under way."""
+    """The complete state of the core, except the decision under way."""
     s = core.state
     changed = {j: known for j, (known, job) in enumerate(zip(s.regimes, s.job_specs)) if known != job.regimes}
     return {

@@ -1,8 +1,8 @@
-"""Work conservation after the policy's answer: what the answer gives to nobody does not idle while a job could use it.
+"""Work conservation after the policy's answer: GPUs that the answer leaves free do not idle while a job could use them.
 
-First, a gang whose lease is over and whose GPUs nobody else gets keeps them: it would restart for nothing. Then waiting jobs take
+First, a gang whose lease has expired keeps its GPUs if no other job gets them, which saves a restart. Then waiting jobs take
 what is free, the least served app per unit of weight first, each with its smallest gang. Such leases end with the first lease
-that ends anyway (rounds: with the round), so that the policy soon decides on these GPUs again and nobody waits longer for them.
+that ends anyway (rounds: with the round), so that the policy soon decides on these GPUs again and no job waits longer for them.
 Decision 21.
 """
 

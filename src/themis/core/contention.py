@@ -49,7 +49,7 @@ def unserved(least: Int, held: Int, free: int) -> tuple[int, int]:
 
 
 def paced(s: State, placed: Sequence[Placed], offer: FreeGpus) -> list[Placed]:
-    """The same gangs with leases that end early where apps wait, or where no GPU is left for whoever comes next.
+    """The same gangs with leases that end early where apps wait, or where no GPU is left for the next app.
 
     An app's first lease is of ``shortest_lease_s`` while others wait for theirs. No running lease is touched, so neither is a
     gang that grows.

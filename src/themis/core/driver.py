@@ -109,7 +109,7 @@ class Driver(ABC):
                     self.carry_out(command, now)
 
     def resume(self, now: Seconds) -> None:
-        """Ask for a decision that the core waits for and that is not under way: whoever was asked before is gone."""
+        """Ask again for a decision that the core waits for and that is not under way, because the previous solver is gone."""
         if self.decision is None and self.core.solving is not None:
             self.begin(self.core.solving, now)
 

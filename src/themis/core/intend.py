@@ -23,13 +23,13 @@ _gpus = itemgetter(1)
 """Of a ``WantedGang``."""
 
 KEEPS = 2.0
-"""A gang gives up its machine to one that is owed so many rounds more on one: each such change restarts both."""
+"""Difference of deficits, in rounds, at which a gang gives up its machine to another; each such change restarts both."""
 
 
 def intend(state: State, answer: Answer, offer: FreeGpus, spare: bool = False) -> list[WantedGang]:
     """The gangs that an answer wants to run from now on, on GPUs of the offer, in order of precedence.
 
-    ``spare`` : of time shares, what nobody is owed goes to jobs that wait (``Cadence.spare``).
+    ``spare`` : of time shares, GPU time to which no job is entitled goes to jobs that wait (``Cadence.spare``).
     """
     match answer:
         case GpuGrant():
@@ -68,7 +68,7 @@ def _granted(grant: GpuGrant) -> list[WantedGang]:
 
 
 def _time_shared(s: State, answer: TimeShare, offer: FreeGpus, spare: bool) -> list[WantedGang]:
-    """Whoever is owed most on some type, round by round: see ``core.rounds``."""
+    """Serve the jobs with the largest deficit on some type, round by round: see ``core.rounds``."""
     free = np.bincount(s.machine_type[s.gpu_machine[offer.free]], minlength=len(s.gpu_types)).tolist()
     until, combos = s.round_end(answer.round_s), answer.combos
     idle = offer.idle(combos)
@@ -118,7 +118,7 @@ def _on_spare(
     row, lacks = _overdue(s, answer, rows, until)
     order = np.lexsort((~standing, shares, -lacks))
     if until - s.now <= s.settings.container_s:
-        # Nobody else would get to train before the round's end.
+        # No other job could train before the round's end.
         order = order[standing[order]]
     rows, row, lacks = rows[order], row[order], lacks[order]
     of = dict(zip(rows[lacks > 0].tolist(), row[lacks > 0].tolist()))
@@ -160,7 +160,7 @@ def _worth(s: State, j: int, speed: float, gpus: int) -> tuple[float, ...]:
 
 
 def _among(rows: Int, jobs: int, others: Int) -> Bool:
-    """Which of these jobs are among the others, who may be nobody (-1); a table of all is faster than sorting both."""
+    """Which of these jobs are among the others, which may be -1 (no job); a table of all is faster than sorting both."""
     there = np.zeros(jobs + 1, dtype=bool)
     there[others] = True
     out: Bool = there[rows]

@@ -1,6 +1,6 @@
-"""Placement -> commands: the difference to what is held, and grants that wait until whoever is there has let go.
+"""Placement -> commands: the difference to what is held, and grants that wait until the previous gang has released its GPUs.
 
-A gang that was told to stop must say so (``JobStopped``) before its GPUs, or its job's next attempt, serve again.
+A gang that was sent ``Stop`` must report ``JobStopped`` before its GPUs, or its job's next attempt, serve again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Leases:
         self.awaited: dict[int, list[int]] = {}
         """Jobs whose grants wait, by GPU."""
         self.stopping: dict[int, Seconds] = {}
-        """Jobs that were told to stop, since when."""
+        """Jobs whose gang was asked to stop, with the time of the request."""
 
     def change(self, placed: Sequence[Placed], by: Seconds, tick_s: Seconds = 0.0) -> None:
         """Leases that end ``by`` then go first, then renewals, then new gangs.
@@ -92,7 +92,7 @@ class Leases:
         return freed
 
     def grant(self, placed: Placed) -> None:
-        """Lease the GPUs to the job; its gang starts as soon as nobody is in the way."""
+        """Lease the GPUs to the job; its gang starts as soon as no other gang occupies them."""
         s, t, j = self.state, self.state.jobs.one, placed.job
         locality = int(s.locality(placed.gpus))
         s.lease(j, placed.gpus, placed.seat, placed.until, locality)
@@ -119,13 +119,13 @@ class Leases:
             self.wake(until)
 
     def stopped(self, event: JobStopped) -> bool:
-        """A gang let go; grants that waited for its GPUs go out. Returns whether it came later than it was told to."""
+        """A gang released its GPUs; send the grants that waited for them. Returns whether it stopped later than requested."""
         s, j = self.state, event.job
         since = self.stopping.pop(j, None)
         if since is None:
             if not s.runs(j, event.attempt):
                 return False
-            # Nobody asked it to stop: the gang died, or ended to be run again. It waits for another lease.
+            # It was not asked to stop: the gang died, or ended to be run again. It waits for another lease.
             s.release(j, WAITING)
             cause = "own" if event.own else "failed"
             self.out.append(Revoke(app=int(s.jobs.app[j]), job=j, attempt=event.attempt, cause=cause))
@@ -141,7 +141,7 @@ class Leases:
         return since is None or since < s.now
 
     def _let_in(self, jobs: set[int]) -> None:
-        """Grants of these jobs that nobody is in the way of any more, in the order in which they were made."""
+        """Grants of these jobs whose GPUs are free now, in the order in which they were made."""
         if len(jobs) == 1:
             (j,) = jobs
             grant = self.held_back[j][1]
@@ -155,7 +155,7 @@ class Leases:
             self._issue(grant)
 
     def _clear(self, grant: Grant) -> bool:
-        """Nobody is still stopping on these GPUs, nor this job anywhere else."""
+        """Whether no gang is still stopping on these GPUs, and this job is not stopping elsewhere."""
         if grant.job in self.stopping:
             return False
         on, leased, seat = self.state.occupied_by, self.state.leased_to, grant.seat

@@ -1,6 +1,6 @@
 """An app's life in the tables: it arrives, its user holds it and lets it go on, it ends.
 
-Functions over the state's tables, called by the scheduler and by nobody else in a running system.
+Functions over the state's tables, which only the scheduler calls in a running system.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def finish_app(state: State, a: int, outcome: str) -> AppFinished:
 
 
 def set_aside(state: State, a: int) -> None:
-    """The app's user holds it: its life stands still, and nobody contends with it."""
+    """The app's user holds it: its clock stops, and it does not contend with other apps."""
     t = state.apps
     reference.advance(state)
     reference.leave(state, a)

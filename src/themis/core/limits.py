@@ -1,8 +1,8 @@
-"""What keeps a job that could run from getting GPUs: quotas, its app's most jobs at once, the wait after a failure.
+"""What keeps a job that could run from getting GPUs: quotas, its app's maximum number of concurrent jobs, the wait after a failure.
 
 Policies know none of these. Jobs that may not run now are left out of the snapshot, the most GPUs of the others are cut to
 what their quotas leave, and of what placement found only what the quotas allow is leased, renewals first. GPUs that fall
-free that way are offered again at the same instant; whoever got its quota full is then left out, so that ends.
+free that way are offered again at the same instant; a user whose quota is full is left out, so the repetition ends.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def blocked(state: State, job_id: Int, *, expired: bool = False) -> tuple[Int, I
     Parameters
     ----------
     job_id : jobs that wait or run, rising.
-    expired : leases that are over count as held until somebody has decided; so it is told to people.
+    expired : expired leases count as held until the next decision; users are shown it this way.
 
     Returns
     -------
-    Codes of ``REASONS``, [J], 0 for every job that runs; most GPUs of each job beside those that it holds beyond this
-    instant, [J], ``NO_LIMIT`` without a quota.
+    Codes of ``REASONS``, [J], 0 for every job that runs; maximum number of GPUs of each job in addition to those
+    that it holds beyond this instant, [J], ``NO_LIMIT`` without a quota.
     """
     t = state.jobs
     waiting = t.status[job_id] == Status.WAITING
@@ -51,7 +51,7 @@ def blocked(state: State, job_id: Int, *, expired: bool = False) -> tuple[Int, I
 
 
 def rooms(state: State, *, expired: bool = False) -> Int:
-    """GPUs that each user may take beside those held beyond this instant, [users]; ``NO_LIMIT`` without a quota."""
+    """GPUs that each user may take in addition to those held beyond this instant, [users]; ``NO_LIMIT`` without a quota."""
     held = _held(state, expired)
     out = np.full(max(len(state.users), 1), NO_LIMIT)
     for members, gpus in state.quotas.values():

@@ -18,7 +18,7 @@ class FreeGpus:
 
     Attributes
     ----------
-    by : leases that end by then count as over. ``free`` : [G], in service, not leased beyond, nobody still stopping on them.
+    by : leases that end by then count as over. ``free`` : [G], in service, not leased beyond, no gang still stopping on them.
     blocked : jobs that wait but may not run now: see ``core.limits``.
     """
 
@@ -43,7 +43,7 @@ class FreeGpus:
         return out
 
     def idle(self, rows: Int) -> Bool:
-        """Whether each job could get GPUs: it waits, or its lease is over; nobody (-1) always can. Any shape."""
+        """Whether each job could get GPUs: it waits, or its lease has expired; -1 (no job) always can. Any shape."""
         status = self.state.jobs.status[rows]
         out: Bool = (status == WAITING) | ((status == RUNNING) & self.over(rows)) | (rows == NONE)
         if len(self.blocked):

@@ -21,7 +21,7 @@ def plan(state: State, a: int, app: App, rows: slice) -> None:
     """Fill an app's phases as it arrives: (GPU-seconds at the gang's best size, longest job, jobs) of each.
 
     Future rungs are counted at the median job's speed of their bracket (Themis §4.3.3). The most GPUs that the app can
-    ever use (app_demand_max) are those of its widest rung; of Hyperband, whose brackets run beside each other and are
+    ever use (app_demand_max) are those of its widest rung; of Hyperband, whose brackets run concurrently and are
     all widest at first, of the widest rungs together.
     """
     brackets = brackets_of(app.tuner)

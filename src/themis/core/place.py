@@ -21,7 +21,7 @@ from themis.placement.packing import Counts, fullest, narrowest, narrowest_of_ty
 from themis.tuning.split import choose_job
 
 _FEW = 32
-"""Up to so many machines are looked through one by one in less time than arrays of them take."""
+"""Number of machines up to which a loop over them is faster than arrays."""
 
 
 def place(state: State, gangs: Sequence[WantedGang], offer: FreeGpus) -> list[Placed]:
@@ -249,7 +249,7 @@ class _Placer:
             self.out.append(Placed(job=gang.partner, gpus=gpus, seat=1 - seat, until=gang.until))
 
     def _seat(self, job: int, partner: int, gpus: tuple[int, ...]) -> int:
-        """Whoever was on these GPUs keeps its seat, so that a new neighbour restarts nobody."""
+        """The job that was on these GPUs keeps its seat, so that a new neighbour restarts no job."""
         first, second = self.s.leased_to[gpus[0], 0], self.s.leased_to[gpus[0], 1]
         return int(second == job or (partner != NONE and first == partner))
 

@@ -1,4 +1,4 @@
-"""The virtual cluster of ``fair_finish``, kept beside the real one: who would have got what on their own shares.
+"""The virtual cluster of ``fair_finish``, kept in addition to the real one: what each app would have got on its own share.
 
 Functions over the state's tables, as ``phases``. Apps are in the reference from their arrival until they finish there or are
 cancelled, whatever becomes of them on the real cluster; an app that is held stands still in both. Where fairness is between
@@ -53,7 +53,7 @@ class Finishes:
 
 
 def finishes(state: State, rows: Int, kept: Finishes | None = None) -> Float:
-    """When each of these apps finishes in the reference, nobody else coming, [A]: absolute times; infinite without GPUs.
+    """When each of these apps finishes in the reference if no other app arrives, [A]: absolute times; infinite without GPUs.
 
     ``kept`` : of the last call, renewed here.
     """
@@ -82,7 +82,7 @@ def _left(state: State, rows: Int) -> tuple[Float, Float]:
     """GPU-seconds left of each phase, and GPUs that it can use now, [A, P] each: as the exact T_id has it.
 
     A phase on a share ``s`` takes max(work / s, longest / min(s, gang_max)), so it uses up to work x gang_max / longest GPUs.
-    Of Hyperband's brackets, which run beside each other, all the work is one phase that takes as long as the longest.
+    Hyperband's brackets run concurrently: their work is one phase that takes as long as the longest bracket.
     """
     t = state.apps
     work, longest = state.phase[0, rows], state.phase[1, rows]

@@ -141,7 +141,7 @@ def renew(state: State, j: int) -> None:
 
 
 def _with_speed(state: State, job: Job, batch: int) -> int:
-    """The batch size itself, or the nearest declared one where nobody knows the model's speed at it."""
+    """The batch size itself, or the nearest declared one if the model's speed at it is unknown."""
     assert job.dynamic is not None
     if (job.model, batch) in state.speeds.index:
         return batch

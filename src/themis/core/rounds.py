@@ -88,7 +88,7 @@ class Rounds:
         Parameters
         ----------
         speeds : of combinations on each type, in one unit of work; None: all types are equally fast.
-        packs : gangs are all of one size that divides every type's GPUs, so any shares pack and nobody is late for long.
+        packs : gangs are all of one size that divides every type's GPUs, so any shares pack and no job stays late for long.
         """
         assert self.answer is not None
         self._accrue(now)

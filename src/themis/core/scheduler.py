@@ -74,7 +74,7 @@ from themis.tuning.split import choose_job
 
 
 class Scheduler:
-    """State and rules; the policy itself is run by whoever answers ``Solve``."""
+    """State and rules; the caller that answers ``Solve`` runs the policy."""
 
     def __init__(
         self, book: ProfileBook, settings: Settings, pace: Cadence, needs: frozenset[str] = frozenset(),
@@ -146,7 +146,7 @@ class Scheduler:
                 self._loss(event)
                 return
             case SpeedMeasured():
-                # No reason to decide at once, but what comes next is solved anew.
+                # No reason to decide immediately, but the next decision is solved again.
                 reference.advance(s)
                 s.learn_speed(event)
                 s.version += 1
@@ -192,7 +192,7 @@ class Scheduler:
 
     @property
     def stopping(self) -> Mapping[int, Seconds]:
-        """Jobs that were told to stop and have not yet, since when."""
+        """Jobs whose gang was asked to stop and has not stopped yet, with the time of the request."""
         return self.leases.stopping
 
     def _changed(self) -> None:
@@ -232,9 +232,9 @@ class Scheduler:
             self._hold_again(a)
 
     def _reached_late(self, event: JobReached) -> bool:
-        """Whether a gang that was told to stop had done its work by itself before (live only): it is not to be done again.
+        """Whether a gang had finished its work before it was asked to stop (live only): the work is not repeated.
 
-        Until it has let go nobody else trains the job, so the report is of that gang.
+        Until it has released its GPUs no other gang trains the job, so the report is of that gang.
         """
         t, j = self.state.jobs, event.job
         unfinished = t.status[j] in (Status.WAITING, Status.RUNNING, Status.HELD)
@@ -248,7 +248,7 @@ class Scheduler:
             s.plan = None
 
     def _progress(self, event: JobProgress) -> None:
-        """Where plans follow changes of speed at once, a new regime ends the plan in force."""
+        """Where plans follow changes of speed immediately, a new regime ends the plan in force."""
         s, j = self.state, event.job
         if not s.runs(j, event.attempt):
             return
@@ -450,7 +450,7 @@ class Scheduler:
             if j in self.leases.held_back:
                 self.leases.revoke(j, "failed", Status.WAITING)  # it has not started there
                 continue
-            # Nobody else can use these GPUs; those of other machines are not kept from others for longer than was agreed.
+            # No other job can use these GPUs; those of other machines are not withheld for longer than was agreed.
             ends = [s.draining.get(n, -math.inf) for n in s.gpu_machine[list(s.job_gpus[j])].tolist()]
             self.leases.extend(j, min(ends))
 
@@ -483,7 +483,7 @@ class Scheduler:
         self._wake_for_expiry()
 
     def _picture(self, offer: FreeGpus) -> Snapshot:
-        """What the policy decides on; forecasts that had to be made anew for it are written down."""
+        """What the policy decides on; forecasts that had to be remade for it are recorded."""
         s = self.state
         view, renewed = snapshots.take_renewing(
             s, needs=self.needs, free=offer.free, present=offer.present, memo=self.memo
@@ -527,7 +527,7 @@ class Scheduler:
             return rounds.answer if pace.resolve_interval is not None else None
         if now >= rounds.solved + pace.resolve_interval - EPS:
             return None
-        # Whoever came since waits, maybe with nobody else in the system: the rounds go on.
+        # An app that arrived since waits, maybe as the only one in the system: the rounds continue.
         self._wake(self.state.round_end(rounds.answer.round_s))
         return rounds.answer
 
@@ -551,7 +551,7 @@ class Scheduler:
             self._wake(s.now)
         self._remember(event.solved, asked)
         offer, self.offer = self.offer, None
-        # Nothing happened since, where the answer came at once: it is the same offer.
+        # If the answer came at the same instant, nothing happened since: it is the same offer.
         still = offer is not None and solving is not None and offer.by == by == s.now and asked == s.version
         offer = offer if offer is not None and still else FreeGpus(state=s, by=by)
         self._carry_out(event.solved.answer, offer, stale=stale)
@@ -559,7 +559,7 @@ class Scheduler:
         self._wake_for_expiry()
 
     def _ran_out(self, since: Seconds) -> bool:
-        """Whether leases ran out after ``since`` that nobody has decided on yet."""
+        """Whether leases expired after ``since`` on which no decision was made yet."""
         until = self.state.lease_ends()
         return bool(((until > since + EPS) & (until <= self.state.now + EPS)).any())
 
@@ -581,14 +581,14 @@ class Scheduler:
         if isinstance(answer, TimeShare):
             self._deal(gangs, placed)
             if not placed and (answer.x[offer.idle(answer.combos).all(axis=1)] > 0).any():
-                # Nobody is owed anything yet; by the next round somebody may be.
+                # No job has a deficit yet; by the next round one may have.
                 self._wake(self.state.round_end(answer.round_s))
         self.leases.change(placed, offer.by, self.settings.tick_s if isinstance(answer, GpuGrant) else 0.0)
         if isinstance(answer, RoundPlan) and answer.run[:, 1:].any():
             # A plan may leave GPUs idle until its next round.
             self._wake(self.state.round_end(answer.round_s))
         if placed and len(placed) < len(found):
-            # What a quota forbids is offered again at once; who has reached it takes no part any more.
+            # What a quota forbids is offered again at the same instant; a user who has reached it takes no part any more.
             self.state.version += 1
             self._wake(self.state.now)
 

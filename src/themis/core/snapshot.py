@@ -130,7 +130,7 @@ def _lease_length(state: State, s: Snapshot) -> Seconds:
 
 
 def _with_later(state: State, s: Snapshot, later: Int) -> Snapshot:
-    """Jobs that their app may not run yet, beyond its most at once, as a phase that follows the current one."""
+    """Jobs beyond their app's limit of concurrent jobs, as a phase that follows the current one."""
     row = np.searchsorted(s.app_id, state.jobs.app[later])
     left = state.work_left(later)
     work, longest = s.future_work.copy(), s.future_longest.copy()
@@ -157,7 +157,7 @@ def _done(state: State, f: dict[str, Float]) -> Float:
 
 
 def _left_held(state: State, s: Snapshot, i: dict[str, Int]) -> tuple[Float, dict[int, Seconds]]:
-    """Seconds left at the GPUs held beyond this instant, [A]; and forecast finishes of bags, made anew when their leases change."""
+    """Seconds left at the GPUs held beyond this instant, [A]; forecast finishes of job sets, remade when their leases change."""
     held = s.job_held > 0
     rows = held.nonzero()[0]
     worth = np.zeros(s.jobs)

@@ -35,8 +35,8 @@ EPS = 1e-6
 """Seconds below which two instants are one."""
 
 OVERRUN = 0.1
-"""A job that did all the work it was believed to have, and goes on, is believed to have this part of it left: with none
-left nobody would give it a GPU again. Simulated jobs end with their work; estimates of live ones may be too low."""
+"""Share of its estimated work that is assumed to be left of a job that did all of it and still runs: with no work left
+no policy would give it a GPU again. Simulated jobs end with their work; estimates of live ones may be too low."""
 
 
 _NEVER = math.inf
@@ -80,7 +80,7 @@ class State(Machines):
     failed: set[int] = kept(set)
     """Apps one of whose jobs was given up."""
     delayed: set[int] = kept(set)
-    """Jobs that were told to wait after a failure."""
+    """Jobs that wait after a failure."""
     restricted: bool = kept(bool)
     """Whether any job ever named the GPU types that it may use."""
     changing: bool = kept(bool)
@@ -105,9 +105,9 @@ class State(Machines):
     """Between users or groups: of each user since when it has had apps, the integrals of weight and capacity then, and the
     GPU-seconds of its apps that ended since."""
     quotas: dict[str, tuple[tuple[str, ...], int]] = kept(dict)
-    """Who shares it, and most GPUs at once, by name."""
+    """Who shares it, and the maximum number of concurrent GPUs, by name."""
     at_once: dict[int, int] = kept(dict)
-    """Most jobs at once of the active apps that have such a limit."""
+    """Maximum number of concurrent jobs of the active apps that have such a limit."""
 
     # sums and integrals over time, behind N_avg and R_C
     weight_in_system: float = kept(_nothing)
@@ -180,7 +180,7 @@ class State(Machines):
         self._in_service(int(self.machine_type[machine]), change * int(self.machine_size[machine]))
 
     def _in_service(self, gpu_type: int, gpus: int) -> None:
-        """So many more GPUs of a type are in service; fewer when negative."""
+        """Add to the number of GPUs of a type in service; a negative number removes."""
         self.type_gpus[gpu_type] += gpus
         self._capacity_changed()
 
@@ -197,7 +197,7 @@ class State(Machines):
         self._compile(list(self.speeds.index), self.speeds.scale.shape[2] - 1)
 
     def learn(self, configs: Iterable[tuple[str, int]], gpus: int = 0) -> None:
-        """Tabulate speeds of these (model, batch size) on up to so many GPUs."""
+        """Tabulate speeds of these (model, batch size) on up to this number of GPUs."""
         largest = max(self.speeds.scale.shape[2] - 1, gpus)
         fresh = sorted(set(configs) - self.speeds.index.keys())
         if fresh or largest >= self.speeds.scale.shape[2]:
@@ -262,7 +262,7 @@ class State(Machines):
         return np.arange(first, first + int(self.apps.jobs[a]))
 
     def count_jobs(self) -> int:
-        """Jobs in the system, counted anew: unfinished ones of apps that nobody holds."""
+        """Recount the jobs in the system: unfinished ones of apps that no user holds."""
         t = self.jobs
         return int(((t.status[: t.size] != ENDED) & (self.apps.held[t.app[: t.size]] == 0)).sum())
 
@@ -398,7 +398,7 @@ class State(Machines):
         config, gpu_type = t.config[j], t.gpu_type[j]
         eff, _ = self.worth(config, gpu_type, t.gpus[j], t.locality[j])
         if (partner := self._partner(j)) != NONE:
-            # Who shares GPUs although nobody has measured the pair is believed to train as if alone.
+            # A pair that was not measured is assumed to train as fast as each job alone.
             eff *= self.speeds.beside.get((config, t.config[partner], gpu_type), 1.0)
         self._sync_job(j)
         t.rate[j] = eff / t.serial[j]

@@ -148,7 +148,7 @@ class Apps(Table):
     leased: Int
     active: Int
     stale: Int
-    """1 when ``finish`` must be computed anew because the app's leases or jobs changed."""
+    """1 when ``finish`` must be recomputed because the app's leases or jobs changed."""
     config: Int
     held: Int
     """1 while its user holds it; its integrals then stand at the hold's beginning."""

@@ -143,7 +143,7 @@ class Bridge:
         actor = cls.options(
             name=f"themis-node-{node.id}", namespace=NAMESPACE, lifetime="detached", get_if_exists=True,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
-            # All GPUs of the node, so that Ray gives them to nobody else; the agent deals them out.
+            # All GPUs of the node, so that Ray gives them to no other actor; the agent assigns them.
             num_cpus=0, num_gpus=node.gpus, max_restarts=-1, max_task_retries=0, max_concurrency=8,
         ).remote(node.name, f"{self.root}/{node.name}", self.owner, node.gpus, self.options)  # fmt: skip
         if self.ending:
@@ -198,7 +198,7 @@ class Bridge:
 
     async def _end_nodes(self, watch: asyncio.Task[None]) -> None:
         """Agents first, then the actors, whose GPUs are Ray's again."""
-        # Whoever sees an actor gone starts another, so nobody may look while they go; a node that is cut off takes its time.
+        # A caller that finds an actor gone starts another, so no caller may look while they end; a node that is cut off takes long.
         self.ending = True
         for task in (watch, *self.serving.values()):
             task.cancel()

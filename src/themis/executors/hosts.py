@@ -25,7 +25,7 @@ class NodeSettings:
     lease_s : how long a machine may go on without renewal; it renews every ``renew_s``.
     margin_s : added to lease and grace before a silent machine's GPUs count as free: signals and reaping take time.
     prepare_s : a gang that is not ready by then is given up.
-    progress_s : at most one progress event of a job in so long.
+    progress_s : minimum interval between two progress events of a job, seconds.
     log_bytes : bound of each rank's log.
     """
 

@@ -8,14 +8,14 @@ import os
 from themis.node.relay import Relay
 
 CHOSEN = "RAY_worker_niceness"
-"""Ray's variable; where it is set, workers are as nice as whoever started Ray wants them."""
+"""Ray's variable; where it is set, workers have the niceness that the user who started Ray chose."""
 
 
 class NodeActor(Relay):
     """A relay in a worker of Ray, whose own default makes workers nicer than all else on their node, and so what they start.
 
     Whose jobs hold all GPUs of a node should not come last there, and a relay that gets no processor loses its node's lease.
-    Only those who may (root, CAP_SYS_NICE, RLIMIT_NICE) can take niceness back; others are told by ``themis doctor``.
+    Only those who may (root, CAP_SYS_NICE, RLIMIT_NICE) can take niceness back; ``themis doctor`` reports the others.
     """
 
     def __init__(self, node: str, root: str, owner: str, gpus: int = 0, options: tuple[str, ...] = ()) -> None:

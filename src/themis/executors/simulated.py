@@ -77,7 +77,7 @@ class _Gang:
 
 @dataclass(frozen=True, slots=True)
 class _Checks:
-    """Curve stopping: the loss is reported every so many steps, off by these shares."""
+    """Curve stopping: steps between two reports of the loss, and relative errors of the reports."""
 
     every: float
     errors: list[float]
@@ -117,7 +117,7 @@ class SimulatedExecutor(Executor):
             self.gangs[j] = _Gang(spec=job, checks=checks, steady=steady)
 
     def _checks(self, app: App, j: int, job: Job) -> _Checks | None:
-        # Where nothing is ever stopped, nobody reads the reports.
+        # Where nothing is ever stopped, no component reads the reports.
         if not isinstance(app.tuner, CurveStopping) or len(app.jobs) <= app.tuner.keep:
             return None
         errors = app.tuner.noise * observation_noise(self.settings.seed, j, int(job.steps / app.tuner.check_steps) + 1)
@@ -210,7 +210,7 @@ class SimulatedExecutor(Executor):
         (gpu_type, gpus, locality), batch = gang.where, regime.batch
         key = (gang.spec.model, batch, gpu_type, gpus, locality, gang.partner)
         if key not in self._rates:
-            # Who was put beside a partner that does not fit, by a mistaken belief, gets nowhere.
+            # A job that shares a GPU with a partner that does not fit, after a wrong estimate, makes no progress.
             where = gang.spec.model, batch, gpu_type, gpus, Locality(locality)
             self._rates[key] = self.book.rate(*where, gang.partner) or _STUCK * self.book.rate(*where)
         return self._rates[key] / (gang.spec.scale(batch) * regime.pace)

@@ -1,12 +1,12 @@
 """The core under a journal: every event is written down, with what the core makes of it, before anything is done.
 
 Time is given by the caller. The engine answers ``Wake`` at the instants that the core asked for. Each is delivered at the
-very instant that was asked for, however late the caller comes, except after a restart: what became due while nobody was
+very instant that was asked for, however late the caller comes, except after a restart: what became due while no caller was
 there is settled at the time of the restart, once, not for every lease that passed meanwhile.
 
 A decision goes its own way, while events come in: apps' agents say their rho, the policy runs, agents bid, the policy runs
 again; only its answer is written down, and the bids of others that went into it. Without a ``solver`` and agents all of
-that happens at once, as in the simulator; so one sequence of events gives the same commands in both.
+that happens at the same instant, as in the simulator; so one sequence of events gives the same commands in both.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Engine(Driver):
     reply: Reply | None = None
     """The policy's last answer."""
     decided: list[Proof] = field(default_factory=list)
-    """Of the decisions of this turn, for those who are told of them."""
+    """Decisions of this transaction, for the callers that are notified of them."""
     wakes: list[Seconds] = field(default_factory=list)
     not_before: Seconds = 0.0
     """Wakes that were due earlier are delivered now: they fell into the time when no arbiter ran."""
