@@ -108,12 +108,12 @@ def absolute(
     assert self.answer is not None
     self._accrue(now)
     x = self.answer.x
-    owed = (self.promised + x * (until - now) - self.dealt) / ROUND
+    owed = (self.entitled + x * (until - now) - self.received) / ROUND
     runs = (x > 0) & able[:, None] & (owed > 1e-6)
     out: Float = np.where(runs, owed, 0.0)
     if self.answer.due is not None:
         due = x * self.answer.due[:, None]
-        behind = (self.due + due * (until - now) - self.dealt) / ROUND
+        behind = (self.due + due * (until - now) - self.received) / ROUND
         idle = np.maximum(1.0 - due.sum(axis=1, keepdims=True), 1e-6)
         out = np.where(runs & (behind > 1e-6), float(out.max(initial=0.0)) + 1.0 + behind / idle, out)
     return out
@@ -125,7 +125,7 @@ def published(
     """Gavel's own order (§5): share over fraction received; whoever is ahead runs too where there is room."""
     assert self.answer is not None
     self._accrue(now)
-    got = self.dealt / max(now, ROUND)
+    got = self.received / max(now, ROUND)
     return np.where(able[:, None] & (self.answer.x > 0), self.answer.x / np.maximum(got, 1e-9), 0.0)
 
 

@@ -82,7 +82,7 @@ def beliefs(name: str, errors: Errors) -> list[str]:
     """Of the jobs that are believed to change when they come, those that never do."""
     out = []
     for rule in RULES:
-        some = int(errors.believed[RULES.index(rule), :, 0].sum())
+        some = int(errors.change_expected[RULES.index(rule), :, 0].sum())
         if some:
             out.append(
                 f"| {name} | {rule} | {some} of {len(errors.jobs)} | {100 * errors.wrongly_believed(rule):.1f} % |"

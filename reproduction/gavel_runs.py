@@ -167,7 +167,7 @@ def simulate(cell: Cell) -> Result:
     began = time.process_time()
     with suppress(_Enough):
         Simulation(
-            workload=workload, cluster=cluster, book=book_of(cell.table), policy_name=cell.policy, believed=believed,
+            workload=workload, cluster=cluster, book=book_of(cell.table), policy_name=cell.policy, estimated=believed,
             policy=make_policy(cell.policy), settings=Settings(container_s=0.0, seed=cell.seed),
         ).run(watch)  # fmt: skip
     apps = [workload.apps[a] for a in sorted(wanted)]

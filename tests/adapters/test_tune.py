@@ -18,7 +18,7 @@ from daemon import daemon
 from processes import running, wait_until
 from raycluster import RayCluster
 from themis.adapters.folders import pack, receive_folder, send_packed
-from themis.adapters.tune import Conversation, Desk, on_themis, worker_of
+from themis.adapters.tune import Conversation, TrialBroker, on_themis, worker_of
 from themis.errors import InputError
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "tuning" / "tune_sweep.py"
@@ -82,7 +82,7 @@ def test_what_the_function_raises_is_the_trials_error(tmp_path: Path) -> None:
 
 
 def test_the_desk_pairs_those_that_wait_passes_over_the_dead_and_refuses_in_words() -> None:
-    with Desk.open("127.0.0.1", "key") as desk:
+    with TrialBroker.open("127.0.0.1", "key") as desk:
         with dial(desk.address, authkey=b"key") as stopped:
             stopped.send(("trial", None))
             wait_until(lambda: len(desk.trials) == 1, "it waits")

@@ -23,7 +23,7 @@ from ray import cloudpickle, tune
 from trainables import AsDictionary, Counter
 
 from processes import wait_until
-from themis.adapters.tune import Desk, leased
+from themis.adapters.tune import TrialBroker, leased
 from themis.adapters.tune_class import Part
 from themis.adapters.tune_resources import LeasedGpus
 from themis.adapters.tune_worker import TuneTrial, apart, serve
@@ -209,7 +209,7 @@ def test_tune_is_told_of_gpus_only_when_the_lease_has_another_number_of_them(mon
         trial_id: str
         placement_group_factory: Any
 
-    with Desk.open("127.0.0.1", "key") as desk:
+    with TrialBroker.open("127.0.0.1", "key") as desk:
         monkeypatch.setattr("themis.adapters.tune.OPEN", [desk])
         trial = Trial("t", LeasedGpus(0.5, 1))
         assert leased(None, trial, {}, None) is None, "nobody knows yet"
@@ -224,7 +224,7 @@ def test_tune_is_told_of_gpus_only_when_the_lease_has_another_number_of_them(mon
 
 
 def test_a_trial_gets_a_worker_with_as_many_gpus_as_it_had() -> None:
-    with Desk.open("127.0.0.1", "key") as desk:
+    with TrialBroker.open("127.0.0.1", "key") as desk:
         desk.gpus["b"] = 2
         for port, gpus in ((1001, 1), (1002, 2)):
             with dial(desk.address, authkey=b"key") as worker:

@@ -14,11 +14,11 @@ import pytest
 
 from processes import PATIENCE_S, wait_until
 from themis.adapters import tune
-from themis.adapters.tune import CPUS, DESK, KEY, PATHS, Desk
+from themis.adapters.tune import CPUS, DESK, KEY, PATHS, TrialBroker
 
 
 def test_workers_that_wait_and_that_come_later_are_told_that_there_are_no_more_trials() -> None:
-    with Desk.open("127.0.0.1", "key") as desk:
+    with TrialBroker.open("127.0.0.1", "key") as desk:
         for ends_first in (False, True):
             with Listener(("127.0.0.1", 0), authkey=b"key") as worker:
                 if ends_first:
@@ -40,7 +40,7 @@ def test_a_worker_that_is_told_so_ends_with_0_right_away(tmp_path: Path) -> None
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "__init__.py").write_text("cloudpickle = None\n")
     (tmp_path / "ray" / "tune.py").write_text("")
-    with Desk.open("127.0.0.1", "key") as desk:
+    with TrialBroker.open("127.0.0.1", "key") as desk:
         desk.end()
         env = {
             **os.environ, DESK: f"{desk.address[0]}:{desk.address[1]}", KEY: "key", CPUS: "1", PATHS: "",

@@ -7,7 +7,7 @@ import pytest
 from test_dynamic import BOOK, dynamic_job
 
 from themis.core import regimes
-from themis.core.ahead import ahead, noise_factors
+from themis.core.ahead import forecast_jobs, noise_factors
 from themis.core.state import State
 from themis.forecast.evaluate import Trajectory, forecast
 from themis.forecast.rules import Forecaster, Rule
@@ -25,7 +25,7 @@ def world(*jobs: object, rule: Rule = Rule.RESTATEMENT, noise: float = 0.0) -> S
 
 
 def seen(state: State, done: float, rows: int = 1) -> Ahead:
-    return ahead(state, np.arange(rows), np.full(rows, done))
+    return forecast_jobs(state, np.arange(rows), np.full(rows, done))
 
 
 def test_a_static_job_has_one_stretch_ahead() -> None:
@@ -92,7 +92,7 @@ def test_all_jobs_at_once_give_what_each_gives_alone(rule: Rule) -> None:
             done[j] += rng.uniform(0, (spec.steps - done[j]) / 2)
             regimes.batch_changed(state, j, float(done[j]), int(rng.choice(batches)))
         done[j] += rng.uniform(0, spec.steps - done[j])
-    got = ahead(state, np.arange(len(jobs)), done)
+    got = forecast_jobs(state, np.arange(len(jobs)), done)
     assert (np.add.reduceat(got.share, got.ptr[:-1]) + got.progress) == pytest.approx(np.ones(len(jobs)))
     for j, spec in enumerate(jobs):
         if spec.dynamic is None or rule is Rule.BAYES:  # its means are no trajectory from here on
@@ -138,4 +138,4 @@ def test_shockwave_g_contention_is_the_mean_of_jobs_per_gpu_over_a_jobs_life_and
     apps = [app("a", [job(1e6)] * 3), app("b", [job(1e6)], 100.0), app("c", [job(1e6)] * 2, 400.0)]
     for gpus, expected in ((2, [(3 * 400 + 300) / 800] * 3 + [4 * 300 / 600] + [3.0] * 2), (64, [1.0] * 6)):
         state = state_at(machines(gpus), apps, now=400.0)
-        assert ahead(state, np.arange(6), np.zeros(6)).contention.tolist() == expected
+        assert forecast_jobs(state, np.arange(6), np.zeros(6)).contention.tolist() == expected

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from themis.core.checkpoint import FORMAT, load, pack, save, unpack
-from themis.core.retire import is_retired, retire
+from themis.core.retire import is_pruned, prune
 from themis.core.scheduler import Scheduler
 from themis.errors import InputError, InvariantBroken
 from themis.model.events import Allocated, CollectBids, Event, Grant, Solve, SpeedMeasured, Wake
@@ -38,7 +38,7 @@ class Saving(_Run):
             and not isinstance(event, Allocated)
         ):
             # Apps that are over long enough are forgotten but for their names: nothing that is decided depends on them.
-            self.retired += len(retire(self.core.state, self.core.state.now - 500.0))
+            self.retired += len(prune(self.core.state, self.core.state.now - 500.0))
             text = json.dumps(save(self.core))
             core = load(json.loads(text), fresh(self.sim))
             assert save(core) == json.loads(text)
@@ -107,15 +107,15 @@ def test_retired_apps_keep_their_names_and_are_retired_once() -> None:
     core = some_core()
     s = core.state
     before = [(app.name, app.user, [job.name for job in app.jobs]) for app in core.state.app_specs]
-    jobs = retire(core.state, np.inf)
+    jobs = prune(core.state, np.inf)
     over = [
         a for a in range(s.apps.size) if not s.apps.active[a] and s.occupied.keys().isdisjoint(s.app_jobs(a).tolist())
     ]
     assert len(over) > 3
     assert jobs == [j for a in over for j in s.app_jobs(a).tolist()]
     assert [(app.name, app.user, [job.name for job in app.jobs]) for app in core.state.app_specs] == before
-    assert [a for a, app in enumerate(s.app_specs) if is_retired(app)] == over
-    assert retire(core.state, np.inf) == []
+    assert [a for a, app in enumerate(s.app_specs) if is_pruned(app)] == over
+    assert prune(core.state, np.inf) == []
     assert s.retired_below == next((a for a in range(s.apps.size) if a not in over), s.apps.size)
 
 
@@ -125,9 +125,24 @@ def test_a_state_of_the_first_format_is_read() -> None:
     del saved["apps"]["columns"]["ended"]
     del saved["state"]["retired_below"]
     loaded = load(saved, fresh(SIMULATION))
-    assert retire(loaded.state, 1.0) == retire(core.state, np.inf) != [], (
+    assert prune(loaded.state, 1.0) == prune(core.state, np.inf) != [], (
         "apps that an older version ended are over for long"
     )
+
+
+def test_accounts_of_rounds_are_stored_under_the_names_of_the_format() -> None:
+    """States of versions that said ``promised`` and ``dealt`` are read, and such a version reads today's."""
+    core = some_core()
+    core.state.rounds.entitled, core.state.rounds.received = np.array([[30.0, 0.5]]), np.array([[20.0, 0.25]])
+    saved = json.loads(json.dumps(save(core)))
+    names = json.dumps(saved["rounds"])
+    assert '"promised"' in names
+    assert '"dealt"' in names
+    assert "entitled" not in names
+    assert "received" not in names
+    rounds = load(saved, fresh(SIMULATION)).state.rounds
+    assert rounds.entitled.tolist() == [[30.0, 0.5]]
+    assert rounds.received.tolist() == [[20.0, 0.25]]
 
 
 def some_core() -> Scheduler:

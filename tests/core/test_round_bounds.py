@@ -28,7 +28,7 @@ def deal(account: Rounds, r: int, free: Sequence[int]) -> list[tuple[int, int]]:
     priority = account.priority(r * ROUND, (r + 1) * ROUND, np.ones(len(given_.x), dtype=bool))
     picked = pick(priority, given_.combos, given_.gpus, free)
     for c, k in picked:
-        account.deal(c, k, ROUND)
+        account.add_received(c, k, ROUND)
     return picked
 
 
@@ -92,7 +92,7 @@ def test_when_jobs_end_no_mechanism_can_keep_everybody_within_a_round() -> None:
             ((served, _),) = deal(account, r, [1])
             left.remove(served)
         account.priority((jobs - 1) * ROUND, jobs * ROUND, np.ones(jobs, dtype=bool))
-        behind = float((account.promised - account.dealt)[left[0], 0]) / ROUND
+        behind = float((account.entitled - account.received)[left[0], 0]) / ROUND
         assert behind == pytest.approx(sum(1.0 / n for n in range(2, jobs + 1)))
         assert behind > 1.0
 

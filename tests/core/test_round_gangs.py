@@ -93,7 +93,7 @@ def shares_over_received(
 ) -> Float:  # Gavel §5 as published
     assert self.answer is not None
     self._accrue(now)
-    got = np.maximum(self.dealt / max(now, ROUND), 1e-9)
+    got = np.maximum(self.received / max(now, ROUND), 1e-9)
     return np.where(able[:, None] & (self.answer.x > 0), self.answer.x / got, 0.0)
 
 
@@ -151,8 +151,8 @@ def play(account: Rounds, free: list[int], rounds: int, steady: bool = True) -> 
     for r in range(rounds):
         picked = pick(account.priority(r * ROUND, (r + 1) * ROUND, able, packs=alike), answer.combos, answer.gpus, free)
         for c, k in steadied(account, picked, free) if steady else picked:
-            account.deal(c, k, ROUND)
-        out.append(answer.x * (r + 1) - account.dealt / ROUND)
+            account.add_received(c, k, ROUND)
+        out.append(answer.x * (r + 1) - account.received / ROUND)
     return out
 
 
@@ -181,7 +181,7 @@ def test_of_shares_that_pack_each_deficit_is_within_the_proven_bound(seed: int) 
         potential = float((deficit[runs, 0] ** 2 / share).sum())
         assert potential <= start + t * step
     assert account.packs, "shares that pack are never proven not to"
-    assert (account.dealt[x >= 0.1] > 0).all()
+    assert (account.received[x >= 0.1] > 0).all()
 
 
 def test_shares_that_do_not_pack_are_proven_so_and_dealt_in_order() -> None:
@@ -220,7 +220,7 @@ def test_on_seven_types_gangs_of_one_size_receive_their_shares(seed: int) -> Non
     assert max(float(d.max()) for d in deficits) <= 5.0
     assert min(float(d.min()) for d in deficits) >= -1.0, "nobody is a round ahead"
     much = x >= 0.1
-    assert (account.dealt / ROUND)[much] == pytest.approx(300 * x[much], rel=0.15)
+    assert (account.received / ROUND)[much] == pytest.approx(300 * x[much], rel=0.15)
 
 
 # ---- rounds that make up for missed ones ---------------------------------------------------------------------------
@@ -231,12 +231,12 @@ def test_a_round_on_another_type_pays_off_the_work_that_is_missing() -> None:
     account = account_of(np.array([[0.5, 0.25, 0.0]]), np.ones(1, dtype=np.int64))
     speed = np.array([[1.0, 4.0, 2.0]])
     account.priority(8 * ROUND, 9 * ROUND, np.ones(1, dtype=bool))
-    before = (speed * (account.promised - account.dealt)).sum()
+    before = (speed * (account.entitled - account.received)).sum()
     account.make_up(0, ROUND, (2.0, 0.5, 1.0))
-    after = (speed * (account.promised - account.dealt)).sum()
+    after = (speed * (account.entitled - account.received)).sum()
     assert before - after == pytest.approx(2.0 * ROUND)
-    assert (account.dealt[0, :2] > 0).all()
-    assert account.dealt[0, 2] == 0.0
+    assert (account.received[0, :2] > 0).all()
+    assert account.received[0, 2] == 0.0
 
 
 def test_who_is_far_behind_gets_the_gpus_that_nobody_is_owed_first_and_is_charged() -> None:
@@ -245,7 +245,7 @@ def test_who_is_far_behind_gets_the_gpus_that_nobody_is_owed_first_and_is_charge
     rows, one = np.arange(2), np.ones((2, 2))
     for r in range(8):
         if r % 2:
-            account.deal(0, 0, ROUND)
+            account.add_received(0, 0, ROUND)
     part = account.overdue(8 * ROUND, 9 * ROUND, rows, lambda rows: one[rows])
     assert part[1] == pytest.approx(1.0)
     assert 0 < part[0] < part[1]

@@ -301,7 +301,7 @@ def test_what_the_objective_needs_goes_first_where_gangs_do_not_pack() -> None:
         picked = pick(account.priority(r * ROUND, (r + 1) * ROUND, able), combos, np.array([1, 2, 2]), [3])
         assert (0, 0) in picked
         for c, k in picked:
-            account.deal(c, k, ROUND)
+            account.add_received(c, k, ROUND)
 
 
 def test_what_the_objective_needs_is_carried_over_with_the_rest() -> None:
@@ -314,7 +314,7 @@ def test_what_the_objective_needs_is_carried_over_with_the_rest() -> None:
     rounds.adopt(one, 0.0, 1)
     rounds.adopt(two, 200.0, 2)
     rounds.priority(300.0, 400.0, np.ones(2, bool))
-    assert rounds.promised.ravel() == pytest.approx([250.0, 50.0])
+    assert rounds.entitled.ravel() == pytest.approx([250.0, 50.0])
     assert rounds.due.ravel() == pytest.approx([100.0 + 25.0, 50.0])
 
 

@@ -101,8 +101,8 @@ def test_jobs_that_never_change_are_soon_believed_not_to() -> None:
             paces(Workload(name="w", apps=tuple(App(name=j.name, user="u", arrival=0.0, jobs=(j,)) for j in some)))
         )
         posterior, restatement = RULES.index(Rule.POSTERIOR), RULES.index(Rule.RESTATEMENT)
-        assert bool(errors.believed[posterior, -1, 0]) is believed
-        assert errors.believed[restatement, :, 0].all()
+        assert bool(errors.change_expected[posterior, -1, 0]) is believed
+        assert errors.change_expected[restatement, :, 0].all()
         assert errors.mean(Rule.POSTERIOR, "regimes") < errors.mean(Rule.RESTATEMENT, "regimes")
 
 
@@ -121,7 +121,7 @@ def test_the_core_learns_from_jobs_that_completed_and_keeps_it_through_a_restart
 
 
 def test_the_forecast_column_follows_what_was_learned() -> None:
-    from themis.core.ahead import ahead
+    from themis.core.ahead import forecast_jobs
     from themis.model.events import MachineJoined
 
     policy = make_policy("shockwave")
@@ -129,10 +129,10 @@ def test_the_forecast_column_follows_what_was_learned() -> None:
     for machine in load_cluster("1x2").machines:
         core.step(MachineJoined(machine=machine), 0.0)
     core.step(AppSubmitted(app=app("a", 0.0, (100.0, 32))), 0.0)
-    before = ahead(core.state, np.array([0]), np.zeros(1))
+    before = forecast_jobs(core.state, np.array([0]), np.zeros(1))
     for _ in range(30):
         learn(core.state.history, "gns", "generic", 32, 0)
-    after = ahead(core.state, np.array([0]), np.zeros(1))
+    after = forecast_jobs(core.state, np.array([0]), np.zeros(1))
     assert before.left_s[0] < after.left_s[0] < 100 * 400.0
     assert before.share.sum() == pytest.approx(1.0)
     # Half of all jobs never change: the risk is all of it at the first batch size.

@@ -14,7 +14,7 @@ from processes import wait_until
 from themis.client import themis_pb2 as pb
 from themis.client.client import user_name
 from themis.client.spec import read_requests
-from themis.core.ahead import ahead
+from themis.core.ahead import forecast_jobs
 from themis.errors import InputError
 from themis.model.events import BatchChanged, JobStarted
 from themis.service.api.submission import submit
@@ -39,14 +39,14 @@ def test_a_change_of_batch_size_reaches_the_forecast_and_outlives_a_restart(tmp_
         w.say(JobStarted(job=0, attempt=1), BatchChanged(job=0, attempt=1, steps=3.0, batch=16))
         assert [(r.steps, r.batch) for r in w.arbiter.state.regimes[0]] == [(3.0, 8), (6.0, 16)]
         state = w.arbiter.state
-        before = ahead(state, state.app_jobs(0), state.jobs.done[:1]).share.tolist()
+        before = forecast_jobs(state, state.app_jobs(0), state.jobs.done[:1]).share.tolist()
         # A third is done; the rest is at batch size 16 and, later, 32.
         assert len(before) == 2
         assert sum(before) == pytest.approx(6 / 9)
     with world(tmp_path) as again:
         state = again.arbiter.state
         assert [(r.steps, r.batch) for r in state.regimes[0]] == [(3.0, 8), (6.0, 16)]
-        left = ahead(state, state.app_jobs(0), state.jobs.done[:1])
+        left = forecast_jobs(state, state.app_jobs(0), state.jobs.done[:1])
         assert left.share.tolist() == before
 
 

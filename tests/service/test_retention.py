@@ -9,7 +9,7 @@ from fake import World, request, world
 from test_arbiter import enter
 
 from themis.client import themis_pb2 as pb
-from themis.core.retire import is_retired
+from themis.core.retire import is_pruned
 from themis.model.events import JobStopped
 from themis.node.logfile import MOST, turned
 from themis.service.api import views
@@ -171,7 +171,7 @@ def test_apps_that_are_long_over_are_told_of_as_before(tmp_path: Path, monkeypat
         assert w.executor.dismissed == []
         w.turn(60.0)
         w.ask(lambda a: a.hold(2))
-        assert [is_retired(app) for app in w.arbiter.state.app_specs] == [True, True, False]
+        assert [is_pruned(app) for app in w.arbiter.state.app_specs] == [True, True, False]
         assert w.executor.dismissed == [0, 1, 2, 3]
         assert seen(w) == before
         w.ask(lambda a: a.resume(2))

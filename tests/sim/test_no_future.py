@@ -63,7 +63,7 @@ def log_of(
 
 
 def _declared(app: App) -> object:
-    return app.name, app.arrival, [(j.model, j.gpus_max, j.dynamic, j.believed) for j in app.jobs]
+    return app.name, app.arrival, [(j.model, j.gpus_max, j.dynamic, j.expected_regimes) for j in app.jobs]
 
 
 def altered(epochs: Sequence[tuple[int, float]], keep: float, sizes: Sequence[int], rng: random.Random) -> list[Any]:

@@ -170,7 +170,7 @@ def test_of_a_dynamic_job_epochs_mode_and_range_are_declared(tmp_path: Path) -> 
     generic = only(load_workload(path, schedules=schedules, limit=1).apps)
     assert generic.dynamic is not None
     assert generic.dynamic.batches == (64, 256)
-    assert generic.believed == (Regime(steps=15, batch=64),)
+    assert generic.expected_regimes == (Regime(steps=15, batch=64),)
     assert seconds(generic) == pytest.approx(10 * 30 + 5 * 12)
     with pytest.raises(UnknownName, match="unknown modes 'know'"):
         load_workload(path, schedules=schedules, modes="know")

@@ -82,7 +82,7 @@ def on_themis(
     if not ray.is_initialized():
         ray.init()
     key, host = secrets.token_hex(16), ray.util.get_node_ip_address()
-    with nullcontext(client) if client else Client() as connection, Desk.open(host, key) as desk:
+    with nullcontext(client) if client else Client() as connection, TrialBroker.open(host, key) as desk:
         environment = {**(env or {}), DESK: f"{desk.address[0]}:{desk.address[1]}", KEY: key}
         # Modules next to the script are found as in Ray's own workers.
         environment[CPUS] = str(cpus)
@@ -161,7 +161,7 @@ def leased(controller: Any, trial: Any, result: dict[str, Any], scheduler: Any) 
 
 
 @dataclass(slots=True, eq=False)
-class Desk:
+class TrialBroker:
     """Where trials wait for a worker and workers for a trial; first come, first served."""
 
     listener: Listener
@@ -176,7 +176,7 @@ class Desk:
 
     @classmethod
     @contextmanager
-    def open(cls, host: str, key: str) -> Iterator[Desk]:
+    def open(cls, host: str, key: str) -> Iterator[TrialBroker]:
         """Serve until the context ends."""
         desk = cls(Listener((host, 0), authkey=key.encode()), listener_key=key.encode())
         thread = threading.Thread(target=desk._serve, name="themis-desk", daemon=True)
@@ -254,7 +254,7 @@ class Desk:
             trial.close()
 
 
-OPEN: list[Desk] = []
+OPEN: list[TrialBroker] = []
 """Of this process's sweeps, for ``leased``."""
 
 

@@ -122,9 +122,14 @@ def replay_home(home: Path, book: ProfileBook | None) -> Replayed:
     from themis.sim.replay import replay_records
 
     with journal_of(home) as journal:
-        said = [read_profile(name, pb.Profile.FromString(message)) for name, message in journal.profiles()]
+        submitted = [read_profile(name, pb.Profile.FromString(message)) for name, message in journal.profiles()]
         return replay_records(
-            journal.records(), name=str(home), book=book, said=said, wakes=True, exact_after=journal.exact_after()
+            journal.records(),
+            name=str(home),
+            book=book,
+            submitted=submitted,
+            wakes=True,
+            exact_after=journal.exact_after(),
         )
 
 

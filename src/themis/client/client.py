@@ -347,10 +347,10 @@ class Client:
                 away = error.code() is grpc.StatusCode.UNAVAILABLE
                 if not away or time.monotonic() + RETRY_S > began + patient:
                     raise self._in_words(error) from None
-                said = _stuck(error)
+                reason = _stuck(error)
             if not waiting:
                 problem = (
-                    f"Message of the arbiter: {said}" if said else f"The arbiter at {self.address} does not answer."
+                    f"Message of the arbiter: {reason}" if reason else f"The arbiter at {self.address} does not answer."
                 )
                 if not self._said_away:
                     self.on_wait(f"{problem} Retrying for up to {patient:g} s.")
@@ -369,8 +369,8 @@ class Client:
     def _in_words(self, error: grpc.RpcError) -> ThemisError:
         code = grpc.StatusCode
         match error.code():
-            case code.UNAVAILABLE if said := _stuck(error):
-                return Unavailable(f"message of the arbiter at {self.address}: {said}")
+            case code.UNAVAILABLE if reason := _stuck(error):
+                return Unavailable(f"message of the arbiter at {self.address}: {reason}")
             # A stream is cancelled when the arbiter ends, and by close().
             case code.UNAVAILABLE | code.DEADLINE_EXCEEDED | code.CANCELLED:
                 own = (self.home / "journal.db").exists()

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from themis.core.retire import is_retired, retired
+from themis.core.retire import is_pruned, pruned
 from themis.core.scheduler import Scheduler
 from themis.core.state import State
 from themis.core.tables import Table
@@ -36,6 +36,8 @@ _SAVED = tuple(f.name for f in dataclasses.fields(State) if f.metadata.get("save
 _FILLED = ("machine_up", "gpu_job", "gpu_occupant")
 """Columns of the machines that do not follow from them; they are filled where ``add_machine`` made room."""
 _LEASES = ("held_back", "held", "awaited", "stopping")
+_STORED: Mapping[str, str] = MappingProxyType({"entitled": "promised", "received": "dealt"})
+"""Attributes of the rounds that are stored under another name: the one that they had when the format was written down."""
 _CLASSES: Mapping[str, type[Any]] = MappingProxyType(
     {
         kind.__name__: kind
@@ -61,14 +63,14 @@ def save(core: Scheduler) -> dict[str, Any]:
         "app_specs": [_app_fields(app) for app in s.app_specs],
         "apps": _table(s.apps), "jobs": _table(s.jobs), "regimes": pack(changed),
         "curves": pack(dict(vars(s.curves))),
-        "rounds": pack({f.name: getattr(s.rounds, f.name) for f in dataclasses.fields(s.rounds)}),
+        "rounds": pack({_STORED.get(f.name, f.name): getattr(s.rounds, f.name) for f in dataclasses.fields(s.rounds)}),
         "state": {name: pack(getattr(s, name)) for name in _SAVED},
         "leases": pack({name: getattr(core.leases, name) for name in _LEASES}), "scheduler": pack({"wakes": core.wakes}),
     }  # fmt: skip
 
 
 def _app_fields(app: workload.App) -> Any:
-    if is_retired(app):
+    if is_pruned(app):
         return [app.name, app.user, app.arrival, [job.name for job in app.jobs]]
     return to_fields(app)
 
@@ -107,15 +109,16 @@ def _fill(core: Scheduler, saved: Mapping[str, Any]) -> None:
     s.book = s.book.with_profiles(speeds["profiles"])
     units = speeds["units"]
     s.speeds = compile_speeds(s.book, units, tuple(s.gpu_types), speeds["largest"], units)
-    s.app_specs = [retired(*app) if isinstance(app, list) else read_app(app) for app in saved["app_specs"]]
+    s.app_specs = [pruned(*app) if isinstance(app, list) else read_app(app) for app in saved["app_specs"]]
     s.job_specs = [job for app in s.app_specs for job in app.jobs]
     changed = unpack(saved["regimes"])
     s.regimes = [changed.get(j, job.regimes) for j, job in enumerate(s.job_specs)]
     for table, name in ((s.apps, "apps"), (s.jobs, "jobs")):
         _fill_table(table, saved[name])
     for owner, name in ((s.curves, "curves"), (s.rounds, "rounds"), (core.leases, "leases"), (core, "scheduler")):
+        renamed = {old: new for new, old in _STORED.items()} if owner is s.rounds else {}
         for attribute, value in unpack(saved[name]).items():
-            setattr(owner, attribute, value)
+            setattr(owner, renamed.get(attribute, attribute), value)
     for name, packed in saved["state"].items():
         value = unpack(packed)
         if name in _FILLED:
@@ -127,7 +130,7 @@ def _fill(core: Scheduler, saved: Mapping[str, Any]) -> None:
     old = s.apps.given[: s.apps.size] == 0
     s.apps.given[: s.apps.size][old] = s.apps.weight[: s.apps.size][old]
     s.apps.own[: s.apps.size][old] = [
-        1.0 if is_retired(s.app_specs[a]) else s.app_specs[a].weight for a in np.flatnonzero(old)
+        1.0 if is_pruned(s.app_specs[a]) else s.app_specs[a].weight for a in np.flatnonzero(old)
     ]
 
 

@@ -93,10 +93,10 @@ def _near(s: State, answer: TimeShare, gangs: list[WantedGang]) -> list[WantedGa
     """The same gangs with the seconds that each is owed on one machine, and ``KEEPS`` rounds more where it stands on one."""
     out = []
     for gang in gangs:
-        owed = s.rounds.owed_near(gang.combo, gang.gpu_type, gang.until) if gang.gpus > 1 else 0.0
-        if owed > 0 and len({s.machine_of[g] for g in s.job_gpus.get(gang.job, ())}) == 1:
-            owed += KEEPS * answer.round_s
-        out.append(gang._replace(near=max(owed, 0.0)))
+        deficit = s.rounds.deficit_near(gang.combo, gang.gpu_type, gang.until) if gang.gpus > 1 else 0.0
+        if deficit > 0 and len({s.machine_of[g] for g in s.job_gpus.get(gang.job, ())}) == 1:
+            deficit += KEEPS * answer.round_s
+        out.append(gang._replace(near=max(deficit, 0.0)))
     return out
 
 

@@ -31,7 +31,7 @@ def add_app(state: State, app: App, weight: float) -> int:
     rows = state.jobs.extend(len(app.jobs))
     state.app_specs.append(app)
     state.job_specs.extend(app.jobs)
-    state.regimes.extend(job.believed for job in app.jobs)
+    state.regimes.extend(job.expected_regimes for job in app.jobs)
     _grow_round_columns(state)
     for j, job, (target, total) in zip(range(rows.start, rows.stop), app.jobs, ends):
         _fill_job(state, j, a, job, target, min(total, job.steps))

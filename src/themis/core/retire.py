@@ -20,12 +20,12 @@ _MODEL = "~"
 _REGIMES = (Regime(steps=1.0),)
 
 
-def is_retired(app: App) -> bool:
+def is_pruned(app: App) -> bool:
     """Whether nothing but names is known of it any more."""
     return app.jobs[0].model == _MODEL
 
 
-def retired(name: str, user: str, arrival: Seconds, jobs: Sequence[str]) -> App:
+def pruned(name: str, user: str, arrival: Seconds, jobs: Sequence[str]) -> App:
     """What is left of an app."""
     return App(name=name, user=user, arrival=arrival, jobs=_jobs(tuple(jobs)))
 
@@ -35,20 +35,20 @@ def _jobs(names: tuple[str, ...]) -> tuple[Job, ...]:
     return tuple(Job(name=name, model=_MODEL, regimes=_REGIMES) for name in names)
 
 
-def retire(state: State, before: Seconds) -> list[int]:
+def prune(state: State, before: Seconds) -> list[int]:
     """Retire apps that were over before then and have let go of everything; returns their jobs."""
     t, out = state.apps, list[int]()
     over = np.flatnonzero((t.active[: t.size] == 0) & (t.ended[: t.size] < before))
     busy = {int(state.jobs.app[j]) for j in state.occupied}
     for a in over[int(np.searchsorted(over, state.retired_below)) :].tolist():
         app = state.app_specs[a]
-        if a in busy or is_retired(app):
+        if a in busy or is_pruned(app):
             continue
-        state.app_specs[a] = left = retired(app.name, app.user, app.arrival, [job.name for job in app.jobs])
+        state.app_specs[a] = left = pruned(app.name, app.user, app.arrival, [job.name for job in app.jobs])
         jobs = state.app_jobs(a).tolist()
         for j, job in zip(jobs, left.jobs):
             state.job_specs[j], state.regimes[j] = job, job.regimes
         out += jobs
-    while state.retired_below < t.size and is_retired(state.app_specs[state.retired_below]):
+    while state.retired_below < t.size and is_pruned(state.app_specs[state.retired_below]):
         state.retired_below += 1
     return out

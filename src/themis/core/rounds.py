@@ -16,7 +16,7 @@ import numpy as np
 from themis.model.answers import TimeShare
 from themis.model.units import NONE, Bool, Float, Int, Seconds
 
-OWED = 1e-6
+MIN_DEFICIT = 1e-6
 """Rounds below which nothing is owed."""
 
 
@@ -39,16 +39,16 @@ class Rounds:
     Attributes
     ----------
     answer : the shares, or None before the first. ``solved`` : when they were solved for; ``version`` : of which state.
-    promised : Float[C, K], seconds by ``since``. ``due`` : the part of them that the objective needs.
-    dealt : Float[C, K], seconds, the rounds that run now included.
+    entitled : Float[C, K], seconds by ``since``. ``due`` : the part of them that the objective needs.
+    received : Float[C, K], seconds, the rounds that run now included.
     near : Float[C, K], seconds by ``since`` that a gang is owed on one machine; below 0: it had more.
     """
 
     answer: TimeShare | None = None
     solved: Seconds = 0.0
     version: int = -1
-    promised: Float = field(default_factory=lambda: np.zeros((0, 0)))
-    dealt: Float = field(default_factory=lambda: np.zeros((0, 0)))
+    entitled: Float = field(default_factory=lambda: np.zeros((0, 0)))
+    received: Float = field(default_factory=lambda: np.zeros((0, 0)))
     due: Float = field(default_factory=lambda: np.zeros((0, 0)))
     near: Float = field(default_factory=lambda: np.zeros((0, 0)))
     since: Seconds = 0.0
@@ -60,16 +60,16 @@ class Rounds:
     def adopt(self, answer: TimeShare, now: Seconds, version: int) -> None:
         """New shares are in force; combinations that were there before keep their account."""
         shape = answer.x.shape
-        promised, due, dealt, near = np.zeros(shape), np.zeros(shape), np.zeros(shape), np.zeros(shape)
+        entitled, due, received, near = np.zeros(shape), np.zeros(shape), np.zeros(shape), np.zeros(shape)
         if self.answer is not None:
             self._accrue(now)
             here, before = _matching(answer.combos, self.answer.combos)
-            types = self.promised.shape[1]  # a machine of a new type may have joined; types never go
-            promised[here, :types], dealt[here, :types] = self.promised[before], self.dealt[before]
+            types = self.entitled.shape[1]  # a machine of a new type may have joined; types never go
+            entitled[here, :types], received[here, :types] = self.entitled[before], self.received[before]
             due[here, :types] = self.due[before]
             if answer.apart is not None and len(self.near):
                 near[here, :types] = self.near[before]
-        self.answer, self.promised, self.due, self.dealt, self.near = answer, promised, due, dealt, near
+        self.answer, self.entitled, self.due, self.received, self.near = answer, entitled, due, received, near
         self.solved, self.since, self.version, self.packs = now, now, version, True
         sizes = set(answer.gpus.tolist())
         self.size = sizes.pop() if len(sizes) == 1 else 0
@@ -93,31 +93,31 @@ class Rounds:
         assert self.answer is not None
         self._accrue(now)
         x, round_s = self.answer.x, self.answer.round_s
-        owed = (self.promised + x * (until - now) - self.dealt) / round_s
-        runs = (x > 0) & able[:, None] & (owed > OWED)
-        out: Float = np.where(runs, owed, 0.0)
+        deficit = (self.entitled + x * (until - now) - self.received) / round_s
+        runs = (x > 0) & able[:, None] & (deficit > MIN_DEFICIT)
+        out: Float = np.where(runs, deficit, 0.0)
         if not packs:
-            self._relative(out, runs, owed, self.promised, x, until, speeds)
+            self._relative(out, runs, deficit, self.entitled, x, until, speeds)
         if self.answer.due is not None:
             due = x * self.answer.due[:, None]
-            behind = (self.due + due * (until - now) - self.dealt) / round_s
+            behind = (self.due + due * (until - now) - self.received) / round_s
             idle = np.maximum(1.0 - due.sum(axis=1, keepdims=True), 1e-6)
-            first = runs & (behind > OWED)
+            first = runs & (behind > MIN_DEFICIT)
             needed = np.where(first, behind / idle, 0.0)
             if not packs:
                 self._relative(needed, first, behind, self.due, due, until, speeds)
             out = np.where(first, float(out.max(initial=0.0)) + 1.0 + needed, out)
         return out
 
-    def deal(self, combo: int, gpu_type: int, seconds: Seconds, *, near: bool = False) -> None:
+    def add_received(self, combo: int, gpu_type: int, seconds: Seconds, *, near: bool = False) -> None:
         """A combination gets GPUs of a type for this time; ``near`` : all of one machine."""
-        self.dealt[combo, gpu_type] += seconds
+        self.received[combo, gpu_type] += seconds
         if near:
             # What room there was by chance is not held against it for more than a round.
             assert self.answer is not None
             self.near[combo, gpu_type] = max(self.near[combo, gpu_type] - seconds, -self.answer.round_s)
 
-    def owed_near(self, combo: int, gpu_type: int, until: Seconds) -> Seconds:
+    def deficit_near(self, combo: int, gpu_type: int, until: Seconds) -> Seconds:
         """Seconds that a combination is owed on one machine by ``until``; 0 or less: it may be spread."""
         assert self.answer is not None
         assert self.answer.apart is not None
@@ -142,21 +142,21 @@ class Rounds:
         assert self.answer is not None
         self._accrue(now)
         none = np.zeros(len(rows))
-        if (self.promised - self.dealt).max(initial=0.0) <= self.answer.round_s - (until - now):
+        if (self.entitled - self.received).max(initial=0.0) <= self.answer.round_s - (until - now):
             return none
         x = self.answer.x[rows]
-        part, lacks, rate = self._lacking(rows, until, self.promised, self.answer.x, speeds)
+        part, lacks, rate = self._lacking(rows, until, self.entitled, self.answer.x, speeds)
         # A round of a combination is its mean speed over its types for as long as a round is.
         mean = np.divide((rate * x).sum(axis=1), x.sum(axis=1), out=none.copy(), where=x.any(axis=1))
         return np.where((mean > 0) & (lacks > mean * self.answer.round_s), part, none)
 
     def _lacking(
-        self, rows: Int, until: Seconds, promised: Float, shares: Float, speeds: Speeds | None
+        self, rows: Int, until: Seconds, before: Float, shares: Float, speeds: Speeds | None
     ) -> tuple[Float, Float, Float]:
         """([R], part in [0, 1] of the work promised by ``until`` that was not received; [R], that work; [R, K], speeds)."""
-        entitled = promised[rows] + shares[rows] * (until - self.since)
+        entitled = before[rows] + shares[rows] * (until - self.since)
         rate = np.ones(entitled.shape) if speeds is None else speeds(rows)
-        lacks = (rate * (entitled - self.dealt[rows])).sum(axis=1)
+        lacks = (rate * (entitled - self.received[rows])).sum(axis=1)
         work = np.maximum((rate * entitled).sum(axis=1), 1e-12)
         return np.minimum(np.maximum(lacks / work, 0.0), 1.0), lacks, rate
 
@@ -169,14 +169,14 @@ class Rounds:
             0 where it cannot run.
         """
         ratio = np.array(worth)
-        lacks = np.where(ratio > 0, np.maximum(self.promised[combo] - self.dealt[combo], 0.0), 0.0)
+        lacks = np.where(ratio > 0, np.maximum(self.entitled[combo] - self.received[combo], 0.0), 0.0)
         work = np.divide(lacks, ratio, out=np.zeros(len(ratio)), where=ratio > 0)
         if (total := float(work.sum())) > 0:
-            self.dealt[combo] += seconds * ratio * work / total
+            self.received[combo] += seconds * ratio * work / total
 
     def _accrue(self, now: Seconds) -> None:
         if self.answer is not None and now > self.since:
-            self.promised += self.answer.x * (now - self.since)
+            self.entitled += self.answer.x * (now - self.since)
             if self.answer.due is not None:
                 self.due += self.answer.x * (self.answer.due[:, None] * (now - self.since))
             if self.answer.apart is not None:

@@ -579,7 +579,7 @@ class Scheduler:
         if self.settings.shortest_lease_s and isinstance(answer, GpuGrant):
             placed = paced(self.state, placed, offer)
         if isinstance(answer, TimeShare):
-            self._deal(gangs, placed)
+            self._start_round(gangs, placed)
             if not placed and (answer.x[offer.idle(answer.combos).all(axis=1)] > 0).any():
                 # No job has a deficit yet; by the next round one may have.
                 self._wake(self.state.round_end(answer.round_s))
@@ -592,7 +592,7 @@ class Scheduler:
             self.state.version += 1
             self._wake(self.state.now)
 
-    def _deal(self, gangs: list[WantedGang], placed: list[Placed]) -> None:
+    def _start_round(self, gangs: list[WantedGang], placed: list[Placed]) -> None:
         """Gangs that found room count as served until their round ends."""
         there, machine_of = {p.job: p.gpus for p in placed}, self.state.machine_of
         for gang in gangs:
@@ -602,4 +602,4 @@ class Scheduler:
                 self.state.rounds.make_up(gang.combo, gang.until - self.state.now, gang.worth)
             else:
                 near = gang.near is not None and len({machine_of[g] for g in there[gang.job]}) == 1
-                self.state.rounds.deal(gang.combo, gang.gpu_type, gang.until - self.state.now, near=near)
+                self.state.rounds.add_received(gang.combo, gang.gpu_type, gang.until - self.state.now, near=near)

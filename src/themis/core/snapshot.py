@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from themis.core import limits, reference, unit
-from themis.core.ahead import Outline, ahead
+from themis.core.ahead import JobForecast, forecast_jobs
 from themis.core.contention import lease_length, unserved
 from themis.core.offer import free_gpus
 from themis.core.state import EPS, State, not_nothing
@@ -25,7 +25,7 @@ BAG = int(Kind.BAG)
 class Memo:
     """What earlier snapshots of one state were computed from, so that it is not computed again; may be dropped at any moment."""
 
-    outlines: dict[int, Outline] = field(default_factory=dict)
+    forecasts: dict[int, JobForecast] = field(default_factory=dict)
     finishes: reference.Finishes = field(default_factory=reference.Finishes)
 
 
@@ -118,7 +118,7 @@ def take_renewing(
         snapshot.filled(lease_s=_lease_length(state, snapshot))
     if len(later):
         snapshot = _with_later(state, snapshot, later)
-    expected = ahead(state, job_id, done, memo.outlines) if "ahead" in needs else None
+    expected = forecast_jobs(state, job_id, done, memo.forecasts) if "ahead" in needs else None
     finishes = reference.finishes(state, app_id, memo.finishes) if "reference" in needs else None
     left, renewed = _left_held(state, snapshot, i)
     return snapshot.filled(app_left_held=left, ahead=expected, reference=finishes), renewed

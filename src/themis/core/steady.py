@@ -38,7 +38,7 @@ def steadied(rounds: Rounds, picked: Picked, free: Sequence[int]) -> Picked:
     if not rounds.packs or rounds.size or answer.due is not None:
         return picked
     x, gpus = answer.x, answer.gpus
-    behind = (rounds.promised - rounds.dealt) / answer.round_s
+    behind = (rounds.entitled - rounds.received) / answer.round_s
     used = np.flatnonzero((x > 0).any(axis=0))
     if len(used) != 1 or behind.max(initial=0.0) <= BEHIND or (answer.combos[:, 1] != NONE).any():
         return picked

@@ -124,9 +124,9 @@ def _until_it_answers(home: Path, process: subprocess.Popen[bytes]) -> None:
             if read_endpoint(home).pid == process.pid:
                 return
         time.sleep(0.1)
-    said = (home / "up.log").read_text(errors="replace").strip().splitlines()[-1:]
+    last_line = (home / "up.log").read_text(errors="replace").strip().splitlines()[-1:]
     raise InputError(
-        f"the service did not start: {said[0] if said else 'it said nothing'} (all of it in {home}/up.log)."
+        f"the service did not start: {last_line[0] if last_line else 'it said nothing'} (all of it in {home}/up.log)."
     )
 
 

@@ -258,7 +258,7 @@ class LocalExecutor(Executor):
         self._hang_up(n)
         self._patience.pop(n, None)
         self._channels[n] = channel
-        self._hear(n, messages)
+        self._handle_messages(n, messages)
 
     def _obey(self, messages: list[Message] | None) -> None:
         """What a bridge reports of its engine's machines; there is none here."""
@@ -273,7 +273,7 @@ class LocalExecutor(Executor):
         if messages is None:
             self._hang_up(n)
         else:
-            self._hear(n, messages)
+            self._handle_messages(n, messages)
 
     def _receive(self, channel: SocketChannel) -> list[Message] | None:
         try:
@@ -281,7 +281,7 @@ class LocalExecutor(Executor):
         except (ChannelClosed, ProtocolError):
             return None
 
-    def _hear(self, n: int, messages: list[Message]) -> None:
+    def _handle_messages(self, n: int, messages: list[Message]) -> None:
         for message in messages:
             self._carry_out(self.gangs.handle_message(n, message, clock()))
 

@@ -137,7 +137,7 @@ class RayExecutor(LocalExecutor):
         if self.bridge is not None and self.bridge.poll() is None:
             return
         if self.bridge is not None and self.bridge.returncode == 2 and not self.found:
-            self.refused = self.said() or "the bridge to Ray ended without a word."
+            self.refused = self.reason() or "the bridge to Ray ended without a word."
             return
         self._started_at = clock()
         own = self.root / "nodes"
@@ -156,7 +156,7 @@ class RayExecutor(LocalExecutor):
             stdin=subprocess.DEVNULL, stderr=log, start_new_session=True,
         )  # fmt: skip
 
-    def said(self) -> str:
+    def reason(self) -> str:
         """The bridge's last words, or none."""
         words = (self.root / "bridge.log").read_text().strip().splitlines()
         return words[-1].removeprefix("themis: ") if words else ""

@@ -101,7 +101,7 @@ class SimulatedExecutor(Executor):
         """Whether a gang may be preempted between its last step and the report of it."""
         self.measures = measures
         """Whether gangs report their speeds: of each model, batch, type, gang, place and partner once."""
-        self._told: set[tuple[object, ...]] = set()
+        self._reported: set[tuple[object, ...]] = set()
         self.gpu_types = gpu_types
         """GPU type of each GPU id; grows as machines join."""
         self.gangs: dict[int, _Gang] = {}
@@ -163,10 +163,10 @@ class SimulatedExecutor(Executor):
             return
         # Of a dynamic job whose program decides, batch sizes are news. An attempt after the first says where it begins:
         # the one before may have been stopped at the moment of a change.
-        says = gang.spec.dynamic is not None and gang.spec.dynamic.hidden
+        reports_batch = gang.spec.dynamic is not None and gang.spec.dynamic.hidden
         last = gang.spec.regimes[0].batch if number == 1 or len(gang.spec.regimes) == 1 else NONE
         for upto, regime, check in self._stretches(gang):
-            if says and regime.batch != last:
+            if reports_batch and regime.batch != last:
                 changed = BatchChanged(job=job, attempt=number, steps=done, batch=regime.batch)
                 gang.pending.append(self.timer.schedule(at, changed))
                 last = regime.batch
@@ -179,7 +179,7 @@ class SimulatedExecutor(Executor):
                 gang.pending.append(
                     self.timer.schedule(at, LossReported(job=job, attempt=number, steps=done, loss=loss))
                 )
-            elif not says:
+            elif not reports_batch:
                 gang.pending.append(self.timer.schedule(at, JobProgress(job=job, attempt=number, steps=done)))
         self._reach(job, gang, at)
 
@@ -221,8 +221,8 @@ class SimulatedExecutor(Executor):
             return
         model, batch = self._looks(job)
         key = (model, batch, *gang.where, gang.partner)
-        if key not in self._told:
-            self._told.add(key)
+        if key not in self._reported:
+            self._reported.add(key)
             kind, gpus, locality = gang.where
             partner, size = gang.partner or ("", 0)
             rate = self.book.rate(model, batch, kind, gpus, Locality(locality), gang.partner)

@@ -103,18 +103,18 @@ class Errors:
     progress : Float[P], shares of epochs done. ``jobs`` : their names.
     changes : Bool[J], the job does change its batch size.
     error : Float[rules, kinds, J, P], in the order of ``RULES`` and ``KINDS``.
-    believed : Bool[rules, J, P], whether a change is believed to be more likely to come than not.
+    change_expected : Bool[rules, J, P], whether a change is believed to be more likely to come than not.
     """
 
     progress: Float
     jobs: tuple[str, ...]
     changes: Bool
     error: Float
-    believed: Bool
+    change_expected: Bool
 
     def wrongly_believed(self, rule: Rule) -> float:
         """Share of the jobs believed to change, when they come, that never do; NaN where none is believed to."""
-        some = self.believed[RULES.index(rule), :, 0]
+        some = self.change_expected[RULES.index(rule), :, 0]
         return float((~self.changes[some]).mean()) if some.any() else math.nan
 
     def mean(self, rule: Rule, kind: str, *, changing: bool = False) -> float:
@@ -150,17 +150,17 @@ def evaluate(
         raise InputError("the workload has no dynamic job whose batch sizes are to be forecast; choose one that has.")
     progress = np.arange(points) / points
     history: History = {}
-    errors, believed = [], []
+    errors, change_expected = [], []
     for job, pace in dynamic:
         off, changes = _errors(job, pace, progress, history)
         errors.append(off)
-        believed.append(changes)
+        change_expected.append(changes)
         if learning:
             remember(history, job, len(job.regimes) - 1)
     return Errors(
         progress=progress, jobs=tuple(job.name for job, _ in dynamic),
         changes=np.array([len(job.regimes) > 1 for job, _ in dynamic]), error=np.stack(errors, axis=2),
-        believed=np.stack(believed, axis=1),
+        change_expected=np.stack(change_expected, axis=1),
     )  # fmt: skip
 
 
@@ -176,7 +176,7 @@ def _errors(job: Job, pace: Callable[[int], Seconds], progress: Float, history: 
     truth = Trajectory(tuple(r.batch for r in job.regimes), tuple(r.steps for r in job.regimes))
     total, seconds = job.steps, truth.seconds(pace)
     out = np.zeros((len(RULES), len(KINDS), len(progress)))
-    believed = np.zeros((len(RULES), len(progress)), dtype=bool)
+    change_expected = np.zeros((len(RULES), len(progress)), dtype=bool)
     for p, share in enumerate(progress.tolist()):
         seen = truth.until(np.floor(share * total))  # epochs are observed when they end
         for r, rule in enumerate(RULES):
@@ -187,8 +187,8 @@ def _errors(job: Job, pace: Callable[[int], Seconds], progress: Float, history: 
             more = len(guess.epochs) > len(seen.epochs)
             if more and rule is Rule.POSTERIOR:
                 more = bool(chances(job.dynamic, total, seen, history, job.model)[0, 0] < 0.5)
-            believed[r, p] = more
-    return out, believed
+            change_expected[r, p] = more
+    return out, change_expected
 
 
 def regime_error(truth: Trajectory, guess: Trajectory) -> float:

@@ -88,7 +88,7 @@ class Job:
         return self.step_scale * (self.dynamic.steps_per_epoch(batch) if self.dynamic else 1.0)
 
     @property
-    def believed(self) -> tuple[Regime, ...]:
+    def expected_regimes(self) -> tuple[Regime, ...]:
         """What is known when the job comes: all its regimes, or its first batch size where its program decides."""
         if self.dynamic and self.dynamic.hidden:
             return (Regime(steps=self.steps, batch=self.regimes[0].batch),)
@@ -98,7 +98,9 @@ class Job:
     def configs(self) -> tuple[tuple[str, int], ...]:
         """(model, batch size) of everything that it may train with, as far as is known when it comes."""
         declared = self.dynamic.batches if self.dynamic else ()
-        return tuple((self.model, batch) for batch in dict.fromkeys([*(r.batch for r in self.believed), *declared]))
+        return tuple(
+            (self.model, batch) for batch in dict.fromkeys([*(r.batch for r in self.expected_regimes), *declared])
+        )
 
     @property
     def steps(self) -> float:

@@ -57,29 +57,29 @@ def ordered(
 
 def _laid_out(w: Window, n: Int, running: Bool, rank: Float, stay: bool, by_rank: int) -> tuple[Int, Float]:
     run, until = np.zeros((w.jobs, len(w.lengths)), dtype=np.int64), np.zeros((w.jobs, len(w.lengths)))
-    owed, before = w.takes(n), running
+    deficit, before = w.takes(n), running
     # The fewest rounds that hold them all: whoever needs every one of these must begin at once.
-    last = max(-(-int(w.gpus @ owed) // max(w.capacity, 1)), int(owed.max(initial=0)))
-    got = np.zeros_like(owed)
+    last = max(-(-int(w.gpus @ deficit) // max(w.capacity, 1)), int(deficit.max(initial=0)))
+    got = np.zeros_like(deficit)
     for c, length in enumerate(w.lengths.tolist()):
-        wants = np.flatnonzero(owed > 0)
+        wants = np.flatnonzero(deficit > 0)
         if not len(wants) and length > 1:
             break
         last -= length
-        may_wait = owed[wants] <= last
+        may_wait = deficit[wants] <= last
         size = np.zeros(len(wants)) if c < by_rank else -w.gpus[wants]
         keys = (rank[wants], ~before[wants]) if stay else (~before[wants], rank[wants])
         order = wants[np.lexsort((*keys, size, may_wait))]
         if length > 1:
-            _in_a_row(run[:, c], until[:, c], order, owed, w, length)
+            _in_a_row(run[:, c], until[:, c], order, deficit, w, length)
         else:
             room = _side_by_side(run[:, c], order, w.gpus, w.capacity)
             if room > 0:
                 # Where a gang does not fit, whoever has all its rounds may make something of one more.
-                more = np.flatnonzero((owed <= run[:, c]) & (got < w.useful) & (run[:, c] == 0))
+                more = np.flatnonzero((deficit <= run[:, c]) & (got < w.useful) & (run[:, c] == 0))
                 _side_by_side(run[:, c], more[np.argsort(-_gain(w, more, got[more]), kind="stable")], w.gpus, room)
             until[:, c] = run[:, c]
-        owed = np.maximum(owed - run[:, c], 0)
+        deficit = np.maximum(deficit - run[:, c], 0)
         before = run[:, c] > 0
         got += run[:, c]
     return run, until
@@ -95,10 +95,10 @@ def _side_by_side(column: Int, order: Int, gpus: Int, room: int) -> int:
     return room
 
 
-def _in_a_row(column: Int, until: Float, order: Int, owed: Int, w: Window, length: int) -> None:
+def _in_a_row(column: Int, until: Float, order: Int, deficit: Int, w: Window, length: int) -> None:
     used, most = 0, w.capacity * length
     for j in order.tolist():
-        rounds = min(int(owed[j]), length, (most - used) // int(w.gpus[j]))
+        rounds = min(int(deficit[j]), length, (most - used) // int(w.gpus[j]))
         if rounds > 0:
             used += rounds * int(w.gpus[j])
             column[j], until[j] = rounds, max(rounds, used / w.capacity)

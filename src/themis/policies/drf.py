@@ -37,16 +37,16 @@ class Drf:
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """Fill progressively; ties go to least received, then the earlier arrival, then the lower id."""
-        hand = Allocator(snapshot)
+        allocator = Allocator(snapshot)
         queue = waiting_apps(snapshot)
-        wants, starving = _fill(snapshot, queue, hand.left)
+        wants, starving = _fill(snapshot, queue, allocator.left)
         until = lease_end(snapshot, starving)
         while wants:
-            hand.allocate(wants, until)
+            allocator.allocate(wants, until)
             # What elastic gangs declined, because it is too far away, fills the others' shares.
             queue = np.setdiff1d(queue, [a for a, _ in wants])
-            wants, _ = _fill(snapshot, queue, hand.left)
-        return Solved(answer=hand.grant())
+            wants, _ = _fill(snapshot, queue, allocator.left)
+        return Solved(answer=allocator.grant())
 
 
 def _fill(s: Snapshot, queue: Int, left: int) -> tuple[list[tuple[int, list[int]]], bool]:
@@ -60,7 +60,7 @@ def _fill(s: Snapshot, queue: Int, left: int) -> tuple[list[tuple[int, list[int]
     large, rest = order[lone[order] > left], order[lone[order] <= left]
     due = _keys(given, arrival, queue, large[:1])
     heap, gang = _keys(given, arrival, queue, rest), dict(zip(queue[rest].tolist(), lone[rest].tolist()))
-    starving, dealt = False, False
+    starving, allocated = False, False
     while heap and left:
         key = heapq.heappop(heap)
         a = key[-1]
@@ -71,22 +71,22 @@ def _fill(s: Snapshot, queue: Int, left: int) -> tuple[list[tuple[int, list[int]
             if fresh > key:
                 heapq.heappush(heap, fresh)
                 continue
-        starving |= not dealt and bool(due) and due[0] < key
+        starving |= not allocated and bool(due) and due[0] < key
         if a not in demands:
             if gang[a] > left:
                 continue
             demands[a] = demand_of(s, a)
         step = demands[a].next_step()
         if step > left:
-            starving |= not dealt
+            starving |= not allocated
             continue
         if step:
             demands[a].take()
             turns.take(a, step)
-            dealt, left = True, left - step
+            allocated, left = True, left - step
             has = float(s.app_held[a]) + sum(demands[a].gangs)
             heapq.heappush(heap, (*turns.key(a, has), key[-2], a))
-    starving |= bool(due) and left > 0 and not dealt
+    starving |= bool(due) and left > 0 and not allocated
     wants = [(a, d.gangs) for a, d in demands.items() if d.gangs]
     first = np.array([a for a, _ in wants], dtype=np.int64)
     order = np.lexsort(Turns.of(s).keys(first, s.app_held[first]).T[::-1])

@@ -45,7 +45,7 @@ class _Bid:
 class _Greedy:
     def __init__(self, snapshot: Snapshot, placement: Placing) -> None:
         self.s = snapshot
-        self.hand = Allocator(snapshot, placement)
+        self.allocator = Allocator(snapshot, placement)
         self.turns = Turns.of(snapshot)
         self.alike = _alike(snapshot, self.turns)
         self.demand: dict[int, Demand] = {}
@@ -61,14 +61,14 @@ class _Greedy:
         that shrinks with what is left may be placed better than its old key says; it is then dealt a little later.
         Of apps that are alike only the first stands in the heap; where it has no place, neither have the others.
         """
-        hand = self.hand
+        allocator = self.allocator
         self.demand = {queue[-1]: demand_of(self.s, queue[-1]) for queue in self.alike}
         queue_of = {queue[-1]: queue for queue in self.alike}
-        starving = any(d.next_step() > hand.left for d in self.demand.values())
+        starving = any(d.next_step() > allocator.left for d in self.demand.values())
         until = lease_end(self.s, starving)
         heap = [bid for a in self.demand if (bid := self._bid(a))]
         heapq.heapify(heap)
-        while heap and hand.left:
+        while heap and allocator.left:
             old = heapq.heappop(heap)
             fresh = self._bid(old.app)
             if fresh is None:
@@ -76,7 +76,7 @@ class _Greedy:
             if heap and heap[0].key < fresh.key:
                 heapq.heappush(heap, fresh)
                 continue
-            hand.give(fresh.app, fresh.counts, until)
+            allocator.give(fresh.app, fresh.counts, until)
             self.places.clear()
             size = sum(c for _, c in fresh.counts)
             self.held[fresh.app] += size
@@ -91,17 +91,17 @@ class _Greedy:
                 queue_of[following], self.demand[following] = queue, demand_of(self.s, following)
             if again := self._bid(following):
                 heapq.heappush(heap, again)
-        return Solved(answer=hand.grant())
+        return Solved(answer=allocator.grant())
 
     def _bid(self, a: int) -> _Bid | None:
         """The app's next gang with its best place now."""
-        s, gang = self.s, self._gang(self.demand[a], self.hand.left)
+        s, gang = self.s, self._gang(self.demand[a], self.allocator.left)
         found = self._place(a, gang) if gang else None
         if found is None:
             return None
         size = sum(c for _, c in found[0])
         turn = self.turns.key(a, float(self.held[a]))
-        counts = self.hand.home(a, size, found[1]) or found[0]
+        counts = self.allocator.home(a, size, found[1]) or found[0]
         return _Bid((-self._score(a, found[1]), -size, turn, float(s.app_arrival[a]), a), a, counts)
 
     def _gang(self, demand: Demand, left: int) -> int:
@@ -112,9 +112,9 @@ class _Greedy:
         return max(demand.low[0], min(demand.high[0], left - others))
 
     def _place(self, a: int, gang: int) -> tuple[Counts, Locality] | None:
-        key = (gang, int(self.s.job_config[self.s.job_ptr[a]]), self.hand.least(a, gang).tobytes())
+        key = (gang, int(self.s.job_config[self.s.job_ptr[a]]), self.allocator.least(a, gang).tobytes())
         if key not in self.places:
-            self.places[key] = self.hand.best_place(a, gang)
+            self.places[key] = self.allocator.best_place(a, gang)
         return self.places[key]
 
     def _score(self, a: int, locality: Locality) -> float:

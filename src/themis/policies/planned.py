@@ -163,8 +163,8 @@ class View:
         starts = np.where(self.held | now, self.now, starts)
         # Whoever starts now trains before the first round, too.
         before = np.where(now, np.maximum(early - self.start_s, 0.0), self.started)
-        owed = np.where(now & (early > 0), np.maximum(self.start_s - early, 0.0), self.start_s)
-        trains = np.maximum(np.cumsum(rounds, axis=1) * self.round_s - owed[:, None], 0.0) + before[:, None]
+        start_left = np.where(now & (early > 0), np.maximum(self.start_s - early, 0.0), self.start_s)
+        trains = np.maximum(np.cumsum(rounds, axis=1) * self.round_s - start_left[:, None], 0.0) + before[:, None]
         left = self.ahead.left_s
         done = np.greater_equal(trains, left[:, None] - 1e-6)
         last = np.argmax(done, axis=1)

@@ -32,15 +32,15 @@ def by_gain(s: Snapshot, value: Value, placement: Placing = Placing.PACKED) -> S
     Steps that gain nothing come last, but are dealt: a GPU that nobody gains from costs nobody anything. Where an
     elastic gang declines GPUs that are too far away, the apps that had no turn are dealt what is left.
     """
-    hand, worths = Allocator(s, placement), _Worths(s, blind=placement is Placing.BLIND)
+    allocator, worths = Allocator(s, placement), _Worths(s, blind=placement is Placing.BLIND)
     apps = waiting_apps(s).tolist()
-    wants, starving = _fill(s, apps, hand.left, value, worths)
+    wants, starving = _fill(s, apps, allocator.left, value, worths)
     until = lease_end(s, starving)
     while wants:
-        hand.allocate(list(wants.items()), until)
+        allocator.allocate(list(wants.items()), until)
         apps = [a for a in apps if a not in wants]
-        wants, _ = _fill(s, apps, hand.left, value, worths)
-    return Solved(answer=hand.grant())
+        wants, _ = _fill(s, apps, allocator.left, value, worths)
+    return Solved(answer=allocator.grant())
 
 
 def _fill(s: Snapshot, apps: list[int], left: int, value: Value, worths: _Worths) -> tuple[dict[int, list[int]], bool]:

@@ -96,10 +96,10 @@ class Themis:
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """First ask for bids, then clear."""
         finish = FinishTime.of(snapshot, self.rho)
-        said = snapshot.rho_said
+        reported = snapshot.rho_said
         own = finish.rho_by_weight
-        rho = own if said is None else np.where(np.isnan(said), own, said)
-        if said is None:
+        rho = own if reported is None else np.where(np.isnan(reported), own, reported)
+        if reported is None:
             queue = snapshot.once((type(self), self.waiting, self.rho), lambda columns: self._queue(columns, rho))
         else:
             queue = self._queue(snapshot, rho)
@@ -140,8 +140,8 @@ class _Round:
         self.policy, self.s, self.finish, self.queue, self.bidders = policy, s, finish, queue, bidders
         self.rho = rho
         """That apps were sorted by: what their own agents said, or what follows from the snapshot."""
-        self.hand = Allocator(s)
-        self.offered = self.hand.left
+        self.allocator = Allocator(s)
+        self.offered = self.allocator.left
         self.until = lease_end(s, starving=bool((s.app_gang_min[bidders] > self.offered).any()))
         self.returned: list[tuple[int, Counts, int]] = []
         """Gangs that payments took away: (app row, counts, job to extend)."""
@@ -170,12 +170,12 @@ class _Round:
         for b, seats in won.items():
             self._pay_out(b, seats, bids.gangs(int(outcome.row[b])), kept[b])
         self._leftovers()
-        return Solved(answer=replace(self.hand.grant(), declined=self._declined()), proof=self._proof(outcome))
+        return Solved(answer=replace(self.allocator.grant(), declined=self._declined()), proof=self._proof(outcome))
 
     def _declined(self) -> Int:
         """Ids of apps whose own agents, programs of others, answered: they want no more than they bid for."""
-        said = self.s.rho_said
-        return np.zeros(0, dtype=np.int64) if said is None else self.s.app_id[~np.isnan(said)]
+        reported = self.s.rho_said
+        return np.zeros(0, dtype=np.int64) if reported is None else self.s.app_id[~np.isnan(reported)]
 
     def _pay_out(self, b: int, seats: list[tuple[int, int]], wanted: dict[int, int], kept_share: float) -> None:
         """What the winner keeps of its gangs, {size: count}, and for how long; ``seats`` : (machine, GPUs) that it won."""
@@ -188,7 +188,7 @@ class _Round:
         for count, kept in zip(counts.tolist(), paid.gangs.tolist()):
             for i, gang in enumerate(cut[:count]):
                 if i < kept:
-                    self.hand.give(a, gang, self.s.now + paid.lease, extend)
+                    self.allocator.give(a, gang, self.s.now + paid.lease, extend)
                 else:
                     self.returned.append((a, gang, extend))
             del cut[:count]
@@ -227,16 +227,16 @@ class _Round:
     def _leftovers(self) -> None:
         """To apps outside the auction; then payments go back, which refunds them; then to bidders that have nothing; then to
         whoever has more waiting jobs."""
-        self._deal(np.sort(self.queue[len(self.bidders) :]))
+        self._allocate(np.sort(self.queue[len(self.bidders) :]))
         for a, counts, extend in self.returned:
-            if all(self.hand.free[n] >= c for n, c in counts):
-                self.hand.give(a, counts, self.until, extend)
+            if all(self.allocator.free[n] >= c for n, c in counts):
+                self.allocator.give(a, counts, self.until, extend)
                 self.leftover[a] += sum(c for _, c in counts)
-        if self.hand.left:
+        if self.allocator.left:
             served = np.zeros(self.s.apps, dtype=bool)
-            served[self.hand.served()] = True
-            self._deal(self.bidders[~served[self.bidders]])
-        if self.hand.left:
+            served[self.allocator.served()] = True
+            self._allocate(self.bidders[~served[self.bidders]])
+        if self.allocator.left:
             self._deal_on()
 
     def _deal_on(self) -> None:
@@ -253,36 +253,36 @@ class _Round:
         agents = Agents.of(s, self.policy.rho)
         # What an agent of others bid for is what it wants.
         ours = np.ones(s.apps, dtype=bool) if s.rho_said is None else np.isnan(s.rho_said)
-        more = {a: given for a, given in self.hand.given().items() if waiting[a] > len(given) and ours[a]}
+        more = {a: given for a, given in self.allocator.given().items() if waiting[a] > len(given) and ours[a]}
         for a in self.rng.permutation(sorted(more)).tolist() if more else ():
             given = more[a]
             for size in demand_of(s, a).low[len(given) :]:
-                found = self.hand.best_place(a, size) if size <= self.hand.left else None
+                found = self.allocator.best_place(a, size) if size <= self.allocator.left else None
                 if found is None:
                     continue
                 gang = (size, int(s.machine_type[found[0][0][0]]), int(found[1]))
-                if agents.gains(a, given, gang) and self.hand.put(a, size, self.until):
+                if agents.gains(a, given, gang) and self.allocator.put(a, size, self.until):
                     self.leftover[a] += size
                     given.append(gang)
 
-    def _deal(self, apps: Int) -> None:
+    def _allocate(self, apps: Int) -> None:
         """One gang at a time, apps in random order."""
-        if not self.hand.left or not len(apps):
+        if not self.allocator.left or not len(apps):
             return
         agents = Agents.of(self.s, self.policy.rho)
         takes: dict[int, list[int]] = {}
         least = self._least
         shuffled = self.rng.permutation(apps) if len(apps) > 1 else apps  # of one there is nothing to draw
-        order = [a for a in shuffled.tolist() if least[a] <= self.hand.left]
+        order = [a for a in shuffled.tolist() if least[a] <= self.allocator.left]
         if self.s.weighted and len(order) > 1:
             self._draw(agents, order, takes)
             return
-        while self.hand.left and order:
+        while self.allocator.left and order:
             again = []
             for a in order:
-                if not self.hand.left:
+                if not self.allocator.left:
                     break
-                if least[a] > self.hand.left:
+                if least[a] > self.allocator.left:
                     continue
                 if a not in takes:
                     takes[a] = self._takes(agents, a)
@@ -295,9 +295,9 @@ class _Round:
         weight = self.s.app_weight
         clock = [(float(self.rng.exponential()) / float(weight[a]), a) for a in order]
         heapq.heapify(clock)
-        while self.hand.left and clock:
+        while self.allocator.left and clock:
             time, a = heapq.heappop(clock)
-            if self._least[a] > self.hand.left:
+            if self._least[a] > self.allocator.left:
                 continue
             if a not in takes:
                 takes[a] = self._takes(agents, a)
@@ -313,19 +313,19 @@ class _Round:
         """Gangs that the app accepts one after another."""
         if not self.policy.decline and self._has_waiting(a):
             return demand_of(self.s, a).low
-        gangs = agents.would_take(a, self.hand.free)
+        gangs = agents.would_take(a, self.allocator.free)
         if gangs is not None:
             return gangs
-        best = agents.best(a, self.hand.free)
+        best = agents.best(a, self.allocator.free)
         if best is not None:
             self._extend(a, best)
         return []
 
     def _one(self, a: int, gang: int) -> bool:
-        dealt = self.hand.stay_or_put(a, gang, self.until)
-        if dealt:
+        allocated = self.allocator.stay_or_put(a, gang, self.until)
+        if allocated:
             self.leftover[a] += gang
-        return dealt
+        return allocated
 
     def _extend(self, a: int, row: ExclusiveRow) -> None:
         """Leftovers that enlarge a running job go where its agent priced them."""
@@ -333,9 +333,9 @@ class _Round:
         near = (s.machine_rack >= 0, s.machine_rack == row.anchor, s.machine_rack >= 0)[row.span - 1]
         if row.span == Locality.MACHINE:
             near = np.arange(len(s.free)) == row.anchor
-        found = narrowest(self.hand.free, s.machine_rack, row.gpus, near & (s.machine_type == row.gpu_type))
+        found = narrowest(self.allocator.free, s.machine_rack, row.gpus, near & (s.machine_type == row.gpu_type))
         if found is not None:
-            self.hand.give(a, found[0], self.until, growing_job(s, a))
+            self.allocator.give(a, found[0], self.until, growing_job(s, a))
             self.leftover[a] += row.gpus
 
     def _proof(self, outcome: Outcome) -> Proof:

@@ -52,7 +52,7 @@ def alone(book: ProfileBook, app: App, gpu_types: Sequence[str]) -> tuple[GpuSec
     rates: dict[tuple[str, int, int, tuple[str, ...]], float] = {}
     for job in app.jobs:
         seconds = 0.0
-        for regime in job.believed:
+        for regime in job.expected_regimes:
             key = (job.model, regime.batch, job.gpus_max, job.gpu_types)
             if key not in rates:
                 may = [kind for kind in gpu_types if not job.gpu_types or kind in job.gpu_types]

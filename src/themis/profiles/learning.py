@@ -111,14 +111,14 @@ class Measured:
         return replace(found, beside=beside)
 
 
-def _through(believed: Curve | None, measured: Mapping[int, float]) -> Curve:
+def _through(prior: Curve | None, measured: Mapping[int, float]) -> Curve:
     """A curve through what was measured, elsewhere of the shape of what was believed."""
     points = dict(measured)
-    if believed is not None:
+    if prior is not None:
         # What was believed not to fit and did says nothing of the shape.
-        at = {gpus: float(believed.at(np.array(gpus))) for gpus in measured}
+        at = {gpus: float(prior.at(np.array(gpus))) for gpus in measured}
         off = [math.log(rate / at[gpus]) for gpus, rate in measured.items() if at[gpus] > 0]
         factor = math.exp(sum(off) / len(off)) if off else 1.0
-        points = {gpus: rate * factor for gpus, rate in zip(believed.gpus, believed.rate)} | points
-    barred = tuple(gpus for gpus in believed.barred if gpus not in points) if believed else ()
+        points = {gpus: rate * factor for gpus, rate in zip(prior.gpus, prior.rate)} | points
+    barred = tuple(gpus for gpus in prior.barred if gpus not in points) if prior else ()
     return Curve(gpus=tuple(sorted(points)), rate=tuple(points[g] for g in sorted(points)), barred=barred)

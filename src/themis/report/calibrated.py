@@ -44,7 +44,7 @@ LEAST_S = 1.0
 class _Open:
     """A forecast that has not come true; ``low`` and ``high`` are instants, NaN without an interval."""
 
-    told: Seconds
+    made_at: Seconds
     base: Seconds
     bin: tuple[str, int]
     low: Seconds
@@ -105,7 +105,7 @@ class Calibrated:
         own = known.ratios.get(horizon, ())
         alone = len(own) >= OF_HORIZON
         last = islice(reversed(self._groups.get((kind, horizon if alone else _ANY), {}).values()), WINDOW)
-        still = [(now - one.told) / one.base for one in last]
+        still = [(now - one.made_at) / one.base for one in last]
         low, high = quantiles(np.array(own if alone else known.every), np.array(still))
         return now + base * low * math.exp(-known.low), now + base * high * math.exp(known.high)
 
@@ -121,7 +121,7 @@ class Calibrated:
         if one is None:
             return
         kind = self.kinds.setdefault(one.bin[0], _Kind())
-        ratio = (now - one.told) / one.base
+        ratio = (now - one.made_at) / one.base
         kind.ratios.setdefault(one.bin[1], deque(maxlen=WINDOW)).append(ratio)
         kind.every.append(ratio)
         if math.isnan(one.high):

@@ -211,11 +211,11 @@ class _Reader:
             self.round += 1
             if self.active or "ends" in line.get("proof", {}):
                 self._decided(line)
-        elif kind == "JobEnded" and self.plans.told:
+        elif kind == "JobEnded" and self.plans.forecasts:
             if line["outcome"] == "completed":
                 self.plans.end(line["job"], float(line["t"]))
         elif kind in ("Grant", "Renew", "Revoke", "CurveStopped", "AppFinished"):
-            if kind == "Grant" and self.plans.told:
+            if kind == "Grant" and self.plans.forecasts:
                 self.plans.start(line["job"], float(line["t"]))
             if line.get("app") == self.app:
                 self._command(*to_record(line))
@@ -311,9 +311,9 @@ class _Reader:
         """The step under way is over; it is kept if it says anything."""
         if self.now:
             step = Step(held=sum(self.gpus.values()), **self.now)
-            told = step.note or step.stopped or step.granted or step.renewed or step.revoked or step.of
-            told = told or step.late or not math.isnan(step.ends)
-            self.steps += [step] if told else []
+            notable = step.note or step.stopped or step.granted or step.renewed or step.revoked or step.of
+            notable = notable or step.late or not math.isnan(step.ends)
+            self.steps += [step] if notable else []
         self.now = {}
 
     def story(self) -> Explanation:

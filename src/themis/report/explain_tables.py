@@ -129,14 +129,14 @@ def _title(story: Explanation) -> str:
 
 def expected_text(story: Explanation) -> str:
     """When an active app is expected to start and to end, counted from its arrival, with 80 % intervals."""
-    e, said = story.expected, ""
+    e, sentence = story.expected, ""
     for what, at, low, high in (
         ("starts", e.starts, e.starts_low, e.starts_high), ("ends", e.ends, e.ends_low, e.ends_high)
     ):  # fmt: skip
         if not math.isnan(at):
             within = "no interval yet" if math.isnan(low) else f"80 %: {_after(story, low)} to {_after(story, high)}"
-            said += f" It {what} about {_after(story, at)} after it came ({within})."
-    return said
+            sentence += f" It {what} about {_after(story, at)} after it came ({within})."
+    return sentence
 
 
 def _after(story: Explanation, time: Seconds) -> str:

@@ -58,13 +58,13 @@ def write_figures(folder: Path, rows: Sequence[ComparisonRow], kind: str = "svg"
     """
     if kind not in FORMATS:
         raise InputError(f"figure format is {kind!r}, expected one of {', '.join(FORMATS)}.")
-    said = caption([run for row in rows for run in row.runs])
+    heading = caption([run for row in rows for run in row.runs])
     paths = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for drawing in draw(rows, FILE):
             path = folder / f"{re.sub(r'[^A-Za-z0-9._=-]+', '-', drawing.name)}.{kind}"
-            save(drawing, path, said)
+            save(drawing, path, heading)
             paths.append(path)
     except OSError as error:
         raise InputError(f"cannot write figures into {folder}: {error.strerror}.") from None

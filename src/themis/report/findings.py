@@ -29,7 +29,7 @@ def finding(rows: Sequence[ComparisonRow], columns: Sequence[ComparisonColumn]) 
         return "No app has completed yet." if len(rows) == 1 else "Not every policy has completed an app yet."
     if len(rows) == 1:
         return _alone(rows[0], columns, at)
-    said: dict[str, list[str]] = {}
+    claims_of: dict[str, list[str]] = {}
     for name, claim in _CLAIMS:
         if name in known:
             i = at[name]
@@ -37,12 +37,12 @@ def finding(rows: Sequence[ComparisonRow], columns: Sequence[ComparisonColumn]) 
             if best:
                 column = columns[i]
                 text = claim.format(column.text(best[0].cells[i].mean), unit(column))
-                said.setdefault(" and ".join(row.label for row in best), []).append(text)
-    if not said:
+                claims_of.setdefault(" and ".join(row.label for row in best), []).append(text)
+    if not claims_of:
         return (
             f"The {len(rows)} policies do not differ in fairness to the worst-off app, completion times and GPU time."
         )
-    best_at = _list([f"{who} {_list(claims)}" for who, claims in said.items()], ";")
+    best_at = _list([f"{who} {_list(claims)}" for who, claims in claims_of.items()], ";")
     return f"Of {len(rows)} policies, {best_at}.{_doubt(rows, [at[name] for name in known])}"
 
 

@@ -130,34 +130,34 @@ def _close(path: Path) -> str:
 
 
 def _unfinished(logged: Sequence[Logged]) -> list[str]:
-    said = []
+    problems = []
     for one in logged:
         if not one.run.apps:
-            said.append(f"{one.path} ends before its first app arrives; the run was cut off, so run it again.")
+            problems.append(f"{one.path} ends before its first app arrives; the run was cut off, so run it again.")
         elif active := sum(app.outcome == "active" for app in one.run.apps):
             apps = f"{active} of its {len(one.run.apps)} apps"
-            said.append(f"{one.path} ends while {apps} are still active; the run was cut off, so run it again.")
-    return said
+            problems.append(f"{one.path} ends while {apps} are still active; the run was cut off, so run it again.")
+    return problems
 
 
 def _differences(logged: Sequence[Logged]) -> list[str]:
     """A sentence for each condition in which some run differs from the first one."""
-    said: dict[str, str] = {}
+    problems: dict[str, str] = {}
     first = logged[0]
     for other in logged[1:]:
         for name, a, b in _unlike(first.run, other.run):
-            said.setdefault(name, f"{first.path} and {other.path} differ in {name}{_values(a, b)}.")
+            problems.setdefault(name, f"{first.path} and {other.path} differ in {name}{_values(a, b)}.")
     seeds: dict[int, Logged] = {}
     for one in logged:
         same = seeds.setdefault(one.run.seed, one)
         a, b = same.run, one.run
-        if "workload" not in said and a.inputs.apps != b.inputs.apps and a.workload == b.workload:
+        if "workload" not in problems and a.inputs.apps != b.inputs.apps and a.workload == b.workload:
             sources = (a.source, b.source) if a.source != b.source else ("", "")
-            said.setdefault("apps", f"{same.path} and {one.path} differ in their apps{_values(*sources)}.")
+            problems.setdefault("apps", f"{same.path} and {one.path} differ in their apps{_values(*sources)}.")
         if _failures_differ(a, b):
             counts = [f"{len(run.inputs.outages)} failures" for run in (a, b)]
-            said.setdefault("failures", f"{same.path} and {one.path} differ in machine failures{_values(*counts)}.")
-    return list(said.values())
+            problems.setdefault("failures", f"{same.path} and {one.path} differ in machine failures{_values(*counts)}.")
+    return list(problems.values())
 
 
 def _unlike(a: RunMetrics, b: RunMetrics) -> list[tuple[str, Any, Any]]:
@@ -193,12 +193,12 @@ def _values(a: object, b: object) -> str:
 
 def _twice(logged: Sequence[Logged]) -> list[str]:
     seen: dict[tuple[object, ...], Path] = {}
-    said = []
+    problems = []
     for one in logged:
         same = seen.setdefault(_identity(one.run), one.path)
         if same is not one.path:
-            said.append(f"{same} and {one.path} are both {one.run.policy}, seed {one.run.seed}; a run counts once.")
-    return said
+            problems.append(f"{same} and {one.path} are both {one.run.policy}, seed {one.run.seed}; a run counts once.")
+    return problems
 
 
 def _identity(run: RunMetrics) -> tuple[object, ...]:

@@ -100,7 +100,7 @@ class PlanTable:
 
 
 @dataclass(slots=True)
-class _Told:
+class _Forecasts:
     """Forecasts of one job: (time, start, end), the first with its intervals of start and end."""
 
     kept: list[tuple[Seconds, Seconds, Seconds]]
@@ -118,7 +118,7 @@ class Plans:
     """Takes in proofs, starts and ends in order of time."""
 
     def __init__(self) -> None:
-        self.told: dict[int, _Told] = {}
+        self.forecasts: dict[int, _Forecasts] = {}
         self.finishes, self.waits = Calibrated(), Calibrated()
         self.cut = self.made = self.uncontested = 0
 
@@ -130,12 +130,12 @@ class Plans:
         for job, starts, ends in zip(proof.job.tolist(), proof.starts.tolist(), proof.ends.tolist()):
             if not (math.isfinite(starts) and math.isfinite(ends)):
                 continue
-            known = self.told.get(job)
+            known = self.forecasts.get(job)
             if known is None:
                 within = self.start_within(time, starts), self.end_within(time, ends)
                 start = self.waits.add(time, starts - time, "plan") if starts > time else -1
                 end = self.finishes.add(time, ends - time, "plan")
-                self.told[job] = _Told([(time, starts, ends)], within, start, end)
+                self.forecasts[job] = _Forecasts([(time, starts, ends)], within, start, end)
                 continue
             known.seen += 1
             if known.seen % known.every == 0:
@@ -145,7 +145,7 @@ class Plans:
 
     def start(self, job: int, time: Seconds) -> None:
         """A job was granted GPUs."""
-        known = self.told.get(job)
+        known = self.forecasts.get(job)
         if known is not None and math.isnan(known.started):
             known.started = time
             if known.start >= 0:
@@ -153,7 +153,7 @@ class Plans:
 
     def end(self, job: int, time: Seconds) -> None:
         """A job completed."""
-        known = self.told.get(job)
+        known = self.forecasts.get(job)
         if known is None:
             return
         known.ended = time
@@ -162,17 +162,17 @@ class Plans:
     def table(self, names: Sequence[str]) -> PlanTable:
         """What came of it; ``names`` of jobs by id."""
         rows, life, off = [], [], []
-        for job, known in sorted(self.told.items()):
+        for job, known in sorted(self.forecasts.items()):
             over = not math.isnan(known.ended)
-            told, starts, ends = known.kept[0 if over else -1]
-            begin, end = known.first if over else (self.start_within(told, starts), self.end_within(told, ends))
-            forecast = {"told": told, "starts": starts, "ends": ends}
+            made_at, starts, ends = known.kept[0 if over else -1]
+            begin, end = known.first if over else (self.start_within(made_at, starts), self.end_within(made_at, ends))
+            forecast = {"told": made_at, "starts": starts, "ends": ends}
             forecast |= dict(zip(("start_low", "start_high", "low", "high"), (*begin, *end)))
-            late = (known.ended - ends) / (known.ended - told) if known.ended > told else math.nan
+            late = (known.ended - ends) / (known.ended - made_at) if known.ended > made_at else math.nan
             rows.append(PlanRow(job=names[job], started=known.started, ended=known.ended, off=late, **forecast))
-            if over and known.ended > told:
-                whole = known.ended - told
-                life += [(at - told) / whole for at, _, _ in known.kept]
+            if over and known.ended > made_at:
+                whole = known.ended - made_at
+                life += [(at - made_at) / whole for at, _, _ in known.kept]
                 off += [(known.ended - forecast) / whole for _, _, forecast in known.kept]
         return PlanTable(
             rows=tuple(rows), cut=self.cut, made=self.made, uncontested=self.uncontested, life=np.array(life), off=np.array(off)

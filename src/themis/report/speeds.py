@@ -21,7 +21,7 @@ class SpeedsGiven:
     wanted: set[tuple[str, int, int, tuple[str, ...]]] = field(default_factory=set)
     """Model, batch size, GPUs, and the types that the job may use."""
     found: dict[AssumedSpeed, None] = field(default_factory=dict)
-    said: bool = False
+    logged: bool = False
     """Whether the log says which are assumed."""
 
     def join(self, gpu_type: str) -> None:
@@ -33,7 +33,7 @@ class SpeedsGiven:
         for job in event.app.jobs:
             self.wanted.update(_wanted(job))
         if event.assumed is not None:
-            self.said = True
+            self.logged = True
             self.found |= dict.fromkeys(event.assumed)
 
     def count(self) -> int:
@@ -43,7 +43,7 @@ class SpeedsGiven:
     @property
     def assumed(self) -> tuple[AssumedSpeed, ...] | None:
         """Those that nobody measured, in the order of their first app; None where the log does not say."""
-        return tuple(self.found) if self.said else None
+        return tuple(self.found) if self.logged else None
 
 
 def _wanted(job: Job) -> set[tuple[str, int, int, tuple[str, ...]]]:
@@ -53,10 +53,10 @@ def _wanted(job: Job) -> set[tuple[str, int, int, tuple[str, ...]]]:
 
 def sentence(runs: Sequence[RunMetrics]) -> str:
     """How many speeds are assumed, of the run that assumes most; empty where no log says so or there are none."""
-    said = [run.inputs for run in runs if run.inputs.assumed is not None]
-    if not said:
+    logged = [run.inputs for run in runs if run.inputs.assumed is not None]
+    if not logged:
         return ""
-    most = max(said, key=lambda inputs: len(inputs.assumed or ()))
+    most = max(logged, key=lambda inputs: len(inputs.assumed or ()))
     assumed = most.assumed or ()
     if not assumed:
         return f"All {most.speeds} speeds were measured."

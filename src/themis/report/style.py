@@ -172,17 +172,17 @@ def save(drawing: Drawing, path: Path, caption: str) -> None:
     title = _wrapped(drawing.title, 58 if narrow else 150)
     figure.suptitle(title, fontsize=10, fontweight="bold", color=style.ink, x=0.01, ha="left")
     # The caption stands below everything, so that whoever sees the figure alone knows what it is.
-    said = _wrapped(caption, 84 if narrow else 190)
+    heading = _wrapped(caption, 84 if narrow else 190)
     if drawing.key:
         handles = [Line2D([], [], color=c, ls=d, lw=3 if d == "-" else 1.8) for _, c, d in drawing.key]
         names = [shortened(text, 30) for text, _, _ in drawing.key]
         legend = figure.legend(
             handles, names, loc="outside lower left", ncols=columns, frameon=False, fontsize=8, labelcolor=style.ink,
-            title=said, title_fontsize=6.5, alignment="left", borderaxespad=0.1,
+            title=heading, title_fontsize=6.5, alignment="left", borderaxespad=0.1,
         )  # fmt: skip
         legend.get_title().set_color(SOFT)
     else:
-        figure.supxlabel(said, fontsize=6.5, color=SOFT, x=0.01, ha="left")
+        figure.supxlabel(heading, fontsize=6.5, color=SOFT, x=0.01, ha="left")
     kind = path.suffix.removeprefix(".")
     with _svg_context(drawing.name), _any_script():
         figure.savefig(path, format=kind, dpi=160, metadata={"Date": None} if kind == "svg" else {"Software": None})

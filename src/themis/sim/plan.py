@@ -85,7 +85,7 @@ class Plan:
         make_settings(self.settings, seed=0)
         book = self.book()
         inputs = {seed: self._input(cluster, book, seed) for seed in self.seeds}
-        believed = {seed: self._believed(cluster, book, workload, seed) for seed, (workload, _) in inputs.items()}
+        estimated = {seed: self._believed(cluster, book, workload, seed) for seed, (workload, _) in inputs.items()}
         out = []
         for name, policy in policies:
             for seed in self.seeds:
@@ -93,7 +93,7 @@ class Plan:
                 simulation = Simulation(
                     workload=workload, cluster=cluster, book=book, policy_name=name, policy=policy,
                     settings=make_settings(self.settings, seed=seed), outages=failures,
-                    believed=believed[seed],
+                    estimated=estimated[seed],
                 )  # fmt: skip
                 log = folder / f"{re.sub(r'[^A-Za-z0-9._=,-]+', '-', name)}-seed{seed}.jsonl.gz" if folder else None
                 out.append(SimulationRun(simulation=simulation, log=log))

@@ -82,7 +82,7 @@ def replay_records(
     *,
     name: str = "log",
     book: ProfileBook | None = None,
-    said: Sequence[Profile] = (),
+    submitted: Sequence[Profile] = (),
     wakes: bool = False,
     exact_after: int = 0,
 ) -> Replayed:
@@ -90,7 +90,7 @@ def replay_records(
 
     Parameters
     ----------
-    said : speeds that came with submissions, which no log holds. ``wakes`` : the records hold every ``Wake``.
+    submitted : speeds that came with submissions, which no log holds. ``wakes`` : the records hold every ``Wake``.
     exact_after : records up to this one, counted from 1, may differ in the last digits of their numbers.
     """
     rest = iter(records)
@@ -109,7 +109,7 @@ def replay_records(
             "Runs with estimated speeds can be replayed from Python alone."
         )
     try:
-        return _Replay(header, book.with_profiles(said), wakes, exact_after).run(rest)
+        return _Replay(header, book.with_profiles(submitted), wakes, exact_after).run(rest)
     except UnknownName as error:  # the book is the run's own, so the name came with a submission
         raise InputError(
             f"{name}: {error} A log lacks the speeds that came with submissions; replay the service's data directory instead."

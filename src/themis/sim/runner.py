@@ -83,7 +83,7 @@ class Simulation:
     policy: Policy
     settings: Settings = field(default_factory=Settings)
     outages: Sequence[Outage] = ()
-    believed: ProfileBook | None = None
+    estimated: ProfileBook | None = None
     """What the scheduler believes of speeds at first, where it is not the truth in ``book``; jobs then report theirs."""
     start_s: Sequence[Seconds] = ()
     """What changes of GPUs do cost, where it is not what ``settings.container_s`` says; seconds, 0 or more.
@@ -113,7 +113,7 @@ class Simulation:
         return Header(
             schema=SCHEMA, version=__version__, simulated=True, policy=self.policy_name, params=logged_params(self.policy),
             seed=self.settings.seed, workload=self.workload.name, source=self.workload.source, cluster=self.cluster.name,
-            settings=settings, profiles=(self.believed or self.book).fingerprint,
+            settings=settings, profiles=(self.estimated or self.book).fingerprint,
         )  # fmt: skip
 
     def run(
@@ -150,7 +150,7 @@ class _Run(Driver):
         self.kernel = Kernel()
         policy = simulation.policy
         self.core = Scheduler(
-            simulation.believed or simulation.book,
+            simulation.estimated or simulation.book,
             simulation.settings,
             policy.pace,
             policy.needs,
@@ -158,7 +158,7 @@ class _Run(Driver):
         )
         gpu_types = [m.gpu_type for m in simulation.cluster.machines for _ in range(m.gpus)]
         self.executor = SimulatedExecutor(
-            simulation.book, simulation.settings, self.kernel, gpu_types, measures=simulation.believed is not None,
+            simulation.book, simulation.settings, self.kernel, gpu_types, measures=simulation.estimated is not None,
             start_s=simulation.start_s, finish_s=simulation.finish_s, stop_s=simulation.stop_s,
         )  # fmt: skip
         self.finished = 0
@@ -185,7 +185,7 @@ class _Run(Driver):
         return self.core
 
     def _schedule_inputs(self) -> None:
-        assumptions = Assumptions(self.sim.believed or self.sim.book)
+        assumptions = Assumptions(self.sim.estimated or self.sim.book)
         gpu_types = self.sim.cluster.gpu_types
         for app in self.sim.workload.apps:
             assumed = assumptions.of(app, gpu_types)

@@ -205,13 +205,13 @@ class _Seen:
     rig: Rig
     spec: App
     events: list[Event] = field(default_factory=list)
-    told: list[Command] = field(default_factory=list)
+    submitted: list[Command] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.rig.executor.admit(0, self.spec)
 
     def submit(self, command: Command) -> None:
-        self.told.append(command)
+        self.submitted.append(command)
         self.rig.executor.submit(command)
 
     def until(self, kind: type[T]) -> T:
@@ -219,7 +219,7 @@ class _Seen:
             self.events.append(event)
             if isinstance(event, kind):
                 return event
-        raise AssertionError(f"no {kind.__name__} came after {self.told}; heard only {self.events}")
+        raise AssertionError(f"no {kind.__name__} came after {self.submitted}; heard only {self.events}")
 
     def check_order(self) -> None:
         """Of each attempt: started at most once and first, steps that never fall, stopped at most once and last."""

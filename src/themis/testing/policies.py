@@ -179,20 +179,20 @@ def check_work_conserving(policy: Policy, snapshot: Snapshot) -> None:
 
 def _check_served(s: Snapshot, answer: GpuGrant, agents: Agents, idle: Int) -> None:
     """Nor has one that was served, for more of its waiting jobs."""
-    hand = Allocator(s)
+    allocator = Allocator(s)
     for gang in np.unique(answer.gang).tolist():
         at = np.flatnonzero(answer.gang == gang)
         counts = tuple(zip(answer.machine[at].tolist(), answer.gpus[at].tolist()))
-        hand.give(
+        allocator.give(
             int(np.searchsorted(s.app_id, answer.app[at[0]])),
             counts,
             float(answer.until[at[0]]),
             int(answer.extend[at[0]]),
         )
-    assert (hand.free == idle).all()
-    for a, given in hand.given().items():
+    assert (allocator.free == idle).all()
+    for a, given in allocator.given().items():
         for size in set(demand_of(s, a).low[len(given) :]):
-            found = hand.best_place(a, size)
+            found = allocator.best_place(a, size)
             assert found is None or not agents.gains(
                 a, given, (size, int(s.machine_type[found[0][0][0]]), int(found[1]))
             ), f"{idle.sum()} GPUs idle although app {s.app_id[a]}, served, could use another gang of {size}"

@@ -257,8 +257,10 @@ def unknown_models(kept: Sequence[Sequence[Record]], book: ProfileBook) -> tuple
     if not found:
         return ()
     jobs = counted(sum(sizes.total() for sizes in found.values()), "job")
-    said = (_unknown(model, sizes, book) for model, sizes in sorted(found.items()))
-    return (f"the profile book does not know the models of {jobs}, which train {GENERIC!r} instead: {' '.join(said)}",)
+    sentences = (_unknown(model, sizes, book) for model, sizes in sorted(found.items()))
+    return (
+        f"the profile book does not know the models of {jobs}, which train {GENERIC!r} instead: {' '.join(sentences)}",
+    )
 
 
 def _unknown(model: str, sizes: Counter[int], book: ProfileBook) -> str:

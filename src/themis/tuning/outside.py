@@ -193,13 +193,13 @@ def _check_jobs(rows: Sequence[OutsideRow], asked: Terms) -> None:
             limits.remove(found)
 
 
-def merge(own: Bids, said: Mapping[int, OutsideBid | None]) -> Bids:
+def merge(own: Bids, outside_bids: Mapping[int, OutsideBid | None]) -> Bids:
     """``own`` with the bids of some bidders replaced; None leaves a bidder without any row: it lost the round."""
-    if not said:
+    if not outside_bids:
         return own
-    gone = np.isin(own.row_bidder, list(said))
+    gone = np.isin(own.row_bidder, list(outside_bids))
     kept = np.flatnonzero(~gone)
-    rows = [(b, row) for b, bid in sorted(said.items()) if bid is not None for row in bid.rows]
+    rows = [(b, row) for b, bid in sorted(outside_bids.items()) if bid is not None for row in bid.rows]
     bidder = np.concatenate([own.row_bidder[kept], np.array([b for b, _ in rows], dtype=np.int64)])
     order = np.argsort(bidder, kind="stable")
     counts = np.concatenate(
@@ -211,7 +211,7 @@ def merge(own: Bids, said: Mapping[int, OutsideBid | None]) -> Bids:
     flat = np.repeat(first[order] - ptr[:-1], length) + np.arange(ptr[-1])
     sizes = np.array([gang for _, row in rows for gang in row.gangs], dtype=np.int64)
     base = own.base.copy()
-    for b, bid in said.items():
+    for b, bid in outside_bids.items():
         if bid is not None:
             base[b] = -math.log(bid.rho)
 

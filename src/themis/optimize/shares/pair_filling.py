@@ -147,7 +147,7 @@ class _ClassSearch:
                 proof = _Proof(self.classes, self.kind, prices)
                 self.worth.append(np.where(self.problem.active, prices.worth[self.kind], 0.0))
                 self.total.append(prices.total * (1.0 + _LOOSE))
-            short = self._deal(need(level))
+            short = self._allocate(need(level))
             if not short.any():
                 return level, proof
             self._split(short)
@@ -165,7 +165,7 @@ class _ClassSearch:
             return level
         return float(brentq(beyond, 0.0, level, xtol=1e-300, rtol=1e-10, maxiter=1000))
 
-    def _deal(self, asked: Float) -> Bool:
+    def _allocate(self, asked: Float) -> Bool:
         """Deal classes by need; [J], who gets less than it needs, or would have to run longer than there is time."""
         some = self.classes.mean(asked)[self.kind] > 0
         masses = self.program.masses()

@@ -134,8 +134,8 @@ class _Handler(BaseHTTPRequestHandler):
             if code == 500:
                 log.error("GET %s failed", self.path, exc_info=error)
             ours = isinstance(error, ThemisError)
-            said = str(error) if ours else f"a bug in Themis: {type(error).__name__}; see the arbiter's log."
-            self._say(code, {"error": said}, **({"WWW-Authenticate": "Bearer"} if code == 401 else {}))
+            sentence = str(error) if ours else f"a bug in Themis: {type(error).__name__}; see the arbiter's log."
+            self._say(code, {"error": sentence}, **({"WWW-Authenticate": "Bearer"} if code == 401 else {}))
 
     def _answer(self, place: ExitStack) -> Any:
         """The page's value; the caller's place is held for as long as ``place`` is open."""

@@ -242,11 +242,11 @@ class AgentRegistry:
         return [AgentBid(version=version, app=app, said="rho", rho=rho) for app, rho in sorted(self._rho.items())]
 
     def bid_records(
-        self, version: int, snapshot: Snapshot, ask: Ask, said: Mapping[int, OutsideBid | None]
+        self, version: int, snapshot: Snapshot, ask: Ask, outside_bids: Mapping[int, OutsideBid | None]
     ) -> list[AgentBid]:
         """The records of the second window, written before the decision is made."""
         out = []
-        for b, bid in sorted(said.items()):
+        for b, bid in sorted(outside_bids.items()):
             app = int(snapshot.app_id[ask.apps[b]])
             how = "bid" if bid is not None else "malformed" if app in self._wrong else "late"
             rows = tuple((r.gangs, r.span, r.gpu_type, r.anchor, r.rho) for r in bid.rows) if bid else ()

@@ -17,7 +17,7 @@ from threading import Thread
 from typing import TypeVar, cast
 
 from themis.client import themis_pb2 as pb
-from themis.core.retire import retire
+from themis.core.retire import prune
 from themis.core.scheduler import Scheduler
 from themis.core.state import EPS, State
 from themis.core.tables import ENDED
@@ -247,7 +247,7 @@ class Arbiter:
                     answers.append(item.run(lambda: self.journal.changes))
             if not self._closing:
                 self.housekeeping.run(now)
-                self.engine.attend(now)
+                self.engine.check_decision(now)
                 self.engine.advance(now)
                 if state_snapshots.maybe_take(self.engine, now, self.config.journal_keep_s):
                     self._prune(now)
@@ -311,7 +311,7 @@ class Arbiter:
     def _prune(self, now: Seconds) -> None:
         """Forget the programs of finished apps whose gangs ended, and of apps that finished long ago all but their names."""
         s = self.state
-        self.executor.dismiss(retire(s, now - self.config.journal_keep_s))
+        self.executor.dismiss(prune(s, now - self.config.journal_keep_s))
         ending = {int(s.jobs.app[job]) for job in s.occupied}
         kept = {spec.name for a, spec in enumerate(s.app_specs) if s.apps.active[a] or a in ending}
         self.programs = {name: programs for name, programs in self.programs.items() if name in kept}

@@ -96,13 +96,13 @@ class Engine(Driver):
 
     @property
     def next_wake(self) -> Seconds | None:
-        """When ``advance`` or ``attend`` has something to do."""
+        """When ``advance`` or ``check_decision`` has something to do."""
         due = [*self.wakes[:1], *([self.desk.due] if self.desk is not None and self.desk.due is not None else [])]
         return min(due, default=None)
 
     # ---- the decision under way ------------------------------------------------------------------------------------
 
-    def attend(self, now: Seconds) -> None:
+    def check_decision(self, now: Seconds) -> None:
         """See to the decision under way: a window of the agents that is over, a solver that will not answer."""
         decision = self.decision
         if decision is None:
@@ -146,13 +146,13 @@ class Engine(Driver):
         assert decision.ask is not None
         assert self.reply is not None
         assert self.reply.bids is not None
-        said = desk.close_offer(decision.snapshot, decision.ask)
-        for record in desk.bid_records(decision.version, decision.snapshot, decision.ask, said):
+        outside_bids = desk.close_offer(decision.snapshot, decision.ask)
+        for record in desk.bid_records(decision.version, decision.snapshot, decision.ask, outside_bids):
             self.feed(record, now)
         for app, jobs in sorted(desk.orders().items()):
             if self.core.state.apps.active[app]:
                 self.feed(JobsOrdered(app=app, jobs=jobs), now)
-        self.collected(merge(self.reply.bids, said), now)
+        self.collected(merge(self.reply.bids, outside_bids), now)
 
     # ---- the driver's shell ----------------------------------------------------------------------------------------
 

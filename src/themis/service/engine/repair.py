@@ -265,14 +265,14 @@ def _of_records(found: Salvage, journal: Journal, base: int, end: int, holes: in
         return f"All {end} records are there."
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(epoch + journal.last()[1]))
     kinds = Counter(row[2] for row in tail if row[2] != "Wake")
-    said = f", among them {', '.join(f'{n} {kind}' for kind, n in sorted(kinds.items()))}" if kinds else ""
+    counts = f", among them {', '.join(f'{n} {kind}' for kind, n in sorted(kinds.items()))}" if kinds else ""
     gone = lost - len(tail)
     unread = (
         f" {gone} of them cannot be read at all: apps that were submitted in them, and of which nothing else is left, are lost "
         "without a name."
     )
     return (
-        f"The state continues from record {end}, of {when}. {counted(lost, 'record')} after it cannot be used{said}."
+        f"The state continues from record {end}, of {when}. {counted(lost, 'record')} after it cannot be used{counts}."
         + unread * (gone > 0)
     )
 

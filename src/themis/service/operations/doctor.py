@@ -208,24 +208,24 @@ def _containment(home: Path, there: Running | ThemisError) -> tuple[str, str]:
         kinds = sorted({node.containment for node in nodes})
         limits = set[str].intersection(*(set(node.limits) for node in nodes))
         where = {kind: _names([node.name for node in nodes if node.containment == kind]) for kind in kinds}
-        said = [f"on {where[kind]} {HOLDS[kind]}" if len(kinds) > 1 else HOLDS[kind] for kind in kinds]
+        facts = [f"on {where[kind]} {HOLDS[kind]}" if len(kinds) > 1 else HOLDS[kind] for kind in kinds]
         weak, why_not = "none" in kinds, ""
     else:
         config = _load(home)
         if config.engine == "ray":
             return "note", "shown while `themis up` runs"
         found = find(config.containment)
-        limits, said, weak, why_not = (
+        limits, facts, weak, why_not = (
             set(found.limits),
             [HOLDS[found.containment]],
             found.containment == "none",
             found.why_not,
         )
     what = " and ".join(name for name in ("memory", "cpus") if name in limits)
-    said.append(
+    facts.append(
         f"{what} of jobs are limited as asked for" if what else "memory and cpus of jobs are counted, not limited"
     )
-    return "note" if weak or not what else "ok", "; ".join((*said, *filter(None, (why_not,))))
+    return "note" if weak or not what else "ok", "; ".join((*facts, *filter(None, (why_not,))))
 
 
 def _arbiter(home: Path, there: Running | ThemisError) -> tuple[str, str]:

@@ -164,13 +164,13 @@ def _await_nodes(arbiter: Arbiter, executor: RayExecutor) -> None:
         arbiter.close()
         raise InputError(executor.refused)
     if not arbiter.state.machines:
-        log.warning("%s", no_nodes(executor.said()))
+        log.warning("%s", no_nodes(executor.reason()))
 
 
-def no_nodes(said: str) -> str:
-    """Why a service on a Ray cluster has no GPUs yet, and what helps; ``said`` : the bridge's last words, or none."""
+def no_nodes(reason: str) -> str:
+    """Why a service on a Ray cluster has no GPUs yet, and what helps; ``reason`` : the bridge's last words, or none."""
     return (
-        f"no node of the Ray cluster has joined yet, so there are 0 GPUs: {said or 'none of its nodes has GPUs'}. `ray status` "
+        f"no node of the Ray cluster has joined yet, so there are 0 GPUs: {reason or 'none of its nodes has GPUs'}. `ray status` "
         "lists them. A node that Ray finds no GPUs on is started with `ray start --num-gpus N`. If the cluster was started with "
         "--node-ip-address 127.0.0.1, no other machine can join it: `ray stop`, then `ray start --head --node-ip-address ADDRESS` "
         "with this machine's own address, and `themis up --engine ray --address ADDRESS:6379`."
