@@ -67,7 +67,7 @@ class Rounds:
             types = self.promised.shape[1]  # a machine of a new type may have joined; types never go
             promised[here, :types], dealt[here, :types] = self.promised[before], self.dealt[before]
             due[here, :types] = self.due[before]
-            if answer.apart is not None and len(self.near):
+            if answer.apart is not None:
                 near[here, :types] = self.near[before]
         self.answer, self.promised, self.due, self.dealt, self.near = answer, promised, due, dealt, near
         self.solved, self.since, self.version, self.packs = now, now, version, True
