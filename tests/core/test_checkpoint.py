@@ -13,6 +13,7 @@ from themis.core.retire import is_pruned, prune
 from themis.core.scheduler import Scheduler
 from themis.errors import InputError, InvariantBroken
 from themis.model.events import Allocated, CollectBids, Event, Grant, Solve, SpeedMeasured, Wake
+from themis.model.units import Seconds
 from themis.policies.api import Workbench, forecaster_of, make_policy
 from themis.sim.runner import Record, Simulation, _Run
 from themis.testing.builders import random_simulation
@@ -29,7 +30,7 @@ class Saving(_Run):
         )
         self.every, self.count, self.loaded, self.retired = every, seed, 0, 0
 
-    def _feed(self, event: Event) -> None:
+    def feed(self, event: Event, now: Seconds) -> None:
         self.count += 1
         if (
             self.every
@@ -48,8 +49,8 @@ class Saving(_Run):
             # What jobs measure of themselves survives too.
             rate = 1.0 + (self.count % 7) / 10
             measured = SpeedMeasured(model="chatty", batch=0, gpu_type="gpu", gpus=2, locality=2, steps_per_s=rate)
-            super()._feed(measured)
-        super()._feed(event)
+            super().feed(measured, now)
+        super().feed(event, now)
 
 
 def assert_alike(one: Scheduler, other: Scheduler) -> None:
@@ -160,6 +161,28 @@ def test_columns_of_other_versions_are_passed_over_or_begin_with_their_default()
     back = load(saved, fresh(SIMULATION))
     assert back.state.jobs.order[: back.state.jobs.size].tolist() == [0] * core.state.jobs.size
     assert not hasattr(back.state, "of_the_past")
+
+
+def test_rounds_of_before_gangs_were_owed_one_machine_begin_owing_none() -> None:
+    run = Saving(random_simulation(make_policy("max_min_fairness"), 0, name="rounds"), [], 0)
+    run.run()
+    shape = run.core.state.rounds.entitled.shape
+    assert shape[0] > 1
+    saved = json.loads(json.dumps(save(run.core))) | {"format": 2}
+    rounds = unpack(saved["rounds"])
+    del rounds["near"]
+    saved["rounds"] = pack(rounds)
+    rounds_now = load(saved, fresh(run.sim)).state.rounds
+    assert rounds_now.near.tolist() == np.zeros(shape).tolist()
+
+
+def test_attributes_that_only_another_version_has_are_passed_over() -> None:
+    saved = save(some_core())
+    for owner in ("rounds", "curves", "leases", "scheduler"):
+        saved[owner] = pack({**unpack(saved[owner]), "of_the_past": 3})
+    back = load(saved, fresh(SIMULATION))
+    for owner in (back.state.rounds, back.state.curves, back.leases, back):
+        assert not hasattr(owner, "of_the_past")
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,8 @@ from themis.model.specs import read_app, to_fields
 from themis.profiles.learning import Measured
 from themis.profiles.speed import Curve, Profile, compile_speeds
 
-FORMAT = 2
-"""2: retired apps as lists. Those of 1 are read too."""
+FORMAT = 3
+"""2: retired apps as lists. 3: rounds keep what gangs are owed on one machine. States of all earlier formats are read."""
 
 _SAVED = tuple(f.name for f in dataclasses.fields(State) if f.metadata.get("saved", True))
 """Fields of the state that are saved under their names: all that it does not declare as ``derived``."""
@@ -115,10 +115,15 @@ def _fill(core: Scheduler, saved: Mapping[str, Any]) -> None:
     s.regimes = [changed.get(j, job.regimes) for j, job in enumerate(s.job_specs)]
     for table, name in ((s.apps, "apps"), (s.jobs, "jobs")):
         _fill_table(table, saved[name])
-    for owner, name in ((s.curves, "curves"), (s.rounds, "rounds"), (core.leases, "leases"), (core, "scheduler")):
+    for owner, part in ((s.curves, "curves"), (s.rounds, "rounds"), (core.leases, "leases"), (core, "scheduler")):
         renamed = {old: new for new, old in _STORED.items()} if owner is s.rounds else {}
-        for attribute, value in unpack(saved[name]).items():
-            setattr(owner, renamed.get(attribute, attribute), value)
+        for attribute, value in unpack(saved[part]).items():
+            name = renamed.get(attribute, attribute)
+            if hasattr(owner, name):
+                setattr(owner, name, value)
+    if s.rounds.near.shape != s.rounds.entitled.shape:
+        # States of before format 3: no gang is owed time on one machine yet.
+        s.rounds.near = np.zeros_like(s.rounds.entitled)
     for name, packed in saved["state"].items():
         value = unpack(packed)
         if name in _FILLED:

@@ -67,7 +67,7 @@ class Rounds:
             types = self.entitled.shape[1]  # a machine of a new type may have joined; types never go
             entitled[here, :types], received[here, :types] = self.entitled[before], self.received[before]
             due[here, :types] = self.due[before]
-            if answer.apart is not None and len(self.near):
+            if answer.apart is not None:
                 near[here, :types] = self.near[before]
         self.answer, self.entitled, self.due, self.received, self.near = answer, entitled, due, received, near
         self.solved, self.since, self.version, self.packs = now, now, version, True
