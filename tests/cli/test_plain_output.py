@@ -102,6 +102,14 @@ def test_the_data_directory_has_two_options(tmp_path: Path, capfd: pytest.Captur
     assert (end.value.code, f"no arbiter was started with the data directory {tmp_path}/here" in said) == (2, True)
 
 
+def test_a_file_as_the_data_directory_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "jobs.yaml").write_text("")
+    with pytest.raises(SystemExit) as end:
+        main(["queue", "--data-dir", str(tmp_path / "jobs.yaml")])
+    said = " ".join(capfd.readouterr().err.split())
+    assert (end.value.code, f"{tmp_path}/jobs.yaml is a file, expected a data directory" in said) == (2, True)
+
+
 def test_the_data_directory_has_two_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THEMIS_HOME", str(tmp_path / "old"))
     assert default_home() == tmp_path / "old"

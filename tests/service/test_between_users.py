@@ -47,7 +47,7 @@ def test_users_share_alike_however_many_apps_they_have(tmp_path: Path) -> None:
         assert {row.between for row in rows} == {"users"}
         reply = w.ask(lambda a: views.why(a, "0"))[2]
         assert (reply.between, reply.weight, reply.fair) == ("users", pytest.approx(1 / 3), pytest.approx(1 / 6))
-        assert "Fairness is between users: its weight is 0.333, 17% of the cluster." in why_now(reply)
+        assert "Fair share: 17% of the cluster (weight 0.333; shared between users)." in why_now(reply)
         w.ask(lambda a: a.cancel(0))
         assert weights(w)[1:] == pytest.approx([0.5, 0.5, 1.0])
 

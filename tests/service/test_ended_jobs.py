@@ -33,7 +33,7 @@ def cancelled(w: World) -> None:
 def as_before(journal: Path) -> None:
     """Rewrite the journal as versions did that left out the ends of jobs that ran."""
     j = Journal(journal)
-    with j.turn():
+    with j.transaction():
         rows = j.db.execute("SELECT number, line FROM records WHERE kind = 'JobEnded'").fetchall()
         for number, line in rows:
             record = json.loads(line)

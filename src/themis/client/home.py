@@ -43,6 +43,10 @@ def read_endpoint(home: Path) -> Endpoint:
         raise InputError(
             f"no arbiter was started with the data directory {home}; run `themis up`, or set {DATA_DIR}."
         ) from None
+    except NotADirectoryError:
+        raise InputError(
+            f"{home} is a file, expected a data directory; choose one with --data-dir, or with {DATA_DIR}."
+        ) from None
     except (OSError, ValueError, TypeError) as error:
         raise InputError(f"cannot read {path} ({error}); restart the arbiter.") from None
 
