@@ -26,9 +26,10 @@ class Tiresias2Q:
 
     Attributes
     ----------
-    threshold : GPU time, per unit of weight, at which an app leaves the first queue, in leases of the whole cluster:
-        ``threshold * lease_s * GPUs in service`` GPU-seconds. Tiresias tunes it to its trace; counted so, one figure
-        serves clusters of any size, in any unit of time.
+    threshold : above 0; GPU time at which an app of mean weight leaves the first queue, in leases of the whole cluster:
+        ``threshold * lease_s * GPUs in service`` GPU-seconds. An app of twice the mean weight of the present apps may have twice
+        as much. Tiresias tunes it to its trace; counted so, one figure serves clusters of any size, in any unit of time, and
+        weights on any scale.
     """
 
     threshold: float = 1.0
@@ -49,6 +50,8 @@ class Tiresias2Q:
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         """Deal the offer by queue, then arrival, then id; between users or groups, by the user's queue before the app's."""
         s = snapshot
-        limit = self.threshold * s.full_lease_s * s.machine_gpus.sum()
-        of_user, of_app = unit_service(s) >= limit, s.app_attained / s.app_weight >= limit
+        # Services are often whole leases, so that they meet the limit but for rounding in the mean weight.
+        limit = self.threshold * s.full_lease_s * s.machine_gpus.sum() * (1.0 - 1e-9)
+        relative = s.app_weight * s.apps / max(float(s.app_weight.sum()), 1e-300)
+        of_user, of_app = unit_service(s) >= limit, s.app_attained >= limit * relative
         return in_order(s, np.lexsort((s.app_id, s.app_arrival, of_app, of_user)))
