@@ -92,11 +92,19 @@ def make_bids(
     b, span, anchor, value, gang, count = zip(*table)
     e = np.array(held, np.int64).reshape(-1, 3)
     return Bids(
-        base=np.array(base), expiring_bidder=e[:, 0], expiring_machine=e[:, 1], expiring_gpus=e[:, 2],
-        row_bidder=np.array(b), row_span=np.array(span), row_type=np.zeros(len(b), np.int64),
-        row_anchor=np.array(anchor), row_value=np.array(value), gang_ptr=np.arange(len(b) + 1),
-        gang_size=np.array(gang), gang_count=np.array(count),
-    )  # fmt: skip
+        base=np.array(base),
+        expiring_bidder=e[:, 0],
+        expiring_machine=e[:, 1],
+        expiring_gpus=e[:, 2],
+        row_bidder=np.array(b),
+        row_span=np.array(span),
+        row_type=np.zeros(len(b), np.int64),
+        row_anchor=np.array(anchor),
+        row_value=np.array(value),
+        gang_ptr=np.arange(len(b) + 1),
+        gang_size=np.array(gang),
+        gang_count=np.array(count),
+    )
 
 
 def stream(quick: bool) -> None:
@@ -173,13 +181,20 @@ def reference(table: list[tuple[int, float, tuple[int, ...]]], gpus: np.ndarray,
     n = who.size
     found = solve(
         MixedIntegerProgram(
-            gain=np.array([g for _, g, _ in table]), low=np.zeros(n), high=np.ones(n), whole=np.ones(n, np.bool_),
-            row_low=np.full(len(lines), -np.inf), row_high=np.concatenate([np.ones(bidders), gpus.astype(float)]),
-            start=np.cumsum([0] + [line.size for line in lines]), column=np.concatenate(lines),
+            gain=np.array([g for _, g, _ in table]),
+            low=np.zeros(n),
+            high=np.ones(n),
+            whole=np.ones(n, np.bool_),
+            row_low=np.full(len(lines), -np.inf),
+            row_high=np.concatenate([np.ones(bidders), gpus.astype(float)]),
+            start=np.cumsum([0] + [line.size for line in lines]),
+            column=np.concatenate(lines),
             value=np.concatenate(value),
         ),
-        gap=gap, nodes=1_000_000, accept=np.inf,
-    )  # fmt: skip
+        gap=gap,
+        nodes=1_000_000,
+        accept=np.inf,
+    )
     return (found.x > 0.5).nonzero()[0].tolist()
 
 
@@ -215,8 +230,9 @@ def against_reference(quick: bool) -> None:
             f"{seed:>4} {bids.rows:>5} {len(table):>6}{'*' if capped else ' '} {out.method:<8} {ours:>8.4f} "
             f"{theirs:>8.2f} {theirs / ours:>6.0f}x {out.objective - bids.base.sum() - gain:>12.1e} "
             f"{max(difference):>9.1e}"
-            f"   (tables built in {built:.2f} s, not counted)", flush=True,
-        )  # fmt: skip
+            f"   (tables built in {built:.2f} s, not counted)",
+            flush=True,
+        )
     times = [median(side) for side in zip(*pairs)]
     print(f"median {times[0]:.4f} s against {times[1]:.2f} s; * tables cut at {CAP} rows")
     print("Where winners tie, c may differ: each side then prices its own optimum.")
@@ -245,8 +261,9 @@ def huge(quick: bool) -> None:
         width = (out.kept_high - out.kept_low)[out.row >= 0]
         print(
             f"{name:<14} {free.sum():>5} {bids.rows:>6} {out.method:<8} {middle - start:>7.2f} {out.gap:>8.1e} "
-            f"{time.process_time() - middle:>10.2f} {width.max():>10.1e} {width.mean():>8.1e}", flush=True,
-        )  # fmt: skip
+            f"{time.process_time() - middle:>10.2f} {width.max():>10.1e} {width.mean():>8.1e}",
+            flush=True,
+        )
 
 
 def main() -> None:

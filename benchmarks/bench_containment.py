@@ -65,9 +65,14 @@ def trial(root: Path, kind: str) -> tuple[float, float, int]:
         for text, file in zip((HIDES, NEXT, STORM), files)
     ]
     executor = LocalExecutor(
-        root / "run", [Host(machine=Machine(name="m", gpus=1))], lambda app, index: programs[index], said.put,
-        settings=NodeSettings(lease_s=60.0, renew_s=2.0), allow_root=os.geteuid() == 0, containment=kind,
-    )  # fmt: skip
+        root / "run",
+        [Host(machine=Machine(name="m", gpus=1))],
+        lambda app, index: programs[index],
+        said.put,
+        settings=NodeSettings(lease_s=60.0, renew_s=2.0),
+        allow_root=os.geteuid() == 0,
+        containment=kind,
+    )
     executor.admit(0, app("a", [job(1e6, (1, 1), name=f"j{i}") for i in range(3)]))
 
     def until(event: type[T], job: int) -> None:

@@ -80,8 +80,10 @@ def main() -> None:
     states = {n: busy_state(n) for n in sizes}
     for n, state in states.items():
         view = snapshots.take(state)
-        print(f"# {n:,} apps: {view.jobs:,} jobs, {len(view.gpu_free):,} GPUs, {int(view.free.sum()):,} on offer, "
-              f"snapshot {view.nbytes() / 1e6:.1f} MB")  # fmt: skip
+        print(
+            f"# {n:,} apps: {view.jobs:,} jobs, {len(view.gpu_free):,} GPUs, {int(view.free.sum()):,} on offer, "
+            f"snapshot {view.nbytes() / 1e6:.1f} MB"
+        )
     for policy in POLICIES:
         line, before = f"{policy:<12}", None
         for n, state in states.items():

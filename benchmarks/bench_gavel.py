@@ -104,9 +104,11 @@ def instance(jobs: int, seed: int, *, gangs: bool, types: int = 3) -> Instance:
     isolated = problem.isolated_rate()
     so_far = done * work / isolated
     progress = JobsProgress(
-        left=(1 - done) * work, elapsed=so_far * rng.uniform(0.8, 1.2, jobs), isolated_elapsed=so_far,
+        left=(1 - done) * work,
+        elapsed=so_far * rng.uniform(0.8, 1.2, jobs),
+        isolated_elapsed=so_far,
         isolated_rate=isolated,
-    )  # fmt: skip
+    )
     pairs = PairRates(model=np.where(gpus == 1, model, -1), rate=beside)
     return Instance(problem=problem, progress=progress, pairs=pairs, weight=rng.choice([1.0, 2.0, 5.0], jobs))
 
@@ -239,12 +241,13 @@ def filling(sizes: list[int]) -> None:
 
 def _tree(entity: Int, rules: tuple[SharingRule, ...]) -> Entity:
     return Entity(
-        name="root", jobs=np.zeros(0, dtype=np.int64),
+        name="root",
+        jobs=np.zeros(0, dtype=np.int64),
         members=tuple(
             Entity(name=str(e), weight=1.0 + e % 3, rule=rules[e % len(rules)], jobs=np.flatnonzero(entity == e))
             for e in range(64)
         ),
-    )  # fmt: skip
+    )
 
 
 def space_sharing(sizes: list[int]) -> None:

@@ -90,9 +90,13 @@ def main() -> None:
     given = parser.parse_args()
     clock = [1e6]
     config = Config(
-        policy="fifo", lease_s=3600.0, tick_s=1.0, gather_s=0.0, max_submissions=10**9,
+        policy="fifo",
+        lease_s=3600.0,
+        tick_s=1.0,
+        gather_s=0.0,
+        max_submissions=10**9,
         journal_keep_s=3600 * given.keep,
-    )  # fmt: skip
+    )
     hosts = [Host(machine=Machine(name=f"m{n}", gpus=8, rack="r")) for n in range(8)]
     print(
         "| apps over | picture, KiB | bytes an app | s to take | s to restore | CPU ms an app | MB | peak MB | journal, MiB |"
@@ -100,9 +104,13 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         a = Arbiter(
-            config, hosts, Journal(Path(folder) / "journal.db"), lambda programs, heard, book: Nothing(heard),
-            wall=lambda: clock[0], steady=lambda: clock[0],
-        )  # fmt: skip
+            config,
+            hosts,
+            Journal(Path(folder) / "journal.db"),
+            lambda programs, heard, book: Nothing(heard),
+            wall=lambda: clock[0],
+            steady=lambda: clock[0],
+        )
         a.journal.db.execute("PRAGMA synchronous = OFF")  # the disk is measured in bench_service
         a.start = lambda: a  # turns are taken here
         turn(a)

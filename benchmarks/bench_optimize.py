@@ -77,9 +77,12 @@ def recorded() -> Run | None:
         return None
     read = load_workload(str(PHILLY), seed=0, single_jobs=True)
     made = Simulation(
-        workload=replace(read, apps=read.apps[:400]), cluster=load_cluster("sim-256"), book=DEFAULT_BOOK,
-        policy_name="themis", policy=make_policy("themis"),
-    )  # fmt: skip
+        workload=replace(read, apps=read.apps[:400]),
+        cluster=load_cluster("sim-256"),
+        book=DEFAULT_BOOK,
+        policy_name="themis",
+        policy=make_policy("themis"),
+    )
     asked: list[tuple[tuple[object, ...], dict[str, object]]] = []
 
     def kept(*args: object, **options: object) -> object:

@@ -38,8 +38,12 @@ def one(path: str, policy: str, single_jobs: bool) -> tuple[str, str]:
     options = {"single_jobs": True} if single_jobs else {}
     workload = load_workload(path, seed=0, **options)
     simulation = Simulation(
-        workload=workload, cluster=load_cluster("sim-256"), book=DEFAULT_BOOK, policy_name=policy, policy=make_policy(policy)
-    )  # fmt: skip
+        workload=workload,
+        cluster=load_cluster("sim-256"),
+        book=DEFAULT_BOOK,
+        policy_name=policy,
+        policy=make_policy(policy),
+    )
     fold = Fold()
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log.jsonl.gz"
@@ -93,8 +97,10 @@ def main() -> None:
             print(row[0], flush=True)
             rows.append(row)
     print(f"\n(max rho also without the {TAIL} largest apps)\n")
-    print("| policy | max rho paper | without | median | max rho exact | without | median | exact > 1 % "
-          "| mean JCT h | median JCT h | makespan d | GPU h | restarts |" + "\n" + "|---" * 13 + "|")  # fmt: skip
+    print(
+        "| policy | max rho paper | without | median | max rho exact | without | median | exact > 1 % "
+        "| mean JCT h | median JCT h | makespan d | GPU h | restarts |" + "\n" + "|---" * 13 + "|"
+    )
     print("\n".join(fair for _, fair in rows))
 
 

@@ -48,9 +48,7 @@ def latencies(executor: LocalExecutor, events: queue.SimpleQueue[Any], rounds: i
     took: dict[str, list[float]] = {"start": [], "preemption": []}
     executor.admit(0, app("a", [job(1e9, (1, 4))]))
     for attempt in range(1, rounds + 1):
-        grant = Grant(
-            app=0, job=0, attempt=attempt, gpus=(0, 2), seat=0, until=1e9, locality=1, target=1e9, score=1.0
-        )  # fmt: skip
+        grant = Grant(app=0, job=0, attempt=attempt, gpus=(0, 2), seat=0, until=1e9, locality=1, target=1e9, score=1.0)
         for name, command, kind in (
             ("start", grant, JobStarted),
             ("preemption", Revoke(app=0, job=0, attempt=attempt, cause="expired"), JobStopped),
@@ -166,15 +164,19 @@ def decide(folder: Path, apps: int, seconds: float, seed: int = 0) -> dict[str, 
         for a in range(apps):
             low = int(rng.choice([1, 2, 4, 8]))
             request = pb.SubmitRequest(
-                name=f"a{a}", user=f"u{a % 16}",
+                name=f"a{a}",
+                user=f"u{a % 16}",
                 jobs=[
                     pb.Job(
-                        name=f"j{i}", regimes=[pb.Regime(steps=1e5)], gpus_min=low, gpus_max=low,
+                        name=f"j{i}",
+                        regimes=[pb.Regime(steps=1e5)],
+                        gpus_min=low,
+                        gpus_max=low,
                         program=pb.Program(argv=["x"], cwd="/"),
                     )
                     for i in range(int(rng.integers(1, 5)))
                 ],
-            )  # fmt: skip
+            )
             made.ask(lambda request=request: submit(made, request))  # type: ignore[misc]
         before, cpu, began = made.ask(lambda: counts(made)), time.process_time(), time.perf_counter()
         time.sleep(seconds)
@@ -183,8 +185,10 @@ def decide(folder: Path, apps: int, seconds: float, seed: int = 0) -> dict[str, 
         held = made.ask(lambda: sum(len(gpus) for gpus in made.state.job_gpus.values()))
     return {
         **{kind: after[kind] - before[kind] for kind in ("Allocated", "Grant", "Renew", "Revoke")},
-        "cpu": spent, "wall": wall, "held": held,
-    }  # fmt: skip
+        "cpu": spent,
+        "wall": wall,
+        "held": held,
+    }
 
 
 def counts(made: Arbiter) -> Counter[str]:

@@ -103,15 +103,19 @@ def enter(a: Arbiter, n: int, rng: np.random.Generator) -> int:
 def app_request(n: int, jobs: int, rng: np.random.Generator) -> pb.SubmitRequest:
     program = pb.Program(argv=["true"], cwd="/")
     return pb.SubmitRequest(
-        name=f"a{n}", user="me",
+        name=f"a{n}",
+        user="me",
         jobs=[
             pb.Job(
-                name=f"j{i}", gpus_min=2, gpus_max=2, regimes=[pb.Regime(steps=float(rng.integers(1000, 9000)))],
+                name=f"j{i}",
+                gpus_min=2,
+                gpus_max=2,
+                regimes=[pb.Regime(steps=float(rng.integers(1000, 9000)))],
                 program=program,
             )
             for i in range(jobs)
         ],
-    )  # fmt: skip
+    )
 
 
 def memory_mb(pid: int | str = "self") -> float:
@@ -148,8 +152,9 @@ def submissions(apps: int) -> None:
             print(
                 f"| {'apart' if apart else 'in the thread'} | {q[0]:.1f} | {q[1]:.1f} | {q[2]:.0f} | {1000 * spent / apps:.1f} | "
                 f"{kinds.get('Allocated', 0)} | {kinds.get('Grant', 0)} | {memory_mb():.0f} | "
-                f"{memory_mb(worker) if worker else 0:.0f} |", flush=True,
-            )  # fmt: skip
+                f"{memory_mb(worker) if worker else 0:.0f} |",
+                flush=True,
+            )
 
 
 def decisions(apps: int, rounds: int = 20) -> None:
@@ -211,9 +216,15 @@ def starts(count: int) -> None:
     for gather in (0.0, 0.5):
         with tempfile.TemporaryDirectory() as folder:
             home = Path(folder) / "home"
-            with service(
-                home, machines=f"{count // 8 + 1}x8", policy="themis", settings={"gather": gather, "single_trust": "true"}
-            ), Client(home) as client:  # fmt: skip
+            with (
+                service(
+                    home,
+                    machines=f"{count // 8 + 1}x8",
+                    policy="themis",
+                    settings={"gather": gather, "single_trust": "true"},
+                ),
+                Client(home) as client,
+            ):
                 called = []
                 for n in range(count):
                     called.append(time.time())
@@ -275,8 +286,9 @@ def pauses(apps: int) -> None:
         print(
             f"| {where} | {seconds if where != 'nowhere' else 0:.2f} | {time.process_time() - cpu:.2f} | "
             f"{1000 * max(gaps, default=0.0):.0f} | "
-            f"{len(gaps) / max(seconds, 1e-9):.0f} |", flush=True,
-        )  # fmt: skip
+            f"{len(gaps) / max(seconds, 1e-9):.0f} |",
+            flush=True,
+        )
         if worker is not None:
             worker.close()
 
@@ -289,9 +301,13 @@ def _offer(view: Any, gpus: Any) -> Any:
     holder[gpus] = -1
     lost = np.isin(view.job_id, view.gpu_job[gpus, 0])
     return replace(
-        view, gpu_free=gpus, free=free, gpu_job=holder, job_held=np.where(lost, 0, view.job_held),
+        view,
+        gpu_free=gpus,
+        free=free,
+        gpu_job=holder,
+        job_held=np.where(lost, 0, view.job_held),
         app_held=np.bincount(view.job_app, np.where(lost, 0, view.job_held), view.apps).astype(np.int64),
-    )  # fmt: skip
+    )
 
 
 def _wait(holds: Callable[[], bool], seconds: float) -> None:

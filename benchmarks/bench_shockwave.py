@@ -45,9 +45,14 @@ def planned(window: Window) -> tuple[float, float, float]:
     fair, since = 3.0 * window.left[:, 0], 1.5 * window.left[:, 0]
     claims = Claims(since=since, fair=fair, left=window.left[:, 0], gpus=window.gpus, capacity=window.capacity)
     plan = ordered(
-        window, counts.n, running=np.arange(jobs) % 4 == 0, rank=promised(claims, 1.0), stay=False, by_rank=HANDED_OUT,
+        window,
+        counts.n,
+        running=np.arange(jobs) % 4 == 0,
+        rank=promised(claims, 1.0),
+        stay=False,
+        by_rank=HANDED_OUT,
         accept=GAP * (counts.bound - counts.idle),
-    )  # fmt: skip
+    )
     took = time.process_time() - began
     return took, counts.gap, plan.loss / (counts.bound - counts.idle)
 

@@ -53,8 +53,12 @@ def one(folder: str, trace: str, policy: str) -> str:
         workload = densest_fortnight(workload)
     read = time.process_time() - start
     simulation = Simulation(
-        workload=workload, cluster=load_cluster(shape), book=DEFAULT_BOOK, policy_name=policy, policy=make_policy(policy)
-    )  # fmt: skip
+        workload=workload,
+        cluster=load_cluster(shape),
+        book=DEFAULT_BOOK,
+        policy_name=policy,
+        policy=make_policy(policy),
+    )
     fold = Fold()
     start = time.process_time()
     simulation.run(fold.add)

@@ -53,9 +53,12 @@ def measure(task: tuple[str, str, float, int, int, str]) -> tuple[Any, ...]:
     policy = VARIANTS[variant]
     simulation = Simulation(
         workload=load_workload(workload, seed=seed, apps=apps, load=load, gpus=load_cluster(cluster).gpus),
-        cluster=load_cluster(cluster), book=DEFAULT_BOOK, policy_name=policy, policy=make_policy(policy),
+        cluster=load_cluster(cluster),
+        book=DEFAULT_BOOK,
+        policy_name=policy,
+        policy=make_policy(policy),
         settings=Settings(seed=seed),
-    )  # fmt: skip
+    )
     fold = Fold()
     simulation.run(fold.add)
     m = fold.result()
@@ -63,9 +66,16 @@ def measure(task: tuple[str, str, float, int, int, str]) -> tuple[Any, ...]:
     exact = np.array([a.rho_exact for a in m.apps])
     jct = np.array([a.jct for a in m.apps])
     figures = (
-        paper.max(), np.median(paper), exact.max(), np.median(exact), jct.mean() / 3600, m.makespan / 3600,
-        m.gpu_seconds / 3600, m.restarts, 100 * m.restart_seconds / m.gpu_seconds,
-    )  # fmt: skip
+        paper.max(),
+        np.median(paper),
+        exact.max(),
+        np.median(exact),
+        jct.mean() / 3600,
+        m.makespan / 3600,
+        m.gpu_seconds / 3600,
+        m.restarts,
+        100 * m.restart_seconds / m.gpu_seconds,
+    )
     return (variant, workload, load, seed, *map(float, figures))
 
 
@@ -84,8 +94,11 @@ def main() -> None:
     loads = [float(x) for x in given.loads.split(",")]
     tasks = [
         (variant, workload, load, seed, given.apps, given.cluster)
-        for workload in given.workloads.split(",") for load in loads for seed in seeds for variant in VARIANTS
-    ]  # fmt: skip
+        for workload in given.workloads.split(",")
+        for load in loads
+        for seed in seeds
+        for variant in VARIANTS
+    ]
     with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
         rows = list(pool.map(measure, tasks))
     for workload in given.workloads.split(","):

@@ -43,18 +43,24 @@ def worlds() -> list[World]:
     """Those that can be run here."""
     out = [
         World(
-            name=f"generated, {len(SEEDS)} seeds", workload="shockwave_jobs:jobs=300,gpus=16,load=1.1,scale=0.05",
-            cluster="1x16@V100", seeds=SEEDS,
+            name=f"generated, {len(SEEDS)} seeds",
+            workload="shockwave_jobs:jobs=300,gpus=16,load=1.1,scale=0.05",
+            cluster="1x16@V100",
+            seeds=SEEDS,
         ),
-    ]  # fmt: skip
+    ]
     if PHILLY.exists():
         out += [
             World(
-                name=f"Philly from day {day}, {8 * machines} GPUs", workload=f"{PHILLY}:start={day * 24 * HOUR},limit=400",
-                cluster=f"{machines}x8", seeds=(0,), format="philly_jobs",
+                name=f"Philly from day {day}, {8 * machines} GPUs",
+                workload=f"{PHILLY}:start={day * 24 * HOUR},limit=400",
+                cluster=f"{machines}x8",
+                seeds=(0,),
+                format="philly_jobs",
             )
-            for day in WINDOWS for machines in (40, 20)
-        ]  # fmt: skip
+            for day in WINDOWS
+            for machines in (40, 20)
+        ]
     return out
 
 
@@ -66,18 +72,24 @@ def measured(world: World, policy: str) -> Coverage:
     ThemisError : a run failed.
     """
     plan = Plan(
-        workload=world.workload, cluster=world.cluster, policies=(policy,), seeds=tuple(world.seeds), format=world.format,
+        workload=world.workload,
+        cluster=world.cluster,
+        policies=(policy,),
+        seeds=tuple(world.seeds),
+        format=world.format,
         settings={"lease_s": "600"},
-    )  # fmt: skip
+    )
     found = []
     for done in run_many(plan.runs(), Fold, processes=1):
         if done.result is None:
             raise ThemisError(done.failure.message if done.failure else "a run has no result")
         found.append(done.result.coverage)
     return Coverage(
-        finishes=sum(c.finishes for c in found), finishes_held=sum(c.finishes_held for c in found),
-        starts=sum(c.starts for c in found), starts_held=sum(c.starts_held for c in found),
-    )  # fmt: skip
+        finishes=sum(c.finishes for c in found),
+        finishes_held=sum(c.finishes_held for c in found),
+        starts=sum(c.starts for c in found),
+        starts_held=sum(c.starts_held for c in found),
+    )
 
 
 def share(part: float, of: int) -> str:

@@ -57,9 +57,13 @@ def idle_time(workload: str, policy: str, settings: Settings, cluster: str = "si
     options = dict(part.split("=") for part in rest.split(","))
     fold = IdleFold()
     Simulation(
-        workload=load_workload(name, seed=settings.seed, **options), cluster=load_cluster(cluster), book=DEFAULT_BOOK,
-        policy_name=policy, policy=make_policy(policy), settings=settings,
-    ).run(fold)  # fmt: skip
+        workload=load_workload(name, seed=settings.seed, **options),
+        cluster=load_cluster(cluster),
+        book=DEFAULT_BOOK,
+        policy_name=policy,
+        policy=make_policy(policy),
+        settings=settings,
+    ).run(fold)
     return fold.result()
 
 
@@ -113,9 +117,12 @@ def newcomers(policy: str, gang: int, shortest_s: Seconds, seed: int, *, gpus: i
 
     Simulation(
         workload=Workload(name="newcomers", apps=(*residents, *others), source="two residents and newcomers"),
-        cluster=load_cluster(f"{machines}x8"), book=DEFAULT_BOOK, policy_name=policy, policy=make_policy(policy),
+        cluster=load_cluster(f"{machines}x8"),
+        book=DEFAULT_BOOK,
+        policy_name=policy,
+        policy=make_policy(policy),
         settings=Settings(seed=seed, shortest_lease_s=shortest_s),
-    ).run(sink)  # fmt: skip
+    ).run(sink)
     first = np.array(fold.result().first_gpu[2:])
     return Arrivals(first=first, jct=np.array([ends[a] for a in range(2, 2 + count)]), starts=starts)
 

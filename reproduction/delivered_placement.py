@@ -55,11 +55,13 @@ def jobs_of(seed: int) -> list[App]:
     sizes, models = [*sizes, *[1] * 6], [*models, *["compute"] * 6]
     return [
         App(
-            name=f"{model}-{i}", user=f"u{i}", arrival=0.0,
+            name=f"{model}-{i}",
+            user=f"u{i}",
+            arrival=0.0,
             jobs=(Job(name="j", model=model, regimes=(Regime(steps=1e8),), gpus_min=g, gpus_max=g),),
         )
         for i, (g, model) in enumerate(zip(sizes, models))
-    ]  # fmt: skip
+    ]
 
 
 def run(policy: str, apps: list[App], machines: int = 12, rounds: int = 100) -> Found:
@@ -74,16 +76,21 @@ def run(policy: str, apps: list[App], machines: int = 12, rounds: int = 100) -> 
     on = Cluster(name="c", machines=tuple(Machine(name=f"m{n}", gpus=4, rack=f"r{n // 8}") for n in range(machines)))
     with contextlib.suppress(_Over):
         Simulation(
-            workload=Workload(name="placement", apps=tuple(apps), source="generated"), cluster=on, book=BOOK,
-            policy_name=policy, policy=make_policy(policy), settings=Settings(),
-        ).run(sink)  # fmt: skip
+            workload=Workload(name="placement", apps=tuple(apps), source="generated"),
+            cluster=on,
+            book=BOOK,
+            policy_name=policy,
+            policy=make_policy(policy),
+            settings=Settings(),
+        ).run(sink)
     found = [(app.name, *fold.delivered(a)[:2]) for a, app in enumerate(apps)]
     parts = np.array([got / due for _, due, got in found if due > 0])
     return Found(
         useful=sum(got for *_, got in found),
         network=sum(got for name, _, got in found if name.startswith("network")),
-        worst=float(parts.min()), mean=float(parts.mean()),
-    )  # fmt: skip
+        worst=float(parts.min()),
+        mean=float(parts.mean()),
+    )
 
 
 def main(seeds: int) -> None:

@@ -37,9 +37,19 @@ from themis.traces.api import load_workload
 
 ROUND = 360.0
 SHARING = (
-    "max_min_fairness", "max_min_water_filling", "finish_time_fairness", "makespan", "max_throughput", "proportional",
-    "gandiva_fair", "hierarchical", "isolated", "fifo_hetero", "sjf_hetero", "allox",
-)  # fmt: skip
+    "max_min_fairness",
+    "max_min_water_filling",
+    "finish_time_fairness",
+    "makespan",
+    "max_throughput",
+    "proportional",
+    "gandiva_fair",
+    "hierarchical",
+    "isolated",
+    "fifo_hetero",
+    "sjf_hetero",
+    "allox",
+)
 
 
 class _Enough(Exception):
@@ -88,9 +98,13 @@ def deliver(policy: str, apps: list[App], on: Cluster, book: ProfileBook, rounds
     """Run so many rounds."""
     sink = Delivered([k for k, m in enumerate(on.machines) for _ in range(m.gpus)], len(apps), rounds * ROUND)
     run = Simulation(
-        workload=Workload(name="w", apps=tuple(apps)), cluster=on, book=book, policy_name=policy,
-        policy=make_policy(policy), settings=Settings(container_s=0.0),
-    )  # fmt: skip
+        workload=Workload(name="w", apps=tuple(apps)),
+        cluster=on,
+        book=book,
+        policy_name=policy,
+        policy=make_policy(policy),
+        settings=Settings(container_s=0.0),
+    )
     with suppress(_Enough):
         run.run(sink)
     return sink
@@ -210,8 +224,9 @@ def batch() -> None:
         found = simulate(Cell(policy=name, workload="sim_cases/static120_multi.trace", table="simulation_throughputs"))
         print(
             f"{name}: makespan {max(found.jct) / 3600:.2f} h, mean completion {found.mean:.2f} h, "
-            f"median {np.median(found.jct) / 3600:.2f} h; {found.cpu:.1f} CPU s", flush=True,
-        )  # fmt: skip
+            f"median {np.median(found.jct) / 3600:.2f} h; {found.cpu:.1f} CPU s",
+            flush=True,
+        )
 
 
 def ledger() -> None:
@@ -229,9 +244,13 @@ def ledger() -> None:
     ):
         fold = Fold()
         Simulation(
-            workload=workload, cluster=load_cluster("sim-64"), book=DEFAULT_BOOK, policy_name=name,
-            policy=make_policy(name), settings=Settings(),
-        ).run(fold)  # fmt: skip
+            workload=workload,
+            cluster=load_cluster("sim-64"),
+            book=DEFAULT_BOOK,
+            policy_name=name,
+            policy=make_policy(name),
+            settings=Settings(),
+        ).run(fold)
         run = fold.result()
         due = sum(app.entitled for app in run.apps)
         causes = {f.name: sum(getattr(app.missing, f.name) for app in run.apps) / due for f in fields(Missing)}

@@ -21,9 +21,22 @@ from themis.profiles.models import DEFAULT_BOOK
 from themis.sim.runner import Simulation
 
 SHARING = (
-    "themis", "themis:f=0", "themis:f=0.4", "drf", "gandiva", "tiresias", "round_robin", "shockwave", "proportional",
-    "gandiva_fair", "max_min_fairness", "max_min_water_filling", "hierarchical", "finish_time_fairness", "isolated",
-)  # fmt: skip
+    "themis",
+    "themis:f=0",
+    "themis:f=0.4",
+    "drf",
+    "gandiva",
+    "tiresias",
+    "round_robin",
+    "shockwave",
+    "proportional",
+    "gandiva_fair",
+    "max_min_fairness",
+    "max_min_water_filling",
+    "hierarchical",
+    "finish_time_fairness",
+    "isolated",
+)
 """Policies that share by weight."""
 
 
@@ -65,9 +78,13 @@ def world(apps: Sequence[App], machines: Sequence[int], policy: str, seed: int =
         name="cluster", machines=tuple(Machine(name=f"m{n}", gpus=g, rack="r") for n, g in enumerate(machines))
     )
     return Simulation(
-        workload=Workload(name="weights", apps=tuple(apps), source="generated"), cluster=cluster, book=DEFAULT_BOOK,
-        policy_name=policy, policy=make_policy(policy), settings=Settings(seed=seed, **settings),  # type: ignore[arg-type]
-    )  # fmt: skip
+        workload=Workload(name="weights", apps=tuple(apps), source="generated"),
+        cluster=cluster,
+        book=DEFAULT_BOOK,
+        policy_name=policy,
+        policy=make_policy(policy),
+        settings=Settings(seed=seed, **settings),  # type: ignore[arg-type]
+    )
 
 
 def app_of(name: str, jobs: int, seconds: float, *, user: str = "", weight: float = 1.0, arrival: float = 0.0) -> App:

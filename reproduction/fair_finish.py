@@ -90,9 +90,13 @@ def run(cell: Cell) -> dict[str, float]:
     workload = load_workload(cell.workload, seed=cell.seed, apps=cell.apps, load=LOAD, gpus=GPUS, scale=cell.scale)
     began = time.process_time()
     core = Simulation(
-        workload=workload, cluster=load_cluster(CLUSTER), book=DEFAULT_BOOK, policy_name=cell.policy,
-        policy=Observed(make_policy(cell.policy)), settings=Settings(seed=cell.seed),
-    ).run()  # fmt: skip
+        workload=workload,
+        cluster=load_cluster(CLUSTER),
+        book=DEFAULT_BOOK,
+        policy_name=cell.policy,
+        policy=Observed(make_policy(cell.policy)),
+        settings=Settings(seed=cell.seed),
+    ).run()
     state, rows = core.state, np.arange(core.state.apps.size)
     t, speed = state.apps, np.maximum(state.config_speed[state.apps.config[rows]], 1e-9)
     most, widest = t.demand[rows].astype(float), t.gang_max[rows].astype(float)
@@ -101,10 +105,14 @@ def run(cell: Cell) -> dict[str, float]:
     lasted, due = t.ended[rows] - t.arrival[rows], reference.finishes(state, rows) - t.arrival[rows]
     late = lasted / np.maximum(due, alone)
     return {
-        "worst": float(late.max()), "p95": float(np.percentile(late, 95)), "above": float((late > 1.1).mean()),
-        "jct": float(lasted.mean()), "makespan": float(t.ended[rows].max()), "gpu_s": float(state.apps_attained().sum()),
+        "worst": float(late.max()),
+        "p95": float(np.percentile(late, 95)),
+        "above": float((late > 1.1).mean()),
+        "jct": float(lasted.mean()),
+        "makespan": float(t.ended[rows].max()),
+        "gpu_s": float(state.apps_attained().sum()),
         "cpu_s": time.process_time() - began,
-    }  # fmt: skip
+    }
 
 
 def cells(seeds: Sequence[int], apps: int, scale: float) -> Iterator[Cell]:

@@ -91,9 +91,14 @@ def workload(apps: int, seed: int, folder: Path, scale: float = 1.0) -> list[Pla
             steps * (3 if kind == "sweep" else 1),
         ]
         text: dict[str, object] = {
-            "name": f"{kind}-{i}", "gpus": gpus, "launch": "machine", "grace": "10s", "speed": RATE,
-            "slowdown": [1, 1, ACROSS, ACROSS], "checkpoint_time": CHECKPOINT_S,
-        }  # fmt: skip
+            "name": f"{kind}-{i}",
+            "gpus": gpus,
+            "launch": "machine",
+            "grace": "10s",
+            "speed": RATE,
+            "slowdown": [1, 1, ACROSS, ACROSS],
+            "checkpoint_time": CHECKPOINT_S,
+        }
         count = {"sweep": 9, "bag": int(rng.integers(2, 5))}.get(kind, 1)
         qualities = tuple(round(float(q), 4) for q in rng.uniform(0.002, 0.05, size=count))
         if kind == "sweep":
@@ -101,9 +106,12 @@ def workload(apps: int, seed: int, folder: Path, scale: float = 1.0) -> list[Pla
             steps = max(steps * 3 // 9 * 9, 9)
             command[-1] = steps
             text["sweep"] = {
-                "parameters": {"quality": {"grid": list(qualities)}}, "trials": count, "sampler": "grid",
-                "budget": f"{steps} steps", "tuner": {"kind": "halving", "eta": 3, "min_work": f"{steps // 9} steps"},
-            }  # fmt: skip
+                "parameters": {"quality": {"grid": list(qualities)}},
+                "trials": count,
+                "sampler": "grid",
+                "budget": f"{steps} steps",
+                "tuner": {"kind": "halving", "eta": 3, "min_work": f"{steps // 9} steps"},
+            }
             command += ["--quality", "{quality}"]
         else:
             text |= {"work": f"{steps} steps"} | ({"array": f"0-{count - 1}"} if kind == "bag" else {})
@@ -147,21 +155,31 @@ def run_simulated(
     The policy believes what the live one does of what it costs to come back; the program has nothing to load, so the
     checkpoint's time is a part of that belief alone.
     """
-    settings = Settings(
-        lease_s=LEASE_S, tick_s=TICK_S, gather_s=GATHER_S, container_s=BELIEVED_START_S + CHECKPOINT_S
-    )  # fmt: skip
+    settings = Settings(lease_s=LEASE_S, tick_s=TICK_S, gather_s=GATHER_S, container_s=BELIEVED_START_S + CHECKPOINT_S)
     apps = tuple(
-        replace(p.built.app, arrival=arrival, jobs=tuple(
-            replace(job, model=_model(p), loss=LossCurve(a=1.0, b=q)) for job, q in zip(p.built.app.jobs, p.qualities)
-        ))
+        replace(
+            p.built.app,
+            arrival=arrival,
+            jobs=tuple(
+                replace(job, model=_model(p), loss=LossCurve(a=1.0, b=q))
+                for job, q in zip(p.built.app.jobs, p.qualities)
+            ),
+        )
         for p, arrival in zip(planned, arrivals)
-    )  # fmt: skip
+    )
     profiles = (replace(p.built.profile, name=_model(p), checkpoint_s=0.0) for p in planned if p.built.profile)
     book = DEFAULT_BOOK.with_profiles(profiles)
     simulation = Simulation(
-        workload=Workload(name="fidelity", apps=apps), cluster=load_cluster(MACHINES), book=book, policy_name=policy,
-        policy=make_policy(policy), settings=settings, start_s=paid.starts, finish_s=paid.finishes, stop_s=paid.stops,
-    )  # fmt: skip
+        workload=Workload(name="fidelity", apps=apps),
+        cluster=load_cluster(MACHINES),
+        book=book,
+        policy_name=policy,
+        policy=make_policy(policy),
+        settings=settings,
+        start_s=paid.starts,
+        finish_s=paid.finishes,
+        stop_s=paid.stops,
+    )
     with LogWriter(log) as writer:
         simulation.run(writer)
     return metrics_of(log)
@@ -174,9 +192,14 @@ def _model(planned: Planned) -> str:
 def live_settings() -> dict[str, object]:
     """For ``themis up``."""
     return {
-        "lease": LEASE_S, "tick": TICK_S, "gather": GATHER_S, "container": BELIEVED_START_S, "progress": 1, "single_trust": "true",
+        "lease": LEASE_S,
+        "tick": TICK_S,
+        "gather": GATHER_S,
+        "container": BELIEVED_START_S,
+        "progress": 1,
+        "single_trust": "true",
         "retries": 0,
-    }  # fmt: skip
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,9 +244,10 @@ class Compared:
         """Median and range of simulations, and how far the median is off that of the live runs."""
         spread = (f"{low:.2f} – {high:.2f}" for low, high in zip(runs.min(axis=0), runs.max(axis=0)))
         return [
-            f"{name}, median of {len(runs)} | {_cells(np.median(runs, axis=0))}", f"... their range | {' | '.join(spread)} |",
+            f"{name}, median of {len(runs)} | {_cells(np.median(runs, axis=0))}",
+            f"... their range | {' | '.join(spread)} |",
             f"... difference of medians | {_shares(self.foreseen(runs))}",
-        ]  # fmt: skip
+        ]
 
 
 def compare(planned: Sequence[Planned], policy: str, folder: Path, lives: int) -> Compared:
@@ -307,9 +331,10 @@ def main() -> None:
             paid += [cost for compared in done for cost in compared.costs]
             live, told = (np.mean([getattr(c, side).mean(axis=0) for c in done], axis=0) for side in ("live", "told"))
             lines += [
-                f"| {policy} | all | live, mean | {_cells(live)}", f"| {policy} | all | simulated, mean | {_cells(told)}",
+                f"| {policy} | all | live, mean | {_cells(live)}",
+                f"| {policy} | all | simulated, mean | {_cells(told)}",
                 f"| {policy} | all | ... difference | {_shares(told / live - 1.0)}",
-            ]  # fmt: skip
+            ]
             true, foreseen = (
                 _missed(given.seeds, offs) for offs in ([c.one for c in done], [c.foreseen(c.again) for c in done])
             )

@@ -38,10 +38,12 @@ class Costs:
 
     def shaken(self, by: float, rng: np.random.Generator) -> Costs:
         """Each cost more or less by up to so much, and not below 0."""
-        return Costs(*(
-            tuple(np.maximum(np.array(v) + rng.uniform(-by, by, len(v)), 0.0).tolist())
-            for v in (self.starts, self.finishes, self.stops)
-        ))  # fmt: skip
+        return Costs(
+            *(
+                tuple(np.maximum(np.array(v) + rng.uniform(-by, by, len(v)), 0.0).tolist())
+                for v in (self.starts, self.finishes, self.stops)
+            )
+        )
 
 
 @dataclass(slots=True, eq=False)

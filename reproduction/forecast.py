@@ -48,9 +48,13 @@ def drawn(book: ProfileBook, count: int = JOBS, seed: int = SEED) -> Workload:
         epochs = max(round(seconds * rates(model, gpus, batch) * batch / EXAMPLES[model]), 1)
         largest = max(size for _, size in book.get(model).curves)
         job = Job(
-            name=f"j{i}", model=model, gpus_min=gpus, gpus_max=gpus, regimes=schedule(mode, model, batch, gpus, epochs),
+            name=f"j{i}",
+            model=model,
+            gpus_min=gpus,
+            gpus_max=gpus,
+            regimes=schedule(mode, model, batch, gpus, epochs),
             dynamic=dynamic_of(mode, batch, largest, lambda size, model=model: EXAMPLES[model] / size),
-        )  # fmt: skip
+        )
         apps.append(App(name=f"a{i}", user="u", arrival=0.0, jobs=(job,)))
     return Workload(name=f"{count} drawn jobs, seed {seed}", apps=tuple(apps))
 

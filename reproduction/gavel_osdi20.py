@@ -75,8 +75,9 @@ FULL = Size(
     batch=100,
     seeds=(0, 1, 2),
 )
-QUICK = Size(single=(8, 2, 6), late=(8, 2, 6), multi=(8, 2, 6), small=(8, 2, 6), batch=6, seeds=(0,),
-             estimates=((13, 0.2),))  # fmt: skip
+QUICK = Size(
+    single=(8, 2, 6), late=(8, 2, 6), multi=(8, 2, 6), small=(8, 2, 6), batch=6, seeds=(0,), estimates=((13, 0.2),)
+)
 Measure = Callable[[Cell], Result]
 
 
@@ -118,23 +119,56 @@ def jct_claims(size: Size, run: Measure) -> list[Claim]:
         first, run, first.cells(BLIND, single, size.late), first.cells(AWARE, single, size.late), lambda r: r.mean
     )
     out.append(
-        Claim(section="7.3, fig 9", claim="the same as late as the paper's jobs 4000-5000, one seed", paper="3.5x",
-              ours=pair[0], detail=f"{pair[1]} h")
-    )  # fmt: skip
+        Claim(
+            section="7.3, fig 9",
+            claim="the same as late as the paper's jobs 4000-5000, one seed",
+            paper="3.5x",
+            ours=pair[0],
+            detail=f"{pair[1]} h",
+        )
+    )
     add("7.3, fig 9", "the same at two thirds of the load", "-", "gavel_single:rate=1.25", size.single, BLIND, AWARE)
     add("7.3, fig 10", "LAS, gangs: mean JCT, agnostic over aware", "2.2x", multi, size.multi, BLIND, AWARE)
-    add("7.3, fig 9", "Gandiva's packing over LAS with space sharing", "2.2x", single, size.single,
-        "gandiva_packing", f"{AWARE}:sharing=true")  # fmt: skip
+    add(
+        "7.3, fig 9",
+        "Gandiva's packing over LAS with space sharing",
+        "2.2x",
+        single,
+        size.single,
+        "gandiva_packing",
+        f"{AWARE}:sharing=true",
+    )
     add(
         "7.3, fig 9", "LAS without space sharing over with it", "-", single, size.single, AWARE, f"{AWARE}:sharing=true"
     )
     add("7.3, fig 9", "AlloX over LAS, aware", "about 1x, more at high load", single, size.single, "allox", AWARE)
-    add("7.3, fig 11", "FTF, gangs: mean JCT, agnostic over aware", "3x", multi, size.multi,
-        "finish_time_fairness:aware=false", "finish_time_fairness")  # fmt: skip
-    add("7.3", "FIFO, single GPUs: mean JCT, agnostic over aware", "2.7x", single, size.single,
-        "fifo_hetero:aware=false", "fifo_hetero")  # fmt: skip
-    add("7.3", "FIFO, single GPUs: mean JCT, agnostic over aware with space sharing", "3.8x", single, size.single,
-        "fifo_hetero:aware=false", "fifo_hetero:sharing=true")  # fmt: skip
+    add(
+        "7.3, fig 11",
+        "FTF, gangs: mean JCT, agnostic over aware",
+        "3x",
+        multi,
+        size.multi,
+        "finish_time_fairness:aware=false",
+        "finish_time_fairness",
+    )
+    add(
+        "7.3",
+        "FIFO, single GPUs: mean JCT, agnostic over aware",
+        "2.7x",
+        single,
+        size.single,
+        "fifo_hetero:aware=false",
+        "fifo_hetero",
+    )
+    add(
+        "7.3",
+        "FIFO, single GPUs: mean JCT, agnostic over aware with space sharing",
+        "3.8x",
+        single,
+        size.single,
+        "fifo_hetero:aware=false",
+        "fifo_hetero:sharing=true",
+    )
     return out
 
 
@@ -148,9 +182,12 @@ def ftf_claim(size: Size, run: Measure) -> Claim:
         means.append([float(np.mean(np.array(run(c).jct) / base)) for c, base in zip(cells, alone)])
     found = text(t_interval([a / b for a, b in zip(*means)]))
     return Claim(
-        section="7.3, fig 11", claim="FTF, gangs: mean rho, agnostic over aware", paper="2.8x", ours=f"{found}x",
+        section="7.3, fig 11",
+        claim="FTF, gangs: mean rho, agnostic over aware",
+        paper="2.8x",
+        ours=f"{found}x",
         detail=f"{np.mean(means[0]):.2f} -> {np.mean(means[1]):.2f}",
-    )  # fmt: skip
+    )
 
 
 def priority_claims(size: Size, run: Measure) -> list[Claim]:
@@ -216,10 +253,13 @@ def cost_claims(size: Size, run: Measure) -> list[Claim]:
         before = float(np.mean([np.mean(run(c).missed) for c in fast]))
         out.append(
             Claim(
-                section="7.3", claim=f"dollars, most throughput over least {what}; deadlines missed", paper=f"{paper}; {misses}",
-                ours=f"{pair[0]}; {missed:.0%}", detail=f"{pair[1]} $; most throughput misses {before:.0%}",
+                section="7.3",
+                claim=f"dollars, most throughput over least {what}; deadlines missed",
+                paper=f"{paper}; {misses}",
+                ours=f"{pair[0]}; {missed:.0%}",
+                detail=f"{pair[1]} $; most throughput misses {before:.0%}",
             )
-        )  # fmt: skip
+        )
     return out
 
 
@@ -229,19 +269,33 @@ def other_claims(size: Size, run: Measure, ideal: Measure) -> list[Claim]:
     cells = size.cells(AWARE, "gavel_single:rate=1.87", size.single)
     apart = [run(c).mean / ideal(c).mean for c in cells]
     return [
-        Claim(section="7.3, fig 12", claim="total throughput of a static partition below the hierarchy's", paper="17 %",
-              ours=f"{text(t_interval([100 * x for x in loss]), 1)} %", detail="18 jobs of 3 entities, 3 + 3 + 3 GPUs"),
-        Claim(section="7.5, fig 15b", claim="mean JCT in rounds over the ideal, every job exactly its share",
-              paper="nearly equal", ours=f"{text(t_interval(apart), 3)}x", detail="LAS, single GPUs"),
-    ]  # fmt: skip
+        Claim(
+            section="7.3, fig 12",
+            claim="total throughput of a static partition below the hierarchy's",
+            paper="17 %",
+            ours=f"{text(t_interval([100 * x for x in loss]), 1)} %",
+            detail="18 jobs of 3 entities, 3 + 3 + 3 GPUs",
+        ),
+        Claim(
+            section="7.5, fig 15b",
+            claim="mean JCT in rounds over the ideal, every job exactly its share",
+            paper="nearly equal",
+            ours=f"{text(t_interval(apart), 3)}x",
+            detail="LAS, single GPUs",
+        ),
+    ]
 
 
 def claims(size: Size, run: Measure, ideal: Measure) -> str:
     """The table of claims."""
     found = [
-        *jct_claims(size, run), ftf_claim(size, run), *priority_claims(size, run), *makespan_claims(size, run),
-        *cost_claims(size, run), *other_claims(size, run, ideal),
-    ]  # fmt: skip
+        *jct_claims(size, run),
+        ftf_claim(size, run),
+        *priority_claims(size, run),
+        *makespan_claims(size, run),
+        *cost_claims(size, run),
+        *other_claims(size, run, ideal),
+    ]
     return table(
         ("paper", "claim", "there", f"here, {len(size.seeds)} seeds", "figures"),
         ((c.section, c.claim, c.paper, c.ours, c.detail) for c in found),
@@ -285,8 +339,13 @@ def recorded(run: Measure, rows: Sequence[tuple[str, str, str]]) -> str:
     lines = []
     for trace, policy, case in rows:
         window = (300, 600) if trace == CONTINUOUS else (0, 0)
-        cell = Cell(policy=policy, workload=f"sim_cases/{trace}.trace", first=window[0], last=window[1],
-                    table="simulation_throughputs")  # fmt: skip
+        cell = Cell(
+            policy=policy,
+            workload=f"sim_cases/{trace}.trace",
+            first=window[0],
+            last=window[1],
+            table="simulation_throughputs",
+        )
         here = run(cell)
         told = json.loads((DATA / "sim_cases" / f"{trace}.{case}.c12.json").read_text())
         there = told["avg_jct_h"] if trace == CONTINUOUS else told["max_jct_h"]
@@ -301,8 +360,14 @@ def physical(run: Measure) -> str:
     """The trace of the physical experiment, as the published simulator has it: 5.196 h agnostic, 3.824 h aware."""
     lines = []
     for policy, there in ((BLIND, 5.196), (AWARE, 3.824)):
-        found = run(Cell(policy=policy, workload="traces/max_min_fairness.trace", cluster=PHYSICAL,
-                         table="physical_cluster_throughputs"))  # fmt: skip
+        found = run(
+            Cell(
+                policy=policy,
+                workload="traces/max_min_fairness.trace",
+                cluster=PHYSICAL,
+                table="physical_cluster_throughputs",
+            )
+        )
         lines.append((policy, f"{there:.3f} h", f"{found.mean:.3f} h"))
     return table(("policy", "published simulator", "ours"), lines)
 

@@ -167,15 +167,24 @@ def simulate(cell: Cell) -> Result:
     began = time.process_time()
     with suppress(_Enough):
         Simulation(
-            workload=workload, cluster=cluster, book=book_of(cell.table), policy_name=cell.policy, estimated=believed,
-            policy=make_policy(cell.policy), settings=Settings(container_s=0.0, seed=cell.seed),
-        ).run(watch)  # fmt: skip
+            workload=workload,
+            cluster=cluster,
+            book=book_of(cell.table),
+            policy_name=cell.policy,
+            estimated=believed,
+            policy=make_policy(cell.policy),
+            settings=Settings(container_s=0.0, seed=cell.seed),
+        ).run(watch)
     apps = [workload.apps[a] for a in sorted(wanted)]
     jct = [ended[a] for a in sorted(wanted)]
     return Result(
-        jct=jct, weight=[app.weight for app in apps], end=at["now"], dollars=dollars, cpu=time.process_time() - began,
+        jct=jct,
+        weight=[app.weight for app in apps],
+        end=at["now"],
+        dollars=dollars,
+        cpu=time.process_time() - began,
         missed=[app.deadline is not None and app.arrival + t > app.deadline * (1 + 1e-9) for app, t in zip(apps, jct)],
-    )  # fmt: skip
+    )
 
 
 def fluid(cell: Cell) -> Result:

@@ -66,9 +66,11 @@ def estimate_errors(references: int, probes: float, seed: int, draws: int = 4) -
             every = np.abs(known_jobs.entries - truth)[:, rest].mean(axis=1)
             found.append(
                 (
-                    float(np.abs(guess.entries - truth)[rest].mean()), float(np.abs(guess.fingerprint - truth)[rest].mean()),
-                    float(np.abs(known_jobs.entries.mean(axis=0) - truth)[rest].mean()), float(every.min()),
+                    float(np.abs(guess.entries - truth)[rest].mean()),
+                    float(np.abs(guess.fingerprint - truth)[rest].mean()),
+                    float(np.abs(known_jobs.entries.mean(axis=0) - truth)[rest].mean()),
+                    float(every.min()),
                 )
-            )  # fmt: skip
+            )
     a, b, c, d = np.mean(np.array(found), axis=0).tolist()
     return a, b, c, d

@@ -21,9 +21,14 @@ def distributions(path: Path, panels: Mapping[str, Mapping[str, Sequence[float]]
             for i, (label, values) in enumerate(lines.items()):
                 x = np.sort(np.asarray(values))
                 axis.step(
-                    x, 100 * np.arange(1, len(x) + 1) / len(x), where="post", label=label, linewidth=1.6,
-                    color=POLICY_COLOURS[i % len(POLICY_COLOURS)], linestyle=DASHES[i % len(DASHES)],
-                )  # fmt: skip
+                    x,
+                    100 * np.arange(1, len(x) + 1) / len(x),
+                    where="post",
+                    label=label,
+                    linewidth=1.6,
+                    color=POLICY_COLOURS[i % len(POLICY_COLOURS)],
+                    linestyle=DASHES[i % len(DASHES)],
+                )
             axis.axvline(1.0, color=FILE.ink, linewidth=0.8)
             axis.set(
                 title=title, xscale="log", xlabel="ρ (lower is better; 1 = own 1/N)", ylabel="apps, %", ylim=(0, 101)
@@ -44,9 +49,15 @@ def against(
         for axis, (title, lines) in zip(axes, panels):
             for i, (name, values) in enumerate(lines.items()):
                 axis.plot(
-                    at, values, label=name, linewidth=1.6, marker="o", markersize=3.5,
-                    color=POLICY_COLOURS[i % len(POLICY_COLOURS)], linestyle=DASHES[i % len(DASHES)],
-                )  # fmt: skip
+                    at,
+                    values,
+                    label=name,
+                    linewidth=1.6,
+                    marker="o",
+                    markersize=3.5,
+                    color=POLICY_COLOURS[i % len(POLICY_COLOURS)],
+                    linestyle=DASHES[i % len(DASHES)],
+                )
             axis.set(title=title, xlabel=label, xticks=list(at))
             axis.set_ylim(bottom=0)
             axis.grid(color=FILE.faint)

@@ -165,18 +165,31 @@ class Step:
 SHORT = Settings(container_s=22.5)
 MINUTE = Settings(container_s=22.5, lease_s=60.0)
 STEPS = (
-    Step(changes="before: the slowdown of gangs over machines counted twice, batches in one part", workload=counted_twice),
+    Step(
+        changes="before: the slowdown of gangs over machines counted twice, batches in one part", workload=counted_twice
+    ),
     Step(changes="**ours, closed**: the slowdown is counted once", workload=whole_batches),
     Step(changes="**ours, closed**: one GPU takes a batch beyond the smallest in two parts (`ncf`: 46 s, not 33 s)"),
     Step(changes="a start costs 30 s in all (22.5 s and a checkpoint's 7.5 s), not 42.5 s", settings=SHORT),
-    Step(changes="two queues parted at 16 GPU-hours, not least attained service", settings=SHORT,
-         policy="tiresias_2q:threshold=1.5"),
+    Step(
+        changes="two queues parted at 16 GPU-hours, not least attained service",
+        settings=SHORT,
+        policy="tiresias_2q:threshold=1.5",
+    ),
     Step(changes="GPUs may change every minute, not every 10", settings=MINUTE, policy="tiresias_2q:threshold=15"),
-    Step(changes="jobs advance by goodput, not by the iterations of the measured run (`yolov3` +10 %, `cifar10` +5 %)",
-         settings=MINUTE, policy="tiresias_2q:threshold=15", workload=by_goodput),
-    Step(changes="jobs are seen at the next whole minute", settings=MINUTE, policy="tiresias_2q:threshold=15",
-         workload=at_minutes),
-)  # fmt: skip
+    Step(
+        changes="jobs advance by goodput, not by the iterations of the measured run (`yolov3` +10 %, `cifar10` +5 %)",
+        settings=MINUTE,
+        policy="tiresias_2q:threshold=15",
+        workload=by_goodput,
+    ),
+    Step(
+        changes="jobs are seen at the next whole minute",
+        settings=MINUTE,
+        policy="tiresias_2q:threshold=15",
+        workload=at_minutes,
+    ),
+)
 
 
 def mean_jct(step: Step, number: int, archive: Path) -> Seconds:
@@ -191,9 +204,13 @@ def mean_jct(step: Step, number: int, archive: Path) -> Seconds:
             jct.append(record.jct)
 
     Simulation(
-        workload=workload, cluster=load_cluster(CLUSTER), book=DEFAULT_BOOK,
-        policy_name=step.policy.partition(":")[0], policy=make_policy(step.policy), settings=step.settings,
-    ).run(sink)  # fmt: skip
+        workload=workload,
+        cluster=load_cluster(CLUSTER),
+        book=DEFAULT_BOOK,
+        policy_name=step.policy.partition(":")[0],
+        policy=make_policy(step.policy),
+        settings=step.settings,
+    ).run(sink)
     return float(np.mean(jct)) + unseen
 
 

@@ -50,9 +50,15 @@ class Extent:
     def cell(self, policy: str, level: str, seed: int) -> Cell:
         """One run."""
         return Cell(
-            policy=policy, workload="themis1", cluster=LEVELS[level], seed=seed, apps=self.apps, load=0.9, gpus=256,
+            policy=policy,
+            workload="themis1",
+            cluster=LEVELS[level],
+            seed=seed,
+            apps=self.apps,
+            load=0.9,
+            gpus=256,
             scale=self.scale,
-        )  # fmt: skip
+        )
 
     def of_seed(self, level: str, seed: int) -> list[Cell]:
         """All runs of a seed at one contention, Themis first."""
@@ -89,9 +95,12 @@ def mean_jct(result: Result) -> float:
 
 
 RATIOS: Mapping[str, Callable[[Result], float]] = {
-    "max ρ": worst("paper"), "p95 ρ": p95("paper"), "max ρ exact": worst("exact"), "p95 ρ exact": p95("exact"),
+    "max ρ": worst("paper"),
+    "p95 ρ": p95("paper"),
+    "max ρ exact": worst("exact"),
+    "p95 ρ exact": p95("exact"),
     "mean JCT": mean_jct,
-}  # fmt: skip
+}
 SHARES: Mapping[str, Callable[[Result], float]] = {"ρ > 1.1, %": above("paper"), "exact > 1.1, %": above("exact")}
 
 

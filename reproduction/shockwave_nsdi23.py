@@ -32,7 +32,7 @@ from shockwave_runs import (
     shuffled,
     simulate,
     target_job,
-)  # fmt: skip
+)
 from themis.model.units import Float
 from themis.report.intervals import ratio_interval, t_interval
 
@@ -40,38 +40,61 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reproduction" / "shockwave.md"
 NOTES = ROOT / "reproduction" / "notes" / "shockwave.md"
 PUBLISHED = (
-    "shockwave", "finish_time_fairness", "max_min_fairness", "allox", "max_sum_throughput_perf", "min_total_duration",
+    "shockwave",
+    "finish_time_fairness",
+    "max_min_fairness",
+    "allox",
+    "max_sum_throughput_perf",
+    "min_total_duration",
     "gandiva_fair",
-)  # fmt: skip
+)
 ROUNDS = "round_s=120"
 POLICIES = (
-    "shockwave", f"finish_time_fairness:{ROUNDS}", f"max_min_fairness:{ROUNDS}",
-    f"max_min_fairness:{ROUNDS},resolve_interval=1000,backfill=false", f"allox:{ROUNDS}", f"max_throughput:{ROUNDS}",
-    "ossp", f"gandiva_fair:{ROUNDS},tickets_by_size=true",
+    "shockwave",
+    f"finish_time_fairness:{ROUNDS}",
+    f"max_min_fairness:{ROUNDS}",
+    f"max_min_fairness:{ROUNDS},resolve_interval=1000,backfill=false",
+    f"allox:{ROUNDS}",
+    f"max_throughput:{ROUNDS}",
+    "ossp",
+    f"gandiva_fair:{ROUNDS},tickets_by_size=true",
     "themis",
-)  # fmt: skip
+)
 VARIANTS = (
     *(f"shockwave:patience={factor}" for factor in (1.5, 2, 5)),
     *(f"shockwave:window={rounds}" for rounds in (20, 30, 60, 120)),
     *(f"shockwave:window=60,makespan={price}" for price in (0.001, 0.01, 1.0, 10.0)),
-    "shockwave:window=60,power=1", "shockwave:window=60,power=10", "shockwave:forecast=greedy",
-    *(f"shockwave:noise={share}" for share in (0.2, 0.4, 1)), "shockwave:reactive=false", "shockwave:backfill=false",
-)  # fmt: skip
+    "shockwave:window=60,power=1",
+    "shockwave:window=60,power=10",
+    "shockwave:forecast=greedy",
+    *(f"shockwave:noise={share}" for share in (0.2, 0.4, 1)),
+    "shockwave:reactive=false",
+    "shockwave:backfill=false",
+)
 MARKET = (
-    "shockwave", "shockwave:plan=market", *(f"shockwave:plan=market,makespan={price}" for price in (0.001, 0.01, 1, 10)),
-    "shockwave:plan=market,power=1", "shockwave:plan=market,power=10", "shockwave:plan=market,window=30",
-    "shockwave:plan=market,window=60", "shockwave:plan=market,forecast=greedy",
+    "shockwave",
+    "shockwave:plan=market",
+    *(f"shockwave:plan=market,makespan={price}" for price in (0.001, 0.01, 1, 10)),
+    "shockwave:plan=market,power=1",
+    "shockwave:plan=market,power=10",
+    "shockwave:plan=market,window=30",
+    "shockwave:plan=market,window=60",
+    "shockwave:plan=market,forecast=greedy",
     "shockwave:plan=market,power=12,makespan=200",
-)  # fmt: skip
+)
 """The paper's planner: its settings, each parameter varied, and last the published code's settings in the paper's units."""
 MARKET_SCALES = ((220, 64, 5), (460, 128, 3), (900, 256, 2))
 """Jobs, GPUs, seeds."""
 BESIDE = ("shockwave", f"max_min_fairness:{ROUNDS}", f"finish_time_fairness:{ROUNDS}", f"allox:{ROUNDS}", "ossp")
 SCALES = (
-    (220, 64, 0.2, 5, BESIDE[:4]), (220, 64, 0.5, 3, BESIDE[:2]), (220, 64, 1.0, 5, (*BESIDE[:2], "shockwave:patience=2")),
-    (460, 128, 0.2, 3, BESIDE[:2]), (460, 128, 1.0, 2, BESIDE[:2]), (900, 256, 0.2, 2, BESIDE[:2]),
+    (220, 64, 0.2, 5, BESIDE[:4]),
+    (220, 64, 0.5, 3, BESIDE[:2]),
+    (220, 64, 1.0, 5, (*BESIDE[:2], "shockwave:patience=2")),
+    (460, 128, 0.2, 3, BESIDE[:2]),
+    (460, 128, 1.0, 2, BESIDE[:2]),
+    (900, 256, 0.2, 2, BESIDE[:2]),
     (900, 256, 1.0, 2, BESIDE[:2]),
-)  # fmt: skip
+)
 """Jobs, GPUs, share of the recipe's GPU-hours, seeds, policies."""
 EXAMPLES_HEAD = (
     "| figure | policy | rho_static of the job | rho_contention of the job | makespan s |\n|---|---|---|---|---|"
@@ -221,15 +244,25 @@ def unmoved(world: World) -> Iterator[str]:
     """What must not matter: when the trace begins, in which order its jobs are written down, the solver's seed."""
     together = at_once(world)
     changes = (
-        ("as recorded", "shockwave", [
-            ("nothing", world), *((f"{seconds:,} s later", later(world, seconds)) for seconds in (37.5, 1_000_013)),
-            *((f"order {seed}", shuffled(world, seed)) for seed in (1, 2, 3)),
-        ]),
-        ("all at once", "shockwave", [
-            ("nothing", together), *((f"order {seed}", shuffled(together, seed)) for seed in range(1, 6)),
-        ]),
+        (
+            "as recorded",
+            "shockwave",
+            [
+                ("nothing", world),
+                *((f"{seconds:,} s later", later(world, seconds)) for seconds in (37.5, 1_000_013)),
+                *((f"order {seed}", shuffled(world, seed)) for seed in (1, 2, 3)),
+            ],
+        ),
+        (
+            "all at once",
+            "shockwave",
+            [
+                ("nothing", together),
+                *((f"order {seed}", shuffled(together, seed)) for seed in range(1, 6)),
+            ],
+        ),
         *(("as recorded", f"{EXACT},seed={seed}", [(f"solver's seed {seed}", world)]) for seed in range(4)),
-    )  # fmt: skip
+    )
     for jobs, policy, worlds in changes:
         for what, changed in worlds:
             jct, _, _ = simulate(changed, policy)

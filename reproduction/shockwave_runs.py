@@ -106,9 +106,12 @@ def _alike(book: ProfileBook) -> ProfileBook:
 def _alone(workload: Workload, book: ProfileBook) -> Float:
     """Seconds of each job alone on its gang, all its changes of speed included."""
     seconds = [
-        sum(r.steps * job.scale(r.batch) / book.rate(job.model, r.batch, "V100", job.gpus_max, Locality.SLOT) for r in job.regimes)
+        sum(
+            r.steps * job.scale(r.batch) / book.rate(job.model, r.batch, "V100", job.gpus_max, Locality.SLOT)
+            for r in job.regimes
+        )
         for job in (app.jobs[0] for app in workload.apps)
-    ]  # fmt: skip
+    ]
     return np.array(seconds)
 
 
@@ -148,9 +151,13 @@ def simulate(world: World, policy: str) -> tuple[Float, int, float]:
 
     began = time.process_time()
     Simulation(
-        workload=world.workload, cluster=load_cluster(shape(world.gpus)), book=world.book, policy_name=policy,
-        policy=make_policy(policy), settings=Settings(container_s=20.0, lease_s=120.0),
-    ).run(watch)  # fmt: skip
+        workload=world.workload,
+        cluster=load_cluster(shape(world.gpus)),
+        book=world.book,
+        policy_name=policy,
+        policy=make_policy(policy),
+        settings=Settings(container_s=20.0, lease_s=120.0),
+    ).run(watch)
     return np.array([jct[a] for a in range(len(jct))]), starts, time.process_time() - began
 
 

@@ -117,11 +117,17 @@ def macro_cells(size: Size) -> list[Cell]:
 
 
 COLUMNS = (
-    ("max ρ", "rho_paper_max", 1.0, 2), ("median ρ", "rho_paper_median", 1.0, 2), ("Jain ρ", "rho_paper_jain", 1.0, 2),
-    ("max ρ exact", "rho_exact_max", 1.0, 2), ("median ρ exact", "rho_exact_median", 1.0, 2),
-    ("ρ exact > 1, %", "rho_exact_above_1", 0.01, 0), ("mean JCT h", "jct_mean", HOUR, 1),
-    ("GPU time h", "gpu_seconds", HOUR, 0), ("placement", "placement", 1.0, 3), ("restarts", "restarts", 1.0, 0),
-)  # fmt: skip
+    ("max ρ", "rho_paper_max", 1.0, 2),
+    ("median ρ", "rho_paper_median", 1.0, 2),
+    ("Jain ρ", "rho_paper_jain", 1.0, 2),
+    ("max ρ exact", "rho_exact_max", 1.0, 2),
+    ("median ρ exact", "rho_exact_median", 1.0, 2),
+    ("ρ exact > 1, %", "rho_exact_above_1", 0.01, 0),
+    ("mean JCT h", "jct_mean", HOUR, 1),
+    ("GPU time h", "gpu_seconds", HOUR, 0),
+    ("placement", "placement", 1.0, 3),
+    ("restarts", "restarts", 1.0, 0),
+)
 
 
 def macro(size: Size, results: Results) -> tuple[str, list[Claim]]:
@@ -154,27 +160,45 @@ def _macro_claims(workload: str, runs: dict[str, list[Cell]], results: Results) 
     paper, exact = against("rho_paper_max"), against("rho_exact_max")
     gpu = against("gpu_seconds")
     claims = [
-        Claim(section="6.2, fig " + ("9" if n == "1" else "10"), claim=f"workload {n}: max ρ of each baseline over Themis'",
-              paper="2.2 to 3.25", ours=f"paper's ρ {span(paper)}; exact ρ {span(exact)}",
-              holds=all(x.mean > 1 for x in paper.values())),
-    ]  # fmt: skip
+        Claim(
+            section="6.2, fig " + ("9" if n == "1" else "10"),
+            claim=f"workload {n}: max ρ of each baseline over Themis'",
+            paper="2.2 to 3.25",
+            ours=f"paper's ρ {span(paper)}; exact ρ {span(exact)}",
+            holds=all(x.mean > 1 for x in paper.values()),
+        ),
+    ]
     if n == "1":
         claims.append(
-            Claim(section="6.2, fig 11", claim="workload 1: GPU time equal", paper="about 1", ours=span(gpu),
-                  holds=all(abs(x.mean - 1) < 0.05 for x in gpu.values()))
-        )  # fmt: skip
+            Claim(
+                section="6.2, fig 11",
+                claim="workload 1: GPU time equal",
+                paper="about 1",
+                ours=span(gpu),
+                holds=all(abs(x.mean - 1) < 0.05 for x in gpu.values()),
+            )
+        )
     else:
         claims.append(
-            Claim(section="6.2, fig 12", claim="workload 2: GPU time of the baselines over Themis'",
-                  paper="1.048 (gandiva), about 3.5 (slaq)", ours=span(gpu),
-                  holds=all(x.mean > 1 for x in gpu.values()))
-        )  # fmt: skip
+            Claim(
+                section="6.2, fig 12",
+                claim="workload 2: GPU time of the baselines over Themis'",
+                paper="1.048 (gandiva), about 3.5 (slaq)",
+                ours=span(gpu),
+                holds=all(x.mean > 1 for x in gpu.values()),
+            )
+        )
         scores = {p: over_seeds(results, runs[p], number("placement")).mean for p in runs if p in PAPER}
         best = max(scores, key=scores.__getitem__)
         claims.append(
-            Claim(section="6.2.1, fig 13", claim="workload 2: best placement scores", paper="Themis best",
-                  ours=f"Themis {scores['themis']:.3f}, best {best} {scores[best]:.3f}", holds=best == "themis")
-        )  # fmt: skip
+            Claim(
+                section="6.2.1, fig 13",
+                claim="workload 2: best placement scores",
+                paper="Themis best",
+                ours=f"Themis {scores['themis']:.3f}, best {best} {scores[best]:.3f}",
+                holds=best == "themis",
+            )
+        )
     return claims
 
 
@@ -186,9 +210,11 @@ CLUSTERS = (("sim-256", "1x"), ("sim-128", "2x"), ("sim-64", "4x"))
 def contention_cells(size: Size) -> list[Cell]:
     policies = CLOSE if size.full else ("themis", "tiresias")
     return [
-        c for cluster, _ in size.some(CLUSTERS) for p in policies
+        c
+        for cluster, _ in size.some(CLUSTERS)
+        for p in policies
         for c in size.cells(replace(size.base("themis1", cluster, gpus=256, load=0.9), policy=p))
-    ]  # fmt: skip
+    ]
 
 
 def contention(size: Size, results: Results) -> tuple[str, list[Claim]]:
@@ -210,10 +236,12 @@ def contention(size: Size, results: Results) -> tuple[str, list[Claim]]:
         head += [f"{name} ({cluster}) max ρ", f"{name} exact"]
     others = [p for p in policies if not p.startswith("themis") and fair[p]]
     claim = Claim(
-        section="6.2.2, fig 14", claim="Themis alone keeps max ρ at 1 or below, at 1x, 2x and 4x contention",
-        paper="yes", ours=f"Themis {', '.join(themis_max)}; others that keep it: {', '.join(others) or 'none'}",
+        section="6.2.2, fig 14",
+        claim="Themis alone keeps max ρ at 1 or below, at 1x, 2x and 4x contention",
+        paper="yes",
+        ours=f"Themis {', '.join(themis_max)}; others that keep it: {', '.join(others) or 'none'}",
         holds=fair["themis"] and not others,
-    )  # fmt: skip
+    )
     return table(head, rows) + "\n", [claim]
 
 
@@ -223,9 +251,11 @@ def contention(size: Size, results: Results) -> tuple[str, list[Claim]]:
 def network_cells(size: Size) -> list[Cell]:
     policies = CLOSE if size.full else ("themis", "gandiva")
     return [
-        c for share in size.some(SHARES) for p in policies
+        c
+        for share in size.some(SHARES)
+        for p in policies
         for c in size.cells(replace(size.base("themis2", network=share), policy=p))
-    ]  # fmt: skip
+    ]
 
 
 def network(size: Size, results: Results) -> tuple[str, list[Claim]]:
@@ -237,9 +267,10 @@ def network(size: Size, results: Results) -> tuple[str, list[Claim]]:
 
     parts = []
     for title, name, scale, digits in (
-        ("max ρ", "rho_paper_max", 1.0, 2), ("max ρ, exact form", "rho_exact_max", 1.0, 2),
+        ("max ρ", "rho_paper_max", 1.0, 2),
+        ("max ρ, exact form", "rho_exact_max", 1.0, 2),
         ("GPU time, h", "gpu_seconds", HOUR, 0),
-    ):  # fmt: skip
+    ):
         rows = [
             [p, *(text(over_seeds(results, cells(p, s), number(name)), digits, scale) for s in shares)]
             for p in policies
@@ -257,13 +288,21 @@ def network(size: Size, results: Results) -> tuple[str, list[Claim]]:
     }
     gandiva = ratio(results, cells("gandiva", 1.0), cells("themis", 1.0), "gpu_seconds")
     claims = [
-        Claim(section="6.3, fig 15", claim="all apps network-intensive: max ρ of the baselines over Themis'",
-              paper="1.24 to 1.77",
-              ours="; ".join(f"{p} {text(gains_paper[p])} (exact {text(gains[p])})" for p in gains),
-              holds=all(x.mean > 1 for x in gains_paper.values())),
-        Claim(section="6.3, fig 16", claim="all apps network-intensive: Gandiva's GPU time over Themis'",
-              paper="1.088 (8.1 % below)", ours=text(gandiva, 3), holds=gandiva.mean > 1),
-    ]  # fmt: skip
+        Claim(
+            section="6.3, fig 15",
+            claim="all apps network-intensive: max ρ of the baselines over Themis'",
+            paper="1.24 to 1.77",
+            ours="; ".join(f"{p} {text(gains_paper[p])} (exact {text(gains[p])})" for p in gains),
+            holds=all(x.mean > 1 for x in gains_paper.values()),
+        ),
+        Claim(
+            section="6.3, fig 16",
+            claim="all apps network-intensive: Gandiva's GPU time over Themis'",
+            paper="1.088 (8.1 % below)",
+            ours=text(gandiva, 3),
+            holds=gandiva.mean > 1,
+        ),
+    ]
     return "\n".join(parts), claims
 
 
@@ -287,13 +326,22 @@ def errors(size: Size, results: Results) -> tuple[str, list[Claim]]:
         values = {f: [_true_rho(c, results[c], f) for c in cells] for f in ("paper", "exact")}
         before = [_true_rho(c, results[c], "paper") for c in exact_runs]
         change[e] = t_interval([100 * (v / b - 1) for v, b in zip(values["paper"], before)])
-        rows.append([f"±{100 * e:.0f} %", text(t_interval(values["paper"])), text(t_interval(values["exact"])),
-                     text(change[e], 1)])  # fmt: skip
+        rows.append(
+            [
+                f"±{100 * e:.0f} %",
+                text(t_interval(values["paper"])),
+                text(t_interval(values["exact"])),
+                text(change[e], 1),
+            ]
+        )
     holds = all(abs(x.mean) <= 20 for x in change.values())
     claim = Claim(
-        section="6.3, fig 17", claim="errors of ±20 % in work and slowdown change max ρ", paper="10.76 %",
-        ours="; ".join(f"±{100 * e:.0f} %: {text(x, 1)} %" for e, x in change.items() if e), holds=holds,
-    )  # fmt: skip
+        section="6.3, fig 17",
+        claim="errors of ±20 % in work and slowdown change max ρ",
+        paper="10.76 %",
+        ours="; ".join(f"±{100 * e:.0f} %: {text(x, 1)} %" for e, x in change.items() if e),
+        holds=holds,
+    )
     return table(["error", "max ρ", "max ρ exact", "change of max ρ, %"], rows) + "\n", [claim]
 
 
@@ -317,19 +365,24 @@ def truth(size: Size, results: Results) -> tuple[str, list[Claim]]:
     for lie in size.some(LIES):
         cells = [replace(truth_base(size), seed=s, lie=lie) for s in truth_seeds(size)]
         own = [results[c].apps["jct"][results[c].apps["name"].index("a0")] for c in cells]
-        rest = [float(np.mean([j for j, n in zip(results[c].apps["jct"], results[c].apps["name"]) if n != "a0"]))
-                for c in cells]  # fmt: skip
+        rest = [
+            float(np.mean([j for j, n in zip(results[c].apps["jct"], results[c].apps["name"]) if n != "a0"]))
+            for c in cells
+        ]
         liar[lie] = own
         gain[lie] = t_interval([100 * (a / b - 1) for a, b in zip(own, liar[0.0])])
-        rows.append([f"{100 * lie:.0f} %", text(t_interval(own), 2, HOUR), text(t_interval(rest), 2, HOUR),
-                     text(gain[lie], 1)])  # fmt: skip
+        rows.append(
+            [f"{100 * lie:.0f} %", text(t_interval(own), 2, HOUR), text(t_interval(rest), 2, HOUR), text(gain[lie], 1)]
+        )
     beyond = {x: g for x, g in gain.items() if x >= 0.34}
     claim = Claim(
-        section="6.3, fig 18", claim="one of 8 identical apps overstates its slowdown by X: no gain, a loss beyond 34 %",
+        section="6.3, fig 18",
+        claim="one of 8 identical apps overstates its slowdown by X: no gain, a loss beyond 34 %",
         paper="no gain; loss beyond 34 %",
-        ours="change of the liar's time: " + ", ".join(f"X = {100 * x:.0f} %: {text(g, 1)} %" for x, g in gain.items() if x),
+        ours="change of the liar's time: "
+        + ", ".join(f"X = {100 * x:.0f} %: {text(g, 1)} %" for x, g in gain.items() if x),
         holds=all(g.high >= 0 or g.mean >= 0 for g in gain.values()) and any(g.low > 0 for g in beyond.values()),
-    )  # fmt: skip
+    )
     head = ["overstated by", "liar's time h", "others' mean time h", "change for the liar, %"]
     return table(head, rows) + "\n", [claim]
 
@@ -370,14 +423,22 @@ def knobs(size: Size, results: Results) -> tuple[str, list[Claim]]:
     first, last = size.some(LEASES)[0], size.some(LEASES)[-1]
     best = min(rho, key=rho.__getitem__)
     claims = [
-        Claim(section="6.4, fig 19", claim="f = 0.8 is fairest; f = 1 is worse by 1.5", paper="0.8; 1.5",
-              ours=f"fairest {best}" + (f"; f = 1 over f = 0.8: {rho[1.0] / rho[0.8]:.2f}" if 0.8 in rho else ""),
-              holds=best == 0.8 if 0.8 in rho else None),
-        Claim(section="6.4, fig 19", claim="shorter leases are fairer, longer ones cheaper", paper="yes",
-              ours=f"max ρ {fair[first]:.2f} at {first / 60:.0f} min, {fair[last]:.2f} at {last / 60:.0f} min; GPU time "
-                   f"{cost[first] / HOUR:,.0f} h and {cost[last] / HOUR:,.0f} h",
-              holds=fair[first] < fair[last] and cost[last] < cost[first]),
-    ]  # fmt: skip
+        Claim(
+            section="6.4, fig 19",
+            claim="f = 0.8 is fairest; f = 1 is worse by 1.5",
+            paper="0.8; 1.5",
+            ours=f"fairest {best}" + (f"; f = 1 over f = 0.8: {rho[1.0] / rho[0.8]:.2f}" if 0.8 in rho else ""),
+            holds=best == 0.8 if 0.8 in rho else None,
+        ),
+        Claim(
+            section="6.4, fig 19",
+            claim="shorter leases are fairer, longer ones cheaper",
+            paper="yes",
+            ours=f"max ρ {fair[first]:.2f} at {first / 60:.0f} min, {fair[last]:.2f} at {last / 60:.0f} min; GPU time "
+            f"{cost[first] / HOUR:,.0f} h and {cost[last] / HOUR:,.0f} h",
+            holds=fair[first] < fair[last] and cost[last] < cost[first],
+        ),
+    ]
     return f"{table(['f', *head], by_f)}\n\n{table(['lease', *head], by_lease)}\n", claims
 
 
@@ -428,11 +489,21 @@ def overheads(size: Size) -> tuple[str, list[Claim]]:
         return f"{1000 * np.median(x):.1f} / {1000 * np.percentile(x, 95):.1f} ms"
 
     claims = [
-        Claim(section="6.2.3", claim="an agent's bid, median / 95th percentile", paper="29 / 334 ms", ours=ms(timed.bids),
-              holds=None),
-        Claim(section="6.2.3", claim="one auction with its payments, median / 95th percentile",
-              paper="354 / 1398 ms (Gurobi)", ours=ms(timed.clears), holds=None),
-    ]  # fmt: skip
+        Claim(
+            section="6.2.3",
+            claim="an agent's bid, median / 95th percentile",
+            paper="29 / 334 ms",
+            ours=ms(timed.bids),
+            holds=None,
+        ),
+        Claim(
+            section="6.2.3",
+            claim="one auction with its payments, median / 95th percentile",
+            paper="354 / 1398 ms (Gurobi)",
+            ours=ms(timed.clears),
+            holds=None,
+        ),
+    ]
     words = (
         f"{len(timed.clears):,} auctions of workload 1 on sim-256, CPU time of one core of the machine that ran this.\n"
     )
@@ -535,10 +606,12 @@ def main() -> None:
     panels = {
         f"workload {w[-1]}, {label}": {
             p: [x for c in size.cells(replace(size.base(w), policy=p)) for x in results[c].apps[name]]
-            for p in _policies(size, results, w) if p in PAPER
+            for p in _policies(size, results, w)
+            if p in PAPER
         }
-        for w in ("themis1", "themis2") for name, label in (("rho_paper", "paper's form"), ("rho_exact", "exact form"))
-    }  # fmt: skip
+        for w in ("themis1", "themis2")
+        for name, label in (("rho_paper", "paper's form"), ("rho_exact", "exact form"))
+    }
     distributions(picture, panels)
     old = readings.found_in(out)
     out.write_text(page(size, results, read_notes(here / "notes" / "themis.md"), picture.name))

@@ -239,9 +239,16 @@ def main() -> None:
     table = "\n".join(rows)
     parts, contended = shares(samples)
     page = PAGE.format(
-        took=time.monotonic() - began, trials=given.trials, steps=two_users.STEPS, pause=PAUSE_S, lease=LEASE_S, trial=TRIAL_S,
-        table=table, shares=parts, contended=contended,
-    )  # fmt: skip
+        took=time.monotonic() - began,
+        trials=given.trials,
+        steps=two_users.STEPS,
+        pause=PAUSE_S,
+        lease=LEASE_S,
+        trial=TRIAL_S,
+        table=table,
+        shares=parts,
+        contended=contended,
+    )
     print(page)
     given.out.write_text(page)
 

@@ -41,9 +41,14 @@ def build(cell: Cell) -> Simulation:
             workload, truth, wrong = _misjudged(workload, cell)
             book, believed = DEFAULT_BOOK.with_profiles(truth), DEFAULT_BOOK.with_profiles(wrong)
     return Simulation(
-        workload=workload, cluster=load_cluster(cell.cluster), book=book, estimated=believed, policy_name=cell.policy,
-        policy=make_policy(cell.policy), settings=Settings(seed=cell.seed, lease_s=cell.lease_s),
-    )  # fmt: skip
+        workload=workload,
+        cluster=load_cluster(cell.cluster),
+        book=book,
+        estimated=believed,
+        policy_name=cell.policy,
+        policy=make_policy(cell.policy),
+        settings=Settings(seed=cell.seed, lease_s=cell.lease_s),
+    )
 
 
 def _alike(seed: int, lying: bool) -> Workload:

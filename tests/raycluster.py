@@ -128,9 +128,24 @@ class RayCluster:
         if os.geteuid() != 0 or shutil.which("ip") is None or not cable.lay():
             pytest.skip("network namespaces need root and the command ip")
         ray = [
-            sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--address", self.address, "--node-ip-address", THERE,
-            "--num-cpus", "1", "--num-gpus", str(gpus), "--object-store-memory", str(STORE), "--labels", f"themis-node={name}",
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "ray.scripts.scripts",
+            "start",
+            "--block",
+            "--address",
+            self.address,
+            "--node-ip-address",
+            THERE,
+            "--num-cpus",
+            "1",
+            "--num-gpus",
+            str(gpus),
+            "--object-store-memory",
+            str(STORE),
+            "--labels",
+            f"themis-node={name}",
+        ]
         command = ["ip", "netns", "exec", cable.name, *ray]
         try:
             with running(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
@@ -145,9 +160,22 @@ class RayCluster:
         """What a cloud does with a machine that it is about to take away."""
         why = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "test"]
         subprocess.run(
-            [sys.executable, "-m", "ray.scripts.scripts", "drain-node", "--address", self.address, "--node-id",
-             self.nodes[name].node_id, *why, "--deadline-remaining-seconds", str(within_s)], check=True, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "ray.scripts.scripts",
+                "drain-node",
+                "--address",
+                self.address,
+                "--node-id",
+                self.nodes[name].node_id,
+                *why,
+                "--deadline-remaining-seconds",
+                str(within_s),
+            ],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
 
     def close(self) -> None:
         """End all of it."""
@@ -168,11 +196,15 @@ class Cable:
         return _ip("netns", "add", self.name) and all(
             _ip(*command.split())
             for command in (
-                f"link add {here} type veth peer name {there} netns {self.name}", f"addr add {HERE}/30 dev {here}",
-                f"link set {here} up", f"-n {self.name} addr add {THERE}/30 dev {there}", f"-n {self.name} link set {there} up",
-                f"-n {self.name} link set lo up", f"-n {self.name} route add default via {HERE}",
+                f"link add {here} type veth peer name {there} netns {self.name}",
+                f"addr add {HERE}/30 dev {here}",
+                f"link set {here} up",
+                f"-n {self.name} addr add {THERE}/30 dev {there}",
+                f"-n {self.name} link set {there} up",
+                f"-n {self.name} link set lo up",
+                f"-n {self.name} route add default via {HERE}",
             )
-        )  # fmt: skip
+        )
 
     def pull(self) -> None:
         """Cut the namespace off."""

@@ -86,11 +86,13 @@ def tuner_of(trainable, folder, trials):
         trainable,
         param_space={"x": tune.grid_search(points(trials))},
         tune_config=tune.TuneConfig(
-            metric="loss", mode="min", scheduler=ASHAScheduler(max_t=STEPS, grace_period=STEPS // 2),
+            metric="loss",
+            mode="min",
+            scheduler=ASHAScheduler(max_t=STEPS, grace_period=STEPS // 2),
             max_concurrent_trials=WORKERS,
         ),
         run_config=tune.RunConfig(storage_path=f"{folder}/ben", verbose=0),
-    )  # fmt: skip
+    )
 
 
 def ann(folder, trials, trial_s, client, pause_s=0.5):

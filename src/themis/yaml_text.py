@@ -91,9 +91,13 @@ for _kind, _form, _first in (
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
     ("null", r"~|null|Null|NULL|", "~nN\0"),
     ("int", r"[-+]?[0-9]+", "-+0123456789"),
-    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", "-+.0123456789"),
+    (
+        "float",
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+.0123456789",
+    ),
     ("merge", r"<<", "<"),
-):  # fmt: skip
+):
     _starts = ["" if c == "\0" else c for c in _first]
     _Loader.add_implicit_resolver(_TAG + _kind, re.compile(f"(?:{_form})\\Z"), _starts)
 

@@ -126,8 +126,12 @@ def test_the_example_runs(tmp_path: Path) -> None:
     script = Path(__file__).parents[2] / "examples" / "tuning" / "optuna_study.py"
     with daemon(tmp_path / "home", options=("--gpus", "2")) as service:
         done = subprocess.run(
-            [sys.executable, str(script)], cwd=tmp_path, env={**os.environ, "THEMIS_HOME": str(service.home)},
-            capture_output=True, text=True, timeout=PATIENCE_S,
-        )  # fmt: skip
+            [sys.executable, str(script)],
+            cwd=tmp_path,
+            env={**os.environ, "THEMIS_HOME": str(service.home)},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
     assert done.returncode == 0, done.stderr
     assert "completed; best x" in done.stdout

@@ -144,9 +144,12 @@ def test_pb2_copies_the_better_trial_into_the_worse_one(tmp_path: Path, client: 
     from ray.tune.schedulers.pb2 import PB2
 
     scheduler = PB2(
-        time_attr="training_iteration", perturbation_interval=2, synch=True, quantile_fraction=0.5,
+        time_attr="training_iteration",
+        perturbation_interval=2,
+        synch=True,
+        quantile_fraction=0.5,
         hyperparam_bounds={"x": [0.0, 5.0]},
-    )  # fmt: skip
+    )
     name = f"pb2-{trainable.__name__}"
     with on_themis(trainable, workers=2, cpus=0.5, hours=0.01, name=name, client=client) as relayed:
         results = fit(relayed, tmp_path, {"x": tune.grid_search([0.0, 5.0])}, scheduler)
@@ -191,9 +194,13 @@ def test_a_trial_grows_and_shrinks_with_its_lease_and_tune_knows(
     space, scheduler = {"x": 0.0, "pause": 0.2, "steps": 1000}, tune.schedulers.ResourceChangingScheduler
     with on_themis(trainable, workers=1, gpus=(1, 2), cpus=0.5, hours=0.05, name=name, client=client) as relayed:
         fit(
-            relayed, tmp_path, space, scheduler(resources_allocation_function=leased),
-            callbacks=[Listens()], stop=lambda trial, result: bool(over),
-        )  # fmt: skip
+            relayed,
+            tmp_path,
+            space,
+            scheduler(resources_allocation_function=leased),
+            callbacks=[Listens()],
+            stop=lambda trial, result: bool(over),
+        )
     beside.join()
     assert [step for step, *_ in heard] == list(range(1, len(heard) + 1)), "no step was lost, none was heard twice"
     assert [gpus for gpus, _ in groupby(told for *_, told in heard)][:3] == [1, 2, 1]

@@ -43,9 +43,13 @@ def test_a_worker_that_is_told_so_ends_with_0_right_away(tmp_path: Path) -> None
     with TrialBroker.open("127.0.0.1", "key") as desk:
         desk.end()
         env = {
-            **os.environ, DESK: f"{desk.address[0]}:{desk.address[1]}", KEY: "key", CPUS: "1", PATHS: "",
+            **os.environ,
+            DESK: f"{desk.address[0]}:{desk.address[1]}",
+            KEY: "key",
+            CPUS: "1",
+            PATHS: "",
             "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
-        }  # fmt: skip
+        }
         done = subprocess.run(
             [sys.executable, "-m", "themis.adapters.tune_worker"],
             env=env,

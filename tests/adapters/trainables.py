@@ -54,10 +54,15 @@ class Counter(tune.Trainable):  # type: ignore[misc]
         time.sleep(self.config.get("pause", 0.0))
         self.count += 1
         return {
-            "loss": self.config["x"] + STEPS - self.count, "count": self.count, "before": self.iteration, "step": self.count,
-            "done": self.count >= self.config.get("steps", STEPS), "process": os.getpid(),
-            "gpus": gpus_of(self.trial_resources), "told": int(os.environ.get("THEMIS_GPUS", "0")),
-        }  # fmt: skip
+            "loss": self.config["x"] + STEPS - self.count,
+            "count": self.count,
+            "before": self.iteration,
+            "step": self.count,
+            "done": self.count >= self.config.get("steps", STEPS),
+            "process": os.getpid(),
+            "gpus": gpus_of(self.trial_resources),
+            "told": int(os.environ.get("THEMIS_GPUS", "0")),
+        }
 
     def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any] | None:
         (Path(checkpoint_dir) / "count").write_text(str(self.count))

@@ -63,7 +63,10 @@ CASES = {
     "an unknown parameter": (["-p", "themis:pament=floor"], "Did you mean 'payment'?"),
     "a wrong parameter": (["-p", "themis:payment=flor"], "Did you mean 'floor'?"),
     "a parameter that is no number": (["-p", "themis:f=most"], "f is 'most', expected a number such as"),
-    "a price of no type of the cluster": (["-c", "gavel-36", "-p", "min_cost:cost=V10=2"], "cost=V10=2: unknown GPU type"),
+    "a price of no type of the cluster": (
+        ["-c", "gavel-36", "-p", "min_cost:cost=V10=2"],
+        "cost=V10=2: unknown GPU type",
+    ),
     "a parameter given twice": (["-p", "shockwave:window=3,window=4"], "window is there twice"),
     "an unknown parameter of a planner": (["-p", "shockwave:windw=3"], "Did you mean 'window'?"),
     "a window that is negative": (["-p", "shockwave:window=-1"], "window is -1, expected 0 to 1000"),
@@ -73,11 +76,10 @@ CASES = {
     "patience below one": (["-p", "shockwave:patience=0.5"], "patience is 0.5, expected 1 to 1000"),
     "an unknown forecast": (["-p", "shockwave:forecast=luck"], "Known: bayes, greedy, posterior, restatement"),
     "a dynamic share above one": (["-w", "shockwave_jobs:dynamic=2"], "dynamic is 2.0, expected a share"),
-    "an empty trace without a header": (
-        ["-w", "empty.csv", "-f", "shockwave"], "is empty, expected rows of 12 cells"
-    ),
+    "an empty trace without a header": (["-w", "empty.csv", "-f", "shockwave"], "is empty, expected rows of 12 cells"),
     "a gang larger than the cluster": (
-        ["-w", "too-large.csv", "-c", "8x4", "-p", "shockwave"], "needs 64 GPUs; cluster '8x4' has 32"
+        ["-w", "too-large.csv", "-c", "8x4", "-p", "shockwave"],
+        "needs 64 GPUs; cluster '8x4' has 32",
     ),
     "a parameter out of range": (["-p", "themis:f=2"], "f is 2.0, expected 0"),
     "a round of no length": (["-p", "isolated:round_s=0"], "policy isolated: round_s is 0.0, expected at least 1"),
@@ -94,7 +96,7 @@ CASES = {
     "far too many seeds": (["--seeds", "0-999999999"], "at most 10,000"),
     "a negative time between failures": (["--mtbf", "-1"], "mtbf is -1.0"),
     "an output folder that is a file": (["-o", "empty.csv"], "empty.csv"),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(autouse=True)
@@ -170,8 +172,11 @@ def test_what_follows_the_program_is_the_programs(themis: Command, monkeypatch: 
     for both in ("1..4", "1-4"):
         themis("run", "-g", both, "true")
     assert seen == [
-        (["python", "train.py", "--gpus", "8", "-g", "9"], (2, 2)), (["--strange"], (1, 1)), (["true"], (1, 4)), (["true"], (1, 4)),
-    ]  # fmt: skip
+        (["python", "train.py", "--gpus", "8", "-g", "9"], (2, 2)),
+        (["--strange"], (1, 1)),
+        (["true"], (1, 4)),
+        (["true"], (1, 4)),
+    ]
 
 
 @pytest.mark.parametrize("gpus", ["0", "two", "3-1", "0-2", "2-x", "-1", "", "2..", "4..2", "²", "9" * 5000])

@@ -68,8 +68,11 @@ def test_csv_has_a_row_for_each_number_and_policy(logs: Path, themis: Command) -
     rows = list(csv.DictReader(io.StringIO(themis(*args, "-b", "drf").out)))
     assert list(rows[0]) == list(CSV)
     assert [(row["metric"], row["policy"]) for row in rows] == [
-        ("makespan", "drf"), ("makespan", "fifo"), ("rho_exact_max", "drf"), ("rho_exact_max", "fifo"),
-    ]  # fmt: skip
+        ("makespan", "drf"),
+        ("makespan", "fifo"),
+        ("rho_exact_max", "drf"),
+        ("rho_exact_max", "fifo"),
+    ]
     assert float(rows[1]["difference"]) == pytest.approx(float(rows[1]["mean"]) - float(rows[0]["mean"]))
     assert rows[1]["significant"] in ("0", "1")
     assert next(csv.DictReader(io.StringIO(themis(*args).out)))["difference"] == ""
@@ -86,9 +89,19 @@ def test_numbers_are_those_of_the_simulation(logs: Path, themis: Command) -> Non
 @pytest.mark.slow
 def test_report_tables_and_figures_are_written_and_named(logs: Path, tmp_path: Path, themis: Command) -> None:
     ended = themis(
-        "compare", logs, "-b", "drf", "--html", tmp_path / "r" / "c.html", "--tables", tmp_path / "t",
-        "--figures", tmp_path / "f", "--figure-format", "png",
-    )  # fmt: skip
+        "compare",
+        logs,
+        "-b",
+        "drf",
+        "--html",
+        tmp_path / "r" / "c.html",
+        "--tables",
+        tmp_path / "t",
+        "--figures",
+        tmp_path / "f",
+        "--figure-format",
+        "png",
+    )
     assert ended.code == 0, ended.err
     assert "Difference to drf" in (tmp_path / "r" / "c.html").read_text(encoding="utf-8")
     assert {p.name for p in (tmp_path / "t").iterdir()} == {"results.parquet", "apps.parquet", "jobs.parquet"}
@@ -102,13 +115,18 @@ def damaged(logs: Path, folder: Path) -> dict[str, Path]:
     packed = (logs / "drf-seed0.jsonl.gz").read_bytes()
     lines = gzip.decompress(packed).splitlines(keepends=True)
     made = {
-        "empty.jsonl": b"", "notes.jsonl": b"notes\n", "table.jsonl": b"a,b\n1,2\n", "other.jsonl": b'{"a": 1}\n',
-        "packed-short.jsonl.gz": packed[: len(packed) // 2], "not-packed.jsonl.gz": b"\x00\xff" * 50,
+        "empty.jsonl": b"",
+        "notes.jsonl": b"notes\n",
+        "table.jsonl": b"a,b\n1,2\n",
+        "other.jsonl": b'{"a": 1}\n',
+        "packed-short.jsonl.gz": packed[: len(packed) // 2],
+        "not-packed.jsonl.gz": b"\x00\xff" * 50,
         "damaged.jsonl.gz": packed[:2000] + b"x" * 50 + packed[2050:],
-        "mid-line.jsonl": b"".join(lines[:40])[:-9], "short.jsonl": b"".join(lines[:40]),
+        "mid-line.jsonl": b"".join(lines[:40])[:-9],
+        "short.jsonl": b"".join(lines[:40]),
         "newer.jsonl": lines[0].replace(b'"schema":1', b'"schema":99') + b"".join(lines[1:]),
         "kind.jsonl": lines[0] + b'{"t":1.0,"kind":"Gramt"}\n',
-    }  # fmt: skip
+    }
     for name, data in made.items():
         (folder / name).write_bytes(data)
     return {name: folder / name for name in made}

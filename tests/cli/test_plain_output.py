@@ -22,16 +22,44 @@ from themis.jobs import parse
 from themis.model.workload import Bag
 
 APP = {
-    "id": 123, "name": "langmodel-sweep", "user": "carol", "state": "completed", "gpus": 128, "demand": 128, "jobs": 64,
-    "jobs_ended": 31, "progress": 0.54, "waits": "at_once", "rho": 1.34, "gpu_hours": 1250.25, "submitted": 1.7e9, "ended": 1.8e9,
-}  # fmt: skip
+    "id": 123,
+    "name": "langmodel-sweep",
+    "user": "carol",
+    "state": "completed",
+    "gpus": 128,
+    "demand": 128,
+    "jobs": 64,
+    "jobs_ended": 31,
+    "progress": 0.54,
+    "waits": "at_once",
+    "rho": 1.34,
+    "gpu_hours": 1250.25,
+    "submitted": 1.7e9,
+    "ended": 1.8e9,
+}
 JOB = {
-    "id": 1234, "name": "lr-search-12", "state": "ended", "outcome": "completed", "attempt": 12, "gpus": [0, 1, 2, 3],
-    "nodes": ["node0"], "steps": 90000, "total": 90000, "gpu_hours": 12.5, "until": 1.7e9, "attempts": [],
-}  # fmt: skip
+    "id": 1234,
+    "name": "lr-search-12",
+    "state": "ended",
+    "outcome": "completed",
+    "attempt": 12,
+    "gpus": [0, 1, 2, 3],
+    "nodes": ["node0"],
+    "steps": 90000,
+    "total": 90000,
+    "gpu_hours": 12.5,
+    "until": 1.7e9,
+    "attempts": [],
+}
 SHARE = {
-    "user": "carol", "apps": 12, "gpus": 128, "share": 0.5, "fair": 0.25, "gpu_hours": 1250.25, "private_gpu_hours": 2000.5,
-}  # fmt: skip
+    "user": "carol",
+    "apps": 12,
+    "gpus": 128,
+    "share": 0.5,
+    "fair": 0.25,
+    "gpu_hours": 1250.25,
+    "private_gpu_hours": 2000.5,
+}
 CHECK = {"check": "containment", "state": "note", "finding": "jobs are contained by cgroups; " * 10}
 CHECKS: Columns = {name: lambda row, name=name: row[name] for name in CHECK}  # type: ignore[misc]
 
@@ -72,9 +100,16 @@ def test_fairness_is_shown_as_a_multiple_of_the_fair_share_with_verbose_only() -
 
 def test_why_begins_with_the_plain_sentence_and_has_figures_with_verbose() -> None:
     found = pb.WhyReply(
-        code="all_leased", sentence="all 8 GPUs are leased; the next lease ends in 40 s.", position=2, of=3, rho=1.25,
-        ahead=[pb.Ahead(app=1, name="a", user="bob", rho=2.5)], weight=0.5, fair=0.5, between="users",
-    )  # fmt: skip
+        code="all_leased",
+        sentence="all 8 GPUs are leased; the next lease ends in 40 s.",
+        position=2,
+        of=3,
+        rho=1.25,
+        ahead=[pb.Ahead(app=1, name="a", user="bob", rho=2.5)],
+        weight=0.5,
+        fair=0.5,
+        between="users",
+    )
     plain = why_now(found)
     assert plain[0] == "waiting: all 8 GPUs are leased; the next lease ends in 40 s."
     assert "  ahead: app 1, a of bob" in plain

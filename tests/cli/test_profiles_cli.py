@@ -40,8 +40,13 @@ def test_a_model_is_shown_with_its_rates_and_what_it_keeps_beside_others(themis:
     } in rows
     shares = json.loads(themis("profiles", "show", "A3C", "--beside", "-o", "json").out)
     assert shares[0] == {
-        "model": "A3C", "gpu_type": "V100", "batch": "", "partner": "A3C", "partner_batch": "", "share": pytest.approx(0.5097)
-    }  # fmt: skip
+        "model": "A3C",
+        "gpu_type": "V100",
+        "batch": "",
+        "partner": "A3C",
+        "partner_batch": "",
+        "share": pytest.approx(0.5097),
+    }
     ended = themis("profiles", "show", "ResNet-5")
     assert (ended.code, "Did you mean 'ResNet-50'" in ended.err) == (2, True)
     assert themis("profiles", "list", "-o", "tabel").code == 2
@@ -60,8 +65,22 @@ def test_a_table_of_ones_own_is_checked_kept_and_used(themis: Command, tmp_path:
     trace = tmp_path / "t.csv"
     trace.write_text("app,submit_s,gpus,steps,model\na,0,1,7200,mine\n")
     for books, hours in (("lab", 1.0), (f"themis,{path}", 1.0)):
-        told = themis("simulate", "-w", trace, "-c", "1x1", "-p", "fifo", "--profiles", books, "--json",
-                      "--set", "container_s=0", "-j", 1)  # fmt: skip
+        told = themis(
+            "simulate",
+            "-w",
+            trace,
+            "-c",
+            "1x1",
+            "-p",
+            "fifo",
+            "--profiles",
+            books,
+            "--json",
+            "--set",
+            "container_s=0",
+            "-j",
+            1,
+        )
         assert told.code == 0, told.err
         assert f'"makespan": {3600 * hours}' in told.out
     ended = themis("simulate", "-w", trace, "-c", "1x1", "-p", "fifo", "-j", 1)
@@ -71,8 +90,23 @@ def test_a_table_of_ones_own_is_checked_kept_and_used(themis: Command, tmp_path:
 def test_what_a_run_measured_is_what_it_was_simulated_with(themis: Command, tmp_path: Path, home: Path) -> None:
     log = tmp_path / "run"
     policy = "max_min_fairness:sharing=true"
-    told = themis("simulate", "-w", "gavel_single:jobs=12,rate=60", "-c", "1x1@V100+1x1@K80", "-p", policy, "-q", "-o", log,
-                  "--no-report", "--set", "container_s=0", "-j", 1)  # fmt: skip
+    told = themis(
+        "simulate",
+        "-w",
+        "gavel_single:jobs=12,rate=60",
+        "-c",
+        "1x1@V100+1x1@K80",
+        "-p",
+        policy,
+        "-q",
+        "-o",
+        log,
+        "--no-report",
+        "--set",
+        "container_s=0",
+        "-j",
+        1,
+    )
     assert told.code == 0, told.err
     assert themis("profiles", "from-run", next(log.glob("*.jsonl.gz")), "--name", "found").code == 0
     found = read_csv(home / "profiles" / "found.csv")

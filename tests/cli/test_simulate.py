@@ -176,9 +176,20 @@ def test_machines_fail_and_everything_still_ends(themis: Command) -> None:
 @pytest.mark.slow
 def test_an_interrupt_ends_with_130_and_leaves_no_process(tmp_path: Path) -> None:
     command = [
-        sys.executable, "-m", "themis.cli", "simulate", "-w", "themis1", "-c", "sim-256", "-p", "drf,themis", "-j2",
-        "-o", str(tmp_path),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "themis.cli",
+        "simulate",
+        "-w",
+        "themis1",
+        "-c",
+        "sim-256",
+        "-p",
+        "drf,themis",
+        "-j2",
+        "-o",
+        str(tmp_path),
+    ]
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, text=True
     )

@@ -144,7 +144,7 @@ REFUSED = {
     "a target of another kind": (["convert", "demo", "x.parquet"], "expected a name that ends in .csv or .csv.gz"),
     "a target that cannot be written": (["convert", "demo", "nowhere/x.csv"], "cannot write trace"),
     "a factor of nothing": (["scale", "demo", "x.csv", "--load", "0"], "load is 0.0, expected a factor above 0"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", REFUSED)

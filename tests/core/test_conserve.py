@@ -56,9 +56,13 @@ def run(policy: Policy, apps: list[App], cluster: Cluster, **settings: object) -
         fold.add(time, record)
 
     Simulation(
-        workload=Workload(name="w", apps=tuple(apps)), cluster=cluster, book=BOOK, policy_name="once", policy=policy,
+        workload=Workload(name="w", apps=tuple(apps)),
+        cluster=cluster,
+        book=BOOK,
+        policy_name="once",
+        policy=policy,
         settings=Settings(validate=True, **settings),  # type: ignore[arg-type]
-    ).run(sink)  # fmt: skip
+    ).run(sink)
     return log, fold.result()
 
 
@@ -139,9 +143,13 @@ def test_leases_on_what_is_left_over_end_with_the_first_that_ends_anyway() -> No
 def test_a_large_gang_still_gets_its_turn_while_small_jobs_fill_what_is_left_over() -> None:
     small = [app(f"s{i}", [job(4000.0)], 10.0 * i) for i in range(6)]
     simulation = Simulation(
-        workload=Workload(name="w", apps=(*small, app("large", [job(400.0, 4)], 100.0))), cluster=machines(4), book=BOOK,
-        policy_name="tiresias", policy=make_policy("tiresias"), settings=Settings(validate=True),
-    )  # fmt: skip
+        workload=Workload(name="w", apps=(*small, app("large", [job(400.0, 4)], 100.0))),
+        cluster=machines(4),
+        book=BOOK,
+        policy_name="tiresias",
+        policy=make_policy("tiresias"),
+        settings=Settings(validate=True),
+    )
     log: Log = []
     simulation.run(lambda time, record: log.append((time, record)))
     assert of_kind(log, Grant, 6)[0] <= 100.0 + 2 * 600.0

@@ -53,9 +53,10 @@ def test_as_many_apps_count_as_served_as_fit() -> None:
 
 @settings(max_examples=200)
 @given(
-    st.lists(st.floats(60.0, 600.0), max_size=20), st.lists(st.floats(1.0, 900.0), max_size=20),
+    st.lists(st.floats(60.0, 600.0), max_size=20),
+    st.lists(st.floats(1.0, 900.0), max_size=20),
     st.sampled_from([60.0, 100.0, 180.0, 599.0]),
-)  # fmt: skip
+)
 def test_some_lease_ends_in_every_gap_as_far_as_there_are_enough(
     until: list[float], running: list[float], gap: float
 ) -> None:
@@ -81,9 +82,13 @@ def run(apps: list[App], *gpus: int, policy: str = "drf", **more: float) -> tupl
         fold.add(time, record)
 
     Simulation(
-        workload=Workload(name="w", apps=tuple(apps)), cluster=machines(*gpus), book=BOOK, policy_name=policy,
-        policy=make_policy(policy), settings=Settings(validate=True, **more),  # type: ignore[arg-type]
-    ).run(sink)  # fmt: skip
+        workload=Workload(name="w", apps=tuple(apps)),
+        cluster=machines(*gpus),
+        book=BOOK,
+        policy_name=policy,
+        policy=make_policy(policy),
+        settings=Settings(validate=True, **more),  # type: ignore[arg-type]
+    ).run(sink)
     return log, fold.result()
 
 

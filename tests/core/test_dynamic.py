@@ -33,9 +33,13 @@ SIZES = ((32, 40.0), (64, 20.0), (128, 10.0))
 
 def dynamic_job(*epochs: tuple[float, int], mode: Mode = Mode.GNS, gpus: int = 1) -> Job:
     return Job(
-        name="j", model="net", regimes=tuple(Regime(steps=e, batch=b) for e, b in epochs), gpus_min=gpus, gpus_max=gpus,
+        name="j",
+        model="net",
+        regimes=tuple(Regime(steps=e, batch=b) for e, b in epochs),
+        gpus_min=gpus,
+        gpus_max=gpus,
         dynamic=Dynamic(mode=mode, epoch_steps=SIZES),
-    )  # fmt: skip
+    )
 
 
 def run(
@@ -44,9 +48,13 @@ def run(
     log: list[tuple[Seconds, Record]] = []
     Simulation(
         workload=Workload(name="w", apps=tuple(app(f"a{i}", [j], arrival=i * arrival) for i, j in enumerate(jobs))),
-        cluster=machines(1), book=BOOK, policy_name=policy, policy=make_policy(policy), outages=outages,
+        cluster=machines(1),
+        book=BOOK,
+        policy_name=policy,
+        policy=make_policy(policy),
+        outages=outages,
         settings=Settings(validate=True, **{"container_s": 0.0, **settings}),  # type: ignore[arg-type]
-    ).run(lambda t, r: log.append((t, r)))  # fmt: skip
+    ).run(lambda t, r: log.append((t, r)))
     return log
 
 
@@ -105,8 +113,10 @@ def test_a_crash_undoes_changes_of_batch_size_after_the_last_checkpoint() -> Non
     outage = Outage(time=199.0, machine=0, lasts=51.0)
     log = run([dynamic_job((3, 32), (7, 64))], outages=(outage,), checkpoint_every_s=100.0)
     assert [(r.attempt, r.steps, r.batch) for _, r in log if isinstance(r, BatchChanged)] == [
-        (1, 3, 64), (2, 2.5, 32), (2, 3, 64),
-    ]  # fmt: skip
+        (1, 3, 64),
+        (2, 2.5, 32),
+        (2, 3, 64),
+    ]
     assert [t for t, r in log if isinstance(r, AppFinished)] == [pytest.approx(250 + 0.5 * 40 + 7 * 25)]
 
 

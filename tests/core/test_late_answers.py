@@ -17,7 +17,7 @@ from themis.model.events import (
     Renew,
     Solve,
     Wake,
-)  # fmt: skip
+)
 from themis.model.settings import Settings
 from themis.policies.api import Workbench, make_policy
 from themis.sim.replay import replay_records
@@ -50,9 +50,14 @@ class Late(_Run):
 def simulation(policy: str, seed: int, settings: Settings = NO_OVERHEAD) -> Simulation:
     cluster = machines(4, 4, 2)
     return Simulation(
-        workload=random_workload(seed, apps=6), cluster=cluster, book=BOOK, policy_name=policy, policy=make_policy(policy),
-        settings=settings, outages=outages(cluster, mtbf_s=4000.0, lasts_s=300.0, until=8000.0, seed=seed),
-    )  # fmt: skip
+        workload=random_workload(seed, apps=6),
+        cluster=cluster,
+        book=BOOK,
+        policy_name=policy,
+        policy=make_policy(policy),
+        settings=settings,
+        outages=outages(cluster, mtbf_s=4000.0, lasts_s=300.0, until=8000.0, seed=seed),
+    )
 
 
 @pytest.mark.parametrize("longest", [5.0, 90.0, 2000.0])

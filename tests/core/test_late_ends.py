@@ -26,7 +26,7 @@ from themis.model.events import (
     Solve,
     Wake,
     WakeAt,
-)  # fmt: skip
+)
 from themis.model.workload import Halving, Rung
 from themis.policies.api import Workbench, make_policy
 from themis.testing.builders import BOOK, NO_OVERHEAD, app, job, machines

@@ -73,9 +73,13 @@ def deliver(policy: str, gangs: list[int], on: Cluster, rounds: int, speed: Floa
     sink = Delivered(on, len(gangs), rounds)
     with suppress(Over):
         Simulation(
-            workload=Workload(name="w", apps=tuple(apps)), cluster=on, book=book, policy_name=policy,
-            policy=make_policy(policy), settings=Settings(container_s=0.0),
-        ).run(sink)  # fmt: skip
+            workload=Workload(name="w", apps=tuple(apps)),
+            cluster=on,
+            book=book,
+            policy_name=policy,
+            policy=make_policy(policy),
+            settings=Settings(container_s=0.0),
+        ).run(sink)
     return sink
 
 

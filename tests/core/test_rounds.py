@@ -75,9 +75,13 @@ def run(
     book: ProfileBook = BOOK,
 ) -> Log:
     simulation = Simulation(
-        workload=Workload(name="w", apps=tuple(apps)), cluster=on, book=book, policy_name="given", policy=policy,
+        workload=Workload(name="w", apps=tuple(apps)),
+        cluster=on,
+        book=book,
+        policy_name="given",
+        policy=policy,
         settings=Settings(container_s=container_s, validate=True),
-    )  # fmt: skip
+    )
     log: Log = []
 
     def watch(time: float, record: Record) -> None:
@@ -274,10 +278,11 @@ def test_a_job_that_comes_to_an_empty_cluster_within_the_resolve_interval_is_not
 
 EXAMPLES = {
     "figure 3 and 5: three jobs, one GPU of each of three types": (
-        ((0.6, 0.4, 0.0), (0.2, 0.6, 0.2), (0.2, 0.0, 0.8)), (1, 1, 1),
+        ((0.6, 0.4, 0.0), (0.2, 0.6, 0.2), (0.2, 0.0, 0.8)),
+        (1, 1, 1),
     ),
     "§4.1's example": (((0.4545, 0.0), (0.4545, 0.0909), (0.0909, 0.9091)), (1, 1)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

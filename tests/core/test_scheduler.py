@@ -26,9 +26,14 @@ def run(
 ) -> Log:
     given = {"container_s": 0.0, "lease_s": 600.0, **settings}
     simulation = Simulation(
-        workload=Workload(name="w", apps=tuple(apps)), cluster=cluster, book=BOOK, policy_name=policy,
-        policy=make_policy(policy), settings=Settings(validate=True, **given), outages=outages,  # type: ignore[arg-type]
-    )  # fmt: skip
+        workload=Workload(name="w", apps=tuple(apps)),
+        cluster=cluster,
+        book=BOOK,
+        policy_name=policy,
+        policy=make_policy(policy),
+        settings=Settings(validate=True, **given),
+        outages=outages,  # type: ignore[arg-type]
+    )
     log: Log = []
     simulation.run(lambda time, record: log.append((time, record)))
     assert not leased_twice(log)
@@ -82,8 +87,11 @@ def test_a_finished_jobs_gpus_go_to_its_apps_next_job_within_the_lease() -> None
 
 def test_machine_failure_costs_the_work_since_the_last_checkpoint_and_the_job_comes_back() -> None:
     log = run(
-        machines(1), [app("a", [job(1000.0)])], outages=[Outage(time=450.0, machine=0, lasts=50.0)], checkpoint_every_s=100.0
-    )  # fmt: skip
+        machines(1),
+        [app("a", [job(1000.0)])],
+        outages=[Outage(time=450.0, machine=0, lasts=50.0)],
+        checkpoint_every_s=100.0,
+    )
     assert [r.cause for _, r in log if isinstance(r, Revoke)] == ["failed", "finished"]
     # 400 s are safe; the machine is back at 500, the checkpoint takes 7.5 s to read.
     assert times(log, AppFinished) == [pytest.approx(500 + 7.5 + 600)]
@@ -198,9 +206,15 @@ def test_what_happens_within_the_gathering_time_is_one_decision() -> None:
 def test_gangs_may_take_longer_to_start_than_is_believed_and_some_time_to_stop() -> None:
     apps = [app("a", [job(700.0)]), app("b", [job(100.0)], arrival=10.0)]
     simulation = Simulation(
-        workload=Workload(name="w", apps=tuple(apps)), cluster=machines(1), book=BOOK, policy_name="tiresias",
-        policy=make_policy("tiresias"), settings=Settings(validate=True, container_s=0.0), start_s=(35.0,), stop_s=(5.0,),
-    )  # fmt: skip
+        workload=Workload(name="w", apps=tuple(apps)),
+        cluster=machines(1),
+        book=BOOK,
+        policy_name="tiresias",
+        policy=make_policy("tiresias"),
+        settings=Settings(validate=True, container_s=0.0),
+        start_s=(35.0,),
+        stop_s=(5.0,),
+    )
     log: Log = []
     simulation.run(lambda time, record: log.append((time, record)))
     # a trains 35-600 and has let go at 605; b trains 640-740, whose end takes no time; a again, checkpoint 7.5 s.
@@ -211,9 +225,15 @@ def test_gangs_may_take_longer_to_start_than_is_believed_and_some_time_to_stop()
 def test_starts_and_ends_have_each_their_own_cost_in_turn_and_begin_anew() -> None:
     apps = [app("bag", [job(100.0), job(100.0), job(100.0)]), app("late", [job(50.0)], arrival=300.0)]
     simulation = Simulation(
-        workload=Workload(name="w", apps=tuple(apps)), cluster=machines(3), book=BOOK, policy_name="fifo",
-        policy=make_policy("fifo"), settings=Settings(validate=True), start_s=(1.0, 2.0), finish_s=(0.25, 0.5, 4.0),
-    )  # fmt: skip
+        workload=Workload(name="w", apps=tuple(apps)),
+        cluster=machines(3),
+        book=BOOK,
+        policy_name="fifo",
+        policy=make_policy("fifo"),
+        settings=Settings(validate=True),
+        start_s=(1.0, 2.0),
+        finish_s=(0.25, 0.5, 4.0),
+    )
     log: Log = []
     simulation.run(lambda time, record: log.append((time, record)))
     assert times(log, JobStarted) == [1.0, 1.0, 2.0, 302.0]
@@ -224,10 +244,15 @@ def test_a_gang_that_is_told_to_stop_before_it_has_said_that_it_is_done_is_not_r
     """Its lease ends at 60 for the other one; it trains till 58.5, would say so at 63.5 and has let go at 61."""
     apps = [app("a", [job(58.5)]), app("b", [job(100.0)], arrival=1.0)]
     simulation = Simulation(
-        workload=Workload(name="w", apps=tuple(apps)), cluster=machines(1), book=BOOK, policy_name="tiresias",
-        policy=make_policy("tiresias"), settings=Settings(validate=True, container_s=0.0, lease_s=60.0), finish_s=(5.0,),
+        workload=Workload(name="w", apps=tuple(apps)),
+        cluster=machines(1),
+        book=BOOK,
+        policy_name="tiresias",
+        policy=make_policy("tiresias"),
+        settings=Settings(validate=True, container_s=0.0, lease_s=60.0),
+        finish_s=(5.0,),
         stop_s=(1.0,),
-    )  # fmt: skip
+    )
     log: Log = []
     simulation.run(lambda time, record: log.append((time, record)))
     assert next((t, r.cause) for t, r in log if isinstance(r, Revoke)) == (60.0, "expired")

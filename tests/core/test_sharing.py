@@ -61,9 +61,13 @@ class Pairs:
 def run(apps: list[App], *gpus: int, turn: int = 0, **settings: float) -> list[tuple[float, Record]]:
     given = {"container_s": 0.0, **settings}
     simulation = Simulation(
-        workload=Workload(name="w", apps=tuple(apps)), cluster=machines(*gpus), book=BOOK, policy_name="pairs",
-        policy=Pairs(turn=turn), settings=Settings(validate=True, **given),  # type: ignore[arg-type]
-    )  # fmt: skip
+        workload=Workload(name="w", apps=tuple(apps)),
+        cluster=machines(*gpus),
+        book=BOOK,
+        policy_name="pairs",
+        policy=Pairs(turn=turn),
+        settings=Settings(validate=True, **given),  # type: ignore[arg-type]
+    )
     log: list[tuple[float, Record]] = []
     simulation.run(lambda time, record: log.append((time, record)))
     assert not leased_twice(log)
@@ -198,9 +202,13 @@ def test_figure_7_a_pair_and_its_jobs_alone_come_out_of_the_rounds() -> None:
     on = Cluster(name="c", machines=tuple(Machine(name=t, gpus=1, gpu_type=t) for t in ("V100", "K80")))
     apps = [app(f"a{j}", [job(1e6, model=m)]) for j, m in enumerate(("one", "two", "loner"))]
     simulation = Simulation(
-        workload=Workload(name="w", apps=tuple(apps)), cluster=on, book=BOOK, policy_name="fixed", policy=Fixed(),
+        workload=Workload(name="w", apps=tuple(apps)),
+        cluster=on,
+        book=BOOK,
+        policy_name="fixed",
+        policy=Fixed(),
         settings=Settings(container_s=0.0, validate=True),
-    )  # fmt: skip
+    )
     there: dict[int, int] = {}
     counts = np.zeros_like(X)
     rounds = 80

@@ -27,9 +27,14 @@ EXACT = CurveStopping(check_steps=50.0, noise=0.0)
 
 def simulation(cluster: Cluster, apps: list[App], policy: str = "fifo", outages: tuple[Outage, ...] = ()) -> Simulation:
     return Simulation(
-        workload=Workload(name="w", apps=tuple(apps)), cluster=cluster, book=BOOK, policy_name=policy,
-        policy=make_policy(policy), settings=NO_OVERHEAD, outages=outages,
-    )  # fmt: skip
+        workload=Workload(name="w", apps=tuple(apps)),
+        cluster=cluster,
+        book=BOOK,
+        policy_name=policy,
+        policy=make_policy(policy),
+        settings=NO_OVERHEAD,
+        outages=outages,
+    )
 
 
 def run(cluster: Cluster, apps: list[App], policy: str = "fifo", outages: tuple[Outage, ...] = ()) -> Log:
@@ -67,9 +72,13 @@ def test_survivors_are_chosen_within_their_bracket() -> None:
     ended = ends(run(machines(6), [hyperband()]))
     # Jobs 4 and 5 are the worst of all, but one of them survives: they compete with each other alone.
     assert {j: (outcome, steps) for j, (_, outcome, steps) in ended.items()} == {
-        0: ("stopped", 10.0), 2: ("stopped", 10.0), 3: ("stopped", 30.0), 1: ("completed", 60.0),
-        4: ("stopped", 25.0), 5: ("completed", 65.0),
-    }  # fmt: skip
+        0: ("stopped", 10.0),
+        2: ("stopped", 10.0),
+        3: ("stopped", 30.0),
+        1: ("completed", 60.0),
+        4: ("stopped", 25.0),
+        5: ("completed", 65.0),
+    }
 
 
 def test_brackets_run_beside_each_other_and_the_app_ends_with_the_last() -> None:
@@ -119,12 +128,15 @@ def test_a_stopped_jobs_gpus_go_at_once_to_its_apps_next_job_and_their_lease_goe
     log = run(machines(2), [curves((0.3, 0.9, 0.5)), app("late", [job(10.0)], 1.0)])
     # Job 1 is given up at its fourth report (200 s); job 2 takes its GPU and, at its own fourth, leaves it to `late`.
     assert ends(log) == {
-        1: (200.0, "stopped", 200.0), 2: (400.0, "stopped", 200.0), 3: (410.0, "completed", 10.0),
+        1: (200.0, "stopped", 200.0),
+        2: (400.0, "stopped", 200.0),
+        3: (410.0, "completed", 10.0),
         0: (1000.0, "completed", 1000.0),
-    }  # fmt: skip
+    }
     assert [(t, r.job, r.until) for t, r in log if isinstance(r, Grant) and t in (200.0, 400.0)] == [
-        (200.0, 2, 600.0), (400.0, 3, 1020.0),
-    ]  # fmt: skip
+        (200.0, 2, 600.0),
+        (400.0, 3, 1020.0),
+    ]
     assert [(t, r.job) for t, r in log if isinstance(r, Revoke) and r.cause == "stopped"] == [(200.0, 1), (400.0, 2)]
 
 

@@ -99,9 +99,13 @@ def test_weights_and_contention_are_those_of_the_definition(seed: int, between: 
 @pytest.mark.parametrize("between", BETWEEN)
 def test_a_log_replays_and_a_saved_state_goes_on_alike(between: str, tmp_path: Path) -> None:
     run = Simulation(
-        workload=random_workload(3), cluster=machines(4, 4), book=BOOK, policy_name="themis",
-        policy=make_policy("themis"), settings=Settings(between=between, validate=True),
-    )  # fmt: skip
+        workload=random_workload(3),
+        cluster=machines(4, 4),
+        book=BOOK,
+        policy_name="themis",
+        policy=make_policy("themis"),
+        settings=Settings(between=between, validate=True),
+    )
     path, kinds = tmp_path / "run.jsonl", []
     with LogWriter(path) as log:
         core = run.run(lambda time, record: (kinds.append(type(record)), log(time, record)))  # type: ignore[func-returns-value]

@@ -142,9 +142,10 @@ def best(rows: dict[tuple[str, tuple[int, ...]], float], apps: str) -> dict[str,
     """By trying all: (rho, GPUs) of each app served; as many apps as can be, then the smallest product of rho."""
     choices: list[list[tuple[str, tuple[int, ...]] | None]] = [[None, *(k for k in rows if k[0] == a)] for a in apps]
     found = [
-        [key for key in chosen if key] for chosen in itertools.product(*choices)
+        [key for key in chosen if key]
+        for chosen in itertools.product(*choices)
         if fits([g for key in chosen if key for g in key[1]])
-    ]  # fmt: skip
+    ]
     taken = min(found, key=lambda keys: (-len(keys), math.prod(rows[k] for k in keys)))
     return {key[0]: (rows[key], sum(key[1])) for key in taken}
 
@@ -222,8 +223,12 @@ def test_explain_prints_what_the_page_shows(example: Example, tmp_path: Path) ->
     for line in (command[0], ask[0]):
         done = subprocess.run(
             [sys.executable, "-m", "themis.cli", *line.split()[1:]],
-            cwd=example.trace.parent, capture_output=True, text=True, timeout=PATIENCE_S, env={**os.environ, "COLUMNS": "100"},
-        )  # fmt: skip
+            cwd=example.trace.parent,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            env={**os.environ, "COLUMNS": "100"},
+        )
         assert done.returncode == 0, done.stderr
     printed = [line.rstrip() for line in done.stdout.splitlines()]
     assert block[1].splitlines() == printed[: len(block[1].splitlines())]

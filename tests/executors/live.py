@@ -42,9 +42,7 @@ def shell(text: str, **more: object) -> Program:
 
 def grant(attempt: int, gpus: tuple[int, ...], *, job: int = 0, target: float = 1e6) -> Grant:
     """GPUs for a job of app 0."""
-    return Grant(
-        app=0, job=job, attempt=attempt, gpus=gpus, seat=0, until=1e9, locality=1, target=target, score=1.0
-    )  # fmt: skip
+    return Grant(app=0, job=job, attempt=attempt, gpus=gpus, seat=0, until=1e9, locality=1, target=target, score=1.0)
 
 
 def revoke(attempt: int, cause: str = "expired", *, job: int = 0) -> Revoke:

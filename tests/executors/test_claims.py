@@ -202,10 +202,28 @@ def test_uid_0_is_root_whatever_its_account_is_called(monkeypatch: pytest.Monkey
 
 def spec(user: str) -> TaskSpec:
     return TaskSpec(
-        task="job0-attempt1", app=0, job=0, attempt=1, argv=("true",), cwd="/", env={}, user=user, ranks=(0,), world_size=1,
-        devices=("",), gpus=1, machine=0, machines=1, per_machine=False, grace_s=1.0, stop_signal="SIGTERM",
-        checkpoint_dir="/c", make_checkpoint_dir=True, target=1.0, log_bytes=4096,
-    )  # fmt: skip
+        task="job0-attempt1",
+        app=0,
+        job=0,
+        attempt=1,
+        argv=("true",),
+        cwd="/",
+        env={},
+        user=user,
+        ranks=(0,),
+        world_size=1,
+        devices=("",),
+        gpus=1,
+        machine=0,
+        machines=1,
+        per_machine=False,
+        grace_s=1.0,
+        stop_signal="SIGTERM",
+        checkpoint_dir="/c",
+        make_checkpoint_dir=True,
+        target=1.0,
+        log_bytes=4096,
+    )
 
 
 def test_the_path_of_roots_service_reaches_no_other_users_job(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,9 +93,10 @@ def keeper_of(world: Live, job: int = 0, attempt: int = 1) -> int:
 def alive(beats: Path) -> list[int]:
     """Processes that have this file among their arguments."""
     return [
-        pid for pid, _, state in processes()
+        pid
+        for pid, _, state in processes()
         if state not in "ZX" and pid != os.getpid() and str(beats).encode() in arguments(pid)
-    ]  # fmt: skip
+    ]
 
 
 def arguments(pid: int) -> bytes:

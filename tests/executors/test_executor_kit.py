@@ -68,9 +68,13 @@ def local_rig(root: Path) -> MakeRig:
     def make(spec: App) -> Iterator[Real]:
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         executor = LocalExecutor(
-            root, [Host(machine=Machine(name="m0", gpus=4))], lambda app, i: script("steps.py", int(spec.jobs[i].steps), 0.05),
-            events.put, settings=SHORT, allow_root=os.geteuid() == 0,
-        )  # fmt: skip
+            root,
+            [Host(machine=Machine(name="m0", gpus=4))],
+            lambda app, i: script("steps.py", int(spec.jobs[i].steps), 0.05),
+            events.put,
+            settings=SHORT,
+            allow_root=os.geteuid() == 0,
+        )
         with executor:
             yield Real(executor, events)
 
@@ -94,12 +98,14 @@ def ray_rig(root: Path, cluster: RayCluster) -> MakeRig:
     def make(spec: App) -> Iterator[Real]:
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         executor = RayExecutor(
-            root, lambda app, i: script("steps.py", int(spec.jobs[i].steps), 0.05), events.put,
+            root,
+            lambda app, i: script("steps.py", int(spec.jobs[i].steps), 0.05),
+            events.put,
             # On a busy machine Ray may take seconds to bring a renewal: none of the checks is about lost machines.
             settings=replace(SHORT, lease_s=30.0),
             ray=RaySettings(address=cluster.address, owner="kit", node_root=str(root / "on-nodes")),
             allow_root=os.geteuid() == 0,
-        )  # fmt: skip
+        )
         with executor:
             for _ in cluster.nodes:
                 joined = events.get(timeout=PATIENCE_S)

@@ -21,7 +21,7 @@ from themis.executors.lifecycle import (
     PartState,
     diagram,
     transition,
-)  # fmt: skip
+)
 from themis.executors.program import AttemptEnded, Ending
 from themis.node.messages import PHASES, Go, Hello, Prepare, Stop, TaskReport
 

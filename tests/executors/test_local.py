@@ -25,10 +25,21 @@ from themis.testing.builders import app
 pytestmark = pytest.mark.slow
 
 NAMES = {
-    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE", "THEMIS_APP_ID", "THEMIS_JOB_ID", "THEMIS_ATTEMPT", "THEMIS_GPUS", "THEMIS_CHECKPOINT_DIR",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "THEMIS_APP_ID",
+    "THEMIS_JOB_ID",
+    "THEMIS_ATTEMPT",
+    "THEMIS_GPUS",
+    "THEMIS_CHECKPOINT_DIR",
     "THEMIS_GRACE_S",
-}  # fmt: skip
+}
 
 
 READY = "touch $THEMIS_CHECKPOINT_DIR/ready; "
@@ -55,8 +66,10 @@ def test_a_gang_over_two_machines_finds_its_world_in_the_environment(
         ]
     assert all(set(env) >= NAMES and not any(name.startswith("SLURM_") for name in env) for env in ranks)
     assert [(e["RANK"], e["LOCAL_RANK"], e["LOCAL_WORLD_SIZE"], e["NODE_RANK"]) for e in ranks] == [
-        ("0", "0", "2", "0"), ("1", "1", "2", "0"), ("2", "0", "1", "1"),
-    ]  # fmt: skip
+        ("0", "0", "2", "0"),
+        ("1", "1", "2", "0"),
+        ("2", "0", "1", "1"),
+    ]
     assert {(e["WORLD_SIZE"], e["THEMIS_GPUS"], e["CUDA_VISIBLE_DEVICES"], e["MINE"]) for e in ranks} == {
         ("3", "3", "", "yes")
     }
@@ -177,8 +190,10 @@ def test_a_program_that_cannot_start_starts_nowhere(root: Path) -> None:
 
 def test_what_is_not_there_is_told_from_other_failures_and_why(root: Path) -> None:
     for name, text, mode in (
-        ("plain", "#!/bin/sh", 0o644), ("bare", "echo", 0o755), ("gone", "#!/no/such/shell\n", 0o755)
-    ):  # fmt: skip
+        ("plain", "#!/bin/sh", 0o644),
+        ("bare", "echo", 0o755),
+        ("gone", "#!/no/such/shell\n", 0o755),
+    ):
         (root / name).write_text(text)
         (root / name).chmod(mode)
     here = {"cwd": str(root), "grace_s": 1.0}
@@ -276,9 +291,15 @@ def test_who_ended_before_the_signal_ended_by_itself(
 def test_a_keeper_that_cannot_fork_blames_the_machine(tmp_path: Path) -> None:
     """In a process of its own: a keeper ends all that descends from it, here all that the tests have started."""
     task = {
-        "checkpoint_dir": str(tmp_path), "grace_s": 9.0, "stop_signal": "SIGTERM", "ranks": [{}], "log_bytes": 4096,
-        "logs": [str(tmp_path / "log")], "user": "", "deadline": 1e12,
-    }  # fmt: skip
+        "checkpoint_dir": str(tmp_path),
+        "grace_s": 9.0,
+        "stop_signal": "SIGTERM",
+        "ranks": [{}],
+        "log_bytes": 4096,
+        "logs": [str(tmp_path / "log")],
+        "user": "",
+        "deadline": 1e12,
+    }
     (tmp_path / "task.json").write_text(json.dumps(task))
     os.mkfifo(tmp_path / "control")
     program = f"""

@@ -37,18 +37,44 @@ from themis.node.messages import (
 from themis.node.tasks import READ_AT_MOST, Task, _make_for, as_report
 
 SPEC = TaskSpec(
-    task="t", app=1, job=2, attempt=3, argv=("a", "b"), cwd="/", env={"K": "v"}, user="", ranks=(2, 3), world_size=4,
-    devices=("0", "GPU-1"), gpus=4, machine=1, machines=2, per_machine=False, grace_s=60.0, stop_signal="SIGTERM",
-    checkpoint_dir="/c", make_checkpoint_dir=True, target=1e6, log_bytes=1000,
-)  # fmt: skip
+    task="t",
+    app=1,
+    job=2,
+    attempt=3,
+    argv=("a", "b"),
+    cwd="/",
+    env={"K": "v"},
+    user="",
+    ranks=(2, 3),
+    world_size=4,
+    devices=("0", "GPU-1"),
+    gpus=4,
+    machine=1,
+    machines=2,
+    per_machine=False,
+    grace_s=60.0,
+    stop_signal="SIGTERM",
+    checkpoint_dir="/c",
+    make_checkpoint_dir=True,
+    target=1e6,
+    log_bytes=1000,
+)
 MESSAGES: tuple[Message, ...] = (
-    Hello(node="m", trust="single", tasks=(TaskState(task="t", phase="ended", codes=(0, -9), first=-9),),
-          reports=(TaskReport(task="t", steps=1.0, saved=0.0),)),
+    Hello(
+        node="m",
+        trust="single",
+        tasks=(TaskState(task="t", phase="ended", codes=(0, -9), first=-9),),
+        reports=(TaskReport(task="t", steps=1.0, saved=0.0),),
+    ),
     Renew(sequence=4),
-    TaskState(task="t", phase="running", port=20000), TaskReport(task="t", steps=5.0, saved=0.0, loss=None),
-    Lease(sequence=4, lease_s=30.0), Prepare(spec=SPEC), Go(task="t", env={"MASTER_PORT": "1"}),
-    Stop(task="t", cause="expired", grace_s=1.5), Forget(task="t"),
-)  # fmt: skip
+    TaskState(task="t", phase="running", port=20000),
+    TaskReport(task="t", steps=5.0, saved=0.0, loss=None),
+    Lease(sequence=4, lease_s=30.0),
+    Prepare(spec=SPEC),
+    Go(task="t", env={"MASTER_PORT": "1"}),
+    Stop(task="t", cause="expired", grace_s=1.5),
+    Forget(task="t"),
+)
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__name__)
@@ -118,8 +144,10 @@ def test_a_process_with_a_thousand_files_open_still_hears_its_agents() -> None:
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=2), max_leaves=3
-)  # fmt: skip
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=2),
+    max_leaves=3,
+)
 
 
 @given(st.dictionaries(st.sampled_from(["steps", "saved", "loss", "step_s", "reached"]), json_values))

@@ -153,10 +153,13 @@ def test_what_an_engine_made_nicer_is_as_nice_as_its_parent_again_where_that_is_
 
 def test_nodes_are_named_by_label_or_id_and_never_by_address() -> None:
     entry = {
-        "NodeID": "ab" * 28, "Alive": True, "NodeManagerAddress": "10.0.0.7", "NodeName": "10.0.0.7",
+        "NodeID": "ab" * 28,
+        "Alive": True,
+        "NodeManagerAddress": "10.0.0.7",
+        "NodeName": "10.0.0.7",
         "Resources": {"GPU": 4.0, "accelerator_type:A100": 1.0, "node:10.0.0.7": 1.0},
         "Labels": {"ray.io/node-id": "ab" * 28, "ray.io/availability-zone": "z 1"},
-    }  # fmt: skip
+    }
     node = as_node(entry)
     assert node is not None
     assert (node.name, node.gpus, node.gpu_type, node.rack) == ("ray-abababababab", 4, "A100", "z-1")
@@ -226,9 +229,11 @@ def test_two_homes_of_one_machine_never_have_the_same_gpu_but_one_home_finds_its
     with pytest.raises(InputError, match="0 of 2 GPUs"):
         start("two")
     agent = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path / "one" / "m0")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [sys.executable, "-c", HOLDER, str(tmp_path / "one" / "m0")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         pass_fds=[held.lock for held in first],
-    )  # fmt: skip
+    )
     assert agent.stdout is not None
     agent.stdout.readline()
     release(first)  # the arbiter was killed; its agent lives

@@ -29,8 +29,9 @@ def test_a_save_that_raises_is_a_failure_and_says_what_is_lost(tmp_path: Path, o
     assert (ended.ending, ended.ending.is_failure, ended.code, ended.cause) == (Ending.FAILED, True, 1, "expired")
     told = re.fullmatch(
         r"preempted at step (\d+), it could not save: (\d+) steps are lost, and the next attempt begins at step (\d+); "
-        r"its log says why", ended.message,
-    )  # fmt: skip
+        r"its log says why",
+        ended.message,
+    )
     assert told is not None, ended.message
     at, lost, saved = map(int, told.groups())
     assert (at - saved, lost > 0) == (lost, True)

@@ -22,7 +22,7 @@ from themis.fairness.finish_time import (
     side_by_side,
     t_id_exact,
     t_id_paper,
-)  # fmt: skip
+)
 from themis.model.answers import Ask
 from themis.model.cluster import Cluster, Machine
 from themis.model.events import SpeedMeasured

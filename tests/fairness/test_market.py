@@ -25,9 +25,11 @@ def leontief(seed: int, jobs: int = 4, rounds: int = 4, equal: bool = True) -> M
     """Jobs that need GPUs and CPUs in fixed proportion, and gain more in some rounds than in others."""
     rng = np.random.default_rng(seed)
     return leontief_market(
-        rng.uniform(0.3, 1.0, (jobs, rounds)), rng.uniform(0.2, 1.0, (jobs, 2)), np.array([2.0, 3.0]),
+        rng.uniform(0.3, 1.0, (jobs, rounds)),
+        rng.uniform(0.2, 1.0, (jobs, 2)),
+        np.array([2.0, 3.0]),
         np.ones(jobs) if equal else rng.uniform(0.5, 2.0, jobs),
-    )  # fmt: skip
+    )
 
 
 CASES = [make(seed, equal=equal) for make in (linear, leontief) for seed in range(5) for equal in (True, False)]
@@ -127,8 +129,12 @@ def test_a_job_that_will_double_its_speed_sells_today_and_buys_tomorrow() -> Non
 )
 def test_markets_that_make_no_sense_are_refused(change: dict[str, np.ndarray], match: str) -> None:
     given = {
-        "budget": np.ones(2), "capacity": np.ones(1), "owner": np.arange(2), "gain": np.ones(2), "use": np.ones((1, 2)),
-    }  # fmt: skip
+        "budget": np.ones(2),
+        "capacity": np.ones(1),
+        "owner": np.arange(2),
+        "gain": np.ones(2),
+        "use": np.ones((1, 2)),
+    }
     with pytest.raises(InputError, match=match):
         Market(**(given | change))
 

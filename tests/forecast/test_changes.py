@@ -41,8 +41,9 @@ def test_finished_jobs_teach_their_own_group_most_and_then_those_like_them() -> 
     for _ in range(20):
         learn(history, "gns", "m", 32, 2)
     own, model, mode, none = (
-        prior(history, *key, 4)[2] for key in (("gns", "m", 32), ("gns", "m", 64), ("gns", "n", 64), ("accordion", "m", 32))
-    )  # fmt: skip
+        prior(history, *key, 4)[2]
+        for key in (("gns", "m", 32), ("gns", "m", 64), ("gns", "n", 64), ("accordion", "m", 32))
+    )
     assert own > model > mode > 0.9 > none == (1 - NEVER) / 4
     assert sum(prior(history, "gns", "m", 32, 4)) == pytest.approx(1.0)
     # More changes than a job can have count as all that it can.
@@ -112,9 +113,12 @@ def test_the_core_learns_from_jobs_that_completed_and_keeps_it_through_a_restart
     assert FORECASTER.rule is Rule.POSTERIOR
     apps = [app(f"a{i}", 5.0 * i, (3.0, 32), (3.0, 64)) for i in range(3)] + [app("b", 20.0, (6.0, 32))]
     core = Simulation(
-        workload=Workload(name="w", apps=tuple(apps)), cluster=load_cluster("1x2"), book=DEFAULT_BOOK,
-        policy_name="shockwave", policy=policy,
-    ).run()  # fmt: skip
+        workload=Workload(name="w", apps=tuple(apps)),
+        cluster=load_cluster("1x2"),
+        book=DEFAULT_BOOK,
+        policy_name="shockwave",
+        policy=policy,
+    ).run()
     assert core.state.history["gns", "generic", "32"] == [1, 3]
     again = load(save(core), Scheduler(DEFAULT_BOOK, Settings(), policy.pace, policy.needs, forecaster_of(policy)))
     assert again.state.history == core.state.history

@@ -16,7 +16,7 @@ from themis.forecast.evaluate import (
     evaluate,
     forecast,
     regime_error,
-)  # fmt: skip
+)
 from themis.forecast.rules import Rule
 from themis.model.dynamic import Dynamic, Mode
 from themis.model.workload import Job, Regime

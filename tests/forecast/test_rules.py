@@ -58,8 +58,12 @@ def test_what_is_ahead_under_the_standard_update_is_scaled_to_the_epochs_left() 
 
 jobs = st.builds(
     lambda total, a, b, finished, later: (total, total * a * (finished > 0), total * (1 - a) * b, finished, later),
-    st.floats(1, 5000), st.floats(0, 0.95), st.floats(0, 0.999), st.integers(0, 5), st.integers(0, 5),
-)  # fmt: skip
+    st.floats(1, 5000),
+    st.floats(0, 0.95),
+    st.floats(0, 0.999),
+    st.integers(0, 5),
+    st.integers(0, 5),
+)
 
 
 @given(jobs, st.sampled_from([rule for rule in Rule if rule is not Rule.POSTERIOR]))

@@ -43,9 +43,11 @@ def load(folder: Path, name: str) -> Case:
         pairs = PairRates(model=np.arange(len(jobs)), rate=table)
     # Not Problem.of: the recorded optima let a gang of 8 run on pools of 4 for half of the time.
     problem = Problem(
-        rate=rate, gpus=np.array([j["scale_factor"] for j in jobs]),
-        workers=np.array([raw["cluster_spec"][t] for t in types], dtype=float), pool=np.arange(len(types)),
-    )  # fmt: skip
+        rate=rate,
+        gpus=np.array([j["scale_factor"] for j in jobs]),
+        workers=np.array([raw["cluster_spec"][t] for t in types], dtype=float),
+        pool=np.arange(len(types)),
+    )
     columns = ("priority_weight", "num_steps_remaining", "time_since_start")
     weight, left, elapsed = (np.array([j[c] for j in jobs], dtype=float) for c in columns)
     return Case(problem=problem, weight=weight, left=left, elapsed=elapsed, pairs=pairs)

@@ -116,9 +116,11 @@ def _in_small_steps(problem: Problem, root: Entity, step: float) -> Float:
 def test_finish_time_fairness_inside_an_entity_gives_its_jobs_one_rho() -> None:
     problem = alike(4, 2.0)
     progress = JobsProgress(
-        left=np.array([10.0, 10.0, 30.0, 5.0]), elapsed=np.array([0.0, 50.0, 20.0, 0.0]),
-        isolated_elapsed=np.array([0.0, 10.0, 5.0, 0.0]), isolated_rate=problem.isolated_rate(),
-    )  # fmt: skip
+        left=np.array([10.0, 10.0, 30.0, 5.0]),
+        elapsed=np.array([0.0, 50.0, 20.0, 0.0]),
+        isolated_elapsed=np.array([0.0, 10.0, 5.0, 0.0]),
+        isolated_rate=problem.isolated_rate(),
+    )
     root = over(entity("a", [0, 1, 2], SharingRule.FINISH_TIME_FAIRNESS), entity("b", [3]))
     found = hierarchical(problem, root, np.ones(4), progress)
     rho = progress.rho(problem.throughput(found.x))
@@ -133,7 +135,7 @@ def test_a_job_of_weight_three_has_three_shares_inside_an_entity() -> None:
     problem, nothing = alike(2, 1.0), np.zeros(2)
     progress = JobsProgress(
         left=np.full(2, 50.0), elapsed=nothing, isolated_elapsed=nothing, isolated_rate=problem.isolated_rate()
-    )  # fmt: skip
+    )
     found = hierarchical(problem, entity("a", [0, 1], SharingRule.FINISH_TIME_FAIRNESS), np.array([3.0, 1.0]), progress)
     assert found.x[:, 0] == pytest.approx([0.75, 0.25])
 
@@ -145,7 +147,7 @@ def test_one_rho_gives_out_a_volume_to_the_last_bit_below_what_there_is_room_for
     each = np.ones(7)
     progress = JobsProgress(
         left=left * each, elapsed=elapsed * each, isolated_elapsed=0 * each, isolated_rate=rate * each
-    )  # fmt: skip
+    )
     divider = _OneRho(progress, each, unit * each, 0 * each, 4 * each)
     for volume in (np.nextafter(28.0, 0.0), 28.0 * (1 - 1e-15), 9.0):
         parts = divider.split(float(volume))

@@ -49,9 +49,12 @@ def test_short_jobs_of_a_batch_end_early_and_the_last_one_as_soon_as_before() ->
     work = [40_000.0, *np.linspace(500.0, 4_500.0, 23)]
     simulation = Simulation(
         workload=Workload(name="batch", apps=tuple(app(f"a{i}", [job(w)]) for i, w in enumerate(work))),
-        cluster=machines(4), book=BOOK, policy_name="makespan", policy=make_policy("makespan"),
+        cluster=machines(4),
+        book=BOOK,
+        policy_name="makespan",
+        policy=make_policy("makespan"),
         settings=Settings(container_s=0.0),
-    )  # fmt: skip
+    )
     ends: list[float] = []
     simulation.run(lambda now, record: ends.append(now) if isinstance(record, AppFinished) else None)
     assert max(ends) <= max(max(work), sum(work) / 4) * 1.03

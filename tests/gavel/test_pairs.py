@@ -87,9 +87,11 @@ def test_finish_time_fairness_with_pairs_is_never_worse_and_proven() -> None:
     problem, pairs = shared(3, jobs=16)
     rng = np.random.default_rng(3)
     progress = JobsProgress(
-        left=rng.uniform(10, 500, 16), elapsed=rng.uniform(0, 50, 16), isolated_elapsed=rng.uniform(0, 50, 16),
+        left=rng.uniform(10, 500, 16),
+        elapsed=rng.uniform(0, 50, 16),
+        isolated_elapsed=rng.uniform(0, 50, 16),
         isolated_rate=problem.isolated_rate(),
-    )  # fmt: skip
+    )
     seconds = progress.elapsed + progress.left / pairs.fastest(problem)
     ceiling = float((progress.alone() / seconds).min())
     alike = np.column_stack([progress.left, progress.elapsed, progress.isolated_elapsed])

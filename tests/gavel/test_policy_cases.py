@@ -15,18 +15,25 @@ from themis.gavel.max_min import max_min, max_min_water_filling, normalised, nor
 from themis.optimize.shares.pairs import highest_level_paired
 
 MAX_MIN = [
-    "gen_max_min_fairness_perf_n128_s2", "gen_max_min_fairness_perf_n32_s2", "tiny_multi5x3__max_min_fairness_perf",
-    "tiny_paper3x2__max_min_fairness_perf", "tiny_wf4__max_min_fairness_perf",
-]  # fmt: skip
+    "gen_max_min_fairness_perf_n128_s2",
+    "gen_max_min_fairness_perf_n32_s2",
+    "tiny_multi5x3__max_min_fairness_perf",
+    "tiny_paper3x2__max_min_fairness_perf",
+    "tiny_wf4__max_min_fairness_perf",
+]
 WATER_FILLING = [
-    "gen_max_min_fairness_water_filling_perf_n128_s2", "gen_max_min_fairness_water_filling_perf_n32_s2",
-    "tiny_multi5x3__max_min_fairness_water_filling_perf", "tiny_paper3x2__max_min_fairness_water_filling_perf",
+    "gen_max_min_fairness_water_filling_perf_n128_s2",
+    "gen_max_min_fairness_water_filling_perf_n32_s2",
+    "tiny_multi5x3__max_min_fairness_water_filling_perf",
+    "tiny_paper3x2__max_min_fairness_water_filling_perf",
     "tiny_wf4__max_min_fairness_water_filling_perf",
-]  # fmt: skip
+]
 MAKESPAN = [
-    "gen_min_total_duration_perf_n128_s2", "gen_min_total_duration_perf_n32_s2",
-    "tiny_multi5x3__min_total_duration_perf", "tiny_paper3x2__min_total_duration_perf",
-]  # fmt: skip
+    "gen_min_total_duration_perf_n128_s2",
+    "gen_min_total_duration_perf_n32_s2",
+    "tiny_multi5x3__min_total_duration_perf",
+    "tiny_paper3x2__min_total_duration_perf",
+]
 FINISH_TIME = ["tiny_multi5x3__finish_time_fairness_perf", "tiny_paper3x2__finish_time_fairness_perf"]
 
 
@@ -42,9 +49,11 @@ def _optimum(cases: Path, name: str) -> float:
 def _progress(case: Case) -> JobsProgress:
     """The recorded cases begin to count isolated time at their instant."""
     return JobsProgress(
-        left=case.left, elapsed=case.elapsed, isolated_elapsed=np.zeros(len(case.left)),
+        left=case.left,
+        elapsed=case.elapsed,
+        isolated_elapsed=np.zeros(len(case.left)),
         isolated_rate=case.problem.isolated_rate(),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("name", MAX_MIN)

@@ -39,9 +39,13 @@ def run(policy: str) -> tuple[list[tuple[float, Record]], float, float]:
     """The log, the first objective, and the mean JCT of six jobs on two GPUs."""
     apps = [app(f"a{j}", [job(4000.0 + 300 * j, model=("one", "two")[j % 2])]) for j in range(6)]
     simulation = Simulation(
-        workload=Workload(name="w", apps=tuple(apps)), cluster=machines(2), book=BOOK, policy_name=policy,
-        policy=make_policy(policy), settings=Settings(container_s=0.0, validate=True),
-    )  # fmt: skip
+        workload=Workload(name="w", apps=tuple(apps)),
+        cluster=machines(2),
+        book=BOOK,
+        policy_name=policy,
+        policy=make_policy(policy),
+        settings=Settings(container_s=0.0, validate=True),
+    )
     log: list[tuple[float, Record]] = []
     simulation.run(lambda time, record: log.append((time, record)))
     assert not leased_twice(log)

@@ -33,9 +33,11 @@ def runnable(problem: Problem) -> Problem:
 def random_progress(problem: Problem, seed: int) -> JobsProgress:
     rng = np.random.default_rng(seed)
     return JobsProgress(
-        left=rng.uniform(1.0, 1000.0, problem.jobs), elapsed=rng.uniform(0.0, 500.0, problem.jobs),
-        isolated_elapsed=rng.uniform(0.0, 500.0, problem.jobs), isolated_rate=problem.isolated_rate(),
-    )  # fmt: skip
+        left=rng.uniform(1.0, 1000.0, problem.jobs),
+        elapsed=rng.uniform(0.0, 500.0, problem.jobs),
+        isolated_elapsed=rng.uniform(0.0, 500.0, problem.jobs),
+        isolated_rate=problem.isolated_rate(),
+    )
 
 
 @pytest.mark.parametrize("seed", range(10))

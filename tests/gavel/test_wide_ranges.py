@@ -25,12 +25,15 @@ def test_answers_are_valid_and_proven_whatever_the_range_of_work_and_weights(see
     elapsed, isolated = (10 ** rng.uniform(-1, 6, jobs) * (rng.random(jobs) < 0.7) for _ in range(2))
     progress = JobsProgress(
         left=left, elapsed=elapsed, isolated_elapsed=isolated, isolated_rate=problem.isolated_rate()
-    )  # fmt: skip
+    )
     root = _tree(rng, rng.permutation(jobs), float(rng.uniform(0.3, 1.5)))
     for found in (
-        max_min(problem, weight), max_min_water_filling(problem, weight), min_makespan(problem, left),
-        finish_time_fairness(problem, progress, weight), hierarchical(problem, root, weight, progress),
-    ):  # fmt: skip
+        max_min(problem, weight),
+        max_min_water_filling(problem, weight),
+        min_makespan(problem, left),
+        finish_time_fairness(problem, progress, weight),
+        hierarchical(problem, root, weight, progress),
+    ):
         _check(problem, found)
     rate = problem.throughput(min_makespan(problem, left).x)
     assert (rate[problem.active] > 0).all(), "who has next to nothing left gets the little that it needs"

@@ -19,8 +19,12 @@ def test_the_quick_form_writes_a_row_for_every_policy_and_goes_on_from_its_store
     def run() -> str:
         done = subprocess.run(
             [sys.executable, "reproduction/fair_finish.py", "--quick", "--store", str(store), "--out", str(page)],
-            cwd=ROOT, capture_output=True, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
         return done.stdout
 
     assert "12 of 12" in run()

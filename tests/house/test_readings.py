@@ -47,8 +47,10 @@ def test_readings_are_resumed_and_their_section_is_replaced(tmp_path: Path) -> N
     assert policies == 2 * ["themis", "tiresias", "tiresias:clients=jobs,placement=blind"]
     first = page.read_text()
     assert [line for line in first.splitlines() if line.startswith("#")] == [
-        "# A page", "## Readings of the baselines", "## After",
-    ]  # fmt: skip
+        "# A page",
+        "## Readings of the baselines",
+        "## After",
+    ]
     assert "(`sim-64`, 2 paired seeds)" in first
     # A third seed of which one run is there is not on the page; nothing is run again, and nothing by --measured.
     extra = json.loads(lines[0])

@@ -159,11 +159,17 @@ def test_ordinary_english_is_allowed(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "Answers so many at once; whoever comes beside them is hung up on", "of policies that draw lots (0)",
-        "most of it that a job may ask for (1h)", "'x' is no field of a submission", "it has the key 'gpus' twice",
-        "The newest so many; 0: 1000.", "Nothing is wrong with 8.yaml.", "Went on from 309 records of the journal.",
-        "only administrators may drain, and user dora is none", "told to stop; step 30 is saved: True",
+        "Answers so many at once; whoever comes beside them is hung up on",
+        "of policies that draw lots (0)",
+        "most of it that a job may ask for (1h)",
+        "'x' is no field of a submission",
+        "it has the key 'gpus' twice",
+        "The newest so many; 0: 1000.",
+        "Nothing is wrong with 8.yaml.",
+        "Went on from 309 records of the journal.",
+        "only administrators may drain, and user dora is none",
+        "told to stop; step 30 is saved: True",
     ],
-)  # fmt: skip
+)
 def test_the_sentences_that_readers_stumbled_over_are_found(text: str) -> None:
     assert found(text)

@@ -47,10 +47,13 @@ def test_work_is_estimated_by_what_is_known(keys: str, gpus: int, seconds: float
 @pytest.mark.parametrize(
     ("keys", "own", "estimated"),
     [
-        ("work: 9\nspeed: 1", True, False), ("work: 9", True, True), ("work: 9 gpu-hours", False, False),
-        ("", False, True), ("speed: 2", False, True),
+        ("work: 9\nspeed: 1", True, False),
+        ("work: 9", True, True),
+        ("work: 9 gpu-hours", False, False),
+        ("", False, True),
+        ("speed: 2", False, True),
     ],
-)  # fmt: skip
+)
 def test_it_is_said_whether_work_is_a_guess_and_in_whose_steps(keys: str, own: bool, estimated: bool) -> None:
     built = build(job(keys, PLAIN), user="u")
     assert (built.in_own_steps, built.estimated) == (own, estimated)
@@ -58,14 +61,21 @@ def test_it_is_said_whether_work_is_a_guess_and_in_whose_steps(keys: str, own: b
 
 
 def test_a_trial_gets_its_parameters_by_place_variable_and_json() -> None:
-    spec = job("env: {OUT: 'out/{index}', KEEP: '${HOME}{{x}}'}\nsweep: {parameters: {lr: [0.1, 0.2], on: true, s: a b}, "
-               "budget: 9, sampler: grid}")  # fmt: skip
+    spec = job(
+        "env: {OUT: 'out/{index}', KEEP: '${HOME}{{x}}'}\nsweep: {parameters: {lr: [0.1, 0.2], on: true, s: a b}, "
+        "budget: 9, sampler: grid}"
+    )
     last = build(spec, user="u").programs[1]
     assert last.argv == ("python", "train.py", "0.2")
     assert last.env == {
-        "OUT": "out/1", "KEEP": "${HOME}{x}", "THEMIS_INDEX": "1", "THEMIS_PARAM_LR": "0.2", "THEMIS_PARAM_ON": "true",
-        "THEMIS_PARAM_S": "a b", "THEMIS_PARAMS": '{"lr": 0.2, "on": true, "s": "a b"}',
-    }  # fmt: skip
+        "OUT": "out/1",
+        "KEEP": "${HOME}{x}",
+        "THEMIS_INDEX": "1",
+        "THEMIS_PARAM_LR": "0.2",
+        "THEMIS_PARAM_ON": "true",
+        "THEMIS_PARAM_S": "a b",
+        "THEMIS_PARAMS": '{"lr": 0.2, "on": true, "s": "a b"}',
+    }
     assert json.loads(last.env["THEMIS_PARAMS"]) == dict(spec.trials[1].parameters)
 
 

@@ -37,8 +37,14 @@ def test_a_static_job_is_as_if_nothing_was_said() -> None:
     assert job("dynamic: {mode: static}", PLAIN).dynamic is None
 
 
-@pytest.mark.parametrize("keys", ["mode: gns, max_batch: 512", "mode: accordion, max_batch: 512, regimes: 3",
-                                  "mode: declared, schedule: 40@64 50@128"])  # fmt: skip
+@pytest.mark.parametrize(
+    "keys",
+    [
+        "mode: gns, max_batch: 512",
+        "mode: accordion, max_batch: 512, regimes: 3",
+        "mode: declared, schedule: 40@64 50@128",
+    ],
+)
 def test_a_dynamic_job_comes_over_the_wire_as_it_was_written(keys: str) -> None:
     spec = job(f"dynamic: {{{keys}}}", PLAIN)
     built = build(spec, user="ann")

@@ -56,10 +56,16 @@ def test_a_key_that_is_missing_is_told_unless_it_was_mistyped() -> None:
 @pytest.mark.parametrize(
     ("wrong", "right"),
     [
-        ("walltim", "walltime"), ("cwd", "workdir"), ("environment", "env"), ("depends-on", "after"), ("timeout", "walltime"),
-        ("gpu", "gpus"), ("batch_size", "batch"), ("mem", "memory"),
+        ("walltim", "walltime"),
+        ("cwd", "workdir"),
+        ("environment", "env"),
+        ("depends-on", "after"),
+        ("timeout", "walltime"),
+        ("gpu", "gpus"),
+        ("batch_size", "batch"),
+        ("mem", "memory"),
     ],
-)  # fmt: skip
+)
 def test_an_unknown_key_is_told_with_what_was_meant(wrong: str, right: str) -> None:
     (fault,) = faults(f"name: a\ncommand: x\n{wrong}: 1\n")
     assert f"unknown key {wrong!r}. Did you mean {right!r}?" in fault
@@ -153,8 +159,9 @@ def test_after_takes_a_name_names_or_conditions() -> None:
     assert job("after: b", base).after == (After(name="b"),)
     assert job("after: [b, c]", base).after == (After(name="b"), After(name="c"))
     assert job("after: {b: any, c: failed}", base).after == (
-        After(name="b", when=When.ANY), After(name="c", when=When.FAILED),
-    )  # fmt: skip
+        After(name="b", when=When.ANY),
+        After(name="c", when=When.FAILED),
+    )
 
 
 def test_apps_that_wait_in_a_circle_are_told_in_order() -> None:
@@ -177,10 +184,14 @@ def test_an_app_that_nobody_knows_is_a_fault_where_all_are_known() -> None:
 @pytest.mark.parametrize(
     ("ended", "verdict"),
     [
-        ({}, None), ({"ok": True}, None), ({"ok": False}, False), ({"ok": True, "any": False, "bad": False}, True),
-        ({"bad": True}, False), ({"ok": True, "any": True}, None),
+        ({}, None),
+        ({"ok": True}, None),
+        ({"ok": False}, False),
+        ({"ok": True, "any": False, "bad": False}, True),
+        ({"bad": True}, False),
+        ({"ok": True, "any": True}, None),
     ],
-)  # fmt: skip
+)
 def test_an_app_starts_once_all_it_waits_for_have_ended_as_wished(ended: dict[str, bool], verdict: bool | None) -> None:
     after = (After(name="ok"), After(name="any", when=When.ANY), After(name="bad", when=When.FAILED))
     assert decide(after, ended) is verdict
@@ -211,11 +222,38 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, content: bytes | Non
 # ---- anything --------------------------------------------------------------------------------------------------------
 
 SCALARS = st.one_of(
-    st.none(), st.booleans(), st.integers(-3, 20), st.integers(), st.floats(), st.text(max_size=8),
-    st.sampled_from(["2..8", "16 GiB", "2h30m", "0-9%4", "90 epochs", "40 gpu-hours", "halving", "A100", "{lr}", "b", "ok"]),
-)  # fmt: skip
-SWEEP_KEYS = ["parameters", "budget", "trials", "sampler", "seed", "tuner", "kind", "eta", "min_work", "rungs", "work",
-              "check", "uniform", "loguniform", "int", "choice", "grid", "lr", "*", "A100"]  # fmt: skip
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 20),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=8),
+    st.sampled_from(
+        ["2..8", "16 GiB", "2h30m", "0-9%4", "90 epochs", "40 gpu-hours", "halving", "A100", "{lr}", "b", "ok"]
+    ),
+)
+SWEEP_KEYS = [
+    "parameters",
+    "budget",
+    "trials",
+    "sampler",
+    "seed",
+    "tuner",
+    "kind",
+    "eta",
+    "min_work",
+    "rungs",
+    "work",
+    "check",
+    "uniform",
+    "loguniform",
+    "int",
+    "choice",
+    "grid",
+    "lr",
+    "*",
+    "A100",
+]
 VALUES = st.recursive(
     SCALARS,
     lambda inner: st.one_of(

@@ -16,10 +16,20 @@ from themis.jobs.sizes import Array, Unreadable, Work
 @pytest.mark.parametrize(
     ("written", "seconds"),
     [
-        (90, 90), (0.5, 0.5), ("90s", 90), ("45m", 2700), ("2h30m", 9000), ("2h 30 min", 9000), ("1d12h", 129_600),
-        ("1w", 604_800), ("500ms", 0.5), ("1.5h", 5400), ("02:30:00", 9000), ("1-12:00:00", 129_600),
+        (90, 90),
+        (0.5, 0.5),
+        ("90s", 90),
+        ("45m", 2700),
+        ("2h30m", 9000),
+        ("2h 30 min", 9000),
+        ("1d12h", 129_600),
+        ("1w", 604_800),
+        ("500ms", 0.5),
+        ("1.5h", 5400),
+        ("02:30:00", 9000),
+        ("1-12:00:00", 129_600),
     ],
-)  # fmt: skip
+)
 def test_a_time_is_read_in_seconds(written: object, seconds: float) -> None:
     assert sizes.duration(written) == seconds
 
@@ -67,10 +77,13 @@ def test_what_is_no_number_of_gpus_is_refused(written: object) -> None:
 @pytest.mark.parametrize(
     ("written", "indices", "at_once"),
     [
-        (3, (0, 1, 2), 0), ("0-3%2", (0, 1, 2, 3), 2), ("1,4,7-9", (1, 4, 7, 8, 9), 0), ("0-20:5", (0, 5, 10, 15, 20), 0),
+        (3, (0, 1, 2), 0),
+        ("0-3%2", (0, 1, 2, 3), 2),
+        ("1,4,7-9", (1, 4, 7, 8, 9), 0),
+        ("0-20:5", (0, 5, 10, 15, 20), 0),
         ("7", (7,), 0),
     ],
-)  # fmt: skip
+)
 def test_an_array_lists_its_indices(written: object, indices: tuple[int, ...], at_once: int) -> None:
     assert sizes.array(written) == Array(indices=indices, at_once=at_once)
 
@@ -86,10 +99,13 @@ def test_what_is_no_array_is_refused(written: object) -> None:
 @pytest.mark.parametrize(
     ("written", "work"),
     [
-        (90_000, Work(amount=90_000)), ("9e4 steps", Work(amount=90_000)), ("1 step", Work(amount=1)),
-        ("90 epochs", Work(amount=90, unit="epoch")), ("40 GPU-hours", Work(amount=144_000, unit="gpu-second")),
+        (90_000, Work(amount=90_000)),
+        ("9e4 steps", Work(amount=90_000)),
+        ("1 step", Work(amount=1)),
+        ("90 epochs", Work(amount=90, unit="epoch")),
+        ("40 GPU-hours", Work(amount=144_000, unit="gpu-second")),
     ],
-)  # fmt: skip
+)
 def test_work_has_a_unit(written: object, work: Work) -> None:
     assert sizes.work(written) == work
 

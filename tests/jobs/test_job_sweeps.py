@@ -94,12 +94,21 @@ def test_tuners_take_their_parameters_in_epochs() -> None:
         (f"{LR}, budget: 9, trials: 3, sampler: gird", "expected one of 'random', 'grid'"),
         (f"{LR}, budget: 9, sampler: grid", "'lr' has [1e-05, 0.1]"),
         (f"{LR}, budget: 9, trials: 9, tuner: halvin", "Did you mean 'halving'?"),
-        (f"{LR}, budget: 9, trials: 9, tuner: {{kind: halving, etta: 3}}", "key 'etta' in sweep.tuner. Did you mean 'eta'?"),
+        (
+            f"{LR}, budget: 9, trials: 9, tuner: {{kind: halving, etta: 3}}",
+            "key 'etta' in sweep.tuner. Did you mean 'eta'?",
+        ),
         (f"{LR}, budget: 9, trials: 9, tuner: {{kind: halving, min_work: 10}}", "at most the budget of 9"),
         (f"{LR}, budget: 9, tuner: halving", "missing key 'trials' in sweep"),
-        (f"{LR}, budget: 9, tuner: {{kind: halving, rungs: [{{trials: 2, work: 8}}]}}", "8 steps in total, expected the budget"),
+        (
+            f"{LR}, budget: 9, tuner: {{kind: halving, rungs: [{{trials: 2, work: 8}}]}}",
+            "8 steps in total, expected the budget",
+        ),
         (f"{LR}, budget: 9 gpu-hours, trials: 9, tuner: halving", "'budget' in sweep is in GPU time"),
-        (f"{LR}, budget: 9, tuner: {{kind: hyperband, min_work: 1 gpu-hour}}", "'min_work' in sweep.tuner is in GPU time"),
+        (
+            f"{LR}, budget: 9, tuner: {{kind: hyperband, min_work: 1 gpu-hour}}",
+            "'min_work' in sweep.tuner is in GPU time",
+        ),
         (f"{LR}, budget: 1e9, tuner: {{kind: hyperband, min_work: 1}}", "Increase min_work"),
         (f"{LR}, budget: 81, trials: 9, tuner: {{kind: hyperband, min_work: 1}}", "got 9, expected 143"),
         (f"{LR}, budget: 9, trials: 9, tuner: {{kind: curve, check: 9}}", "expected less than the budget of 9"),
@@ -111,7 +120,7 @@ def test_tuners_take_their_parameters_in_epochs() -> None:
         ("parameters: {lr: []}, budget: 9, trials: 1", "a non-empty list of values"),
         ("parameters: {}, budget: 9, trials: 1", "at least 1 entr"),
     ],
-)  # fmt: skip
+)
 def test_faults_of_sweeps_are_told(sweep: str, expected: str) -> None:
     assert expected in " ".join(faults(f"name: a\ncommand: x {{lr}}\nsweep: {{{sweep}}}\n"))
 

@@ -22,18 +22,38 @@ from themis.model.log import LogWriter, Record, decode, encode, is_record, read_
 from themis.model.workload import App, CurveStopping, Halving, Hyperband, Job, LossCurve, Regime, Rung
 
 HEADER = e.Header(
-    schema=e.SCHEMA, version="1", simulated=True, policy="themis", params={"f": 0.8, "rho": "paper", "none": None},
-    seed=3, workload="demo", source="demo, seed 3", cluster="demo-32", settings={"lease_s": 600.0},
-)  # fmt: skip
+    schema=e.SCHEMA,
+    version="1",
+    simulated=True,
+    policy="themis",
+    params={"f": 0.8, "rho": "paper", "none": None},
+    seed=3,
+    workload="demo",
+    source="demo, seed 3",
+    cluster="demo-32",
+    settings={"lease_s": 600.0},
+)
 SWEEP = App(
-    name="sweep", user="ann", arrival=1.5, weight=2.0, deadline=9e4,
+    name="sweep",
+    user="ann",
+    arrival=1.5,
+    weight=2.0,
+    deadline=9e4,
     jobs=tuple(
-        Job(name=f"j{i}", model="VGG16", regimes=(Regime(steps=10.0), Regime(steps=7.5, batch=64)), gpus_min=2,
-            gpus_max=4, step_scale=1.1, gpu_types=("V100", "K80"), loss=LossCurve(a=2.0, b=0.1, c=0.3))
+        Job(
+            name=f"j{i}",
+            model="VGG16",
+            regimes=(Regime(steps=10.0), Regime(steps=7.5, batch=64)),
+            gpus_min=2,
+            gpus_max=4,
+            step_scale=1.1,
+            gpu_types=("V100", "K80"),
+            loss=LossCurve(a=2.0, b=0.1, c=0.3),
+        )
         for i in range(4)
     ),
     tuner=Halving(rungs=(Rung(jobs=4, steps=5.0), Rung(jobs=2, steps=12.5))),
-)  # fmt: skip
+)
 BRACKETS = dataclasses.replace(
     SWEEP,
     tuner=Hyperband(
@@ -55,15 +75,15 @@ DYNAMIC = dataclasses.replace(
     PLAIN,
     jobs=tuple(
         Job(
-            name="j", model="LSTM", regimes=(Regime(steps=9.0, batch=64),),
+            name="j",
+            model="LSTM",
+            regimes=(Regime(steps=9.0, batch=64),),
             dynamic=Dynamic(mode=mode, epoch_steps=((64, 781.25), (128, 1170 / 3)), regimes=4),
         )
         for mode in Mode
     ),
-)  # fmt: skip
-GRANT = e.Grant(
-    app=1, job=2, attempt=3, gpus=(4, 5, 6), seat=0, until=600.0, locality=1, target=1e5 / 3, score=1 / 1.3
-)  # fmt: skip
+)
+GRANT = e.Grant(app=1, job=2, attempt=3, gpus=(4, 5, 6), seat=0, until=600.0, locality=1, target=1e5 / 3, score=1 / 1.3)
 
 
 def ints(*values: int) -> np.ndarray:
@@ -71,14 +91,28 @@ def ints(*values: int) -> np.ndarray:
 
 
 PROOF = Proof(
-    objective=-0.25, bound=-0.2, method="exact", offered=7, app=ints(3, 1), rho=np.array([2.5, np.inf]),
-    bid=np.array([True, False]), won=ints(4, 0), kept=np.array([0.7, 1.0]), kept_low=np.array([0.6, 1.0]),
-    kept_high=np.array([0.8, 1.0]), leftover=ints(0, 3), late=ints(5),
-)  # fmt: skip
+    objective=-0.25,
+    bound=-0.2,
+    method="exact",
+    offered=7,
+    app=ints(3, 1),
+    rho=np.array([2.5, np.inf]),
+    bid=np.array([True, False]),
+    won=ints(4, 0),
+    kept=np.array([0.7, 1.0]),
+    kept_low=np.array([0.6, 1.0]),
+    kept_high=np.array([0.8, 1.0]),
+    leftover=ints(0, 3),
+    late=ints(5),
+)
 GPUS = GpuGrant(
-    app=ints(3, 1), gang=ints(0, 1), machine=ints(2, 2), gpus=ints(4, 3), until=np.array([600.0, 540.0]),
+    app=ints(3, 1),
+    gang=ints(0, 1),
+    machine=ints(2, 2),
+    gpus=ints(4, 3),
+    until=np.array([600.0, 540.0]),
     extend=ints(-1, -1),
-)  # fmt: skip
+)
 SHARE = TimeShare(
     combos=ints(0, -1, 1, 2).reshape(2, 2), gpus=ints(2, 1), x=np.array([[0.1, 0.2], [1 / 3, 0]]), round_s=360.0
 )
@@ -122,7 +156,9 @@ RECORDS: list[Record] = [
     e.FairnessSet(between="users"),
     e.FairnessSet(between="groups", groups=(("g", 0.37, ("a", "b")), ("h", 7.0, ("c",)))),
     e.JobStarted(job=2, attempt=1),
-    e.SpeedMeasured(model="m", gpu_type="V100", gpus=1, locality=0, steps_per_s=0.0, batch=64, partner="n", partner_batch=8),
+    e.SpeedMeasured(
+        model="m", gpu_type="V100", gpus=1, locality=0, steps_per_s=0.0, batch=64, partner="n", partner_batch=8
+    ),
     e.JobProgress(job=2, attempt=1, steps=0.1),
     e.JobStopped(job=2, attempt=1, steps=1 / 3),
     e.JobReached(job=2, attempt=1, steps=1e9, loss=0.3),
@@ -143,10 +179,18 @@ RECORDS: list[Record] = [
     e.JobEnded(app=1, job=2, outcome="stopped", steps=3.25),
     e.CurveStopped(app=1, job=2, steps=3.25, forecast=0.5, deviation=0.1, standard=0.2, chance=1 / 3),
     e.AppFinished(
-        app=1, outcome="completed", jct=10.0, rho_paper=0.9, rho_exact=1.1, t_id_paper=11.1, t_id_exact=9.1,
-        contention=2.0, capacity=32.0, gpu_seconds=55.5,
+        app=1,
+        outcome="completed",
+        jct=10.0,
+        rho_paper=0.9,
+        rho_exact=1.1,
+        t_id_paper=11.1,
+        t_id_exact=9.1,
+        contention=2.0,
+        capacity=32.0,
+        gpu_seconds=55.5,
     ),
-]  # fmt: skip
+]
 
 
 def assert_same(a: Any, b: Any) -> None:
@@ -206,9 +250,13 @@ def test_any_name_survives(name: str, weight: float) -> None:
 def test_a_long_proof_keeps_the_rows_that_bid_or_got_leftovers() -> None:
     n = 10
     proof = Proof(
-        app=np.arange(n), rho=np.arange(n) / 2, bid=np.arange(n) < 2, won=np.zeros(n, dtype=np.int64), kept=np.ones(n),
+        app=np.arange(n),
+        rho=np.arange(n) / 2,
+        bid=np.arange(n) < 2,
+        won=np.zeros(n, dtype=np.int64),
+        kept=np.ones(n),
         leftover=np.where(np.arange(n) == 7, 3, 0),
-    )  # fmt: skip
+    )
     line = encode(0.0, allocated(GPUS, proof), rows=5)
     assert orjson.loads(line)["proof"]["rows"] == n
     assert orjson.loads(line)["proof"]["at"] == [0, 1, 7]
@@ -221,9 +269,11 @@ def test_a_long_proof_keeps_the_rows_that_bid_or_got_leftovers() -> None:
 def test_defaults_of_a_workload_are_left_out() -> None:
     app = orjson.loads(encode(0.0, e.AppSubmitted(app=PLAIN)))["app"]
     assert app == {
-        "name": "plain", "user": "bob", "arrival": 0.0,
+        "name": "plain",
+        "user": "bob",
+        "arrival": 0.0,
         "jobs": [{"name": "j", "model": "LSTM", "regimes": [{"steps": 1.0}]}],
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz"])

@@ -77,8 +77,17 @@ def test_units_say_how_columns_scale_with_time(between: str) -> None:
 def test_axes_say_how_long_columns_are() -> None:
     s = world(between="users")
     lengths = {
-        "A": 3, "J": s.jobs, "K": 1, "N": 2, "G": 6, "P": s.phase_work.shape[1], "S": 2, "V": 2, "F": 2, "B": 4,
-    }  # fmt: skip
+        "A": 3,
+        "J": s.jobs,
+        "K": 1,
+        "N": 2,
+        "G": 6,
+        "P": s.phase_work.shape[1],
+        "S": 2,
+        "V": 2,
+        "F": 2,
+        "B": 4,
+    }
     assert s.jobs == 8
     for name, column in columns_of(Snapshot).items():
         value = getattr(s, name)

@@ -11,10 +11,16 @@ from themis.errors import NotSolved
 from themis.optimize import MixedIntegerProgram, solve
 
 KNAPSACK = MixedIntegerProgram(
-    gain=np.array([3.0, 2.0, 4.0]), low=np.zeros(3), high=np.ones(3), whole=np.ones(3, np.bool_),
-    row_low=np.array([-np.inf]), row_high=np.array([5.0]), start=np.array([0, 3]),
-    column=np.array([0, 1, 2]), value=np.array([2.0, 3.0, 3.0]),
-)  # fmt: skip
+    gain=np.array([3.0, 2.0, 4.0]),
+    low=np.zeros(3),
+    high=np.ones(3),
+    whole=np.ones(3, np.bool_),
+    row_low=np.array([-np.inf]),
+    row_high=np.array([5.0]),
+    start=np.array([0, 3]),
+    column=np.array([0, 1, 2]),
+    value=np.array([2.0, 3.0, 3.0]),
+)
 
 
 def test_a_knapsack_is_solved_to_proven_optimality() -> None:
@@ -42,10 +48,16 @@ def test_an_infeasible_program_raises() -> None:
 def test_a_gap_above_what_is_accepted_raises() -> None:
     rng = np.random.default_rng(0)
     hard = MixedIntegerProgram(
-        gain=rng.uniform(1, 1.01, 60), low=np.zeros(60), high=np.ones(60), whole=np.ones(60, np.bool_),
-        row_low=np.full(5, -np.inf), row_high=np.full(5, 100.0), start=np.arange(6) * 60,
-        column=np.tile(np.arange(60), 5), value=rng.uniform(1, 30, 300),
-    )  # fmt: skip
+        gain=rng.uniform(1, 1.01, 60),
+        low=np.zeros(60),
+        high=np.ones(60),
+        whole=np.ones(60, np.bool_),
+        row_low=np.full(5, -np.inf),
+        row_high=np.full(5, 100.0),
+        start=np.arange(6) * 60,
+        column=np.tile(np.arange(60), 5),
+        value=rng.uniform(1, 30, 300),
+    )
     with pytest.raises(NotSolved, match="gap"):
         solve(hard, gap=0.0, nodes=1, accept=0.0)
     carried = solve(hard, gap=0.0, nodes=1, accept=np.inf)

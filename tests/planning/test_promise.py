@@ -15,9 +15,12 @@ def claims(
     since: list[float], fair: list[float], left: list[float], gpus: list[int] | None = None, capacity: int = 1
 ) -> Claims:
     return Claims(
-        since=np.array(since), fair=np.array(fair), left=np.array(left), gpus=np.array(gpus or [1] * len(since)),
+        since=np.array(since),
+        fair=np.array(fair),
+        left=np.array(left),
+        gpus=np.array(gpus or [1] * len(since)),
         capacity=capacity,
-    )  # fmt: skip
+    )
 
 
 def some(seed: int, jobs: int = 60, load: float = 1.0) -> Claims:
@@ -25,9 +28,12 @@ def some(seed: int, jobs: int = 60, load: float = 1.0) -> Claims:
     alone = np.exp(rng.normal(8.0, 1.0, jobs))
     left = alone * rng.uniform(0.1, 1.0, jobs)
     return Claims(
-        since=rng.uniform(0, 2.0, jobs) * alone, fair=alone * 3.0, left=left * load, gpus=rng.choice([1, 1, 2, 4], jobs),
+        since=rng.uniform(0, 2.0, jobs) * alone,
+        fair=alone * 3.0,
+        left=left * load,
+        gpus=rng.choice([1, 1, 2, 4], jobs),
         capacity=32,
-    )  # fmt: skip
+    )
 
 
 def can_be_kept(c: Claims, due: np.ndarray) -> bool:

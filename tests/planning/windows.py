@@ -23,9 +23,13 @@ def random_ahead(rng: np.random.Generator, jobs: int, contention: float = 3.0) -
     seconds = share * pace * alone[owner]
     isolated = np.bincount(owner, weights=seconds) + progress * alone
     return Ahead(
-        ptr=ptr, share=share, seconds=seconds, progress=progress, isolated_s=isolated,
+        ptr=ptr,
+        share=share,
+        seconds=seconds,
+        progress=progress,
+        isolated_s=isolated,
         contention=np.full(jobs, contention),
-    )  # fmt: skip
+    )
 
 
 def plain_window(gpus: list[int], capacity: int, value: np.ndarray, *, left: float) -> Window:
@@ -33,9 +37,15 @@ def plain_window(gpus: list[int], capacity: int, value: np.ndarray, *, left: flo
     jobs, choices = value.shape
     ends = np.arange(choices)
     return Window(
-        gpus=np.array(gpus), lengths=np.ones(choices - 1, dtype=np.int64), spent=np.tile(ends, (jobs, 1)), value=value,
-        left=np.tile(120.0 * (left - ends), (jobs, 1)), useful=np.full(jobs, choices - 1), pull=0.0, capacity=capacity,
-    )  # fmt: skip
+        gpus=np.array(gpus),
+        lengths=np.ones(choices - 1, dtype=np.int64),
+        spent=np.tile(ends, (jobs, 1)),
+        value=value,
+        left=np.tile(120.0 * (left - ends), (jobs, 1)),
+        useful=np.full(jobs, choices - 1),
+        pull=0.0,
+        capacity=capacity,
+    )
 
 
 def random_window(
@@ -50,10 +60,16 @@ def random_window(
     )
     weight = budgets(forecast_rho(ahead, rng.uniform(0, 6000, jobs)), 5.0, np.ones(jobs))
     return window_of(
-        ahead, gpus, weight=weight, skipped=np.where(rng.random(jobs) < 0.7, 20.0, 0.0), started=np.zeros(jobs),
-        lengths=columns(rounds, rounds if fine is None else fine), round_s=120.0,
-        pull=price * jobs * capacity / float(ahead.isolated_s.sum()), capacity=capacity,
-    )  # fmt: skip
+        ahead,
+        gpus,
+        weight=weight,
+        skipped=np.where(rng.random(jobs) < 0.7, 20.0, 0.0),
+        started=np.zeros(jobs),
+        lengths=columns(rounds, rounds if fine is None else fine),
+        round_s=120.0,
+        pull=price * jobs * capacity / float(ahead.isolated_s.sum()),
+        capacity=capacity,
+    )
 
 
 def best_by_trying(window: Window) -> float:

@@ -58,9 +58,13 @@ def run(policy: str, apps: tuple[App, ...], cluster: str, seed: int = 0) -> list
     """The log of a run."""
     log: list[tuple[float, Record]] = []
     Simulation(
-        workload=Workload(name="w", apps=apps, source="test"), cluster=load_cluster(cluster), book=DEFAULT_BOOK,
-        policy_name=policy, policy=make_policy(policy), settings=Settings(seed=seed),
-    ).run(lambda time, record: log.append((time, record)))  # fmt: skip
+        workload=Workload(name="w", apps=apps, source="test"),
+        cluster=load_cluster(cluster),
+        book=DEFAULT_BOOK,
+        policy_name=policy,
+        policy=make_policy(policy),
+        settings=Settings(seed=seed),
+    ).run(lambda time, record: log.append((time, record)))
     return log
 
 

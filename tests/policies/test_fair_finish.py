@@ -24,9 +24,15 @@ def _run(
     apps: list[App], policy: str, settings: Settings = NO_COSTS, weights: dict[str, float] | None = None
 ) -> Scheduler:
     return Simulation(
-        workload=Workload(name="made", apps=tuple(apps), users=tuple(User(name=n, weight=w) for n, w in (weights or {}).items())),
-        cluster=machines(GPUS), book=BOOK, policy_name=policy, policy=make_policy(policy), settings=settings,
-    ).run()  # fmt: skip
+        workload=Workload(
+            name="made", apps=tuple(apps), users=tuple(User(name=n, weight=w) for n, w in (weights or {}).items())
+        ),
+        cluster=machines(GPUS),
+        book=BOOK,
+        policy_name=policy,
+        policy=make_policy(policy),
+        settings=settings,
+    ).run()
 
 
 def test_the_reference_divides_by_weight_and_keeps_who_finished_elsewhere() -> None:

@@ -49,9 +49,13 @@ def test_a_user_who_floods_does_not_delay_another_users_long_app(rigid: bool) ->
     end = {}
     for policy in ("srsf", "fair_finish"):
         core = Simulation(
-            workload=Workload(name="flood", apps=tuple(_flood(4, rigid))), cluster=machines(4), book=BOOK,
-            policy_name=policy, policy=make_policy(policy), settings=SETTINGS,
-        ).run()  # fmt: skip
+            workload=Workload(name="flood", apps=tuple(_flood(4, rigid))),
+            cluster=machines(4),
+            book=BOOK,
+            policy_name=policy,
+            policy=make_policy(policy),
+            settings=SETTINGS,
+        ).run()
         end[policy] = float(core.state.apps.ended[0])
     due = float(reference.finishes(core.state, np.arange(1))[0])
     assert due <= 6000.0 + 1.0, "half of the cluster is its share at worst"

@@ -87,9 +87,11 @@ def test_a_deadline_comes_before_cost() -> None:
     assert shares(free) == pytest.approx(np.array([[0.0, 1.0]]), abs=1e-8)
     for deadline, round_s, rate in ((110.0, 10.0, 3.6), (100.0, 60.0, 4.0), (91.0, 10.0, 4.0)):
         bound = decide(
-            f"min_cost_slo:{cheap},round_s={round_s}", V100_AND_K80,
-            [app("a", [job(360.0, model="m")], deadline=deadline)], book=book,
-        )  # fmt: skip
+            f"min_cost_slo:{cheap},round_s={round_s}",
+            V100_AND_K80,
+            [app("a", [job(360.0, model="m")], deadline=deadline)],
+            book=book,
+        )
         assert shares(bound) @ np.array([4.0, 1.0]) == pytest.approx([rate], rel=1e-6)
 
 
@@ -161,8 +163,10 @@ def test_costs_of_types_that_the_cluster_lacks_are_refused_beforehand_and_harmle
     with pytest.raises(InputError, match="unknown GPU type in cost 'A100'"):
         check_types(policy, ("K80", "V100"))
     check_types(make_policy("max_min_fairness"), ())
-    more, less = (decide(f"{name}:cost=V100=3/K80=1{a100}", V100_AND_K80, paper_apps(), book=PAPER_BOOK).answer
-                  for a100 in ("/A100=9", ""))  # fmt: skip
+    more, less = (
+        decide(f"{name}:cost=V100=3/K80=1{a100}", V100_AND_K80, paper_apps(), book=PAPER_BOOK).answer
+        for a100 in ("/A100=9", "")
+    )
     assert isinstance(more, TimeShare)
     assert isinstance(less, TimeShare)
     assert (more.x == less.x).all()

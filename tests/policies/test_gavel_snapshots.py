@@ -23,9 +23,20 @@ from themis.testing.builders import app, job, machines, snapshot_of
 BOTH = Cluster(name="two", machines=tuple(Machine(name=t, gpus=1, rack="r", gpu_type=t) for t in ("V100", "K80")))
 TWICE = ProfileBook.of([linear("m", 1.0, type_speed={"V100": 2.0, "K80": 1.0})])
 EVERY = (
-    "max_min_fairness", "max_min_water_filling", "finish_time_fairness", "makespan", "fifo_hetero", "sjf_hetero", "max_throughput",
-    "min_cost", "min_cost_slo", "proportional", "hierarchical", "allox", "gandiva_fair",
-)  # fmt: skip
+    "max_min_fairness",
+    "max_min_water_filling",
+    "finish_time_fairness",
+    "makespan",
+    "fifo_hetero",
+    "sjf_hetero",
+    "max_throughput",
+    "min_cost",
+    "min_cost_slo",
+    "proportional",
+    "hierarchical",
+    "allox",
+    "gandiva_fair",
+)
 
 
 def shares(spec: str, snapshot: Snapshot) -> Float:
@@ -91,9 +102,12 @@ def test_progress_counts_time_since_arrival_and_work_done_at_the_rate_of_isolati
 
 def test_gangs_larger_than_every_machine_of_a_type_run_there_at_their_rate_across_machines() -> None:
     spread_out = Cluster(
-        name="c", machines=(*(Machine(name=f"s{i}", gpus=2, rack="r", gpu_type="small") for i in range(4)),
-                            Machine(name="l", gpus=4, rack="r", gpu_type="large")),
-    )  # fmt: skip
+        name="c",
+        machines=(
+            *(Machine(name=f"s{i}", gpus=2, rack="r", gpu_type="small") for i in range(4)),
+            Machine(name="l", gpus=4, rack="r", gpu_type="large"),
+        ),
+    )
     book = ProfileBook.of([linear("m", 1.0, slowdown=(1.0, 1.0, 2.0, 4.0))])
     s = snapshot_of(spread_out, [app("a", [job(100.0, 4, model="m")]), app("b", [job(100.0, 2, model="m")])], book=book)
     rate = problem_of(s).rate[:, [s.gpu_types.index("small"), s.gpu_types.index("large")]]

@@ -18,8 +18,15 @@ def test_gpus_go_where_throughput_scales_most() -> None:
     apps = [app("a", [job(900.0, (1, 4), model="sublinear")]), app("b", [job(900.0, (1, 4))], 1.0)]
     split = {n: dealt(Optimus(), snapshot_of(machines(n), apps, now=1.0, book=BOOK)) for n in range(1, 9)}
     assert split == {
-        1: [1, 0], 2: [1, 1], 3: [1, 2], 4: [2, 2], 5: [2, 3], 6: [2, 4], 7: [3, 4], 8: [4, 4],
-    }  # fmt: skip
+        1: [1, 0],
+        2: [1, 1],
+        3: [1, 2],
+        4: [2, 2],
+        5: [2, 3],
+        6: [2, 4],
+        7: [3, 4],
+        8: [4, 4],
+    }
 
 
 def test_gpu_in_another_rack_counts_for_what_it_brings() -> None:

@@ -39,9 +39,13 @@ def run(workload: Workload, gpus: int, policy: str = "shockwave") -> tuple[dict[
             grants.append((time, record))
 
     Simulation(
-        workload=workload, cluster=machines(gpus), book=BOOK, policy_name=policy, policy=make_policy(policy),
+        workload=workload,
+        cluster=machines(gpus),
+        book=BOOK,
+        policy_name=policy,
+        policy=make_policy(policy),
         settings=NO_OVERHEAD,
-    ).run(watch)  # fmt: skip
+    ).run(watch)
     return ends, grants
 
 
@@ -128,9 +132,13 @@ def test_a_job_alone_ends_when_it_was_forecast_to() -> None:
 
     ends: dict[int, float] = {}
     Simulation(
-        workload=work((50.0, 1000.0, 2)), cluster=machines(4), book=BOOK, policy_name="shockwave", policy=Watching(),
+        workload=work((50.0, 1000.0, 2)),
+        cluster=machines(4),
+        book=BOOK,
+        policy_name="shockwave",
+        policy=Watching(),
         settings=NO_OVERHEAD,
-    ).run(lambda time, record: ends.update({record.app: time}) if isinstance(record, AppFinished) else None)  # fmt: skip
+    ).run(lambda time, record: ends.update({record.app: time}) if isinstance(record, AppFinished) else None)
     assert seen[0] == pytest.approx([ends[0]])
     assert ends[0] == pytest.approx(1050.0)
 
@@ -194,9 +202,13 @@ def test_golden_a_market_of_three_jobs() -> None:
     policy = Shockwave(window=2, makespan=0.0, power=0.0)
     grants: list[tuple[float, int]] = []
     Simulation(
-        workload=work((0.0, 1200.0, 4), (0.0, 600.0, 2), (0.0, 600.0, 2)), cluster=machines(4), book=BOOK,
-        policy_name="shockwave", policy=policy, settings=NO_OVERHEAD,
-    ).run(lambda time, record: grants.append((time, record.job)) if isinstance(record, Grant) else None)  # fmt: skip
+        workload=work((0.0, 1200.0, 4), (0.0, 600.0, 2), (0.0, 600.0, 2)),
+        cluster=machines(4),
+        book=BOOK,
+        policy_name="shockwave",
+        policy=policy,
+        settings=NO_OVERHEAD,
+    ).run(lambda time, record: grants.append((time, record.job)) if isinstance(record, Grant) else None)
     assert [job for time, job in grants if time == 0.0] == [1, 2]
 
 

@@ -37,10 +37,13 @@ def state(
     order = sorted(range(len(jobs)), key=lambda i: now - since[i])
     flat = [stretch for i in order for stretch in jobs[i]]
     ahead = Ahead(
-        ptr=np.cumsum([0, *(len(jobs[i]) for i in order)]), share=np.array([share for share, _ in flat]),
-        seconds=np.array([seconds for _, seconds in flat]), progress=np.zeros(len(jobs)),
-        isolated_s=np.array([sum(s for _, s in jobs[i]) for i in order]), contention=np.full(len(jobs), contention),
-    )  # fmt: skip
+        ptr=np.cumsum([0, *(len(jobs[i]) for i in order)]),
+        share=np.array([share for share, _ in flat]),
+        seconds=np.array([seconds for _, seconds in flat]),
+        progress=np.zeros(len(jobs)),
+        isolated_s=np.array([sum(s for _, s in jobs[i]) for i in order]),
+        contention=np.full(len(jobs), contention),
+    )
     return replace(taken, ahead=ahead, origin=now)
 
 

@@ -30,9 +30,13 @@ def received(policy: str, weights: list[float], until: float) -> list[float]:
 
     apps = tuple(app(f"a{i}", [job(WORK)], weight=w) for i, w in enumerate(weights))
     simulation = Simulation(
-        workload=Workload(name="w", apps=apps), cluster=machines(1), book=BOOK, policy_name=policy, policy=make_policy(policy),
+        workload=Workload(name="w", apps=apps),
+        cluster=machines(1),
+        book=BOOK,
+        policy_name=policy,
+        policy=make_policy(policy),
         settings=Settings(container_s=0.0, validate=True),
-    )  # fmt: skip
+    )
     with pytest.raises(_Enough):
         simulation.run(sink)
     return [a.gpu_seconds for a in fold.result().apps]

@@ -97,9 +97,12 @@ def brute_force(s: Snapshot, unit: np.ndarray) -> float:
     )
     n = len(rates)
     found = linprog(
-        np.append(np.zeros(n), -1.0), A_ub=np.column_stack([-rates.T, unit]), b_ub=np.zeros(count),
-        A_eq=np.append(np.ones(n), 0.0)[None], b_eq=[1.0],
-    )  # fmt: skip
+        np.append(np.zeros(n), -1.0),
+        A_ub=np.column_stack([-rates.T, unit]),
+        b_ub=np.zeros(count),
+        A_eq=np.append(np.ones(n), 0.0)[None],
+        b_eq=[1.0],
+    )
     return float(-found.fun)
 
 
@@ -158,9 +161,11 @@ def test_consolidated_gpus_are_those_of_the_best_mixture_of_machines(on: list[in
     fill = np.column_stack([*[np.array(p, dtype=np.float64) for _, p in columns], -many])
     each = np.array([[*(float(m == n) for n, _ in columns), 0.0] for m in range(len(on))])
     best = linprog(
-        np.append(np.zeros(len(columns)), -1.0), A_ub=np.vstack([-fill, each]),
-        b_ub=np.concatenate([np.zeros(len(sizes)), np.ones(len(on))]), bounds=[(0, None)] * len(columns) + [(0, 1)],
-    )  # fmt: skip
+        np.append(np.zeros(len(columns)), -1.0),
+        A_ub=np.vstack([-fill, each]),
+        b_ub=np.concatenate([np.zeros(len(sizes)), np.ones(len(on))]),
+        bounds=[(0, None)] * len(columns) + [(0, 1)],
+    )
     level = -best.fun
     wanted = float(sum(on)) if level >= 1 - 1e-7 else level * sum(gangs)
     assert consolidated(counts(on), counts(gangs)) == pytest.approx(wanted, rel=1e-6)
@@ -216,9 +221,13 @@ def spread_time(policy: str, apps: list[App], rounds: int) -> tuple[dict[int, fl
 
     with pytest.raises(delivered._Over):
         Simulation(
-            workload=Workload(name="w", apps=tuple(apps), source="generated"), cluster=machines(4, 4, 4, 4), book=BOOK,
-            policy_name=policy, policy=make_policy(policy), settings=Settings(container_s=0.0),
-        ).run(sink)  # fmt: skip
+            workload=Workload(name="w", apps=tuple(apps), source="generated"),
+            cluster=machines(4, 4, 4, 4),
+            book=BOOK,
+            policy_name=policy,
+            policy=make_policy(policy),
+            settings=Settings(container_s=0.0),
+        ).run(sink)
     return {j: spread[j] / total[j] for j in total}, planned
 
 

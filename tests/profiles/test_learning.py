@@ -12,9 +12,7 @@ from themis.profiles.speed import ProfileBook, linear
 
 def at(locality: Locality, rate: float, gpus: int = 4) -> Measurement:
     """A measurement of one model."""
-    return Measurement(
-        job=0, attempt=1, model="new", gpu_type="k80", gpus=gpus, locality=locality, steps_per_s=rate
-    )  # fmt: skip
+    return Measurement(job=0, attempt=1, model="new", gpu_type="k80", gpus=gpus, locality=locality, steps_per_s=rate)
 
 
 def test_the_slowdown_of_a_locality_is_the_best_rate_over_the_rate_there() -> None:

@@ -153,9 +153,12 @@ def test_the_log_marks_assumed_speeds_and_every_report_counts_them(book: Profile
         lines.append(encode(time, record))  # type: ignore[arg-type]
 
     Simulation(
-        workload=Workload(name="w", apps=apps), cluster=load_cluster("2x4@V100"), book=book, policy_name="fifo",
+        workload=Workload(name="w", apps=apps),
+        cluster=load_cluster("2x4@V100"),
+        book=book,
+        policy_name="fifo",
         policy=make_policy("fifo"),
-    ).run(sink)  # fmt: skip
+    ).run(sink)
     said = [r.assumed for _, r in map(decode, lines) if isinstance(r, AppSubmitted)]
     assert said == [(), (AssumedSpeed("Net", 64, "V100", 1),), (AssumedSpeed("Net", 16, "V100", 4),)]
     run = fold.result()
@@ -184,9 +187,12 @@ def test_the_published_trace_declares_no_batch_size_that_does_not_fit(shared_dat
     root = shared_data / "shockwave"
     schedules = root / "bs_schedules" / "dynamic_120jobs_32gpu.json"
     plan = Plan(
-        workload=f"{root / 'traces' / 'dynamic_120jobs_32gpu.trace'}:schedules={schedules}", format="shockwave",
-        cluster="1x32@V100", policies=("fifo",), profiles=str(root / "throughputs" / "tacc_throughputs.json"),
-    )  # fmt: skip
+        workload=f"{root / 'traces' / 'dynamic_120jobs_32gpu.trace'}:schedules={schedules}",
+        format="shockwave",
+        cluster="1x32@V100",
+        policies=("fifo",),
+        profiles=str(root / "throughputs" / "tacc_throughputs.json"),
+    )
     (run,) = plan.runs()
     declared = {
         b for app in run.simulation.workload.apps for j in app.jobs if j.model == "Transformer" for _, b in j.configs

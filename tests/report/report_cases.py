@@ -16,10 +16,17 @@ from themis.report.metrics import Fold, RunMetrics
 
 Log = list[tuple[float, Record]]
 HEADER = e.Header(
-    schema=e.SCHEMA, version="1.2", simulated=True, policy="themis", params={"f": 0.8, "rho": "paper"}, seed=0,
-    workload="mini", source="mini by hand", cluster="4+2",
+    schema=e.SCHEMA,
+    version="1.2",
+    simulated=True,
+    policy="themis",
+    params={"f": 0.8, "rho": "paper"},
+    seed=0,
+    workload="mini",
+    source="mini by hand",
+    cluster="4+2",
     settings={"lease_s": 600.0, "tick_s": 60.0, "container_s": 35.0, "checkpoint_every_s": 30.0},
-)  # fmt: skip
+)
 NOTHING = GpuGrant(
     **{name: np.zeros(0, dtype=np.int64) for name in ("app", "gang", "machine", "gpus", "extend")}, until=np.zeros(0)
 )
@@ -42,9 +49,17 @@ def revoke(app: int, job: int, attempt: int, cause: str) -> e.Revoke:
 
 def finished(app: int, jct: float, paper: float, exact: float, gpu_seconds: float) -> e.AppFinished:
     return e.AppFinished(
-        app=app, outcome="completed", jct=jct, rho_paper=paper, rho_exact=exact, t_id_paper=jct / paper,
-        t_id_exact=jct / exact, contention=1.5, capacity=5.5, gpu_seconds=gpu_seconds,
-    )  # fmt: skip
+        app=app,
+        outcome="completed",
+        jct=jct,
+        rho_paper=paper,
+        rho_exact=exact,
+        t_id_paper=jct / paper,
+        t_id_exact=jct / exact,
+        contention=1.5,
+        capacity=5.5,
+        gpu_seconds=gpu_seconds,
+    )
 
 
 def decision(proof: Proof | None = None) -> e.Allocated:
@@ -62,11 +77,20 @@ def auction(
 ) -> e.Allocated:
     return decision(
         Proof(
-            objective=1.0, bound=1.25, method="exact", offered=offered, app=np.array(app), rho=np.array(rho),
-            bid=np.array(bid), won=np.array(won), kept=np.array(kept), kept_low=np.array(kept) - 0.01,
-            kept_high=np.array(kept), leftover=np.array(leftover),
+            objective=1.0,
+            bound=1.25,
+            method="exact",
+            offered=offered,
+            app=np.array(app),
+            rho=np.array(rho),
+            bid=np.array(bid),
+            won=np.array(won),
+            kept=np.array(kept),
+            kept_low=np.array(kept) - 0.01,
+            kept_high=np.array(kept),
+            leftover=np.array(leftover),
         )
-    )  # fmt: skip
+    )
 
 
 MINI: Log = [

@@ -32,12 +32,24 @@ def browse(page: Path, *options: str, address: str = "", profile: Path) -> tuple
     assert BROWSER
     done = subprocess.run(
         [
-            BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-            f"--user-data-dir={profile}", "--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr",
-            "--virtual-time-budget=3000", *options, f"{page.resolve().as_uri()}{address}",
+            BROWSER,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--no-first-run",
+            f"--user-data-dir={profile}",
+            "--host-resolver-rules=MAP * ~NOTFOUND",
+            "--enable-logging=stderr",
+            "--virtual-time-budget=3000",
+            *options,
+            f"{page.resolve().as_uri()}{address}",
         ],
-        capture_output=True, text=True, timeout=PATIENCE_S, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 

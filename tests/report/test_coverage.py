@@ -43,9 +43,12 @@ def simulated(policy: str, seed: int = 0, jobs: int = 200, log: Path | None = No
 
     Simulation(
         workload=load_workload("shockwave_jobs", seed=seed, jobs=jobs, gpus=16, load=1.1, scale=0.05),
-        cluster=load_cluster("1x16@V100"), book=gavel_book(), policy_name=policy, policy=make_policy(policy),
+        cluster=load_cluster("1x16@V100"),
+        book=gavel_book(),
+        policy_name=policy,
+        policy=make_policy(policy),
         settings=Settings(lease_s=600.0, seed=seed),
-    ).run(sink)  # fmt: skip
+    ).run(sink)
     if log is not None:
         sinks[1].close()  # type: ignore[attr-defined]
     return fold.result()

@@ -103,9 +103,14 @@ def test_a_plan_made_in_mid_round_lets_the_round_that_runs_go_on() -> None:
         job=np.array([0, 1]), gpus=np.array([1, 1]), round_s=100.0, run=np.array([[False] * 2, [True] * 2])
     )
     log: Log = [
-        (0.0, HEADER), (0.0, e.MachineJoined(machine=Machine(name="m", gpus=2))), (0.0, app("A", 0.0, 1)),
-        (0.0, app("B", 0.0, 1)), (0.0, answered(first)), (40.0, answered(then)), (150.0, decision()),
-    ]  # fmt: skip
+        (0.0, HEADER),
+        (0.0, e.MachineJoined(machine=Machine(name="m", gpus=2))),
+        (0.0, app("A", 0.0, 1)),
+        (0.0, app("B", 0.0, 1)),
+        (0.0, answered(first)),
+        (40.0, answered(then)),
+        (150.0, decision()),
+    ]
     assert [row.entitled for row in fold(log).apps] == [100.0, 110.0]
 
 
@@ -150,9 +155,14 @@ def test_entitled_and_received_agree_with_a_count_of_the_log_and_causes_add_up(p
         counted(now, record)
 
     Simulation(
-        workload=workload, cluster=machines(4, 4), book=BOOK, policy_name=policy, policy=make_policy(policy),
-        settings=Settings(container_s=5.0, checkpoint_every_s=100.0), outages=(Outage(time=700.0, machine=0, lasts=300.0),),
-    ).run(sink)  # fmt: skip
+        workload=workload,
+        cluster=machines(4, 4),
+        book=BOOK,
+        policy_name=policy,
+        policy=make_policy(policy),
+        settings=Settings(container_s=5.0, checkpoint_every_s=100.0),
+        outages=(Outage(time=700.0, machine=0, lasts=300.0),),
+    ).run(sink)
     run = counted.result()
     trained, promised = trained_of(records), promised_of(records)
     for row in run.apps:

@@ -52,9 +52,21 @@ def test_each_round_is_told(tmp_path: Path) -> None:
     assert steps[5.0] == Step(time=5.0, note="arrived")
     assert steps[60.0] == Step(time=60.0, round=1, auction=True, offered=4, rho=1.5, rank=2, of=2, kept_low=0.99)
     assert steps[180.0] == Step(
-        time=180.0, round=3, auction=True, offered=4, rho=3.0, rank=1, of=2, bid=True, won=4, kept=0.75, kept_low=0.74,
-        kept_high=0.75, granted=4, held=4,
-    )  # fmt: skip
+        time=180.0,
+        round=3,
+        auction=True,
+        offered=4,
+        rho=3.0,
+        rank=1,
+        of=2,
+        bid=True,
+        won=4,
+        kept=0.75,
+        kept_low=0.74,
+        kept_high=0.75,
+        granted=4,
+        held=4,
+    )
     assert steps[240.0] == Step(time=240.0, round=4, offered=2, of=1, held=4)
     assert (steps[300.0].renewed, steps[300.0].revoked, steps[300.0].causes, steps[300.0].held) == (
         2,
@@ -72,8 +84,19 @@ def test_equal_rounds_are_one_line_unless_all_are_asked_for(tmp_path: Path) -> N
     out = io.StringIO()
     Console(file=out, width=130).print(table(story))
     text = out.getvalue()
-    for words in ("00:01:00 – 00:02:00", "1–2", "filtered", "1.50–1.60", "75.0 [74.0, 75.0]", "content", "+4 granted",
-                  "2 renewed, −2 expired", "completed", "simulated", "ρ 1.50 paper"):  # fmt: skip
+    for words in (
+        "00:01:00 – 00:02:00",
+        "1–2",
+        "filtered",
+        "1.50–1.60",
+        "75.0 [74.0, 75.0]",
+        "content",
+        "+4 granted",
+        "2 renewed, −2 expired",
+        "completed",
+        "simulated",
+        "ρ 1.50 paper",
+    ):
         assert words in text, words
     assert table(story, every=True).row_count == table(story).row_count + 1
 
@@ -166,10 +189,15 @@ def test_a_planned_app_shows_its_forecasts_and_how_good_the_first_was(tmp_path: 
         return at, e.Allocated(version=1, solved=Solved(answer=answer, proof=proof))
 
     log: Log = [
-        (0.0, HEADER), (0.0, app("other", 0.0, 1)), (5.0, app("mine", 5.0, 1)), planned(60.0, 120.0, 505.0),
-        planned(120.0, 120.0, 400.0), (120.0, grant(1, 1, 1, (0, 1))), (405.0, revoke(1, 1, 1, "finished")),
+        (0.0, HEADER),
+        (0.0, app("other", 0.0, 1)),
+        (5.0, app("mine", 5.0, 1)),
+        planned(60.0, 120.0, 505.0),
+        planned(120.0, 120.0, 400.0),
+        (120.0, grant(1, 1, 1, (0, 1))),
+        (405.0, revoke(1, 1, 1, "finished")),
         (405.0, finished(1, 400.0, 1.5, 1.7, 1000.0)),
-    ]  # fmt: skip
+    ]
     story = explain(write(tmp_path / "x.jsonl", log), "mine")
     assert [(s.starts, s.ends) for s in story.steps if s.round >= 0] == [(120.0, 505.0), (120.0, 400.0)]
     assert story.first_forecast_off == pytest.approx(0.25)
@@ -190,11 +218,15 @@ def test_forecasts_have_intervals_once_enough_jobs_started_and_ended(tmp_path: P
 
     old = range(11)
     log: Log = [
-        (0.0, HEADER), *((0.0, app(f"old{j}", 0.0, 1)) for j in old), planned(0.0, 100.0, 1000.0, *old),
+        (0.0, HEADER),
+        *((0.0, app(f"old{j}", 0.0, 1)) for j in old),
+        planned(0.0, 100.0, 1000.0, *old),
         *((100.0 + 10.0 * j, grant(j, j, 1, (0, 1))) for j in old),
         *((1000.0 + 100.0 * j, e.JobEnded(app=j, job=j, outcome="completed", steps=1.0)) for j in old),
-        (3000.0, app("mine", 3000.0, 1)), planned(3000.0, 3100.0, 3200.0, 11), (3150.0, grant(11, 11, 1, (0, 1))),
-    ]  # fmt: skip
+        (3000.0, app("mine", 3000.0, 1)),
+        planned(3000.0, 3100.0, 3200.0, 11),
+        (3150.0, grant(11, 11, 1, (0, 1))),
+    ]
     story = explain(write(tmp_path / "x.jsonl", log), "mine")
     (step,) = (s for s in story.steps if not math.isnan(s.starts))
     assert (step.starts, step.ends) == (3100.0, 3200.0)
@@ -220,10 +252,15 @@ def test_an_app_whose_deadline_is_given_up_is_told_so(tmp_path: Path) -> None:
         )
 
     log: Log = [
-        (0.0, HEADER), (0.0, app("other", 0.0, 1)), (5.0, app("mine", 5.0, 1)), shared(60.0, 0), shared(120.0, 0, 1),
-        shared(180.0, 0, 1), shared(240.0, 1, method=f"{CUT}: 3 deadlines kept, 4 not ruled out"),
+        (0.0, HEADER),
+        (0.0, app("other", 0.0, 1)),
+        (5.0, app("mine", 5.0, 1)),
+        shared(60.0, 0),
+        shared(120.0, 0, 1),
+        shared(180.0, 0, 1),
+        shared(240.0, 1, method=f"{CUT}: 3 deadlines kept, 4 not ruled out"),
         (405.0, finished(1, 400.0, 1.5, 1.7, 1000.0)),
-    ]  # fmt: skip
+    ]
     story = explain(write(tmp_path / "x.jsonl", log), "mine")
     assert [step.time for step in story.steps if step.late] == [120.0, 180.0, 240.0]
     out = io.StringIO()

@@ -20,9 +20,18 @@ from themis.report.series import Series
 from themis.report.style import FILE, PAGE, Drawing, colour, dash, inline_svg, save
 
 NAMES = {
-    "rho-paper", "rho-exact", "jct", "contention", "gpu-use", "placement", "localities", "gpu-time", "lost-gpu-time",
-    "restarts", "users",
-}  # fmt: skip
+    "rho-paper",
+    "rho-exact",
+    "jct",
+    "contention",
+    "gpu-use",
+    "placement",
+    "localities",
+    "gpu-time",
+    "lost-gpu-time",
+    "restarts",
+    "users",
+}
 
 
 @pytest.mark.slow

@@ -143,13 +143,23 @@ def test_the_page_stays_below_5_megabytes_however_much_was_run() -> None:
     )
     noise = Series(start=0.0, width=75 * day / 2000, end=75 * day, value=rng.uniform(0, 2000, 2000))
     gantt = Gantt(
-        gpu=rng.integers(2000, size=leases), app=rng.integers(n, size=leases), job=np.arange(leases), start=start,
+        gpu=rng.integers(2000, size=leases),
+        app=rng.integers(n, size=leases),
+        job=np.arange(leases),
+        start=start,
         end=start + rng.exponential(day / 4, leases),
-    )  # fmt: skip
+    )
     run = replace(
-        base, apps=apps, gantt=gantt, gpus=2000, gpus_in_use=noise, gpus_in_service=noise, gpus_starting=noise,
-        gpus_wanted=noise, active_apps=noise,
-    )  # fmt: skip
+        base,
+        apps=apps,
+        gantt=gantt,
+        gpus=2000,
+        gpus_in_use=noise,
+        gpus_in_service=noise,
+        gpus_starting=noise,
+        gpus_wanted=noise,
+        active_apps=noise,
+    )
     page = render([replace(run, policy=f"policy{i}:f=0.{i}") for i in range(9)])
     assert len(page.encode()) < 5_000_000
     assert "14,299 more are left out" in page  # of the apps, 222 a policy are shown

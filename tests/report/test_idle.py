@@ -120,9 +120,14 @@ def test_machines_that_are_away_or_drain_have_no_free_gpus() -> None:
 
 def test_the_first_grant_of_each_app_counts() -> None:
     found = fold(
-        joined(1), came(app("a", [job(9.0)]), 10.0), came(app("b", [job(9.0)]), 20.0), grant(70.0, 0, (0,)),
-        *stop(100.0, 0), grant(200.0, 0, (0,)), END,
-    )  # fmt: skip
+        joined(1),
+        came(app("a", [job(9.0)]), 10.0),
+        came(app("b", [job(9.0)]), 20.0),
+        grant(70.0, 0, (0,)),
+        *stop(100.0, 0),
+        grant(200.0, 0, (0,)),
+        END,
+    )
     assert found.first_gpu[0] == 60.0
     assert math.isnan(found.first_gpu[1])
 

@@ -32,7 +32,7 @@ from themis.report.metrics import (
     metrics_of,
     to_csv,
     to_json,
-)  # fmt: skip
+)
 from themis.report.numbers import RHO_FORMS, RHO_STATS, SCALARS
 from themis.report.rho import rho_stats
 from themis.report.users import UserRow, by_user
@@ -104,11 +104,19 @@ def test_a_job_that_waits_for_its_rung_wants_nothing() -> None:
     """The rung is over when the last one is there, and the tuner ends two of them."""
     log = [
         *sweep(Halving(rungs=(Rung(jobs=4, steps=1.0), Rung(jobs=2, steps=1.0)))),
-        reached(10.0, 0), reached(20.0, 1), reached(25.0, 2, attempt=7), reached(30.0, 2), reached(40.0, 3),
-        ended(40.0, 1, "stopped"), ended(40.0, 3, "stopped"),
-        reached(50.0, 2), ended(50.0, 2, "completed"), reached(60.0, 0), ended(60.0, 0, "completed"),
+        reached(10.0, 0),
+        reached(20.0, 1),
+        reached(25.0, 2, attempt=7),
+        reached(30.0, 2),
+        reached(40.0, 3),
+        ended(40.0, 1, "stopped"),
+        ended(40.0, 3, "stopped"),
+        reached(50.0, 2),
+        ended(50.0, 2, "completed"),
+        reached(60.0, 0),
+        ended(60.0, 0, "completed"),
         (60.0, finished(0, 60.0, 1.0, 1.0, 0.0)),
-    ]  # fmt: skip
+    ]
     assert wanted_at(log, 5, 15, 26, 35, 45, 55) == [8.0, 6.0, 4.0, 2.0, 4.0, 2.0]
 
 
@@ -128,8 +136,12 @@ def test_jobs_wait_for_their_own_bracket_only() -> None:
     two = Halving(rungs=(Rung(jobs=2, steps=1.0), Rung(jobs=1, steps=1.0)))
     log = [
         *sweep(Hyperband(brackets=(two, two))),
-        reached(10.0, 0), reached(20.0, 2), reached(30.0, 1), ended(30.0, 0, "stopped"), reached(40.0, 1),
-    ]  # fmt: skip
+        reached(10.0, 0),
+        reached(20.0, 2),
+        reached(30.0, 1),
+        ended(30.0, 0, "stopped"),
+        reached(40.0, 1),
+    ]
     # After 30 s the first bracket goes on with job 1, while job 2 still waits for job 3.
     assert wanted_at(log, 5, 15, 25, 35) == [8.0, 6.0, 4.0, 4.0]
 
@@ -365,10 +377,14 @@ def simulate(policy: str, tmp_path: Path) -> tuple[RunMetrics, list[tuple[float,
             records.append((time, record))
 
         Simulation(
-            workload=workload, cluster=load_cluster("demo-32"), book=DEFAULT_BOOK, policy_name=policy,
-            policy=make_policy(policy), settings=Settings(),
+            workload=workload,
+            cluster=load_cluster("demo-32"),
+            book=DEFAULT_BOOK,
+            policy_name=policy,
+            policy=make_policy(policy),
+            settings=Settings(),
             outages=(Outage(time=5000.0, machine=0, lasts=3000.0), Outage(time=20000.0, machine=3, lasts=600.0)),
-        ).run(sink)  # fmt: skip
+        ).run(sink)
     return made.result(), records, path
 
 

@@ -101,9 +101,13 @@ def planned_run() -> RunMetrics:
     fold = Fold()
     apps = tuple(app(f"a{i}", [job(600.0 + 90.0 * (i % 5), 1)], 200.0 * i) for i in range(24))
     Simulation(
-        workload=Workload(name="planned", apps=apps), cluster=machines(2), book=BOOK, policy_name="shockwave",
-        policy=make_policy("shockwave"), settings=NO_OVERHEAD,
-    ).run(fold)  # fmt: skip
+        workload=Workload(name="planned", apps=apps),
+        cluster=machines(2),
+        book=BOOK,
+        policy_name="shockwave",
+        policy=make_policy("shockwave"),
+        settings=NO_OVERHEAD,
+    ).run(fold)
     return fold.result()
 
 

@@ -17,9 +17,17 @@ from themis.errors import ThemisError
 
 PROGRAMS = Path(__file__).parent / "programs"
 QUICK = (
-    "lease=2", "tick=1", "container=0.2", "grace=1", "node_lease=4", "node_renew=0.5", "node_margin=1", "progress=0.5",
-    "check_state=true", "retries=0",
-)  # fmt: skip
+    "lease=2",
+    "tick=1",
+    "container=0.2",
+    "grace=1",
+    "node_lease=4",
+    "node_renew=0.5",
+    "node_margin=1",
+    "progress=0.5",
+    "check_state=true",
+    "retries=0",
+)
 
 
 @dataclass
@@ -41,9 +49,25 @@ class Daemon:
         self.starts += 1
         with open(self.home / f"up-{self.starts}.log", "wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "themis.cli", "up", "--home", str(self.home), "--port", "0", "--http-port", "0",
-                 *self.options, *settings, *root], stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+                [
+                    sys.executable,
+                    "-m",
+                    "themis.cli",
+                    "up",
+                    "--home",
+                    str(self.home),
+                    "--port",
+                    "0",
+                    "--http-port",
+                    "0",
+                    *self.options,
+                    *settings,
+                    *root,
+                ],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         wait_until(self._answers, lambda: f"the arbiter answers; it said {self.said()}")
 
     def _answers(self) -> bool:

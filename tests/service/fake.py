@@ -166,9 +166,10 @@ def request(
     """A submission of jobs that would sleep."""
     program = pb.Program(argv=["sleep", "1"], cwd="/tmp")
     return pb.SubmitRequest(
-        name=name, **{"user": "u", "key": "", **more},
+        name=name,
+        **{"user": "u", "key": "", **more},
         jobs=[
             pb.Job(name=f"j{i}", regimes=[pb.Regime(steps=steps)], gpus_min=gpus[0], gpus_max=gpus[1], program=program)
             for i in range(jobs)
         ],
-    )  # fmt: skip
+    )

@@ -132,9 +132,20 @@ def test_a_user_submits_under_the_own_name_and_at_most_weight_one() -> None:
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     home = tmp_path_factory.mktemp("home")
     config = Config(
-        gpus=2, port=0, http_port=0, lease_s=2, tick_s=1, container_s=0.2, grace_s=1, allow_root=os.geteuid() == 0,
-        single_trust=True, validate=True, retries=0, node_renew_s=1, node_lease_s=10,
-    )  # fmt: skip
+        gpus=2,
+        port=0,
+        http_port=0,
+        lease_s=2,
+        tick_s=1,
+        container_s=0.2,
+        grace_s=1,
+        allow_root=os.geteuid() == 0,
+        single_trust=True,
+        validate=True,
+        retries=0,
+        node_renew_s=1,
+        node_lease_s=10,
+    )
     with running(home, config) as up:
         yield up
 
@@ -168,9 +179,11 @@ def test_each_user_acts_as_themselves_and_cannot_touch_the_others_apps(owner: Cl
     assert (bob.info().user, bob.info().admin, owner.info().admin) == ("bob", False, True)
     assert {app.name: app.user for app in bob.queue()} == {"theirs": user_name(), "mine": "bob"}
     for what, call in (
-        ("cancel it", bob.cancel), ("hold it", bob.hold), ("resume it", bob.resume),
+        ("cancel it", bob.cancel),
+        ("hold it", bob.hold),
+        ("resume it", bob.resume),
         ("read its logs", lambda app: list(bob.logs(app))),
-    ):  # fmt: skip
+    ):
         with pytest.raises(
             InputError, match=f"belongs to user {user_name()}; only {user_name()} and administrators may {what}"
         ):

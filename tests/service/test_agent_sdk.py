@@ -66,11 +66,14 @@ def sweep(client: Client, *seconds: float) -> int:
     """An app of jobs that sleep so long."""
     jobs = [
         pb.Job(
-            name=f"j{i}", gpus_min=1, gpus_max=1, regimes=[pb.Regime(steps=s)],
+            name=f"j{i}",
+            gpus_min=1,
+            gpus_max=1,
+            regimes=[pb.Regime(steps=s)],
             program=pb.Program(argv=["sleep", str(s)], cwd="/tmp"),
         )
         for i, s in enumerate(seconds)
-    ]  # fmt: skip
+    ]
     return client.submit(pb.SubmitRequest(name="sweep", jobs=jobs)).app
 
 

@@ -147,8 +147,9 @@ def test_a_silent_agent_delays_the_decision_by_its_time_and_loses_only_its_own_r
         w.turn(0.2)
         assert third in {int(w.arbiter.state.jobs.app[j]) for j in w.held()}
         assert [(r.app, r.said, r.rho, r.rows) for r in records(w, AgentBid)] == [
-            (scene.app, "rho", 4.0, ()), (scene.app, "late", None, ())
-        ]  # fmt: skip
+            (scene.app, "rho", 4.0, ()),
+            (scene.app, "late", None, ()),
+        ]
 
 
 def test_a_round_without_rho_goes_on_with_the_services_own_estimate(tmp_path: Path) -> None:

@@ -84,9 +84,21 @@ slow = pytest.mark.slow
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     home = tmp_path_factory.mktemp("home")
     config = Config(
-        gpus=2, port=0, http_port=0, lease_s=2, tick_s=1, container_s=0.2, grace_s=1, allow_root=ROOT, single_trust=True,
-        validate=True, retries=0, max_message_bytes=100_000, node_renew_s=1, node_lease_s=10,
-    )  # fmt: skip
+        gpus=2,
+        port=0,
+        http_port=0,
+        lease_s=2,
+        tick_s=1,
+        container_s=0.2,
+        grace_s=1,
+        allow_root=ROOT,
+        single_trust=True,
+        validate=True,
+        retries=0,
+        max_message_bytes=100_000,
+        node_renew_s=1,
+        node_lease_s=10,
+    )
     with running(home, config) as up:
         yield up
 

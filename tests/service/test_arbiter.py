@@ -33,7 +33,7 @@ from themis.model.events import (
     MachineReturned,
     Renew,
     Revoke,
-)  # fmt: skip
+)
 from themis.model.settings import Settings
 from themis.model.units import Locality
 from themis.model.workload import Group, User
@@ -59,9 +59,18 @@ def enter(w: World, name: str = "a", **more: object) -> int:
 
 def ended(job: int, attempt: int, ending: Ending, code: int | None = None) -> AttemptEnded:
     return AttemptEnded(
-        app=job, job=job, attempt=attempt, ending=ending, cause="", code=code, seconds=1.0, steps=0.0, saved=False,
-        killed=False, message="",
-    )  # fmt: skip
+        app=job,
+        job=job,
+        attempt=attempt,
+        ending=ending,
+        cause="",
+        code=code,
+        seconds=1.0,
+        steps=0.0,
+        saved=False,
+        killed=False,
+        message="",
+    )
 
 
 # ---- decisions -------------------------------------------------------------------------------------------------------
@@ -82,9 +91,13 @@ def test_live_and_simulated_schedulers_give_the_same_commands(tmp_path: Path, po
     """One workload through both: the simulator's events, fed to the engine at their times, give the simulator's log."""
     simulated: list[tuple[float, object]] = []
     world_ = Simulation(
-        workload=random_workload(seed, apps=8), cluster=machines(4, 4), book=BOOK, policy_name=policy,
-        policy=make_policy(policy), settings=NO_OVERHEAD,
-    )  # fmt: skip
+        workload=random_workload(seed, apps=8),
+        cluster=machines(4, 4),
+        book=BOOK,
+        policy_name=policy,
+        policy=make_policy(policy),
+        settings=NO_OVERHEAD,
+    )
     world_.run(lambda time, record: simulated.append((time, record)))
     journal = Journal(tmp_path / "journal.db")
     engine = Engine(journal, Scheduler(BOOK, NO_OVERHEAD, world_.policy.pace), world_.policy)

@@ -35,8 +35,9 @@ while True: time.sleep(1)
 def request(name: str, *argv: str, memory: int = 0) -> pb.SubmitRequest:
     program = pb.Program(argv=argv, cwd="/")
     return pb.SubmitRequest(
-        name=name, jobs=[pb.Job(name="job", gpus_min=1, regimes=[pb.Regime(steps=1000)], program=program, memory=memory)]
-    )  # fmt: skip
+        name=name,
+        jobs=[pb.Job(name="job", gpus_min=1, regimes=[pb.Regime(steps=1000)], program=program, memory=memory)],
+    )
 
 
 def hidden(mark: str) -> list[int]:

@@ -21,9 +21,7 @@ from themis.service.api.submission import submit
 from themis.service.engine.arbiter import Arbiter
 
 PROGRAM = Path(__file__).parents[1] / "executors" / "programs" / "epochs.py"
-DYNAMIC = pb.Dynamic(
-    mode="gns", sizes=[pb.BatchSize(batch=b, steps_per_epoch=512 / b) for b in (8, 16, 32)]
-)  # fmt: skip
+DYNAMIC = pb.Dynamic(mode="gns", sizes=[pb.BatchSize(batch=b, steps_per_epoch=512 / b) for b in (8, 16, 32)])
 
 
 def submitted(arbiter: Arbiter, dynamic: pb.Dynamic = DYNAMIC) -> int:

@@ -78,9 +78,19 @@ def test_a_real_job_that_takes_longer_than_estimated_does_all_of_its_work(tmp_pa
         f"name: slow\ncommand: [{sys.executable}, {tmp_path}/train.py]\nwork: 1 gpu-seconds\nworkdir: {tmp_path}\n"
     )
     config = Config(
-        gpus=1, port=0, http_port=-1, lease_s=1, tick_s=1, container_s=0.1, grace_s=5, validate=True, retries=0,
-        node_renew_s=1, node_lease_s=10, allow_root=os.geteuid() == 0,
-    )  # fmt: skip
+        gpus=1,
+        port=0,
+        http_port=-1,
+        lease_s=1,
+        tick_s=1,
+        container_s=0.1,
+        grace_s=5,
+        validate=True,
+        retries=0,
+        node_renew_s=1,
+        node_lease_s=10,
+        allow_root=os.geteuid() == 0,
+    )
     with running(tmp_path / "home", config), Client(tmp_path / "home") as client:
         for enter in (
             lambda: client.submit(read_requests(tmp_path / "job.yaml", "")[0]),

@@ -71,9 +71,19 @@ def test_a_place_comes_back_when_its_call_fails() -> None:
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     home = tmp_path_factory.mktemp("home")
     config = Config(
-        gpus=1, port=0, http_port=0, lease_s=2, tick_s=1, container_s=0.2, grace_s=1, allow_root=os.geteuid() == 0,
-        single_trust=True, retries=0, node_renew_s=1, node_lease_s=10,
-    )  # fmt: skip
+        gpus=1,
+        port=0,
+        http_port=0,
+        lease_s=2,
+        tick_s=1,
+        container_s=0.2,
+        grace_s=1,
+        allow_root=os.geteuid() == 0,
+        single_trust=True,
+        retries=0,
+        node_renew_s=1,
+        node_lease_s=10,
+    )
     with running(home, config) as up:
         yield up
 

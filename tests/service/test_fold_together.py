@@ -60,10 +60,13 @@ def test_what_meets_in_one_home_folds_to_the_last_bit(
     clock = [1000.0]
     for life, between in enumerate(BETWEEN):
         settings: dict[str, Any] = {
-            "between": between, "users": (User(name="u0", weight=0.37, group="g"), User(name="u1", weight=1 / 3)),
-            "groups": (Group(name="g", weight=float(rng.choice([7.0, 1e-6, 1e6]))),), "user_gpus": {"u1": life},
-            "lease_s": 4.0, "shortest_lease_s": 2.0,
-        }  # fmt: skip
+            "between": between,
+            "users": (User(name="u0", weight=0.37, group="g"), User(name="u1", weight=1 / 3)),
+            "groups": (Group(name="g", weight=float(rng.choice([7.0, 1e-6, 1e6]))),),
+            "user_gpus": {"u1": life},
+            "lease_s": 4.0,
+            "shortest_lease_s": 2.0,
+        }
         with world(tmp_path, 2, 3, policy=policy, clock=clock, **settings) as w:
             w.arbiter.journal.db.execute("PRAGMA synchronous = OFF")
             w.arbiter.engine.solver = LateSolver(make_policy(policy))

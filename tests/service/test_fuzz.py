@@ -33,15 +33,43 @@ from themis.service.engine.config import Config
 from themis.service.operations.up import Service, running
 
 BOUNDED = settings(
-    max_examples=60, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+)
 EDGES: list[float] = [0.0, 1.0, -1.0, 0.5, 2.0, 1e-300, 1e15, 1e300, float("inf"), float("-inf"), float("nan")]
 TEXTS = st.one_of(
-    st.sampled_from(["", "a", "a-1", "u", "0", "1", "ok", "any", "failed", "generic", "*", "gpu", "machine", "/tmp", "SIGTERM",
-                     "..", "a\0b", "é", "x" * 70, "9" * 5000, "-1", "' OR 1=1 --"]),
+    st.sampled_from(
+        [
+            "",
+            "a",
+            "a-1",
+            "u",
+            "0",
+            "1",
+            "ok",
+            "any",
+            "failed",
+            "generic",
+            "*",
+            "gpu",
+            "machine",
+            "/tmp",
+            "SIGTERM",
+            "..",
+            "a\0b",
+            "é",
+            "x" * 70,
+            "9" * 5000,
+            "-1",
+            "' OR 1=1 --",
+        ]
+    ),
     st.text(max_size=8),
-)  # fmt: skip
+)
 
 
 @st.composite
@@ -153,14 +181,31 @@ def test_what_was_taken_from_them_is_there_after_a_restart(fuzzed: World) -> Non
 
 
 YAML = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), TEXTS, st.sampled_from(["1h", "2..8", "0-9%4", "4 GiB"])),
+    st.one_of(
+        st.none(), st.booleans(), st.integers(), st.floats(), TEXTS, st.sampled_from(["1h", "2..8", "0-9%4", "4 GiB"])
+    ),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXTS, inner, max_size=3)),
     max_leaves=6,
-)  # fmt: skip
+)
 KEYS = [
-    "gpus", "gpu_types", "cpus", "memory", "env", "walltime", "retries", "after", "array", "sweep", "work", "model", "speed",
-    "launch", "grace", "deadline", "nmae",
-]  # fmt: skip
+    "gpus",
+    "gpu_types",
+    "cpus",
+    "memory",
+    "env",
+    "walltime",
+    "retries",
+    "after",
+    "array",
+    "sweep",
+    "work",
+    "model",
+    "speed",
+    "launch",
+    "grace",
+    "deadline",
+    "nmae",
+]
 
 
 @BOUNDED
@@ -229,9 +274,21 @@ def test_any_bid_is_taken_or_refused_and_the_round_goes_on(tmp_path: Path) -> No
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     config = Config(
-        gpus=1, port=0, http_port=0, lease_s=2, tick_s=1, container_s=0.2, grace_s=0, allow_root=os.geteuid() == 0,
-        single_trust=True, validate=True, retries=0, node_renew_s=1, node_lease_s=10, max_apps=10,
-    )  # fmt: skip
+        gpus=1,
+        port=0,
+        http_port=0,
+        lease_s=2,
+        tick_s=1,
+        container_s=0.2,
+        grace_s=0,
+        allow_root=os.geteuid() == 0,
+        single_trust=True,
+        validate=True,
+        retries=0,
+        node_renew_s=1,
+        node_lease_s=10,
+        max_apps=10,
+    )
     with running(tmp_path_factory.mktemp("home"), config) as up:
         yield up
 

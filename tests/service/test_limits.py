@@ -23,8 +23,10 @@ from themis.service.engine.journal import Entry
 POLICIES = ("themis", "fifo", "drf", "max_min_fairness")
 VISION: dict[str, Any] = {
     "users": (User(name="ada", group="vision"), User(name="alan", group="vision")),
-    "user_gpus": {"ada": 2}, "group_gpus": {"vision": 3}, "others_gpus": 1,
-}  # fmt: skip
+    "user_gpus": {"ada": 2},
+    "group_gpus": {"vision": 3},
+    "others_gpus": 1,
+}
 
 
 def row(w: World, app: int) -> pb.App:
@@ -161,8 +163,14 @@ def test_a_failed_job_waits_longer_after_each_failure(tmp_path: Path) -> None:
 def test_a_job_that_asks_at_once_to_be_run_again_waits_longer_each_time_and_never_fails(tmp_path: Path) -> None:
     with world(tmp_path, retries=0, backoff_s=10.0) as w:
         enter(w)
-        endings = ((Ending.REQUEUED, 1.0, 10.0), (Ending.TERMINATED, 9.0, 20.0), (Ending.REQUEUED, 11.0, 0.0),
-                   (Ending.REQUEUED, 1.0, 10.0), (Ending.NODE_LOST, 1.0, 0.0), (Ending.REQUEUED, 1.0, 10.0))  # fmt: skip
+        endings = (
+            (Ending.REQUEUED, 1.0, 10.0),
+            (Ending.TERMINATED, 9.0, 20.0),
+            (Ending.REQUEUED, 11.0, 0.0),
+            (Ending.REQUEUED, 1.0, 10.0),
+            (Ending.NODE_LOST, 1.0, 0.0),
+            (Ending.REQUEUED, 1.0, 10.0),
+        )
         for attempt, (ending, seconds, wait) in enumerate(endings, start=1):
             w.say(replace(ended(0, attempt, ending), seconds=seconds), JobStopped(job=0, attempt=attempt, steps=0.0))
             waits_for(w, wait)

@@ -125,8 +125,11 @@ def test_the_command_refuses_a_damaged_home_and_repairs_it_when_it_is_told_to(tm
         refused = subprocess.run(
             [sys.executable, "-m", "themis.cli", "up", "--home", str(tmp_path / "home"), "--gpus", "2", "--allow-root"]
             + [word for setting in QUICK for word in ("--set", setting)],
-            capture_output=True, text=True, timeout=200, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
         assert refused.returncode == 2, refused.stderr
         assert f"is damaged: record {number}" in refused.stderr.replace("\n", " ")
         assert "Traceback" not in refused.stderr

@@ -50,10 +50,19 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, str
         w.finish(0)
         w.say(
             AttemptEnded(
-                app=1, job=1, attempt=int(w.arbiter.state.jobs.attempt[1]), ending=Ending.FAILED, cause="", code=3,
-                seconds=1.0, steps=0.0, saved=False, killed=False, message="no such file",
+                app=1,
+                job=1,
+                attempt=int(w.arbiter.state.jobs.attempt[1]),
+                ending=Ending.FAILED,
+                cause="",
+                code=3,
+                seconds=1.0,
+                steps=0.0,
+                saved=False,
+                killed=False,
+                message="no such file",
             )
-        )  # fmt: skip
+        )
         w.ask(lambda a: a.cancel(2))
         w.ask(lambda a: a.hold(4))
         w.turn(1.1)
@@ -99,10 +108,25 @@ def test_every_page_answers_as_its_description_says_and_changes_nothing(
     monkeypatch.setattr("themis.service.api.http_server.find", spy)
     before = kept(w)
     command = [
-        sys.executable, "-m", "schemathesis.cli", "run", f"{address}/openapi.json", "-H", f"Authorization: Bearer {TOKEN}",
-        "--checks", CHECKS, "--mode", "all", "--phases", "examples,coverage,fuzzing", "--max-examples", "10",
-        "--generation-deterministic", "--continue-on-failure", "--no-color",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "schemathesis.cli",
+        "run",
+        f"{address}/openapi.json",
+        "-H",
+        f"Authorization: Bearer {TOKEN}",
+        "--checks",
+        CHECKS,
+        "--mode",
+        "all",
+        "--phases",
+        "examples,coverage,fuzzing",
+        "--max-examples",
+        "10",
+        "--generation-deterministic",
+        "--continue-on-failure",
+        "--no-color",
+    ]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=5 * PATIENCE_S, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert called == {page.path for page in PAGES}

@@ -138,8 +138,9 @@ def test_the_next_arbiter_of_a_home_adopts_its_gangs_and_one_of_another_home_get
         finish(service, witness, apps)
     with closing(sqlite3.connect(service.home / "journal.db")) as journal:
         assert journal.execute("SELECT job, attempt, ending FROM attempts ORDER BY job").fetchall() == [
-            (0, 1, "finished"), (1, 1, "finished"),
-        ]  # fmt: skip
+            (0, 1, "finished"),
+            (1, 1, "finished"),
+        ]
 
 
 def test_a_node_that_is_cut_off_stops_its_jobs_which_go_on_elsewhere(tmp_path: Path, ray_nodes: RayCluster) -> None:
@@ -172,8 +173,11 @@ def test_a_node_that_is_cut_off_stops_its_jobs_which_go_on_elsewhere(tmp_path: P
 def test_what_was_mistyped_is_told_in_words(tmp_path: Path, words: str, said: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "themis.cli", "up", "--home", str(tmp_path), *words.split()],
-        capture_output=True, text=True, timeout=PATIENCE_S, env={**os.environ, "COLUMNS": "200"},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env={**os.environ, "COLUMNS": "200"},
+    )
     assert done.returncode == 2
     assert said in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
@@ -192,8 +196,11 @@ def test_where_no_ray_cluster_answers_up_says_so_and_ends(tmp_path: Path) -> Non
         command = ["up", "--engine", "ray", "--address", f"127.0.0.1:{taken.getsockname()[1]}", "--home", str(tmp_path)]
         command += ["--port", "0", "--http-port", "-1"]
         done = subprocess.run(
-            [sys.executable, "-m", "themis.cli", *command], capture_output=True, text=True, timeout=PATIENCE_S,
-        )  # fmt: skip
+            [sys.executable, "-m", "themis.cli", *command],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
     assert done.returncode == 2
     assert "no Ray cluster answers at '127.0.0.1:" in done.stderr
     assert "Traceback" not in done.stderr

@@ -40,7 +40,7 @@ def repaired(home: Path, *machines: Machine) -> list[str]:
 @pytest.mark.parametrize(
     ("was", "now"),
     [(b"apps (user, submitted)", b"apps (user, submittee)"), (b"CREATE INDEX open_apps", b"CREATE\0INDEX open_apps")],
-)  # fmt: skip
+)
 def test_a_bit_of_the_schema_does_not_cost_the_journal(tmp_path: Path, was: bytes, now: bytes) -> None:
     clock = a_home(tmp_path)
     path = tmp_path / "journal.db"

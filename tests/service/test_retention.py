@@ -154,11 +154,15 @@ def test_apps_that_are_long_over_are_told_of_as_before(tmp_path: Path, monkeypat
         return list(
             w.ask(
                 lambda a: (
-                    views.show(a, "0"), views.show(a, "two"), views.apps(a, over), views.usage(a, "u"), views.owners(a),
+                    views.show(a, "0"),
+                    views.show(a, "two"),
+                    views.apps(a, over),
+                    views.usage(a, "u"),
+                    views.owners(a),
                     views.why(a, "two")[2],
                 )
             )
-        )  # fmt: skip
+        )
 
     with world(tmp_path, 2, clock=clock, journal_keep_s=100.0) as w:
         for name, user in (("one", "u"), ("two", "u"), ("three", "v")):

@@ -23,13 +23,20 @@ TOKEN = "can read the administrator's token in the data directory, and with it d
     [
         (1000, {}, f"jobs run as {user_name()}, the account of this service, so a job of any user {TOKEN}"),
         (1000, {"engine": "ray"}, f"jobs on this machine run as {user_name()}"),
-        (0, {"single_trust": True, "allow_root": True},
-         f"jobs run as root (single_trust, allow_root), so a job of any user {TOKEN}"),
-        (0, {"single_trust": True}, "every job is refused. Start the service as another user, or without single_trust."),
+        (
+            0,
+            {"single_trust": True, "allow_root": True},
+            f"jobs run as root (single_trust, allow_root), so a job of any user {TOKEN}",
+        ),
+        (
+            0,
+            {"single_trust": True},
+            "every job is refused. Start the service as another user, or without single_trust.",
+        ),
         (0, {"allow_root": True}, "run as root (allow_root): an administrator's token controls the machine"),
         (0, {}, "this service runs as root: jobs run as their submitters' system users, and those of root are refused"),
     ],
-)  # fmt: skip
+)
 def test_what_a_start_says_of_rights_is_what_holds(
     monkeypatch: pytest.MonkeyPatch, uid: int, settings: dict[str, object], words: str
 ) -> None:

@@ -37,8 +37,24 @@ def test_the_page_names_no_verb_that_there_is_not() -> None:
     told = {
         word for row in re.findall(r"^\| `themis (.*?)` \|", PAGE, flags=re.MULTILINE) for word in re.split(r"\W+", row)
     }
-    assert {"run", "submit", "queue", "show", "why", "share", "logs", "cancel", "hold", "resume", "nodes", "drain", "undrain",
-            "usage", "history", "events"} <= told & set(VERBS)  # fmt: skip
+    assert {
+        "run",
+        "submit",
+        "queue",
+        "show",
+        "why",
+        "share",
+        "logs",
+        "cancel",
+        "hold",
+        "resume",
+        "nodes",
+        "drain",
+        "undrain",
+        "usage",
+        "history",
+        "events",
+    } <= told & set(VERBS)
     for row in re.findall(r"^\| `themis (\w+)", PAGE, flags=re.MULTILINE):
         assert row in VERBS
 

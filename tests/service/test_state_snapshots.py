@@ -67,9 +67,13 @@ def folded(w: World, *, whole: bool) -> Engine:
 def what_counts(engine: Engine) -> tuple[Any, ...]:
     here = engine.core.state.occupied.keys()
     return (
-        save(engine.core), sorted(engine.wakes), {j: engine.grants[j] for j in sorted(here)},
-        {j: engine.revokes[j] for j in sorted(engine.core.stopping)}, engine.started & set(here), engine.held(),
-    )  # fmt: skip
+        save(engine.core),
+        sorted(engine.wakes),
+        {j: engine.grants[j] for j in sorted(here)},
+        {j: engine.revokes[j] for j in sorted(engine.core.stopping)},
+        engine.started & set(here),
+        engine.held(),
+    )
 
 
 @pytest.mark.parametrize("policy", ["themis", "max_min_fairness"])

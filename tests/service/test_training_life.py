@@ -70,7 +70,10 @@ def test_a_torchrun_job_shrinks_from_four_ranks_to_two_for_another_user_and_lear
         daemon(tmp_path / "home", options=("--machines", "1x4"), settings=SETTINGS) as service,
         service.client() as client,
     ):
-        ada = submit(client, tmp_path, f"""
+        ada = submit(
+            client,
+            tmp_path,
+            f"""
             name: fit
             command: {json.dumps([*torchrun, *fit, "0.2"])}
             launch: machine
@@ -78,7 +81,9 @@ def test_a_torchrun_job_shrinks_from_four_ranks_to_two_for_another_user_and_lear
             grace: 20s
             work: 6000 steps
             speed: 0.05
-        """, "ada")  # fmt: skip
+        """,
+            "ada",
+        )
         wait_until(lambda: any(r["steps"] >= 3 for r in told(client, "JobProgress")), "it trains")
         assert client.show(ada).app.gpus == 4
         ben = submit(client, tmp_path, until_told(flag, "other", 2), "ben")
@@ -120,12 +125,17 @@ def test_an_unmodified_script_is_preempted_for_another_user_and_goes_on_where_it
         daemon(tmp_path / "home", options=("--machines", "1x1"), settings=SETTINGS) as service,
         service.client() as client,
     ):
-        ada = submit(client, tmp_path, f"""
+        ada = submit(
+            client,
+            tmp_path,
+            f"""
             name: plain
             command: {json.dumps([sys.executable, str(SCRIPTS / "sigterm_only.py"), "200", "0.05"])}
             grace: 5s
             walltime: 10m
-        """, "ada")  # fmt: skip
+        """,
+            "ada",
+        )
         wait_until(lambda: b"begins at 0" in b"".join(client.logs(ada)), "the script runs")
         ben = submit(client, tmp_path, until_told(flag, "other", 1), "ben")
         wait_until(lambda: client.show(ben).app.gpus == 1, "the arbiter takes the GPU for the other job")
@@ -150,7 +160,10 @@ def test_gpus_of_trials_that_halving_stops_serve_another_user_at_once(tmp_path: 
         daemon(tmp_path / "home", options=("--machines", "1x4"), settings=settings) as service,
         service.client() as client,
     ):
-        ada = submit(client, tmp_path, f"""
+        ada = submit(
+            client,
+            tmp_path,
+            f"""
             name: search
             command: [{sys.executable}, {PROGRAMS / "curve.py"}, "{{floor}}", "100000"]
             speed: 100
@@ -160,7 +173,9 @@ def test_gpus_of_trials_that_halving_stops_serve_another_user_at_once(tmp_path: 
               sampler: grid
               budget: 100000 steps
               tuner: {{kind: halving, rungs: [{{trials: 4, work: 300}}, {{trials: 2, work: 300}}, {{trials: 1, work: 99400}}]}}
-        """, "ada")  # fmt: skip
+        """,
+            "ada",
+        )
         wait_until(lambda: client.show(ada).app.gpus == 4, "all trials run")
         ben = submit(client, tmp_path, until_told(flag, "other", 2), "ben")
         assert client.show(ben).app.gpus == 0

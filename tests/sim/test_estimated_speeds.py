@@ -42,10 +42,14 @@ def simulation(believed: ProfileBook | None = BELIEVED) -> Simulation:
 
     apps = tuple(app(f"{model}{i}", [job(20_000.0, model=model)]) for model in ("good", "bad") for i in range(2))
     return Simulation(
-        workload=Workload(name="w", apps=apps), cluster=load_cluster("1x1"), book=TRUTH, estimated=believed,
-        policy_name="max_min_fairness:sharing=true", policy=make_policy("max_min_fairness:sharing=true"),
+        workload=Workload(name="w", apps=apps),
+        cluster=load_cluster("1x1"),
+        book=TRUTH,
+        estimated=believed,
+        policy_name="max_min_fairness:sharing=true",
+        policy=make_policy("max_min_fairness:sharing=true"),
         settings=Settings(container_s=0.0, validate=True),
-    )  # fmt: skip
+    )
 
 
 def test_what_was_believed_is_replaced_by_what_jobs_measure() -> None:

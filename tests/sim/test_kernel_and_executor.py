@@ -37,7 +37,7 @@ def started(spec: Job, **settings: float) -> tuple[Kernel, SimulatedExecutor]:
     executor.admit(0, app("a", [spec]))
     executor.submit(
         Grant(app=0, job=0, attempt=1, gpus=(0, 1), seat=0, until=9e9, locality=1, target=spec.steps, score=1.0)
-    )  # fmt: skip
+    )
     return kernel, executor
 
 

@@ -56,9 +56,13 @@ def log_of(
         out.append((time, text))
 
     Simulation(
-        workload=workload, cluster=load_cluster(CLUSTER), book=book, policy_name=policy, policy=make_policy(policy),
+        workload=workload,
+        cluster=load_cluster(CLUSTER),
+        book=book,
+        policy_name=policy,
+        policy=make_policy(policy),
         settings=Settings(lease_s=120.0),
-    ).run(sink)  # fmt: skip
+    ).run(sink)
     return out
 
 
@@ -154,7 +158,7 @@ def test_the_reader_of_shockwaves_traces_shows_no_future(tmp_path: Path, book: P
             new = {
                 name: altered(stretches, keep[name], SIZES["ResNet-18" if i % 2 else "LM"], rng)
                 for i, (name, stretches) in enumerate(rows.items())
-            }  # fmt: skip
+            }
         trace, schedules = shockwave_files(tmp_path, new, "a" if keep is None else "b")
         return load_workload(str(trace), format="shockwave", schedules=str(schedules), book=book)
 

@@ -40,8 +40,12 @@ def test_pods_run_on_the_types_that_they_ask_for(shared_data: Path, monkeypatch:
         ended += isinstance(record, AppFinished)
 
     Simulation(
-        workload=workload, cluster=cluster, book=DEFAULT_BOOK, policy_name="max_min_fairness",
-        policy=make_policy("max_min_fairness:round_s=60"), settings=Settings(container_s=0.0),
-    ).run(watch)  # fmt: skip
+        workload=workload,
+        cluster=cluster,
+        book=DEFAULT_BOOK,
+        policy_name="max_min_fairness",
+        policy=make_policy("max_min_fairness:round_s=60"),
+        settings=Settings(container_s=0.0),
+    ).run(watch)
     assert ended == len(workload.apps) == 40
     assert wanted > 0, "some pods name their types"

@@ -41,10 +41,14 @@ def test_no_job_is_lost_and_no_gpu_leased_twice_when_machines_fail(policy: str) 
         apps = apps_of(seed)
         log: list[Record] = []
         Simulation(
-            workload=Workload(name="faults", apps=tuple(apps)), cluster=cluster, book=BOOK, policy_name=policy,
-            policy=make_policy(policy), settings=Settings(checkpoint_every_s=120.0, container_s=10.0, seed=seed, validate=True),
+            workload=Workload(name="faults", apps=tuple(apps)),
+            cluster=cluster,
+            book=BOOK,
+            policy_name=policy,
+            policy=make_policy(policy),
+            settings=Settings(checkpoint_every_s=120.0, container_s=10.0, seed=seed, validate=True),
             outages=outages(cluster, mtbf_s=MTBF_S, lasts_s=REPAIR_S, until=100_000.0, seed=seed),
-        ).run(lambda now, record, log=log: log.append(record))  # fmt: skip
+        ).run(lambda now, record, log=log: log.append(record))
         check_leases(log, apps=len(apps), jobs=sum(len(a.jobs) for a in apps))
         faults += sum(isinstance(record, MachineFailed) for record in log)
         seed += 1

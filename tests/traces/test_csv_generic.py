@@ -24,7 +24,7 @@ from themis.model.workload import (
     Rung,
     User,
     Workload,
-)  # fmt: skip
+)
 from themis.profiles.models import DEFAULT_BOOK
 from themis.traces.api import load_workload
 from themis.traces.csv_generic import COLUMNS, GenericCsv, write_csv

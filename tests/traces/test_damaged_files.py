@@ -17,12 +17,21 @@ from themis.traces.faults import find_faults
 PHILLY = json.dumps(
     [
         {
-            "status": "Pass", "vc": "v", "jobid": "j", "user": "u", "submitted_time": "2017-10-07 01:11:39",
-            "attempts": [{"start_time": "2017-10-07 01:12:09", "end_time": "2017-10-07 01:13:23",
-                          "detail": [{"ip": "m1", "gpus": ["gpu0"]}]}],
+            "status": "Pass",
+            "vc": "v",
+            "jobid": "j",
+            "user": "u",
+            "submitted_time": "2017-10-07 01:11:39",
+            "attempts": [
+                {
+                    "start_time": "2017-10-07 01:12:09",
+                    "end_time": "2017-10-07 01:13:23",
+                    "detail": [{"ip": "m1", "gpus": ["gpu0"]}],
+                }
+            ],
         }
     ]
-)  # fmt: skip
+)
 GAVEL = "A (batch size 8)\tc\td\ta\t1\t100\t2\t1\t-1\t0\n"
 SAMPLES = {
     "csv": "app,user,submit_s,gpus,duration_s,tuner,loss,steps\na,u,0,2,60,bag,1 0 0,\nb,u,0,2,,halving 1x5,,5@2 6@3\n",

@@ -34,10 +34,17 @@ TABLE = {
 
 def gavel_line(**changes: Any) -> str:
     cells = {
-        "job_type": "ResNet-18 (batch size 64)", "command": 'python3 main.py --data="%s/x"', "dir": "cifar10",
-        "arg": "--num_steps", "needs": "1", "steps": "6000", "gpus": "4", "weight": "2", "slo": "-1.000000",
+        "job_type": "ResNet-18 (batch size 64)",
+        "command": 'python3 main.py --data="%s/x"',
+        "dir": "cifar10",
+        "arg": "--num_steps",
+        "needs": "1",
+        "steps": "6000",
+        "gpus": "4",
+        "weight": "2",
+        "slo": "-1.000000",
         "arrival": "7.5",
-    }  # fmt: skip
+    }
     return "\t".join(str(v) for v in {**cells, **changes}.values()) + "\n"
 
 

@@ -229,8 +229,15 @@ def test_carried_over_quantiles_are_those_of_the_source(shared_data: Path) -> No
 
 def test_a_step_distribution_gives_only_its_values_and_a_bad_one_is_refused() -> None:
     assert cdf.GPUS_2.stepped(np.array([0.0, 0.199, 0.2, 0.379, 0.38, 0.979, 0.98, 0.999])).tolist() == [
-        1, 1, 2, 2, 4, 4, 8, 8,
-    ]  # fmt: skip
+        1,
+        1,
+        2,
+        2,
+        4,
+        4,
+        8,
+        8,
+    ]
     with pytest.raises(InputError, match="no CDF"):
         cdf.Cdf(((1, 0.5), (2, 0.4), (3, 1.0)))
 

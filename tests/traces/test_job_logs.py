@@ -33,8 +33,9 @@ def test_an_itp_file_is_one_cluster_which_is_the_user(tmp_path: Path) -> None:
     assert recognise(Path(path)) == "itp"
     workload = load_workload(path)
     assert [(a.name, a.user, a.arrival) for a in workload.apps] == [
-        ("cluster07/a2", "cluster07", 20.0), ("cluster07/a1", "cluster07", 50.0),
-    ]  # fmt: skip
+        ("cluster07/a2", "cluster07", 20.0),
+        ("cluster07/a1", "cluster07", 50.0),
+    ]
     assert seconds(workload.apps[0].jobs[0]) == pytest.approx(767)
 
 
@@ -133,7 +134,7 @@ SLURM = SACCT + (
     "18|bob|text|cpu|2024-01-05T11:59:00|2024-01-05T12:00:05|2024-01-05T12:10:05|00:10:00|COMPLETED|cpu=8,node=1|cpu=8|1\n"
     "19_1|bob|text|gpu|2024-01-05T12:01:00|Unknown|Unknown|00:00:00|CANCELLED by 1002||billing=8,gres/gpu=4|1\n"
     "19_2|bob|text|gpu|2024-01-05T12:01:00|2024-01-05T12:01:00|Unknown|45:06|RUNNING|gres/gpu:a100=4,node=1|gres/gpu=4|1\n"
-)  # fmt: skip
+)
 
 
 def test_a_slurm_job_keeps_gpus_types_and_elapsed_time_and_steps_are_left_out(tmp_path: Path) -> None:

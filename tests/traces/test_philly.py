@@ -124,8 +124,12 @@ def test_grouping_the_real_jobs_gives_the_published_apps(shared_data: Path) -> N
     start = 55 * 86400 + 33 * 60
     grouped = load_workload(
         str(shared_data / "philly" / "philly_jobs.csv.gz"),
-        start=start, end=start + 14 * 86400, gap_s=30, min_jobs=4, max_jobs=100,
-    )  # fmt: skip
+        start=start,
+        end=start + 14 * 86400,
+        gap_s=30,
+        min_jobs=4,
+        max_jobs=100,
+    )
     given = load_workload(str(shared_data / "philly" / "philly_themis_like_apps.csv.gz"))
     assert (len(grouped.apps), grouped.jobs) == (732, 14_521)
     assert Counter((a.user, a.arrival, len(a.jobs)) for a in grouped.apps) == Counter(

@@ -25,9 +25,11 @@ def job(name: str, submitted: str, *attempts: dict[str, Any], **changes: Any) ->
 
 
 DOCUMENTED = job(
-    "application_1506638472019_14199", "2017-10-07 01:11:39",
-    attempt("2017-10-07 01:12:09", "2017-10-07 01:13:23"), attempt("2017-10-07 01:13:30", "2017-10-09 06:53:12"),
-)  # fmt: skip
+    "application_1506638472019_14199",
+    "2017-10-07 01:11:39",
+    attempt("2017-10-07 01:12:09", "2017-10-07 01:13:23"),
+    attempt("2017-10-07 01:13:30", "2017-10-09 06:53:12"),
+)
 HOUR = attempt("2017-10-07 02:00:00", "2017-10-07 03:00:00", {"ip": "m1", "gpus": ["gpu0", "gpu3"]})
 
 
@@ -63,7 +65,7 @@ def test_jobs_that_cannot_be_timed_are_left_out_and_counted(tmp_path: Path) -> N
         job("running", "2017-10-07 01:00:00", HOUR, attempt("2017-10-07 05:00:00", None)),
         job("unlogged", "2017-10-07 01:00:00", attempt(None, "2017-10-07 05:00:00")),
         job("good", "2017-10-07 01:00:00", attempt(None, None), HOUR),
-    )  # fmt: skip
+    )
     workload = load_workload(path)
     assert [a.name for a in workload.apps] == ["good"]
     for reason in ("without GPUs", "still running at the log's end", "without a timed attempt"):
@@ -73,9 +75,10 @@ def test_jobs_that_cannot_be_timed_are_left_out_and_counted(tmp_path: Path) -> N
 def test_a_user_or_a_virtual_cluster_can_be_the_tenant_and_the_owner_of_groups(tmp_path: Path) -> None:
     path = log(
         tmp_path,
-        job("a", "2017-10-07 01:00:00", HOUR), job("b", "2017-10-07 01:00:20", HOUR, user="other"),
+        job("a", "2017-10-07 01:00:00", HOUR),
+        job("b", "2017-10-07 01:00:20", HOUR, user="other"),
         job("c", "2017-10-07 01:00:25", HOUR),
-    )  # fmt: skip
+    )
     assert [len(a.jobs) for a in load_workload(path, gap_s=30).apps] == [2, 1]
     assert [len(a.jobs) for a in load_workload(path, gap_s=30, group_by="vc").apps] == [3]
     assert [len(a.jobs) for a in load_workload(path, gap_s=30, single_jobs=True).apps] == [1, 1, 1]
@@ -91,10 +94,12 @@ def test_a_status_can_be_asked_for(tmp_path: Path) -> None:
 FAULTS = {
     "submitted_time": (job("a", "yesterday", HOUR), "yesterday"),
     "vc": (job("a", "2017-10-07 01:00:00", HOUR, vc=None), ""),
-    "attempts[0].end_time": (job("a", "2017-10-07 01:00:00", attempt("2017-10-07 02:00:00", "2017-10-07 01:59:59")),
-                             "2017-10-07 01:59:59"),
+    "attempts[0].end_time": (
+        job("a", "2017-10-07 01:00:00", attempt("2017-10-07 02:00:00", "2017-10-07 01:59:59")),
+        "2017-10-07 01:59:59",
+    ),
     "jobid": (job("application_1506638472019_14199", "2017-10-07 01:00:00", HOUR), "application_1506638472019_14199"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("column", FAULTS)

@@ -63,8 +63,11 @@ def test_beyond_the_largest_local_batch_gradients_are_accumulated() -> None:
 
 
 def test_one_gpu_takes_a_batch_beyond_the_smallest_in_two_parts() -> None:
-    app = Application(iterations={64: 100.0, 256: 40.0}, times={(1,): [(16, 0.5, 0.1), (256, 2.0, 0.2)],
-                      (2,): [(16, 0.5, 0.1), (128, 2.0, 0.2)]}, local_limit=256)  # fmt: skip
+    app = Application(
+        iterations={64: 100.0, 256: 40.0},
+        times={(1,): [(16, 0.5, 0.1), (256, 2.0, 0.2)], (2,): [(16, 0.5, 0.1), (128, 2.0, 0.2)]},
+        local_limit=256,
+    )
     step, sync = 0.5 + 1.5 * 112 / 240, 0.1 + 0.1 * 112 / 240  # local batch 128, twice
     assert app.seconds(1, 256) == pytest.approx(40 * (step + (step - sync)))
     assert app.seconds(1, 64) == pytest.approx(100 * (0.5 + 1.5 * 48 / 240)), "the smallest batch in one part"
@@ -91,9 +94,12 @@ def jcts(workload: Workload, cluster: str) -> list[float]:
             found.append(record.jct)
 
     Simulation(
-        workload=workload, cluster=load_cluster(cluster), book=DEFAULT_BOOK, policy_name="tiresias",
+        workload=workload,
+        cluster=load_cluster(cluster),
+        book=DEFAULT_BOOK,
+        policy_name="tiresias",
         policy=make_policy("tiresias"),
-    ).run(sink)  # fmt: skip
+    ).run(sink)
     return found
 
 

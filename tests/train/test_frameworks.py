@@ -89,9 +89,16 @@ def test_hugging_face_saves_leaves_and_goes_on(tmp_path: Path) -> None:
         torch.manual_seed(1)
         rows = [{"x": torch.randn(4), "labels": torch.randn(1)} for _ in range(32)]
         arguments = transformers.TrainingArguments(
-            output_dir=str(tmp_path), max_steps=steps, per_device_train_batch_size=4, report_to=[], logging_steps=1,
-            save_strategy="no", use_cpu=True, disable_tqdm=True, remove_unused_columns=False,
-        )  # fmt: skip
+            output_dir=str(tmp_path),
+            max_steps=steps,
+            per_device_train_batch_size=4,
+            report_to=[],
+            logging_steps=1,
+            save_strategy="no",
+            use_cpu=True,
+            disable_tqdm=True,
+            remove_unused_columns=False,
+        )
         return transformers.Trainer(model=Model(), args=arguments, train_dataset=rows, callbacks=[callback])
 
     class Told(huggingface.ThemisCallback):  # type: ignore[misc]
@@ -133,9 +140,15 @@ def test_lightning_saves_leaves_and_goes_on(tmp_path: Path) -> None:
         model.stop_at = stop_at
         loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(32, 4)), batch_size=4)
         trainer = lightning.Trainer(
-            max_steps=8, callbacks=[callback], logger=False, enable_checkpointing=False, enable_progress_bar=False,
-            enable_model_summary=False, accelerator="cpu", default_root_dir=tmp_path,
-        )  # fmt: skip
+            max_steps=8,
+            callbacks=[callback],
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            accelerator="cpu",
+            default_root_dir=tmp_path,
+        )
         trainer.fit(model, loader, ckpt_path=ours.last_checkpoint(str(tmp_path)))
         return trainer
 

@@ -154,9 +154,14 @@ def test_all_ranks_stop_at_the_same_step_although_one_alone_was_told(tmp_path: P
     def loop(rank: int, agree: Any) -> Run:
         state = Sum()
         mine = Run(
-            state.save, state.load, checkpoints=tmp_path, agree=agree, leave=False, check_every_s=0.001,
+            state.save,
+            state.load,
+            checkpoints=tmp_path,
+            agree=agree,
+            leave=False,
+            check_every_s=0.001,
             world=World(rank=rank, world_size=ranks),
-        )  # fmt: skip
+        )
         for step in mine.steps(total):
             if rank == 1 and step == 50:
                 mine._signalled = True
@@ -303,8 +308,13 @@ def test_reports_have_epochs_and_the_batch_size_of_the_ongoing_epoch(tmp_path: P
         made.batch_size = 8
     rows = [json.loads(line) for line in (tmp_path / "run" / "reports" / "reports.jsonl").read_text().splitlines()]
     assert [(row.get("epochs", 0.0), row["batch"]) for row in rows] == [
-        (0.0, 4), (0.5, 4), (1.0, 4), (1.0, 8), (2.0, 8), (2.0, 8),
-    ]  # fmt: skip
+        (0.0, 4),
+        (0.5, 4),
+        (1.0, 4),
+        (1.0, 8),
+        (2.0, 8),
+        (2.0, 8),
+    ]
 
 
 def test_a_loop_of_its_own_says_epochs_and_batch_size(tmp_path: Path) -> None:
@@ -336,9 +346,12 @@ def test_ranks_go_on_from_the_same_checkpoint_or_not_at_all(
 
     def work(number: int, agree: Any) -> object:
         mine = Run(
-            lambda path: None, lambda path: None, agree=agree, world=World(rank=number, world_size=2),
+            lambda path: None,
+            lambda path: None,
+            agree=agree,
+            world=World(rank=number, world_size=2),
             checkpoints=Late(tmp_path / "1") if number else Checkpoints(tmp_path / "0"),
-        )  # fmt: skip
+        )
         return list(mine.steps(7))
 
     found = lockstep(2, work)

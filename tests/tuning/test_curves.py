@@ -153,9 +153,13 @@ def sweep(floors: list[float], steps: float = 1000.0, tuner: CurveStopping = TUN
 def run(spec: App, gpus: int) -> list[tuple[float, Record]]:
     log: list[tuple[float, Record]] = []
     Simulation(
-        workload=Workload(name="w", apps=(spec,)), cluster=machines(gpus), book=BOOK, policy_name="fifo", policy=Fifo(),
+        workload=Workload(name="w", apps=(spec,)),
+        cluster=machines(gpus),
+        book=BOOK,
+        policy_name="fifo",
+        policy=Fifo(),
         settings=NO_OVERHEAD,
-    ).run(lambda time, record: log.append((time, record)))  # fmt: skip
+    ).run(lambda time, record: log.append((time, record)))
     return log
 
 

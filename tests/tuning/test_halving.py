@@ -20,11 +20,19 @@ def test_hyperband_of_81_steps_by_three_has_the_sources_brackets() -> None:
     """R = 81, eta = 3: five brackets of 81, 34, 15, 8 and 5 jobs, each job in the last of them for all 81 steps."""
     brackets = hyperband(81.0, 3).brackets
     assert [[rung.jobs for rung in b.rungs] for b in brackets] == [
-        [81, 27, 9, 3, 1], [34, 11, 3, 1], [15, 5, 1], [8, 2], [5],
-    ]  # fmt: skip
+        [81, 27, 9, 3, 1],
+        [34, 11, 3, 1],
+        [15, 5, 1],
+        [8, 2],
+        [5],
+    ]
     assert [list(accumulate(rung.steps for rung in b.rungs)) for b in brackets] == [
-        [1, 3, 9, 27, 81], [3, 9, 27, 81], [9, 27, 81], [27, 81], [81],
-    ]  # fmt: skip
+        [1, 3, 9, 27, 81],
+        [3, 9, 27, 81],
+        [9, 27, 81],
+        [27, 81],
+        [81],
+    ]
 
 
 @pytest.mark.parametrize("eta", [2, 3, 4, 10])

@@ -108,14 +108,20 @@ def test_the_services_own_bid_is_one_that_it_would_take(asked: Terms) -> None:
 
 ROWS = st.builds(
     OutsideRow,
-    gangs=st.lists(st.integers(-2, 12), max_size=6).map(tuple), span=st.integers(-1, 5), gpu_type=st.integers(-2, 3),
-    anchor=st.integers(-3, 6), rho=st.one_of(st.floats(), st.floats(0.01, 3.0)),
-)  # fmt: skip
+    gangs=st.lists(st.integers(-2, 12), max_size=6).map(tuple),
+    span=st.integers(-1, 5),
+    gpu_type=st.integers(-2, 3),
+    anchor=st.integers(-3, 6),
+    rho=st.one_of(st.floats(), st.floats(0.01, 3.0)),
+)
 SENSIBLE = st.builds(
     OutsideRow,
-    gangs=st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple), span=st.integers(1, 3), gpu_type=st.just(0),
-    anchor=st.sampled_from([-1, -1, 0, 1]), rho=st.floats(0.01, 1.9),
-)  # fmt: skip
+    gangs=st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple),
+    span=st.integers(1, 3),
+    gpu_type=st.just(0),
+    anchor=st.sampled_from([-1, -1, 0, 1]),
+    rho=st.floats(0.01, 1.9),
+)
 ANY_BID = st.builds(
     OutsideBid,
     rho=st.one_of(st.floats(), st.just(2.0)),

@@ -43,9 +43,12 @@ def request(
         raise InputError(f"unknown field {unknown[0]!r}: neither a submission nor a program has it; see themis.proto.")
     jobs = [
         pb.Job(
-            name=job, regimes=[pb.Regime(steps=hours * 3600)], gpus_min=low, gpus_max=high,
+            name=job,
+            regimes=[pb.Regime(steps=hours * 3600)],
+            gpus_min=low,
+            gpus_max=high,
             program=pb.Program(argv=argv, cwd=str(cwd or Path.cwd()), env=dict(env), work_is_time=True, **program),
         )
         for job, argv in commands.items()
-    ]  # fmt: skip
+    ]
     return pb.SubmitRequest(key=key, name=name, jobs=jobs, **rest)

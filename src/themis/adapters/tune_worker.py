@@ -256,10 +256,13 @@ def _in_trial(trial: TuneTrial, kind: type[Any], root: Path) -> type[Any]:
     """The class, whose public properties describe the trial."""
     steps = property(lambda self: trial.iteration)
     facts = {
-        "iteration": steps, "training_iteration": steps, "trial_id": property(lambda self: trial.id),
-        "trial_name": property(lambda self: trial.id), "trial_resources": property(lambda self: trial.get_trial_resources()),
+        "iteration": steps,
+        "training_iteration": steps,
+        "trial_id": property(lambda self: trial.id),
+        "trial_name": property(lambda self: trial.id),
+        "trial_resources": property(lambda self: trial.get_trial_resources()),
         "logdir": property(lambda self: str(root)),
-    }  # fmt: skip
+    }
     return type(kind.__name__, (kind,), facts)
 
 

@@ -30,9 +30,13 @@ DEFAULT_LIMITS = Limits()
 
 
 def clear(
-    offer: Supply, bids: Bids, limits: Limits = DEFAULT_LIMITS, payments: bool = True, forgiven: float = 0.0,
+    offer: Supply,
+    bids: Bids,
+    limits: Limits = DEFAULT_LIMITS,
+    payments: bool = True,
+    forgiven: float = 0.0,
     weight: Floats | None = None,
-) -> Outcome:  # fmt: skip
+) -> Outcome:
     """Hold one auction.
 
     Equal optima (in steps of about 1e-12 nats) are decided by fewest GPU moves, counting for each row the GPUs that
@@ -105,9 +109,20 @@ def _uncontested(bids: Bids, served: Uncontested, payments: bool) -> Outcome:
     low = kept if payments else (row < 0).astype(np.float64)
     who, machine, gpus = (np.array(x, np.int64) for x in served.grants)
     return Outcome(
-        row=row, win_bidder=who, win_machine=machine, win_gpus=gpus, objective=objective, bound=objective,
-        kept=kept, kept_low=low, kept_high=kept, cost=np.zeros(bids.bidders), method="all", nodes=0, programs=0,
-    )  # fmt: skip
+        row=row,
+        win_bidder=who,
+        win_machine=machine,
+        win_gpus=gpus,
+        objective=objective,
+        bound=objective,
+        kept=kept,
+        kept_low=low,
+        kept_high=kept,
+        cost=np.zeros(bids.bidders),
+        method="all",
+        nodes=0,
+        programs=0,
+    )
 
 
 def _let_off(problem: WinnerProblem, main: Found, replaced: dict[int, int], forgiven: float) -> dict[int, float]:
@@ -136,16 +151,33 @@ def _cost(problem: WinnerProblem, main: Found, row: int, other: Found) -> tuple[
 
 
 def _outcome(
-    bids: Bids, solver: Solver | None, rows: list[int], objective: float, bound: float, cost: Floats,
-    weight: Floats | None, grants: tuple[list[int], list[int], list[int]] | None, method: str = "all",
-) -> Outcome:  # fmt: skip
+    bids: Bids,
+    solver: Solver | None,
+    rows: list[int],
+    objective: float,
+    bound: float,
+    cost: Floats,
+    weight: Floats | None,
+    grants: tuple[list[int], list[int], list[int]] | None,
+    method: str = "all",
+) -> Outcome:
     row = np.full(bids.bidders, -1)
     row[bids.row_bidder[rows]] = rows
     who, machine, gpus = (np.array(x, np.int64) for x in grants or ([], [], []))
     paid = cost if weight is None else cost / weight
     kept, low, high = np.array([math.exp(-nats) for nats in paid.ravel().tolist()]).reshape(3, bids.bidders)
     return Outcome(
-        row=row, win_bidder=who, win_machine=machine, win_gpus=gpus, objective=objective, bound=bound,
-        kept=kept, kept_low=low, kept_high=high, cost=cost[0], method=method,
-        nodes=solver.nodes if solver else 0, programs=solver.programs if solver else 0,
-    )  # fmt: skip
+        row=row,
+        win_bidder=who,
+        win_machine=machine,
+        win_gpus=gpus,
+        objective=objective,
+        bound=bound,
+        kept=kept,
+        kept_low=low,
+        kept_high=high,
+        cost=cost[0],
+        method=method,
+        nodes=solver.nodes if solver else 0,
+        programs=solver.programs if solver else 0,
+    )

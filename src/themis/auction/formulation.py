@@ -39,11 +39,26 @@ def build(offer: Supply, bids: Bids) -> WinnerProblem:
         keep = _prune(bids, keep, score, kind, place, gangs, int(offer.free.sum()))
     kinds = kind[keep]
     return WinnerProblem(
-        offer=offer, bidders=bids.bidders, held=held, row=keep, who=bids.row_bidder[keep], score=score[keep], gpus=bids.gpus[keep],
-        kind=kinds, place=place[keep], type=bids.row_type[keep], sizes=sizes, gangs=gangs[keep], need=need[keep],
-        have=have, rack_room=rack_room, unit=unit, quantum=quantum, trivial=not kinds.any(),
+        offer=offer,
+        bidders=bids.bidders,
+        held=held,
+        row=keep,
+        who=bids.row_bidder[keep],
+        score=score[keep],
+        gpus=bids.gpus[keep],
+        kind=kinds,
+        place=place[keep],
+        type=bids.row_type[keep],
+        sizes=sizes,
+        gangs=gangs[keep],
+        need=need[keep],
+        have=have,
+        rack_room=rack_room,
+        unit=unit,
+        quantum=quantum,
+        trivial=not kinds.any(),
         certain=_certain(kinds, place[keep], bids.row_bidder[keep], sizes),
-    )  # fmt: skip
+    )
 
 
 def _top(array: Ints) -> int:

@@ -22,7 +22,7 @@ from themis.cli.rows import (
     check_output,
     connect,
     show_rows,
-)  # fmt: skip
+)
 from themis.cli.waiting import Notifier, copy_logs, say
 from themis.console import err, say_red
 from themis.errors import InputError

@@ -40,7 +40,7 @@ from themis.cli.rows import (
     show_list,
     show_rows,
     why_now,
-)  # fmt: skip
+)
 from themis.cli.waiting import copy_logs
 from themis.console import out
 

@@ -29,7 +29,7 @@ def backup(
     done = back_up((home or default_home()).absolute(), target.absolute(), checkpoints=checkpoints)
     out.print(
         f"{target}: {counted(done.records, 'record')} of the journal{_and(done.files)}.", markup=False, soft_wrap=True
-    )  # fmt: skip
+    )
 
 
 def restore(
@@ -47,7 +47,7 @@ def restore(
     done = restore_home(source.absolute(), home.absolute())
     out.print(
         f"{home}: {counted(done.records, 'record')} of the journal{_and(done.files)}.", markup=False, soft_wrap=True
-    )  # fmt: skip
+    )
 
 
 def _and(files: tuple[str, ...]) -> str:

@@ -50,5 +50,7 @@ def demo(
     report = live.show(run, where)
     err.print(
         f"Written: {report}. The same folder has the apps' job files and the event log live.jsonl.",
-        markup=False, highlight=False, soft_wrap=True,
-    )  # fmt: skip
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )

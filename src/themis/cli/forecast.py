@@ -11,9 +11,12 @@ from rich.markup import escape
 from themis.console import out, print_json, print_whole, say_notes
 
 app = typer.Typer(
-    name="forecast", no_args_is_help=True, rich_markup_mode="rich", help="Forecasts of dynamic jobs.",
+    name="forecast",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help="Forecasts of dynamic jobs.",
     context_settings={"help_option_names": ["-h", "--help"]},
-)  # fmt: skip
+)
 EVALUATE = """Evaluate three forecast rules on the dynamic jobs of a workload.
 
 The rules are Shockwave's restatement of the Dirichlet prior, the standard Bayesian update, and greedy (the batch size does
@@ -61,25 +64,33 @@ def evaluate(
     if as_json:
         print_json(
             {
-                "workload": jobs.name, "source": jobs.source, "jobs": len(errors.jobs),
-                "changing": int(errors.changes.sum()), "progress": errors.progress.tolist(),
+                "workload": jobs.name,
+                "source": jobs.source,
+                "jobs": len(errors.jobs),
+                "changing": int(errors.changes.sum()),
+                "progress": errors.progress.tolist(),
                 "errors": {
                     str(rule): {
                         kind: {
-                            "mean": errors.mean(rule, kind), "mean_changing": errors.mean(rule, kind, changing=True),
+                            "mean": errors.mean(rule, kind),
+                            "mean_changing": errors.mean(rule, kind, changing=True),
                             "at": errors.curve(rule, kind).tolist(),
                             "at_changing": errors.curve(rule, kind, changing=True).tolist(),
-                        } for kind in KINDS
-                    } for rule in RULES
+                        }
+                        for kind in KINDS
+                    }
+                    for rule in RULES
                 },
             }
-        )  # fmt: skip
+        )
     else:
         print_whole(table(errors))
         changing = int(errors.changes.sum())
         out.print(
             f"[dim]{escape(jobs.name)}: {len(errors.jobs)} dynamic jobs, {changing} of which change their batch size. Means over "
-            f"jobs and {points} moments of their training.[/dim]", highlight=False, soft_wrap=True,
-        )  # fmt: skip
+            f"jobs and {points} moments of their training.[/dim]",
+            highlight=False,
+            soft_wrap=True,
+        )
     if plot:
         write_errors(plot, errors, title=jobs.name)

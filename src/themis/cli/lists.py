@@ -29,11 +29,14 @@ def policies(output: Output = "table", as_json: AsJson = False) -> None:
         pace = made.pace.round_s
         rows.append(
             {
-                "name": name, "about": about(kind), "level": str(kind.level),
+                "name": name,
+                "about": about(kind),
+                "level": str(kind.level),
                 "pace": f"rounds of {pace:g} s" if pace else "when GPUs are free",
-                "parameters": params(made), "claims": sorted(kind.claims),
+                "parameters": params(made),
+                "claims": sorted(kind.claims),
             }
-        )  # fmt: skip
+        )
     _list(rows, "json" if as_json else output)
 
 
@@ -49,13 +52,15 @@ def workloads(output: Output = "table", as_json: AsJson = False) -> None:
     _list(
         [
             {
-                "name": name, "about": about(kind), "kind": "generator" if hasattr(kind, "generate") else "format",
+                "name": name,
+                "about": about(kind),
+                "kind": "generator" if hasattr(kind, "generate") else "format",
                 "options": {f.name: f.default for f in fields(kind)},
             }
             for name, kind in registered().items()
         ],
         "json" if as_json else output,
-    )  # fmt: skip
+    )
 
 
 def clusters(output: Output = "table", as_json: AsJson = False) -> None:
@@ -81,11 +86,14 @@ def clusters(output: Output = "table", as_json: AsJson = False) -> None:
         sizes = Counter(m.gpus for m in cluster.machines)
         rows.append(
             {
-                "name": name, "about": " + ".join(f"{n} x {gpus}" for gpus, n in sorted(sizes.items(), reverse=True)),
-                "gpus": cluster.gpus, "machines": len(cluster.machines), "racks": len(cluster.racks),
+                "name": name,
+                "about": " + ".join(f"{n} x {gpus}" for gpus, n in sorted(sizes.items(), reverse=True)),
+                "gpus": cluster.gpus,
+                "machines": len(cluster.machines),
+                "racks": len(cluster.racks),
                 "gpu_types": list(cluster.gpu_types),
             }
-        )  # fmt: skip
+        )
     _list(rows, "json" if as_json else output)
 
 

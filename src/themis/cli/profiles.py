@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from themis.profiles.throughputs import Throughputs
 
 app = typer.Typer(
-    name="profiles", no_args_is_help=True, rich_markup_mode="rich",
+    name="profiles",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
     help="Manage measured speeds of models.",
     context_settings={"help_option_names": ["-h", "--help"]},
-)  # fmt: skip
+)
 
 OUTPUTS = ("table", "json", "csv")
 Output = Annotated[str, typer.Option("--output", "-o", metavar="table|json|csv", help="Output format.")]
@@ -121,9 +123,11 @@ def _keep(name: str, rates: Throughputs, *, force: bool) -> None:
     path = keep(_folder(), name, rates, force=force)
     rows = sum(len(jobs) for table in (rates.together, rates.apart, rates.beside) for jobs in table.values())
     err.print(
-        f"{path}: {len(rates.models)} models, {rows} rates. Use it as --profiles {name}.", markup=False, highlight=False,
+        f"{path}: {len(rates.models)} models, {rows} rates. Use it as --profiles {name}.",
+        markup=False,
+        highlight=False,
         soft_wrap=True,
-    )  # fmt: skip
+    )
 
 
 def _book(names: str) -> ProfileBook:
@@ -161,22 +165,31 @@ def _rates(profile: Profile) -> list[dict[str, Any]]:
     measured = {batch for _, batch in profile.curves if batch}
     return [
         {
-            "model": profile.name, "gpu_type": kind, "batch": batch or "", "gpus": gpus, "steps_per_s": rate,
+            "model": profile.name,
+            "gpu_type": kind,
+            "batch": batch or "",
+            "gpus": gpus,
+            "steps_per_s": rate,
             "per_gpu": rate / gpus,
         }
-        for (kind, batch), curve in profile.curves.items() if batch or not measured
+        for (kind, batch), curve in profile.curves.items()
+        if batch or not measured
         for gpus, rate in zip(curve.gpus, curve.rate)
-    ]  # fmt: skip
+    ]
 
 
 def _shares(profile: Profile) -> list[dict[str, Any]]:
     return [
         {
-            "model": profile.name, "gpu_type": kind, "batch": batch or "", "partner": partner, "partner_batch": other or "",
+            "model": profile.name,
+            "gpu_type": kind,
+            "batch": batch or "",
+            "partner": partner,
+            "partner_batch": other or "",
             "share": share,
         }
         for (kind, batch, partner, other), share in profile.beside.items()
-    ]  # fmt: skip
+    ]
 
 
 def _print(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[str]) -> None:

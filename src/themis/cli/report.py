@@ -201,28 +201,37 @@ def decide_on_state(path: Path, policy: str, as_json: bool) -> None:
     at = {int(a): i for i, a in enumerate(proof.app.tolist())}
     rows = [
         {
-            "app": app, "name": state.app_specs[app].name, "user": state.app_specs[app].user, "gpus": gpus.get(app, 0),
+            "app": app,
+            "name": state.app_specs[app].name,
+            "user": state.app_specs[app].user,
+            "gpus": gpus.get(app, 0),
             "rho": float(proof.rho[at[app]]) if app in at and len(proof.rho) else None,
             "bid": bool(proof.bid[at[app]]) if app in at and len(proof.bid) else None,
             "won": int(proof.won[at[app]]) if app in at and len(proof.won) else None,
             "kept": float(proof.kept[at[app]]) if app in at and len(proof.kept) else None,
         }
         for app in sorted(gpus.keys() | at.keys())
-    ]  # fmt: skip
+    ]
     head = {
-        "state": str(path), "policy": policy or dump.policy, "seconds": found.time,
-        "free": int(found.snapshot.free.sum()), "objective": proof.objective, "bound": proof.bound, "method": proof.method,
+        "state": str(path),
+        "policy": policy or dump.policy,
+        "seconds": found.time,
+        "free": int(found.snapshot.free.sum()),
+        "objective": proof.objective,
+        "bound": proof.bound,
+        "method": proof.method,
         "cpu_s": found.cpu_s,
-    }  # fmt: skip
+    }
     if as_json:
         print_json({**head, "apps": rows})
         return
     within = f"within {proof.gap:.1e} " if math.isfinite(proof.gap) else ""
     gap = f", objective {proof.objective:.6g} {within}({proof.method})" if at else ""
     out.print(
-        f"{head['policy']} at {found.time:.0f} s on {head['free']} free GPUs{gap}, {found.cpu_s:.3f} CPU s.", markup=False,
+        f"{head['policy']} at {found.time:.0f} s on {head['free']} free GPUs{gap}, {found.cpu_s:.3f} CPU s.",
+        markup=False,
         highlight=False,
-    )  # fmt: skip
+    )
     table = Table("app", "name", "user", "GPUs", "rho", "bid", "won", "kept", box=box.SIMPLE_HEAD, show_edge=False)
     for row in rows:
         cells = (row["app"], row["name"], row["user"], row["gpus"] or "", _short(row["rho"]), row["bid"], row["won"])

@@ -156,20 +156,31 @@ def replay(
     if as_json:
         print_json(
             {
-                "log": str(log), "policy": header.policy, "seed": header.seed, "workload": header.workload,
-                "cluster": header.cluster, "records": done.records, "events": done.events, "commands": done.commands,
-                "apps": state.apps.size, "jobs": state.jobs.size, "seconds": state.now,
-                "equal": done.difference is None, "difference": str(done.difference) if done.difference else None,
+                "log": str(log),
+                "policy": header.policy,
+                "seed": header.seed,
+                "workload": header.workload,
+                "cluster": header.cluster,
+                "records": done.records,
+                "events": done.events,
+                "commands": done.commands,
+                "apps": state.apps.size,
+                "jobs": state.jobs.size,
+                "seconds": state.now,
+                "equal": done.difference is None,
+                "difference": str(done.difference) if done.difference else None,
             }
-        )  # fmt: skip
+        )
     elif done.difference is None:
         active = int(state.apps.active[: state.apps.size].sum())
         cut = f" Apps still active at the end: {active}." if active else ""
         out.print(
             f"{header.policy}, seed {header.seed}, {header.workload} on {header.cluster}: {state.apps.size} apps of "
             f"{state.jobs.size} jobs in {state.now / 3600:.1f} h. {done.events} events gave the same {done.commands} "
-            f"commands.{cut}", markup=False, soft_wrap=True,
-        )  # fmt: skip
+            f"commands.{cut}",
+            markup=False,
+            soft_wrap=True,
+        )
     if done.difference is not None:
         say_red(f"{log} does not replay: {done.difference}.")
         raise typer.Exit(1)

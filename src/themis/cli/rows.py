@@ -207,9 +207,13 @@ APPS: Columns = {
 ALL_APPS: Columns = {**APPS, **FAIRNESS, "GPU hours": _number("gpu_hours"), "submitted": _time("submitted")}
 ENDED: Columns = {**WHO, "jobs": _plain("jobs"), "GPU hours": _number("gpu_hours"), "ended": _time("ended")}
 ALL_ENDED: Columns = {
-    **WHO, "jobs": _plain("jobs"), **FAIRNESS, "GPU hours": _number("gpu_hours"), "submitted": _time("submitted"),
+    **WHO,
+    "jobs": _plain("jobs"),
+    **FAIRNESS,
+    "GPU hours": _number("gpu_hours"),
+    "submitted": _time("submitted"),
     "ended": _time("ended"),
-}  # fmt: skip
+}
 JOBS: Columns = {
     "job": _plain("id"),
     "name": _plain("name"),
@@ -247,31 +251,51 @@ def withheld(row: Mapping[str, Any]) -> str:
 
 
 NODES: Columns = {
-    "node": _plain("name"), "state": _state, "type": _plain("gpu_type"),
-    "leased": lambda r: f"{r['leased']} of {r['gpus']}", "apps": lambda r: ", ".join(r["apps"]),
+    "node": _plain("name"),
+    "state": _state,
+    "type": _plain("gpu_type"),
+    "leased": lambda r: f"{r['leased']} of {r['gpus']}",
+    "apps": lambda r: ", ".join(r["apps"]),
     "withheld": lambda r: withheld(r),
-}  # fmt: skip
+}
 SHARES: Columns = {
-    "user": _plain("user"), "apps": _plain("apps"), "GPUs": _plain("gpus"), "share": _number("share", ".0%"),
-    "fair share": _number("fair", ".0%"), "GPU hours": _number("gpu_hours"), "fair GPU hours": _number("private_gpu_hours"),
-}  # fmt: skip
+    "user": _plain("user"),
+    "apps": _plain("apps"),
+    "GPUs": _plain("gpus"),
+    "share": _number("share", ".0%"),
+    "fair share": _number("fair", ".0%"),
+    "GPU hours": _number("gpu_hours"),
+    "fair GPU hours": _number("private_gpu_hours"),
+}
 ALL_SHARES: Columns = {
-    **SHARES, "shared between": _plain("between"), "worst rho": _number("rho_worst"), "median rho": _number("rho_median"),
-}  # fmt: skip
+    **SHARES,
+    "shared between": _plain("between"),
+    "worst rho": _number("rho_worst"),
+    "median rho": _number("rho_median"),
+}
 USAGES: Columns = {
-    "user": _plain("user"), "apps": _plain("apps"), "completed": _plain("completed"), "cancelled": _plain("cancelled"),
-    "failed": _plain("failed"), "GPU hours": _number("gpu_hours"),
-}  # fmt: skip
+    "user": _plain("user"),
+    "apps": _plain("apps"),
+    "completed": _plain("completed"),
+    "cancelled": _plain("cancelled"),
+    "failed": _plain("failed"),
+    "GPU hours": _number("gpu_hours"),
+}
 STEPS: Columns = {
-    "s since submitted": _number("time", ".1f"), "round": lambda r: r["round"] if r["round"] >= 0 else "",
+    "s since submitted": _number("time", ".1f"),
+    "round": lambda r: r["round"] if r["round"] >= 0 else "",
     "offered": lambda r: r["offered"] or "",
     "of fair share": lambda r: f"{r['rho']:.2f}x" if r["auction"] and known(r["rho"] or None) else "",
-    "bid": lambda r: ("yes" if r["bid"] else "filtered out") if r["auction"] else "", "won": lambda r: r["won"] or "",
-    "kept": lambda r: f"{r['kept']:.0%}" if r["won"] else "", "leftover": lambda r: r["leftover"] or "",
-    "granted": lambda r: r["granted"] or "", "renewed": lambda r: r["renewed"] or "",
-    "revoked": lambda r: f"{r['revoked']} {', '.join(r['causes'])}" if r["revoked"] else "", "held": _plain("held"),
+    "bid": lambda r: ("yes" if r["bid"] else "filtered out") if r["auction"] else "",
+    "won": lambda r: r["won"] or "",
+    "kept": lambda r: f"{r['kept']:.0%}" if r["won"] else "",
+    "leftover": lambda r: r["leftover"] or "",
+    "granted": lambda r: r["granted"] or "",
+    "renewed": lambda r: r["renewed"] or "",
+    "revoked": lambda r: f"{r['revoked']} {', '.join(r['causes'])}" if r["revoked"] else "",
+    "held": _plain("held"),
     "": _plain("note"),
-}  # fmt: skip
+}
 
 
 STATES = {"ended": "ended", "held": "held", "running": "running", "partly_running": "running", "nothing_to_run": "idle"}

@@ -22,10 +22,19 @@ def register(app: typer.Typer) -> None:
     panels: Mapping[str, Sequence[Callable[..., None]]] = {
         SERVICE: (up, doctor, check, backup.backup, backup.restore),
         JOBS: (
-            act.submit, ask.queue, ask.show, ask.why, ask.logs, act.wait, act.cancel, act.hold, act.resume, ask.history,
+            act.submit,
+            ask.queue,
+            ask.show,
+            ask.why,
+            ask.logs,
+            act.wait,
+            act.cancel,
+            act.hold,
+            act.resume,
+            ask.history,
         ),
         CLUSTER: (ask.share, ask.usage, ask.nodes, act.drain, act.undrain, ask.events),
-    }  # fmt: skip
+    }
     # Options after the program belong to the program.
     app.command(context_settings={"allow_interspersed_args": False}, rich_help_panel=JOBS)(act.run)
     for panel, verbs in panels.items():
@@ -96,9 +105,15 @@ def up(
             raise InputError(f"--set got {text!r}, expected KEY=VALUE, such as lease=2m.")
         given[name.strip()] = value.strip()
     options = {
-        "gpus": gpus, "machines": machines, "policy": policy, "port": port, "http_port": http_port, "allow_root": allow_root,
-        "engine": engine, "address": address,
-    }  # fmt: skip
+        "gpus": gpus,
+        "machines": machines,
+        "policy": policy,
+        "port": port,
+        "http_port": http_port,
+        "allow_root": allow_root,
+        "engine": engine,
+        "address": address,
+    }
     given |= {key: value for key, value in options.items() if value is not None}
     where = (home or default_home()).absolute()
     own = where / "config.yaml"
@@ -115,21 +130,27 @@ def up(
         out.print(
             f"Themis schedules {counted(size, 'GPU')} on {counted(len(machines), 'machine')} with the policy {found.policy}; "
             f"data directory {where}, gRPC on {service.endpoint.grpc}, status on {service.endpoint.http or 'no port'}.",
-            markup=False, soft_wrap=True,
-        )  # fmt: skip
+            markup=False,
+            soft_wrap=True,
+        )
         if not arbiter.recovered:
             at = "" if where == default_home() else f" --data-dir {where}"
             out.print(
                 f"In another terminal: themis run{at} -- python train.py. Ctrl-C stops the scheduler; jobs save first.",
-                markup=False, highlight=False, soft_wrap=True,
-            )  # fmt: skip
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
         else:
             out.print(f"Recovered from the journal ({counted(arbiter.recovered, 'record')}).")
 
     serve_until_told(
-        where, found, say, leave_jobs=leave_jobs,
+        where,
+        found,
+        say,
+        leave_jobs=leave_jobs,
         repairs=(lambda line: out.print(line, markup=False, soft_wrap=True)) if repair else None,
-    )  # fmt: skip
+    )
 
 
 def check(
@@ -180,8 +201,9 @@ def doctor(home: Home = None, output: Output = "table") -> None:
 
     found = examine(home or default_home())
     show_rows(
-        found, output,
+        found,
+        output,
         {"check": lambda c: c["check"], "state": lambda c: c["state"], "finding": lambda c: c["finding"]},
-    )  # fmt: skip
+    )
     if any(check["state"] == "wrong" for check in found):
         raise typer.Exit(1)

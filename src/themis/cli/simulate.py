@@ -86,11 +86,18 @@ def simulate(
     from themis.sim.plan import Plan, key_value, parse_seeds, split_policies
 
     plan = Plan(
-        workload=workload, cluster=cluster, policies=split_policies(policy), seeds=parse_seeds(seeds),
-        settings=dict(map(key_value, settings)), format=trace_format,
-        options={"single_jobs": "true"} if single_jobs else {}, profiles=profiles,
-        estimate=dict(map(key_value, estimate.split(","))) if estimate else None, mtbf=mtbf, repair=repair,
-    )  # fmt: skip
+        workload=workload,
+        cluster=cluster,
+        policies=split_policies(policy),
+        seeds=parse_seeds(seeds),
+        settings=dict(map(key_value, settings)),
+        format=trace_format,
+        options={"single_jobs": "true"} if single_jobs else {},
+        profiles=profiles,
+        estimate=dict(map(key_value, estimate.split(","))) if estimate else None,
+        mtbf=mtbf,
+        repair=repair,
+    )
     runs = plan.runs(folder)
     for place in filter(None, (folder, figures)):
         ready_folder(place)
@@ -125,8 +132,10 @@ def _name_old_logs(folder: Path, runs: Sequence[SimulationRun]) -> None:
         more = f" and {len(old) - 3} more" if len(old) > 3 else ""
         err.print(
             f"[yellow]Note:[/yellow] {escape(str(folder))} has logs of other runs: {escape(', '.join(old[:3]))}{more}. "
-            "They are kept, and [cyan]themis compare[/cyan] reads them too.", soft_wrap=True, highlight=False,
-        )  # fmt: skip
+            "They are kept, and [cyan]themis compare[/cyan] reads them too.",
+            soft_wrap=True,
+            highlight=False,
+        )
 
 
 def _show(good: Sequence[RunMetrics], *, as_json: bool, quiet: bool) -> None:
@@ -148,8 +157,10 @@ def _write(good: Sequence[RunMetrics], folder: Path, *, report: bool) -> list[Pa
     from themis.report.parquet import write_parquet
 
     texts = {
-        "results.json": export.to_json(good), "results.csv": export.to_csv(good), "apps.csv": export.apps_to_csv(good),
-    }  # fmt: skip
+        "results.json": export.to_json(good),
+        "results.csv": export.to_csv(good),
+        "apps.csv": export.apps_to_csv(good),
+    }
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     reports = [write_report(folder / "report.html", good)] if report else []
@@ -163,9 +174,13 @@ def _bars(runs: Sequence[SimulationRun]) -> Iterator[Watch]:
     from rich.progress import Progress as Bars
 
     columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("apps"),
-        TextColumn("{task.fields[hours]:8.1f} h"), TimeElapsedColumn(),
-    )  # fmt: skip
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("apps"),
+        TextColumn("{task.fields[hours]:8.1f} h"),
+        TimeElapsedColumn(),
+    )
     with Bars(*columns, console=err, transient=True, disable=not err.is_terminal) as bars:
         names = [f"{escape(r.simulation.policy_name)}, seed {r.simulation.settings.seed}" for r in runs]
         tasks = [

@@ -28,10 +28,12 @@ if TYPE_CHECKING:
 
 out, err = Console(), Console(stderr=True)
 app = typer.Typer(
-    name="trace", no_args_is_help=True, rich_markup_mode="rich",
+    name="trace",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
     help="Describe, validate, convert and scale workloads and trace files.",
     context_settings={"help_option_names": ["-h", "--help"]},
-)  # fmt: skip
+)
 
 Trace = Annotated[
     str, typer.Argument(metavar="TRACE", help="A file, folder or generator, with options as NAME:KEY=VALUE,KEY=VALUE.")
@@ -297,9 +299,14 @@ def _show_users(tenants: Sequence[UserSummary], most: int) -> None:
         table.add_column(name, justify="right")
     for tenant in tenants[:most]:
         table.add_row(
-            escape(tenant.user), f"{tenant.apps:,}", f"{tenant.jobs:,}", f"{tenant.work / 3600:,.1f}",
-            f"{tenant.share:.1%}", f"{tenant.median_app_work / 3600:,.2f}", str(tenant.largest_gang),
-        )  # fmt: skip
+            escape(tenant.user),
+            f"{tenant.apps:,}",
+            f"{tenant.jobs:,}",
+            f"{tenant.work / 3600:,.1f}",
+            f"{tenant.share:.1%}",
+            f"{tenant.median_app_work / 3600:,.2f}",
+            str(tenant.largest_gang),
+        )
     out.print()
     out.print(table, highlight=False)
     if len(tenants) > most:
@@ -325,15 +332,20 @@ def _as_dict(
 ) -> dict[str, object]:
     return {
         **{key: dict(value) if key in ("models", "apps_per_user") else value for key, value in asdict(figures).items()},
-        "gpu_hours": figures.gpu_hours, "source": workload.source, "cluster": cluster.name if cluster else None,
+        "gpu_hours": figures.gpu_hours,
+        "source": workload.source,
+        "cluster": cluster.name if cluster else None,
         "capacity": cluster.gpus if cluster else None,
         "demand": {
-            "start_s": float(wanted.edges[0]), "step_s": float(wanted.edges[1] - wanted.edges[0]),
-            "gpus": wanted.gpus.tolist(), "mean": wanted.mean, "peak": wanted.peak,
+            "start_s": float(wanted.edges[0]),
+            "step_s": float(wanted.edges[1] - wanted.edges[0]),
+            "gpus": wanted.gpus.tolist(),
+            "mean": wanted.mean,
+            "peak": wanted.peak,
             "above_capacity": wanted.above(cluster.gpus) if cluster else None,
         },
         "by_user": [asdict(tenant) for tenant in tenants],
-    }  # fmt: skip
+    }
 
 
 def _fault(error: InputError) -> dict[str, object]:

@@ -15,8 +15,10 @@ UserName = Annotated[
     str, typer.Argument(metavar="NAME", help="User name; where jobs run as their users, the system's name.")
 ]
 ACCOUNTS: Columns = {
-    "user": lambda r: r["user"], "administrator": lambda r: "yes" if r["admin"] else "", "since": lambda r: clock(r["added"]),
-}  # fmt: skip
+    "user": lambda r: r["user"],
+    "administrator": lambda r: "yes" if r["admin"] else "",
+    "since": lambda r: clock(r["added"]),
+}
 
 app = typer.Typer(no_args_is_help=True, help="Manage the users of the service (administrators only).")
 

@@ -157,10 +157,15 @@ class Agent:
         return str(self.app if self.number is None else self.number)
 
     def _request(self, offer: pb.Offer, bid: Bid) -> pb.BidRequest:
-        request = pb.BidRequest(app=self._ref, round=offer.round, jobs=bid.jobs, rows=[
-            pb.BidRow(gangs=row.gangs, span=row.span, gpu_type=row.gpu_type, anchor=row.anchor, rho=row.rho)
-            for row in bid.rows
-        ])  # fmt: skip
+        request = pb.BidRequest(
+            app=self._ref,
+            round=offer.round,
+            jobs=bid.jobs,
+            rows=[
+                pb.BidRow(gangs=row.gangs, span=row.span, gpu_type=row.gpu_type, anchor=row.anchor, rho=row.rho)
+                for row in bid.rows
+            ],
+        )
         if bid.rho is not None:
             request.rho = bid.rho
         return request

@@ -32,11 +32,14 @@ class Method:
 
 METHODS = {
     method.name: Method(
-        method.name, method.input_type.name, GetMessageClass(method.input_type).FromString,
-        GetMessageClass(method.output_type).FromString, method.server_streaming,
+        method.name,
+        method.input_type.name,
+        GetMessageClass(method.input_type).FromString,
+        GetMessageClass(method.output_type).FromString,
+        method.server_streaming,
     )
     for method in pb.DESCRIPTOR.services_by_name["Arbiter"].methods
-}  # fmt: skip
+}
 
 
 def to_bytes(message: Any) -> bytes:

@@ -79,11 +79,13 @@ class Client:
         return grpc.insecure_channel(
             self.address,
             options=[
-                ("grpc.max_receive_message_length", 256 << 20), ("grpc.enable_http_proxy", 0),
+                ("grpc.max_receive_message_length", 256 << 20),
+                ("grpc.enable_http_proxy", 0),
                 # By default gRPC waits up to two minutes between attempts to reconnect.
-                ("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 1000),
+                ("grpc.initial_reconnect_backoff_ms", 200),
+                ("grpc.max_reconnect_backoff_ms", 1000),
             ],
-        )  # fmt: skip
+        )
 
     def _dial_again(self) -> None:
         """Reconnect: a restarted arbiter may have another address."""
@@ -179,9 +181,13 @@ class Client:
         low, high = (gpus, gpus) if isinstance(gpus, int) else gpus
         names = set(pb.Program.DESCRIPTOR.fields_by_name)
         program = _made(
-            pb.Program, argv=command, cwd=str(cwd or Path.cwd()), env=dict(env or {}), work_is_time=True,
+            pb.Program,
+            argv=command,
+            cwd=str(cwd or Path.cwd()),
+            env=dict(env or {}),
+            work_is_time=True,
             **{key: value for key, value in more.items() if key in names},
-        )  # fmt: skip
+        )
         regimes = [pb.Regime(steps=hours * 3600)]
         job = _made(pb.Job, name="job", model=model, regimes=regimes, gpus_min=low, gpus_max=high, program=program)
         rest = {key: value for key, value in more.items() if key not in names}
@@ -214,9 +220,13 @@ class Client:
         return cast(pb.ShowReply, self._call("Show", _ref(app)))
 
     def wait(
-        self, app: int | str, *, timeout_s: float = float("inf"), poll_s: float = 0.5,
+        self,
+        app: int | str,
+        *,
+        timeout_s: float = float("inf"),
+        poll_s: float = 0.5,
         tell: Callable[[pb.App], None] | None = None,
-    ) -> pb.App:  # fmt: skip
+    ) -> pb.App:
         """Until the app is over, however often the arbiter starts anew meanwhile; Unavailable after ``timeout_s``.
 
         ``tell`` : called with the app each time that it is found not to be over.

@@ -68,16 +68,29 @@ def to_request(spec: Submission, built: Built) -> pb.SubmitRequest:
 def _jobs(spec: Submission, app: App, programs: tuple[Program, ...]) -> list[pb.Job]:
     return [
         pb.Job(
-            name=job.name, model=job.model, regimes=[pb.Regime(steps=r.steps, batch=r.batch) for r in job.regimes],
-            gpus_min=job.gpus_min, gpus_max=job.gpus_max, step_scale=job.step_scale, gpu_types=job.gpu_types,
-            cpus=spec.cpus, memory=spec.memory, dynamic=_dynamic(job.dynamic),
+            name=job.name,
+            model=job.model,
+            regimes=[pb.Regime(steps=r.steps, batch=r.batch) for r in job.regimes],
+            gpus_min=job.gpus_min,
+            gpus_max=job.gpus_max,
+            step_scale=job.step_scale,
+            gpu_types=job.gpu_types,
+            cpus=spec.cpus,
+            memory=spec.memory,
+            dynamic=_dynamic(job.dynamic),
             program=pb.Program(
-                argv=p.argv, cwd=p.cwd, env=p.env, launch=p.launch, grace_s=p.grace_s, stop_signal=p.stop_signal,
-                checkpoint_dir=p.checkpoint_dir, work_is_time=not p.own_steps,
+                argv=p.argv,
+                cwd=p.cwd,
+                env=p.env,
+                launch=p.launch,
+                grace_s=p.grace_s,
+                stop_signal=p.stop_signal,
+                checkpoint_dir=p.checkpoint_dir,
+                work_is_time=not p.own_steps,
             ),
         )
         for job, p in zip(app.jobs, programs)
-    ]  # fmt: skip
+    ]
 
 
 def _dynamic(dynamic: Dynamic | None) -> pb.Dynamic | None:

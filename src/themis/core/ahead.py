@@ -76,12 +76,14 @@ def forecast_jobs(state: State, job_id: Int, done: Float, kept: dict[int, JobFor
     isolated_s: Float = np.bincount(owner, weights=past * pace + seconds, minlength=len(job_id)).astype(np.float64)
     kept = np.arange(len(owner)) - ptr[owner] >= ongoing[owner]
     return Ahead(
-        ptr=np.concatenate([[0], np.cumsum(counts - ongoing)]), share=(left / total[owner])[kept], seconds=seconds[kept],
+        ptr=np.concatenate([[0], np.cumsum(counts - ongoing)]),
+        share=(left / total[owner])[kept],
+        seconds=seconds[kept],
         progress=np.clip(done / total, 0.0, 1.0),
         isolated_s=isolated_s,
         contention=state.job_contention(job_id),
         late_s=_late_seconds(chance, forecasts, ptr, pace, np.maximum(total - done, 0.0) * noise),
-    )  # fmt: skip
+    )
 
 
 def noise_factors(state: State, job_id: Int) -> Float:
@@ -108,11 +110,14 @@ def _made(state: State, job: Job, known: tuple[Regime, ...], rule: Rule) -> JobF
     later = job.dynamic.ahead(len(known) - 1, known[-1].batch) if expects and job.dynamic else ()
     batches = [*(r.batch for r in known), *later]
     return JobForecast(
-        known=known, rows=np.array([state.speeds.index[job.model, b] for b in batches], dtype=np.int64),
+        known=known,
+        rows=np.array([state.speeds.index[job.model, b] for b in batches], dtype=np.int64),
         scale=np.array([job.scale(b) for b in batches]),
-        steps=np.array([*(r.steps for r in known), *(0.0 for _ in later)]), hidden=hidden, later=len(later),
+        steps=np.array([*(r.steps for r in known), *(0.0 for _ in later)]),
+        hidden=hidden,
+        later=len(later),
         group=(str(job.dynamic.mode), job.model, known[0].batch) if hidden and job.dynamic else None,
-    )  # fmt: skip
+    )
 
 
 def _expected_steps(

@@ -42,10 +42,17 @@ _CLASSES: Mapping[str, type[Any]] = MappingProxyType(
     {
         kind.__name__: kind
         for kind in (
-            events.Grant, events.Revoke, answers.TimeShare, answers.RoundPlan, workload.Regime, cluster.Machine, Profile, Curve,
+            events.Grant,
+            events.Revoke,
+            answers.TimeShare,
+            answers.RoundPlan,
+            workload.Regime,
+            cluster.Machine,
+            Profile,
+            Curve,
         )
     }
-)  # fmt: skip
+)
 
 
 def save(core: Scheduler) -> dict[str, Any]:
@@ -56,17 +63,21 @@ def save(core: Scheduler) -> dict[str, Any]:
         "format": FORMAT,
         "machines": [to_fields(machine) for machine in s.machines],
         "speeds": {
-            "units": pack(dict(zip(s.speeds.index, s.speeds.serial.tolist()))), "largest": s.speeds.scale.shape[2] - 1,
+            "units": pack(dict(zip(s.speeds.index, s.speeds.serial.tolist()))),
+            "largest": s.speeds.scale.shape[2] - 1,
             "measured": pack(s.measured.rates),
             "profiles": pack([s.book.get(model) for model in sorted({key[0] for key in s.measured.rates})]),
         },
         "app_specs": [_app_fields(app) for app in s.app_specs],
-        "apps": _table(s.apps), "jobs": _table(s.jobs), "regimes": pack(changed),
+        "apps": _table(s.apps),
+        "jobs": _table(s.jobs),
+        "regimes": pack(changed),
         "curves": pack(dict(vars(s.curves))),
         "rounds": pack({_STORED.get(f.name, f.name): getattr(s.rounds, f.name) for f in dataclasses.fields(s.rounds)}),
         "state": {name: pack(getattr(s, name)) for name in _SAVED},
-        "leases": pack({name: getattr(core.leases, name) for name in _LEASES}), "scheduler": pack({"wakes": core.wakes}),
-    }  # fmt: skip
+        "leases": pack({name: getattr(core.leases, name) for name in _LEASES}),
+        "scheduler": pack({"wakes": core.wakes}),
+    }
 
 
 def _app_fields(app: workload.App) -> Any:
@@ -201,7 +212,10 @@ def _array(inner: Any) -> Any:
 
 _READERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
     {
-        "~float": float, "~array": _array, "~tuple": lambda inner: tuple(map(unpack, inner)),
-        "~set": lambda inner: set(map(unpack, inner)), "~dict": lambda inner: {unpack(k): unpack(v) for k, v in inner},
+        "~float": float,
+        "~array": _array,
+        "~tuple": lambda inner: tuple(map(unpack, inner)),
+        "~set": lambda inner: set(map(unpack, inner)),
+        "~dict": lambda inner: {unpack(k): unpack(v) for k, v in inner},
     }
-)  # fmt: skip
+)

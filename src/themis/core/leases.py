@@ -97,10 +97,16 @@ class Leases:
         locality = int(s.locality(placed.gpus))
         s.lease(j, placed.gpus, placed.seat, placed.until, locality)
         grant = Grant(
-            app=t.app[j], job=j, attempt=t.attempt[j], gpus=placed.gpus, seat=placed.seat, until=placed.until,
-            locality=locality, target=t.target[j],
+            app=t.app[j],
+            job=j,
+            attempt=t.attempt[j],
+            gpus=placed.gpus,
+            seat=placed.seat,
+            until=placed.until,
+            locality=locality,
+            target=t.target[j],
             score=1.0 / s.worth(t.config[j], t.gpu_type[j], len(placed.gpus), locality)[1],
-        )  # fmt: skip
+        )
         self.wake(placed.until)
         if self._clear(grant):
             self._issue(grant)

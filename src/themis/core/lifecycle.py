@@ -119,9 +119,17 @@ def finish_app(state: State, a: int, outcome: str) -> AppFinished:
     )
     t_paper, t_exact = float(paper[0]) / speed, float(exact[0]) / speed
     return AppFinished(
-        app=a, outcome=outcome, jct=jct, rho_paper=life / t_paper, rho_exact=life / t_exact, t_id_paper=t_paper,
-        t_id_exact=t_exact, contention=contention, capacity=capacity, gpu_seconds=float(t.attained[a]),
-    )  # fmt: skip
+        app=a,
+        outcome=outcome,
+        jct=jct,
+        rho_paper=life / t_paper,
+        rho_exact=life / t_exact,
+        t_id_paper=t_paper,
+        t_id_exact=t_exact,
+        contention=contention,
+        capacity=capacity,
+        gpu_seconds=float(t.attained[a]),
+    )
 
 
 def set_aside(state: State, a: int) -> None:

@@ -62,7 +62,7 @@ from themis.model.events import (
     SpeedMeasured,
     Wake,
     WakeAt,
-)  # fmt: skip
+)
 from themis.model.settings import Settings
 from themis.model.snapshot import Kind, Snapshot
 from themis.model.units import NONE, Seconds
@@ -77,9 +77,13 @@ class Scheduler:
     """State and rules; the caller that answers ``Solve`` runs the policy."""
 
     def __init__(
-        self, book: ProfileBook, settings: Settings, pace: Cadence, needs: frozenset[str] = frozenset(),
+        self,
+        book: ProfileBook,
+        settings: Settings,
+        pace: Cadence,
+        needs: frozenset[str] = frozenset(),
         forecaster: Forecaster = FORECASTER,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.state = State(book, settings, forecaster)
         self.state.keeps_reference = "reference" in needs
         self.settings, self.pace, self.needs = settings, pace, needs
@@ -302,10 +306,15 @@ class Scheduler:
         s.curves.forget_job(j)
         self.out.append(
             CurveStopped(
-                app=int(s.jobs.app[j]), job=j, steps=float(s.jobs.done[j]), forecast=verdict.forecast,
-                deviation=verdict.deviation, standard=verdict.standard, chance=verdict.chance,
+                app=int(s.jobs.app[j]),
+                job=j,
+                steps=float(s.jobs.done[j]),
+                forecast=verdict.forecast,
+                deviation=verdict.deviation,
+                standard=verdict.standard,
+                chance=verdict.chance,
             )
-        )  # fmt: skip
+        )
         self._end(j, "stopped")
         return freed
 
@@ -338,10 +347,14 @@ class Scheduler:
             regimes.remember(s, j)
         self.out.append(
             JobEnded(
-                app=int(s.jobs.app[j]), job=j, outcome=outcome, steps=steps, isolated_s=alone,
+                app=int(s.jobs.app[j]),
+                job=j,
+                outcome=outcome,
+                steps=steps,
+                isolated_s=alone,
                 gpu_seconds=float(s.jobs.attained[j]),
             )
-        )  # fmt: skip
+        )
 
     def _cancel(self, a: int) -> None:
         s = self.state

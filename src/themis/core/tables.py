@@ -98,14 +98,41 @@ class Apps(Table):
     """One row per app ever submitted."""
 
     floats = (
-        "arrival", "weight", "contention_0", "capacity_0", "attained", "since", "budget", "longest_s",
-        "finish", "deadline", "jobs_0", "away", "held_at",
-        "ended", "shadow", "reference", "given", "own",
-    )  # fmt: skip
+        "arrival",
+        "weight",
+        "contention_0",
+        "capacity_0",
+        "attained",
+        "since",
+        "budget",
+        "longest_s",
+        "finish",
+        "deadline",
+        "jobs_0",
+        "away",
+        "held_at",
+        "ended",
+        "shadow",
+        "reference",
+        "given",
+        "own",
+    )
     ints = (
-        "user", "kind", "gang_min", "gang_max", "rigid", "demand", "first_job", "jobs", "leased", "active",
-        "stale", "config", "held", "in_reference",
-    )  # fmt: skip
+        "user",
+        "kind",
+        "gang_min",
+        "gang_max",
+        "rigid",
+        "demand",
+        "first_job",
+        "jobs",
+        "leased",
+        "active",
+        "stale",
+        "config",
+        "held",
+        "in_reference",
+    )
 
     arrival: Float
     weight: Float
@@ -158,13 +185,38 @@ class Jobs(Table):
     """One row per job ever submitted."""
 
     floats = (
-        "done", "rate", "synced", "target", "regime_end", "serial", "later", "until", "attained", "since", "total", "loss",
-        "loss_a", "loss_b", "ready",
-    )  # fmt: skip
+        "done",
+        "rate",
+        "synced",
+        "target",
+        "regime_end",
+        "serial",
+        "later",
+        "until",
+        "attained",
+        "since",
+        "total",
+        "loss",
+        "loss_a",
+        "loss_b",
+        "ready",
+    )
     ints = (
-        "app", "config", "gpus_min", "gpus_max", "status", "attempt", "locality", "gpus", "regime", "gpu_type", "bracket",
-        "rung", "order", "outcome",
-    )  # fmt: skip
+        "app",
+        "config",
+        "gpus_min",
+        "gpus_max",
+        "status",
+        "attempt",
+        "locality",
+        "gpus",
+        "regime",
+        "gpu_type",
+        "bracket",
+        "rung",
+        "order",
+        "outcome",
+    )
 
     done: Float
     """Steps done at ``synced``; since then ``rate`` steps/s accrue."""

@@ -99,10 +99,30 @@ def service(home: Path, *, machines: str, policy: str, settings: Mapping[str, ob
     root = ["--allow-root"] if os.geteuid() == 0 else []
     with open(home / "up.log", "wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "themis.cli", "up", "--home", str(home), "--machines", machines, "--policy", policy,
-             "--port", "0", "--http-port", "0", *options, *root],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environ, start_new_session=True,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "themis.cli",
+                "up",
+                "--home",
+                str(home),
+                "--machines",
+                machines,
+                "--policy",
+                policy,
+                "--port",
+                "0",
+                "--http-port",
+                "0",
+                *options,
+                *root,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environ,
+            start_new_session=True,
+        )
     try:
         _until_it_answers(home, process)
         yield
@@ -158,12 +178,15 @@ def _picture(apps: Sequence[pb.App], client: Client, elapsed: float) -> Group:
         table.add_column(column, justify="left" if column in ("app", "user", "state") else "right")
     for app in apps:
         table.add_row(
-            Text(app.name, style=colour.get(app.name, "")), app.user, app.state, f"{app.gpus} of {app.demand}",
-            f"{app.jobs_ended}/{app.jobs}", f"{app.progress:.0%}", f"{app.rho:.2f}" if app.HasField("rho") else "",
-        )  # fmt: skip
-    holder = {
-        gpu: app.name for app in apps if app.gpus for job in client.show(app.id).jobs for gpu in job.gpus
-    }  # fmt: skip
+            Text(app.name, style=colour.get(app.name, "")),
+            app.user,
+            app.state,
+            f"{app.gpus} of {app.demand}",
+            f"{app.jobs_ended}/{app.jobs}",
+            f"{app.progress:.0%}",
+            f"{app.rho:.2f}" if app.HasField("rho") else "",
+        )
+    holder = {gpu: app.name for app in apps if app.gpus for job in client.show(app.id).jobs for gpu in job.gpus}
     lines, first = [Text("")], 0
     for node in client.nodes():
         line = Text(f"{node.name:>8} ")

@@ -141,11 +141,18 @@ class Bridge:
 
         cls = ray.remote(NodeActor)
         actor = cls.options(
-            name=f"themis-node-{node.id}", namespace=NAMESPACE, lifetime="detached", get_if_exists=True,
+            name=f"themis-node-{node.id}",
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
             # All GPUs of the node, so that Ray gives them to no other actor; the agent assigns them.
-            num_cpus=0, num_gpus=node.gpus, max_restarts=-1, max_task_retries=0, max_concurrency=8,
-        ).remote(node.name, f"{self.root}/{node.name}", self.owner, node.gpus, self.options)  # fmt: skip
+            num_cpus=0,
+            num_gpus=node.gpus,
+            max_restarts=-1,
+            max_task_retries=0,
+            max_concurrency=8,
+        ).remote(node.name, f"{self.root}/{node.name}", self.owner, node.gpus, self.options)
         if self.ending:
             # This thread was on its way already.
             ray.kill(actor)

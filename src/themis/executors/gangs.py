@@ -34,7 +34,7 @@ from themis.model.events import (
     MachineFailed,
     MachineReturned,
     Revoke,
-)  # fmt: skip
+)
 from themis.model.units import Seconds
 from themis.model.workload import App
 from themis.node.environment import gang_env
@@ -70,9 +70,15 @@ class Gangs:
     """All gangs and machines; every method returns what is to be done."""
 
     def __init__(
-        self, hosts: Sequence[Host], programs: Programs, settings: NodeSettings, *, now: Seconds, checkpoints: str,
+        self,
+        hosts: Sequence[Host],
+        programs: Programs,
+        settings: NodeSettings,
+        *,
+        now: Seconds,
+        checkpoints: str,
         pace: Pace | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.settings, self.programs, self.checkpoints, self.pace = settings, programs, checkpoints, pace
         self.hosts = list(hosts)
         self.nodes = [Node(host=host, lease_until=now + settings.lease_s) for host in hosts]
@@ -166,9 +172,15 @@ class Gangs:
             for n, spec in task_specs(given, program, self.hosts, self.checkpoints, self.settings.log_bytes).items()
         }
         self.gangs[grant.job] = Gang(
-            app=app, job=app.jobs[index], grant=grant, program=program, parts=parts, since=now,
-            base=self.saved.get(grant.job, 0.0), started=started,
-        )  # fmt: skip
+            app=app,
+            job=app.jobs[index],
+            grant=grant,
+            program=program,
+            parts=parts,
+            since=now,
+            base=self.saved.get(grant.job, 0.0),
+            started=started,
+        )
         self.of_task[task_name(grant.job, grant.attempt)] = self.gangs[grant.job]
         for gang in self._neighbours(self.gangs[grant.job]):
             gang.neighbours_at = now

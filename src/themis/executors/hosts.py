@@ -86,15 +86,30 @@ def task_specs(
         count = 1 if per_machine else len(local)
         devices = hosts[n].devices
         specs[n] = TaskSpec(
-            task=task_name(grant.job, grant.attempt), app=grant.app, job=grant.job, attempt=grant.attempt,
-            argv=program.argv, cwd=program.cwd, env=program.env, user=program.user,
-            ranks=tuple(range(ranks, ranks + count)), world_size=len(where) if per_machine else len(grant.gpus),
-            devices=tuple(devices[i] if devices else "" for i in local), gpus=len(grant.gpus), machine=position,
-            machines=len(where), per_machine=per_machine, grace_s=program.grace_s, stop_signal=program.stop_signal,
+            task=task_name(grant.job, grant.attempt),
+            app=grant.app,
+            job=grant.job,
+            attempt=grant.attempt,
+            argv=program.argv,
+            cwd=program.cwd,
+            env=program.env,
+            user=program.user,
+            ranks=tuple(range(ranks, ranks + count)),
+            world_size=len(where) if per_machine else len(grant.gpus),
+            devices=tuple(devices[i] if devices else "" for i in local),
+            gpus=len(grant.gpus),
+            machine=position,
+            machines=len(where),
+            per_machine=per_machine,
+            grace_s=program.grace_s,
+            stop_signal=program.stop_signal,
             checkpoint_dir=program.checkpoint_dir or f"{checkpoints}/app{grant.app}/job{grant.job}",
             make_checkpoint_dir=not program.checkpoint_dir,
-            target=grant.target if program.own_steps else NO_TARGET, log_bytes=log_bytes,
-            slots=tuple(local), cpus=program.cpus * len(local), memory=program.memory * len(local),
-        )  # fmt: skip
+            target=grant.target if program.own_steps else NO_TARGET,
+            log_bytes=log_bytes,
+            slots=tuple(local),
+            cpus=program.cpus * len(local),
+            memory=program.memory * len(local),
+        )
         ranks += count
     return specs

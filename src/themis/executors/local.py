@@ -324,12 +324,23 @@ class LocalExecutor(Executor):
             return
         locks = [held.lock for held in self.claims]
         command = [
-            sys.executable, "-m", "themis.node", "--node", name, "--root", str(self.root / "nodes" / name), "--leave",
-            "--connect", str(self.root / "arbiter" / "agents.sock"), "--renew-s", str(self.settings.renew_s),
-            "--containment", self.containment,
+            sys.executable,
+            "-m",
+            "themis.node",
+            "--node",
+            name,
+            "--root",
+            str(self.root / "nodes" / name),
+            "--leave",
+            "--connect",
+            str(self.root / "arbiter" / "agents.sock"),
+            "--renew-s",
+            str(self.settings.renew_s),
+            "--containment",
+            self.containment,
             *(word for lock in locks for word in ("--claim", str(lock))),
             *(word for device in self.hosts[n].devices for word in ("--device", device)),
-        ]  # fmt: skip
+        ]
         self.agents[n] = subprocess.Popen(
             command + ["--allow-root"] * self.allow_root,
             stdin=subprocess.DEVNULL,

@@ -74,7 +74,7 @@ class RayExecutor(LocalExecutor):
     ) -> None:
         super().__init__(
             root, (), programs, emit, note, settings=settings, pace=pace, allow_root=allow_root, containment=containment
-        )  # fmt: skip
+        )
         self.ray = ray
         self.bridge: subprocess.Popen[bytes] | None = None
         self.found: dict[str, NodeFound] = {}
@@ -120,8 +120,10 @@ class RayExecutor(LocalExecutor):
         if (known.gpus, known.gpu_type) != (now.gpus, now.gpu_type):
             print(
                 f"themis: node {found.node} has {now.gpus} GPUs {now.gpu_type}, it had {known.gpus} {known.gpu_type}; "
-                "it is left out. Start it with another label themis-node.", file=sys.stderr, flush=True,
-            )  # fmt: skip
+                "it is left out. Start it with another label themis-node.",
+                file=sys.stderr,
+                flush=True,
+            )
             return
         self.gangs.found(n, Host(machine=known, address=found.address, devices=found.devices))
 
@@ -151,10 +153,26 @@ class RayExecutor(LocalExecutor):
         mirror = [] if Path(self.ray.node_root) == own else ["--mirror", str(own)]
         with open(turned(self.root / "bridge.log"), "ab") as log:
             self.bridge = subprocess.Popen(
-            [sys.executable, "-m", "themis.executors.bridge", "--connect", str(self.root / "arbiter" / "agents.sock"),
-             "--address", self.ray.address, "--owner", self.ray.owner, "--root", self.ray.node_root, *mirror, "--", *options],
-            stdin=subprocess.DEVNULL, stderr=log, start_new_session=True,
-        )  # fmt: skip
+                [
+                    sys.executable,
+                    "-m",
+                    "themis.executors.bridge",
+                    "--connect",
+                    str(self.root / "arbiter" / "agents.sock"),
+                    "--address",
+                    self.ray.address,
+                    "--owner",
+                    self.ray.owner,
+                    "--root",
+                    self.ray.node_root,
+                    *mirror,
+                    "--",
+                    *options,
+                ],
+                stdin=subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,
+            )
 
     def reason(self) -> str:
         """The bridge's last words, or none."""

@@ -48,10 +48,13 @@ def as_node(entry: Mapping[str, Any]) -> RayNode | None:
         return None
     kinds = [name.partition(":")[2] for name in resources if name.startswith("accelerator_type:")]
     return RayNode(
-        id=entry["NodeID"], name=_word(labels.get(NAME, "")) or f"ray-{entry['NodeID'][:12]}", gpus=gpus,
+        id=entry["NodeID"],
+        name=_word(labels.get(NAME, "")) or f"ray-{entry['NodeID'][:12]}",
+        gpus=gpus,
         gpu_type=_word(labels.get(TYPE, "") or next(iter(kinds), "")) or "gpu",
-        rack=_word(labels.get(RACK, "") or labels.get(ZONE, "")) or "rack0", address=entry["NodeManagerAddress"],
-    )  # fmt: skip
+        rack=_word(labels.get(RACK, "") or labels.get(ZONE, "")) or "rack0",
+        address=entry["NodeManagerAddress"],
+    )
 
 
 def gpu_nodes() -> tuple[list[RayNode], dict[str, float]]:

@@ -24,7 +24,7 @@ from themis.model.events import (
     Renew,
     Revoke,
     SpeedMeasured,
-)  # fmt: skip
+)
 from themis.model.settings import Settings
 from themis.model.units import NONE, Locality, Seconds
 from themis.model.workload import App, CurveStopping, Job, Regime
@@ -91,9 +91,17 @@ class SimulatedExecutor(Executor):
     """Gangs without processes; ``start_s``, ``finish_s``, ``stop_s`` as in ``sim.runner.Simulation``."""
 
     def __init__(
-        self, book: ProfileBook, settings: Settings, timer: Timer, gpu_types: list[str], *, measures: bool = False,
-        start_s: Sequence[Seconds] = (), finish_s: Sequence[Seconds] = (), stop_s: Sequence[Seconds] = (),
-    ) -> None:  # fmt: skip
+        self,
+        book: ProfileBook,
+        settings: Settings,
+        timer: Timer,
+        gpu_types: list[str],
+        *,
+        measures: bool = False,
+        start_s: Sequence[Seconds] = (),
+        finish_s: Sequence[Seconds] = (),
+        stop_s: Sequence[Seconds] = (),
+    ) -> None:
         self.book, self.settings, self.timer = book, settings, timer
         self.start_s = cycle(start_s or (settings.container_s,))
         self.finish_s, self.stop_s = cycle(finish_s or (0.0,)), cycle(stop_s or (0.0,))
@@ -229,10 +237,16 @@ class SimulatedExecutor(Executor):
             self.timer.schedule(
                 self.timer.now,
                 SpeedMeasured(
-                    model=model, batch=batch, gpu_type=kind, gpus=gpus, locality=locality, steps_per_s=rate,
-                    partner=partner, partner_batch=size,
+                    model=model,
+                    batch=batch,
+                    gpu_type=kind,
+                    gpus=gpus,
+                    locality=locality,
+                    steps_per_s=rate,
+                    partner=partner,
+                    partner_batch=size,
                 ),
-            )  # fmt: skip
+            )
 
     def _looks(self, job: int) -> tuple[str, int]:
         """The model and batch size that a gang trains with now."""

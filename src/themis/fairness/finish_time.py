@@ -186,9 +186,13 @@ class FinishTime:
             )
         else:
             ideal = t_id_exact(
-                s.phase_work, s.phase_longest, s.app_gang_max.astype(float), s.app_capacity, s.app_contention,
+                s.phase_work,
+                s.phase_longest,
+                s.app_gang_max.astype(float),
+                s.app_capacity,
+                s.app_contention,
                 s.phase_bracket,
-            )  # fmt: skip
+            )
         return ideal / s.app_speed
 
     def left_on(self, effective: Float, gang: Float, rows: Int | int | slice = slice(None)) -> Float:

@@ -73,8 +73,9 @@ def most_expected_welfare(jobs: Sequence[Chain], *, gpus: int, rounds: int, gap:
             "use fewer jobs, states or rounds, or plan on the expected trajectory."
         )
     flow, source = _flow(jobs, states, sets, rounds)
-    one_round = np.array([[served * job.gain[s[i]] for s in states for served in (x[i] for x in sets)]
-                          for i, job in enumerate(jobs)])  # fmt: skip
+    one_round = np.array(
+        [[served * job.gain[s[i]] for s in states for served in (x[i] for x in sets)] for i, job in enumerate(jobs)]
+    )
     gains = np.tile(one_round, (1, rounds))
     budget = np.array([job.budget for job in jobs])
     return _tangents(budget, gains, flow, source, gap)
@@ -137,8 +138,14 @@ def _solve(gain: Float, matrix: Float, low: Float, high: Float, free: int) -> So
     least = np.zeros(len(gain))
     least[len(gain) - free :] = -np.inf
     program = MixedIntegerProgram(
-        gain=gain, low=least, high=np.full(len(gain), np.inf), whole=np.zeros(len(gain), dtype=bool), row_low=low,
-        row_high=high, start=np.concatenate([[0], np.cumsum(np.bincount(row, minlength=len(matrix)))]), column=column,
+        gain=gain,
+        low=least,
+        high=np.full(len(gain), np.inf),
+        whole=np.zeros(len(gain), dtype=bool),
+        row_low=low,
+        row_high=high,
+        start=np.concatenate([[0], np.cumsum(np.bincount(row, minlength=len(matrix)))]),
+        column=column,
         value=matrix[row, column],
-    )  # fmt: skip
+    )
     return solve(program, gap=0.0, nodes=1, accept=0.0)

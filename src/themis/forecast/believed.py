@@ -91,8 +91,10 @@ def _with_estimates(book: ProfileBook, references: References, found: dict[Confi
         beside = {key: share for key, share in profile.beside.items() if key[1] != batch}
         beside |= {
             (kind, batch, *other): float(mine[k, r])
-            for k, kind in enumerate(references.types) for other, r in taken_for.items() if mine[k, r] > 0
-        }  # fmt: skip
+            for k, kind in enumerate(references.types)
+            for other, r in taken_for.items()
+            if mine[k, r] > 0
+        }
         changed[model] = replace(profile, curves=curves, beside=beside, source=f"{profile.source}; partly estimated")
     names = {model for model, _ in found}
     for config, r in row.items():

@@ -158,10 +158,12 @@ def evaluate(
         if learning:
             remember(history, job, len(job.regimes) - 1)
     return Errors(
-        progress=progress, jobs=tuple(job.name for job, _ in dynamic),
-        changes=np.array([len(job.regimes) > 1 for job, _ in dynamic]), error=np.stack(errors, axis=2),
+        progress=progress,
+        jobs=tuple(job.name for job, _ in dynamic),
+        changes=np.array([len(job.regimes) > 1 for job, _ in dynamic]),
+        error=np.stack(errors, axis=2),
         change_expected=np.stack(change_expected, axis=1),
-    )  # fmt: skip
+    )
 
 
 def remember(history: History, job: Job, changes: int) -> None:
@@ -182,8 +184,10 @@ def _errors(job: Job, pace: Callable[[int], Seconds], progress: Float, history: 
         for r, rule in enumerate(RULES):
             guess = forecast(rule, job.dynamic, total, seen, history, job.model)
             out[r, :, p] = (
-                regime_error(truth, guess), batch_error(truth, guess), abs(guess.seconds(pace) / seconds - 1.0),
-            )  # fmt: skip
+                regime_error(truth, guess),
+                batch_error(truth, guess),
+                abs(guess.seconds(pace) / seconds - 1.0),
+            )
             more = len(guess.epochs) > len(seen.epochs)
             if more and rule is Rule.POSTERIOR:
                 more = bool(chances(job.dynamic, total, seen, history, job.model)[0, 0] < 0.5)

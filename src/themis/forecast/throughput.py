@@ -123,9 +123,11 @@ def estimate(references: References, measured: Float, known: Bool) -> Estimate:
     apart = np.sqrt(((references.entries - fingerprint) ** 2).mean(axis=1))
     nearest = int(np.argmin(apart))
     return Estimate(
-        nearest=nearest, distance=float(apart[nearest]), fingerprint=fingerprint,
+        nearest=nearest,
+        distance=float(apart[nearest]),
+        fingerprint=fingerprint,
         entries=np.where(known, measured, references.entries[nearest]),
-    )  # fmt: skip
+    )
 
 
 def complete(value: Float, known: Bool, *, rank: int = RANK, ridge: float = RIDGE) -> Float:

@@ -51,9 +51,11 @@ def allox(problem: Problem, left: Float) -> Shares:
         ahead = ahead if here == last else 0.0
         start[i], ahead, last = ahead, ahead + duration[i], here
     return Shares(
-        x=_as_they_fit(problem, jobs[row], kind[column], start), objective=mean, bound=mean,
+        x=_as_they_fit(problem, jobs[row], kind[column], start),
+        objective=mean,
+        bound=mean,
         price=np.zeros(len(problem.workers)),
-    )  # fmt: skip
+    )
 
 
 def _as_they_fit(problem: Problem, job: Int, kind: Int, start: Float) -> Float:

@@ -117,9 +117,11 @@ def _flow(entity: Entity, weight: Float, unit: Float, progress: JobsProgress | N
         if progress is None:
             raise InputError(f"entity {entity.name!r} shares by finish_time_fairness, which needs the jobs' progress.")
         mine = JobsProgress(
-            left=progress.left[at], elapsed=progress.elapsed[at], isolated_elapsed=progress.isolated_elapsed[at],
+            left=progress.left[at],
+            elapsed=progress.elapsed[at],
+            isolated_elapsed=progress.isolated_elapsed[at],
             isolated_rate=progress.isolated_rate[at],
-        )  # fmt: skip
+        )
         # A job of weight w has w shares: its rho may be as much less than that of a job of mean weight.
         allowed = weight[at].mean() / weight[at] if len(at) else weight[at]
         return _RemainingJobs(at, _OneRho(mine, allowed, unit[at], base[at], room[at]))

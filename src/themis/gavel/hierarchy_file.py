@@ -127,7 +127,9 @@ def _plan(document: Document, raw: Any, keys: Keys, default: str, path: Path) ->
     if members and rule == SharingRule.FINISH_TIME_FAIRNESS:
         raise InputError(f"{where}: entity {name!r} shares between entities by {rule}, which is for users' jobs only.")
     return EntityPlan(
-        name=name, rule=SharingRule(rule), weight=float(weight),
+        name=name,
+        rule=SharingRule(rule),
+        weight=float(weight),
         members=tuple(
             _plan(document, member, (*keys, "members", i), f"{name}.{i + 1}", path) for i, member in enumerate(members)
         ),
@@ -135,7 +137,7 @@ def _plan(document: Document, raw: Any, keys: Keys, default: str, path: Path) ->
             _name(document, user, (*keys, "users", i), f"{where}: a user of entity {name!r}")
             for i, user in enumerate(users)
         ),
-    )  # fmt: skip
+    )
 
 
 def _name(document: Document, value: Any, keys: Keys, what: str) -> str:

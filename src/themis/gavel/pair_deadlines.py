@@ -151,12 +151,19 @@ class _Choice:
         jobs, rows = self.problem.jobs, len(self.price)
         found = solve(
             MixedIntegerProgram(
-                gain=value, low=np.zeros(jobs), high=np.ones(jobs), whole=np.ones(jobs, dtype=bool),
-                row_low=np.full(rows, -np.inf), row_high=np.array(self.most),
-                start=jobs * np.arange(rows + 1, dtype=np.int64), column=np.tile(np.arange(jobs), rows),
+                gain=value,
+                low=np.zeros(jobs),
+                high=np.ones(jobs),
+                whole=np.ones(jobs, dtype=bool),
+                row_low=np.full(rows, -np.inf),
+                row_high=np.array(self.most),
+                start=jobs * np.arange(rows + 1, dtype=np.int64),
+                column=np.tile(np.arange(jobs), rows),
                 value=np.concatenate(self.price),
             ),
-            gap=_PROVEN, nodes=self.nodes, accept=np.inf,
-        )  # fmt: skip
+            gap=_PROVEN,
+            nodes=self.nodes,
+            accept=np.inf,
+        )
         chosen: Bool = found.x > 0.5
         return chosen, found.bound

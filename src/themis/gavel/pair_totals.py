@@ -201,10 +201,13 @@ class _Rows:
         count = classes.count[limited]
         upper = np.where(most[limited] > 0, most[limited] / unit[limited], np.inf)
         return cls(
-            gpus=problem.gpus[classes.first].astype(np.float64), pool=problem.pool, place=place, unit=unit,
+            gpus=problem.gpus[classes.first].astype(np.float64),
+            pool=problem.pool,
+            place=place,
+            unit=unit,
             low=np.concatenate([np.full(plain, -np.inf), count * least[limited] / unit[limited]]),
             high=np.concatenate([classes.count, problem.workers, count * upper]),
-        )  # fmt: skip
+        )
 
     def limits(self, duals: Float) -> Float:
         """[C], price of a unit of throughput: > 0 where there may be no more, < 0 where there must be so much."""

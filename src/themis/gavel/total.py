@@ -164,13 +164,20 @@ def _choose(problem: Problem, least: Float, worth: Float, count: int, nodes: int
     proven = 0.999 if count == 0 else 1e-6
     found = solve(
         MixedIntegerProgram(
-            gain=np.concatenate([np.zeros(shares), worth]), low=np.zeros(shares + jobs), high=np.ones(shares + jobs),
-            whole=np.repeat([False, True], [shares, jobs]), row_low=np.append(low, float(count)),
-            row_high=np.append(high, np.inf), start=rows.indptr.astype(np.int64),
-            column=rows.indices.astype(np.int64), value=rows.data,
+            gain=np.concatenate([np.zeros(shares), worth]),
+            low=np.zeros(shares + jobs),
+            high=np.ones(shares + jobs),
+            whole=np.repeat([False, True], [shares, jobs]),
+            row_low=np.append(low, float(count)),
+            row_high=np.append(high, np.inf),
+            start=rows.indptr.astype(np.int64),
+            column=rows.indices.astype(np.int64),
+            value=rows.data,
         ),
-        gap=proven, nodes=nodes, accept=proven if count == 0 else np.inf,
-    )  # fmt: skip
+        gap=proven,
+        nodes=nodes,
+        accept=proven if count == 0 else np.inf,
+    )
     chosen: Bool = found.x[shares:] > 0.5
     return chosen
 

@@ -13,6 +13,17 @@ from themis.jobs.read import Reading, parse, read_jobs
 from themis.jobs.spec import After, Submission, Trial, When
 
 __all__ = [
-    "After", "Built", "Reading", "Submission", "Trial", "When", "build", "check", "decide", "parse", "programs_of", "read_jobs",
+    "After",
+    "Built",
+    "Reading",
+    "Submission",
+    "Trial",
+    "When",
+    "build",
+    "check",
+    "decide",
+    "parse",
+    "programs_of",
+    "read_jobs",
     "warnings_of",
-]  # fmt: skip
+]

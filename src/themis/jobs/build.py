@@ -53,9 +53,15 @@ class Built:
 
 
 def build(
-    spec: Submission, *, user: str, arrival: Seconds = 0.0, name: str = "", system_user: str = "",
-    prior_s: Seconds = PRIOR_S, book: ProfileBook = DEFAULT_BOOK,
-) -> Built:  # fmt: skip
+    spec: Submission,
+    *,
+    user: str,
+    arrival: Seconds = 0.0,
+    name: str = "",
+    system_user: str = "",
+    prior_s: Seconds = PRIOR_S,
+    book: ProfileBook = DEFAULT_BOOK,
+) -> Built:
     """Build an app and its programs.
 
     Parameters
@@ -70,18 +76,25 @@ def build(
     several = spec.kind != "job"
     jobs = tuple(
         Job(
-            name=_job_name(name, trial) if several else name, model=estimate.model, gpu_types=spec.gpu_types,
-            regimes=spec.regimes or (Regime(steps=estimate.steps, batch=spec.hints.batch),), dynamic=spec.dynamic,
-            gpus_min=spec.gpus_min, gpus_max=spec.gpus_max,
+            name=_job_name(name, trial) if several else name,
+            model=estimate.model,
+            gpu_types=spec.gpu_types,
+            regimes=spec.regimes or (Regime(steps=estimate.steps, batch=spec.hints.batch),),
+            dynamic=spec.dynamic,
+            gpus_min=spec.gpus_min,
+            gpus_max=spec.gpus_max,
         )
         for trial in spec.trials
-    )  # fmt: skip
+    )
     deadline = None if spec.deadline_s is None else arrival + spec.deadline_s
     return Built(
-        spec=spec, profile=profile, in_own_steps=estimate.own, estimated=estimate.guessed,
+        spec=spec,
+        profile=profile,
+        in_own_steps=estimate.own,
+        estimated=estimate.guessed,
         app=App(name=name, user=user, arrival=arrival, jobs=jobs, tuner=spec.tuner, deadline=deadline),
         programs=tuple(_program(spec, trial, system_user, estimate.own) for trial in spec.trials),
-    )  # fmt: skip
+    )
 
 
 def _job_name(name: str, trial: Trial) -> str:
@@ -140,9 +153,12 @@ def _profile(spec: Submission, name: str, prior_s: Seconds) -> Profile | None:
         return linear(name, serial_s, source="assumption: the job needs its whole walltime on its fewest GPUs")
     curves = {(kind, 0): Curve(gpus=tuple(by), rate=tuple(by.values())) for kind, by in hints.speed.items()}
     return Profile(
-        name=name, curves=curves, slowdown=hints.slowdown or DEFAULT_SLOWDOWN,
-        checkpoint_s=7.5 if hints.checkpoint_s is None else hints.checkpoint_s, source="given by its submitter",
-    )  # fmt: skip
+        name=name,
+        curves=curves,
+        slowdown=hints.slowdown or DEFAULT_SLOWDOWN,
+        checkpoint_s=7.5 if hints.checkpoint_s is None else hints.checkpoint_s,
+        source="given by its submitter",
+    )
 
 
 def _program(spec: Submission, trial: Trial, system_user: str, own_steps: bool) -> Program:
@@ -152,7 +168,13 @@ def _program(spec: Submission, trial: Trial, system_user: str, own_steps: bool) 
         return text if spec.kind == "job" else place(text, spec.name, trial)
 
     return Program(
-        argv=tuple(map(fill, spec.command)), cwd=spec.workdir, user=system_user, launch=spec.launch,
+        argv=tuple(map(fill, spec.command)),
+        cwd=spec.workdir,
+        user=system_user,
+        launch=spec.launch,
         env={key: fill(value) for key, value in spec.env.items()} | parameter_env(spec, trial),
-        grace_s=spec.grace_s, stop_signal=spec.stop_signal, checkpoint_dir=fill(spec.checkpoint_dir), own_steps=own_steps,
-    )  # fmt: skip
+        grace_s=spec.grace_s,
+        stop_signal=spec.stop_signal,
+        checkpoint_dir=fill(spec.checkpoint_dir),
+        own_steps=own_steps,
+    )

@@ -32,9 +32,13 @@ def check(paths: Iterable[Path], *, folder: Path | None = None, book: ProfileBoo
 
 
 def warnings_of(
-    paths: Iterable[Path], *, folder: Path | None = None, book: ProfileBook = DEFAULT_BOOK,
-    gpu_types: Collection[str] = (), here: bool = True,
-) -> list[str]:  # fmt: skip
+    paths: Iterable[Path],
+    *,
+    folder: Path | None = None,
+    book: ProfileBook = DEFAULT_BOOK,
+    gpu_types: Collection[str] = (),
+    here: bool = True,
+) -> list[str]:
     """Warnings about valid job files; see ``jobs.runnable.doubts``."""
     base = str((folder or Path()).absolute())
     out: list[str] = []

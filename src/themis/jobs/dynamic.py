@@ -72,9 +72,10 @@ def declared(
         largest = text.max_batch or batch
         sizes = climb(batch, largest) if text.mode == "gns" else tuple(sorted({batch, largest}))
     dynamic = Dynamic(
-        mode=Mode(text.mode), epoch_steps=tuple((size, steps_per_epoch * batch / size) for size in sizes),
+        mode=Mode(text.mode),
+        epoch_steps=tuple((size, steps_per_epoch * batch / size) for size in sizes),
         regimes=text.regimes,
-    )  # fmt: skip
+    )
     return dynamic, text.schedule or (Regime(steps=work.amount, batch=batch),)
 
 

@@ -54,5 +54,8 @@ def check_places(
         for text in texts:
             for found in _PLACE.finditer(text):
                 if found[1] and found[1] not in known:
-                    findings.add((key,), f"key {key!r}: unknown placeholder {found[0]!r}.{did_you_mean(found[1], known)} Known: "
-                                 f"{', '.join(sorted(known))}; write {{{{ and }}}} for literal braces.")  # fmt: skip
+                    findings.add(
+                        (key,),
+                        f"key {key!r}: unknown placeholder {found[0]!r}.{did_you_mean(found[1], known)} Known: "
+                        f"{', '.join(sorted(known))}; write {{{{ and }}}} for literal braces.",
+                    )

@@ -70,9 +70,12 @@ def parse(
 
 
 def read_jobs(
-    paths: Iterable[Path], *, folder: Path | None = None, known: Collection[str] | None = None,
+    paths: Iterable[Path],
+    *,
+    folder: Path | None = None,
+    known: Collection[str] | None = None,
     book: ProfileBook = DEFAULT_BOOK,
-) -> tuple[Submission, ...]:  # fmt: skip
+) -> tuple[Submission, ...]:
     """The submissions of files, in order; raises InputError for the first fault.
 
     Parameters
@@ -128,18 +131,40 @@ def _submission(findings: Findings, folder: str, book: ProfileBook) -> Submissio
     if several and saves and len({place(saves, job.name, trial) for trial in trials}) < len(trials):
         saves = posixpath.join(saves, "{index}")
     return Submission(
-        name=job.name, command=job.command, gpus_min=job.gpus[0], gpus_max=job.gpus[1], trials=trials, tuner=tuner,
+        name=job.name,
+        command=job.command,
+        gpus_min=job.gpus[0],
+        gpus_max=job.gpus[1],
+        trials=trials,
+        tuner=tuner,
         hints=Hints(
-            model=job.model or "", batch=job.batch, speed=job.speed or {}, slowdown=job.slowdown,
+            model=job.model or "",
+            batch=job.batch,
+            speed=job.speed or {},
+            slowdown=job.slowdown,
             checkpoint_s=job.checkpoint_time,
         ),
         kind="sweep" if search else "array" if job.array else "job",
-        gpu_types=job.gpu_types, cpus=job.cpus, memory=job.memory, workdir=workdir, env=job.env, launch=job.launch,
-        grace_s=job.grace, stop_signal=job.stop_signal, checkpoint_dir=saves, walltime_s=job.walltime,
-        retries=job.retries, after=job.after, at_once=job.array.at_once if job.array else 0,
-        work=search.budget if search else job.work, steps_per_epoch=job.steps_per_epoch or 0.0,
-        dynamic=dynamic, regimes=regimes, deadline_s=job.deadline, source=f"{findings.source}, line {document.line(())}",
-    )  # fmt: skip
+        gpu_types=job.gpu_types,
+        cpus=job.cpus,
+        memory=job.memory,
+        workdir=workdir,
+        env=job.env,
+        launch=job.launch,
+        grace_s=job.grace,
+        stop_signal=job.stop_signal,
+        checkpoint_dir=saves,
+        walltime_s=job.walltime,
+        retries=job.retries,
+        after=job.after,
+        at_once=job.array.at_once if job.array else 0,
+        work=search.budget if search else job.work,
+        steps_per_epoch=job.steps_per_epoch or 0.0,
+        dynamic=dynamic,
+        regimes=regimes,
+        deadline_s=job.deadline,
+        source=f"{findings.source}, line {document.line(())}",
+    )
 
 
 def _trials(job: JobText, search: SweepText | None, findings: Findings) -> tuple[tuple[Trial, ...], Tuner]:
@@ -177,8 +202,11 @@ def _together(job: JobText, search: SweepText | None, findings: Findings) -> Non
         if getattr(job, key) is not None and not job.speed:
             findings.add((key,), f"key {key!r} requires the key 'speed'.")
     if job.speed and job.gpu_types and "*" not in job.speed and not set(job.speed) & set(job.gpu_types):
-        findings.add(("speed",), f"key 'speed' has {', '.join(job.speed)}, expected at least one of the gpu_types "
-                     f"{', '.join(job.gpu_types)}.")  # fmt: skip
+        findings.add(
+            ("speed",),
+            f"key 'speed' has {', '.join(job.speed)}, expected at least one of the gpu_types "
+            f"{', '.join(job.gpu_types)}.",
+        )
     works = {("work",): job.work} | ({("sweep", "budget"): search.budget} if search else {})
     for path, work in works.items():
         if work and work.unit == "epoch" and not job.steps_per_epoch:
@@ -205,8 +233,9 @@ def _names_differ(notes: list[Findings]) -> None:
     for findings in notes:
         name = _name(findings)
         if name in first:
-            findings.add(("name",), f"key 'name': duplicate name {name!r}, also in line {first[name]}; "
-                         "names must be unique.")  # fmt: skip
+            findings.add(
+                ("name",), f"key 'name': duplicate name {name!r}, also in line {first[name]}; names must be unique."
+            )
         if name:
             first.setdefault(name, findings.document.line(("name",)))
 

@@ -29,16 +29,22 @@ def check_texts(command: tuple[str, ...], env: Mapping[str, str], findings: Find
             )
     together = sum(len(text.encode(errors="surrogatepass")) + 9 for _, text in words)
     if together > MOST_TEXTS:
-        findings.add((), f"arguments and variables have {together} bytes in total, expected at most {MOST_TEXTS}; use a file "
-                     "instead.")  # fmt: skip
+        findings.add(
+            (),
+            f"arguments and variables have {together} bytes in total, expected at most {MOST_TEXTS}; use a file "
+            "instead.",
+        )
 
 
 def check_shell(written: object, command: tuple[str, ...], findings: Findings) -> None:
     """Add a fault for shell syntax in a line: no shell runs a command. A list of words may have any words."""
     found = next((word for word in command if word in OF_A_SHELL or (word.endswith(";") and word != "\\;")), None)
     if isinstance(written, str) and found is not None:
-        findings.add(("command",), f"key 'command' has {found!r}, but no shell runs the command; write "
-                     "command: [sh, -c, \"...\"], or a list of words if it is an argument of the program.")  # fmt: skip
+        findings.add(
+            ("command",),
+            f"key 'command' has {found!r}, but no shell runs the command; write "
+            'command: [sh, -c, "..."], or a list of words if it is an argument of the program.',
+        )
 
 
 def doubts(spec: Submission, gpu_types: Collection[str] = (), *, here: bool = True) -> Iterator[str]:

@@ -24,8 +24,11 @@ def sweep(text: SweepText, steps_per_epoch: float, findings: Findings) -> tuple[
     written = tuner_text(text.tuner, findings)
     names = [name.upper() for name in text.parameters]
     if len(set(names)) < len(names):
-        findings.add((*AT, "parameters"), "two parameter names differ only in case, expected names that also differ as "
-                     "environment variables THEMIS_PARAM_NAME.")  # fmt: skip
+        findings.add(
+            (*AT, "parameters"),
+            "two parameter names differ only in case, expected names that also differ as "
+            "environment variables THEMIS_PARAM_NAME.",
+        )
     if written is None or not _units_fit(text, written, findings):
         return None
     steps = text.budget.steps(steps_per_epoch)
@@ -49,15 +52,21 @@ def sweep(text: SweepText, steps_per_epoch: float, findings: Findings) -> tuple[
     if needed is None:
         findings.add(AT, "missing key 'trials' in sweep: the number of trials to sample.")
     elif trials is not None and needed != trials:
-        findings.add((*AT, "trials"), f"key 'trials' in sweep: got {trials}, expected {needed}, the number of trials in the "
-                     "tuner's first rungs; remove the key or change the tuner.")  # fmt: skip
+        findings.add(
+            (*AT, "trials"),
+            f"key 'trials' in sweep: got {trials}, expected {needed}, the number of trials in the "
+            "tuner's first rungs; remove the key or change the tuner.",
+        )
     elif needed > MOST_JOBS:
         findings.add(
             AT, f"the sweep has {needed} trials, expected at most {MOST_JOBS}. Increase min_work, or use fewer values."
         )
     elif grid and needed > count:
-        findings.add(AT, f"the sweep has {needed} trials, expected at most {count}, the number of combinations of its grid. "
-                     "Use sampler: random, or more values.")  # fmt: skip
+        findings.add(
+            AT,
+            f"the sweep has {needed} trials, expected at most {count}, the number of combinations of its grid. "
+            "Use sampler: random, or more values.",
+        )
     else:
         return sample(text.parameters, needed, seed=text.seed, grid=grid), tuner
     return None
@@ -76,8 +85,11 @@ def tuner_text(given: Any, findings: Findings) -> Written | None:
         kind, given = "batch", {**given, "kind": "batch"}
     if not isinstance(kind, str) or kind not in TUNERS:
         hint = did_you_mean(kind, TUNERS) if isinstance(kind, str) else ""
-        findings.add(where, f"key 'tuner' in sweep: got kind {short(kind)}, expected one of {', '.join(TUNERS)}, such as "
-                     f"{{kind: halving, eta: 3}}.{hint}")  # fmt: skip
+        findings.add(
+            where,
+            f"key 'tuner' in sweep: got kind {short(kind)}, expected one of {', '.join(TUNERS)}, such as "
+            f"{{kind: halving, eta: 3}}.{hint}",
+        )
         return None
     return findings.valid(TUNERS[kind], given, where)
 
@@ -91,8 +103,9 @@ def _units_fit(text: SweepText, written: Written, findings: Findings) -> bool:
     for name in in_gpu_time:
         findings.add((*AT, "tuner", name), f"key {name!r} in sweep.tuner is in GPU time, expected steps or epochs.")
     if text.budget.unit == "gpu-second" and type(written) is not TUNERS["batch"]:
-        findings.add((*AT, "budget"), "key 'budget' in sweep is in GPU time, expected steps or epochs, as the tuner "
-                     "needs.")  # fmt: skip
+        findings.add(
+            (*AT, "budget"), "key 'budget' in sweep is in GPU time, expected steps or epochs, as the tuner needs."
+        )
         return False
     return not in_gpu_time
 

@@ -47,7 +47,10 @@ class Ahead:
         flat = np.concatenate([*at, np.zeros(0, dtype=np.int64)]).astype(np.int64)
         return Ahead(
             ptr=np.concatenate([[0], np.cumsum([len(a) for a in at], dtype=np.int64)]).astype(np.int64),
-            share=self.share[flat], seconds=self.seconds[flat], progress=self.progress[rows],
-            isolated_s=self.isolated_s[rows], contention=self.contention[rows],
+            share=self.share[flat],
+            seconds=self.seconds[flat],
+            progress=self.progress[rows],
+            isolated_s=self.isolated_s[rows],
+            contention=self.contention[rows],
             late_s=None if self.late_s is None else self.late_s[rows],
-        )  # fmt: skip
+        )

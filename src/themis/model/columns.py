@@ -13,10 +13,19 @@ from typing import Any, get_type_hints
 
 AXES: Mapping[str, str] = MappingProxyType(
     {
-        "A": "apps", "J": "jobs", "K": "GPU types", "N": "machines", "G": "GPUs", "P": "phases", "S": "seats of a GPU",
-        "V": "users", "F": "finished apps", "B": "apps + 1", "R": "regimes",
+        "A": "apps",
+        "J": "jobs",
+        "K": "GPU types",
+        "N": "machines",
+        "G": "GPUs",
+        "P": "phases",
+        "S": "seats of a GPU",
+        "V": "users",
+        "F": "finished apps",
+        "B": "apps + 1",
+        "R": "regimes",
     }
-)  # fmt: skip
+)
 """What an axis counts, by its letter."""
 
 

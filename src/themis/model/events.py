@@ -343,11 +343,34 @@ class Wake:
 
 
 Event: TypeAlias = (
-    MachineJoined | MachineFailed | MachineReturned | MachineDraining | AppSubmitted | AppCancelled | AppHeld | AppResumed
-    | JobDelayed | JobGivenUp | QuotaSet | FairnessSet | JournalRepaired
-    | JobStarted | JobProgress | JobStopped | JobReached | SpeedMeasured | BatchChanged | LossReported | Allocated
-    | BidsCollected | Wake | AgentBid | JobsOrdered | Compacted | GpusWithheld
-)  # fmt: skip
+    MachineJoined
+    | MachineFailed
+    | MachineReturned
+    | MachineDraining
+    | AppSubmitted
+    | AppCancelled
+    | AppHeld
+    | AppResumed
+    | JobDelayed
+    | JobGivenUp
+    | QuotaSet
+    | FairnessSet
+    | JournalRepaired
+    | JobStarted
+    | JobProgress
+    | JobStopped
+    | JobReached
+    | SpeedMeasured
+    | BatchChanged
+    | LossReported
+    | Allocated
+    | BidsCollected
+    | Wake
+    | AgentBid
+    | JobsOrdered
+    | Compacted
+    | GpusWithheld
+)
 
 
 # ---- commands: what the core wants done, and what it announces -----------------------------------------------------
@@ -471,9 +494,7 @@ class CollectBids:
     snapshot: Snapshot
 
 
-Command: TypeAlias = (
-    Grant | Renew | Revoke | JobEnded | CurveStopped | AppFinished | WakeAt | Solve | CollectBids
-)  # fmt: skip
+Command: TypeAlias = Grant | Renew | Revoke | JobEnded | CurveStopped | AppFinished | WakeAt | Solve | CollectBids
 
 
 TOLERANCE = 1e-9
@@ -490,9 +511,10 @@ def agrees(logged: Command, drawn: Command | None, *, exactly: bool = True) -> b
     """
     if isinstance(logged, JobEnded) and isinstance(drawn, JobEnded):
         drawn = replace(
-            drawn, isolated_s=drawn.isolated_s if logged.isolated_s else 0.0,
+            drawn,
+            isolated_s=drawn.isolated_s if logged.isolated_s else 0.0,
             gpu_seconds=None if logged.gpu_seconds is None else drawn.gpu_seconds,
-        )  # fmt: skip
+        )
     if logged == drawn:
         return True
     within = 0.0 if exactly else TOLERANCE

@@ -39,13 +39,36 @@ PROOF_ROWS = 256
 """Proofs of more rows than this are cut."""
 
 _FLAT = (
-    Header, Grant, events.Renew, events.Revoke, events.JobStarted, events.JobProgress, events.JobStopped, events.JobReached,
+    Header,
+    Grant,
+    events.Renew,
+    events.Revoke,
+    events.JobStarted,
+    events.JobProgress,
+    events.JobStopped,
+    events.JobReached,
     events.SpeedMeasured,
-    events.BatchChanged, events.LossReported, events.JobEnded, events.CurveStopped, events.AppCancelled, events.AppFinished,
-    events.AppHeld, events.AppResumed, events.JobDelayed, events.JobGivenUp, events.QuotaSet, events.FairnessSet,
-    events.MachineFailed, events.MachineReturned, events.MachineDraining, events.AgentBid, events.JobsOrdered, events.Compacted,
-    events.JournalRepaired, events.GpusWithheld,
-)  # fmt: skip
+    events.BatchChanged,
+    events.LossReported,
+    events.JobEnded,
+    events.CurveStopped,
+    events.AppCancelled,
+    events.AppFinished,
+    events.AppHeld,
+    events.AppResumed,
+    events.JobDelayed,
+    events.JobGivenUp,
+    events.QuotaSet,
+    events.FairnessSet,
+    events.MachineFailed,
+    events.MachineReturned,
+    events.MachineDraining,
+    events.AgentBid,
+    events.JobsOrdered,
+    events.Compacted,
+    events.JournalRepaired,
+    events.GpusWithheld,
+)
 
 
 def is_record(record: Record) -> bool:
@@ -273,10 +296,11 @@ def _write_app(out: Fields, record: AppSubmitted, rows: int) -> None:
 def _read_app(d: Fields) -> AppSubmitted:
     assumed = d.get("assumed")
     return AppSubmitted(
-        app=read_app(d["app"]), weight=d.get("weight", 1.0),
+        app=read_app(d["app"]),
+        weight=d.get("weight", 1.0),
         assumed=None if assumed is None else tuple(events.AssumedSpeed(*speed) for speed in assumed),
         alone=(float(d["alone"][0]), float(d["alone"][1])) if "alone" in d else None,
-    )  # fmt: skip
+    )
 
 
 _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Fields, Any, int], None]]] = MappingProxyType(

@@ -18,11 +18,20 @@ Fields: TypeAlias = dict[str, Any]
 _PROOF_SCALARS: Mapping[str, Any] = MappingProxyType({"objective": 0.0, "bound": 0.0, "method": "", "offered": 0})
 _PROOF_COLUMNS: Mapping[str, type[Any]] = MappingProxyType(
     {
-        "app": np.int64, "rho": np.float64, "bid": np.bool_, "won": np.int64, "kept": np.float64,
-        "kept_low": np.float64, "kept_high": np.float64, "leftover": np.int64, "job": np.int64, "starts": np.float64,
-        "ends": np.float64, "late": np.int64,
+        "app": np.int64,
+        "rho": np.float64,
+        "bid": np.bool_,
+        "won": np.int64,
+        "kept": np.float64,
+        "kept_low": np.float64,
+        "kept_high": np.float64,
+        "leftover": np.int64,
+        "job": np.int64,
+        "starts": np.float64,
+        "ends": np.float64,
+        "late": np.int64,
     }
-)  # fmt: skip
+)
 
 
 def write_allocated(out: Fields, record: Allocated, rows: int) -> None:
@@ -73,11 +82,16 @@ def _write_answer(answer: Answer) -> Fields:
     match answer:
         case GpuGrant():
             return {
-                "kind": "gpus", "app": answer.app, "gang": answer.gang, "machine": answer.machine, "gpus": answer.gpus,
-                "until": _once(answer.until), "extend": _once(answer.extend),
+                "kind": "gpus",
+                "app": answer.app,
+                "gang": answer.gang,
+                "machine": answer.machine,
+                "gpus": answer.gpus,
+                "until": _once(answer.until),
+                "extend": _once(answer.extend),
                 **({"declined": answer.declined} if len(answer.declined) else {}),
                 **({} if answer.job is None else {"job": answer.job}),
-            }  # fmt: skip
+            }
         case TimeShare():
             pairs = bool((answer.combos[:, 1] >= 0).any())
             who = {"combos": answer.combos.ravel()} if pairs else {"job": np.ascontiguousarray(answer.combos[:, 0])}
@@ -98,9 +112,13 @@ def _write_answer(answer: Answer) -> Fields:
         case RoundPlan():
             digits = ["".join("1" if cell else "0" for cell in row) for row in answer.run.tolist()]
             return {
-                "kind": "plan", "job": answer.job, "gpus": answer.gpus, "run": digits, "rounds": answer.run.shape[1],
+                "kind": "plan",
+                "job": answer.job,
+                "gpus": answer.gpus,
+                "run": digits,
+                "rounds": answer.run.shape[1],
                 "round_s": answer.round_s,
-            }  # fmt: skip
+            }
         case Ask():
             raise InputError("a log holds no answer that asks for bids; ask is_record first.")
 
@@ -118,11 +136,15 @@ def _read_answer(d: Fields) -> Answer:
     match d["kind"]:
         case "gpus":
             return GpuGrant(
-                app=column("app"), gang=column("gang"), machine=column("machine"), gpus=column("gpus"),
-                until=column("until", np.float64), extend=column("extend"),
+                app=column("app"),
+                gang=column("gang"),
+                machine=column("machine"),
+                gpus=column("gpus"),
+                until=column("until", np.float64),
+                extend=column("extend"),
                 declined=np.array(d.get("declined", ()), dtype=np.int64),
                 job=column("job") if "job" in d else None,
-            )  # fmt: skip
+            )
         case "share":
             x = column("x", np.float64).reshape(-1, d["types"])
             alone = "job" in d

@@ -40,7 +40,7 @@ from themis.model.columns import (
     Column,
     S,
     columns_of,
-)  # fmt: skip
+)
 from themis.model.units import Bool, Float, Int, Seconds
 from themis.profiles.speed import Speeds
 

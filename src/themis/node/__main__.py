@@ -28,9 +28,16 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         settings = AgentSettings(
-            node=given.node, root=given.root.resolve(), renew_s=given.renew_s, allow_root=given.allow_root, leave=given.leave,
-            claims=tuple(given.claim), means=find(given.containment), reaper=True, devices=tuple(given.device),
-        )  # fmt: skip
+            node=given.node,
+            root=given.root.resolve(),
+            renew_s=given.renew_s,
+            allow_root=given.allow_root,
+            leave=given.leave,
+            claims=tuple(given.claim),
+            means=find(given.containment),
+            reaper=True,
+            devices=tuple(given.device),
+        )
         # What a supervisor that dies leaves comes to the agent.
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         NodeAgent(settings=settings, dial=lambda: connect(given.connect)).run()

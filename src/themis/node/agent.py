@@ -195,8 +195,13 @@ class NodeAgent:
                 self._refuse(spec, "lease", f"machine {settings.node!r} holds no lease")
                 return
             task = Task.prepare(
-                settings.root, spec, self.deadline, allow_root=settings.allow_root, claims=settings.claims, means=settings.means
-            )  # fmt: skip
+                settings.root,
+                spec,
+                self.deadline,
+                allow_root=settings.allow_root,
+                claims=settings.claims,
+                means=settings.means,
+            )
             self._keep(task)
             self.failed.pop(spec.task, None)
         except (InputError, OSError) as error:
@@ -240,8 +245,9 @@ class NodeAgent:
         ended = {state.task for state in states if state.phase == "ended"}
         left = tuple(
             Occupied(gpus=task.spec.slots, pids=tuple(sorted(task.left)), reason=f"{name} left it")
-            for name, task in sorted(self.tasks.items()) if task.left and name in ended
-        )  # fmt: skip
+            for name, task in sorted(self.tasks.items())
+            if task.left and name in ended
+        )
         return left + self.foreign.look()
 
     def _ours(self) -> set[int]:
@@ -269,10 +275,16 @@ class NodeAgent:
             self.occupied, means = self._occupied(states), self.settings.means
             self.channel.send(
                 Hello(
-                    node=self.settings.node, trust=own, tasks=states, reports=reports, niceness=nice,
-                    containment=means.containment, limits=means.limits, occupied=self.occupied,
+                    node=self.settings.node,
+                    trust=own,
+                    tasks=states,
+                    reports=reports,
+                    niceness=nice,
+                    containment=means.containment,
+                    limits=means.limits,
+                    occupied=self.occupied,
                 )
-            )  # fmt: skip
+            )
             self.reported = {state.task: state for state in states}
             self.renew_at = 0.0
 

@@ -14,10 +14,17 @@ from collections.abc import Mapping
 from themis.node.messages import TaskSpec
 
 INHERITED = (
-    "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "CUDA_HOME", "SSL_CERT_FILE",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "TZ",
+    "LD_LIBRARY_PATH",
+    "CUDA_HOME",
+    "SSL_CERT_FILE",
     # Two jobs on one GPU run side by side through NVIDIA's multi-process service where its daemon runs.
-    "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY",
-)  # fmt: skip
+    "CUDA_MPS_PIPE_DIRECTORY",
+    "CUDA_MPS_LOG_DIRECTORY",
+)
 OWN = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR")
 """Inherited where jobs run as the agent's own user."""
 CLEAN_PATH = "/usr/local/bin:/usr/bin:/bin"

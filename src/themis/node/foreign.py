@@ -54,8 +54,9 @@ class Foreign:
         self._before = seen
         self.found = tuple(
             Occupied(gpus=(slot,), pids=tuple(sorted(pids)), reason=f"not of this service, on {self.devices[slot]}")
-            for slot, pids in enumerate(both) if pids
-        )  # fmt: skip
+            for slot, pids in enumerate(both)
+            if pids
+        )
         return self.found
 
     def _on(self, device: str) -> set[int]:

@@ -72,8 +72,9 @@ def claim(devices: Sequence[str], count: int, base: Path = CLAIMS, *, ours: Set[
         if who:
             log.warning(
                 "account %s has a claim on %s, which this service of root does not respect: end what runs there.",
-                _account(who[0]), device,
-            )  # fmt: skip
+                _account(who[0]),
+                device,
+            )
         lock = _open(folder / device)
         try:
             if device not in ours:

@@ -114,9 +114,11 @@ def find(wanted: str = AUTO) -> Means:
         if not problem:
             has = _controllers(group)
             return Means(
-                containment=CGROUP, group=group, memory=group if "memory" in has else memory,
+                containment=CGROUP,
+                group=group,
+                memory=group if "memory" in has else memory,
                 cpu=group if "cpu" in has else cpu,
-            )  # fmt: skip
+            )
         problems.append(f"cgroup: {problem}")
     if wanted in (AUTO, NAMESPACE):
         problem = _tried(NAMESPACE)
@@ -197,9 +199,13 @@ def _tried(*what: str) -> str:
     """Why a process of its own cannot do it; empty if it can."""
     try:
         trial = subprocess.run(
-            [sys.executable, "-I", "-S", cells.__file__, *what], capture_output=True, text=True, timeout=TRY_S,
-            stdin=subprocess.DEVNULL, cwd="/",
-        )  # fmt: skip
+            [sys.executable, "-I", "-S", cells.__file__, *what],
+            capture_output=True,
+            text=True,
+            timeout=TRY_S,
+            stdin=subprocess.DEVNULL,
+            cwd="/",
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     lines = trial.stderr.strip().splitlines()

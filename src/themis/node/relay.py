@@ -222,12 +222,30 @@ class Relay:
         locks = [str(held.lock) for held in self.claims]
         env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         subprocess.run(
-            ["sh", "-c", DETACH, str(turned(self.root / "agent.log")), sys.executable, "-m", "themis.node", "--node", self.node,
-             "--root", str(self.root), "--connect", str(self.root / "relay.sock"), "--leave",
-             *(word for lock in locks for word in ("--claim", lock)),
-             *(word for held in self.claims for word in ("--device", held.device)), *self.options],
-            env=env, check=True, timeout=10.0, pass_fds=tuple(map(int, locks)),
-        )  # fmt: skip
+            [
+                "sh",
+                "-c",
+                DETACH,
+                str(turned(self.root / "agent.log")),
+                sys.executable,
+                "-m",
+                "themis.node",
+                "--node",
+                self.node,
+                "--root",
+                str(self.root),
+                "--connect",
+                str(self.root / "relay.sock"),
+                "--leave",
+                *(word for lock in locks for word in ("--claim", lock)),
+                *(word for held in self.claims for word in ("--device", held.device)),
+                *self.options,
+            ],
+            env=env,
+            check=True,
+            timeout=10.0,
+            pass_fds=tuple(map(int, locks)),
+        )
 
     def _kept(self) -> bool:
         """Whether an agent holds the folder's lock."""

@@ -75,9 +75,15 @@ class Task:
 
     @classmethod
     def prepare(
-        cls, root: Path, spec: TaskSpec, deadline: float, *, allow_root: bool = False, claims: tuple[int, ...] = (),
+        cls,
+        root: Path,
+        spec: TaskSpec,
+        deadline: float,
+        *,
+        allow_root: bool = False,
+        claims: tuple[int, ...] = (),
         means: Means = UNCONTAINED,
-    ) -> Task:  # fmt: skip
+    ) -> Task:
         """Write the task's folder and start its supervisor, which brings the ranks to the barrier.
 
         ``claims`` : open files that its supervisor keeps open, and no rank gets (``node.gpus``). ``means`` : how gangs are
@@ -104,12 +110,21 @@ class Task:
         port = free_port()
         cell = means.cell(folder, spec.memory, spec.cpus)
         task = {
-            "spec": dataclasses.asdict(spec), "port": port, "deadline": deadline, "argv": spec.argv, "cwd": spec.cwd,
-            "user": spec.user, "grace_s": spec.grace_s, "stop_signal": spec.stop_signal, "log_bytes": spec.log_bytes,
+            "spec": dataclasses.asdict(spec),
+            "port": port,
+            "deadline": deadline,
+            "argv": spec.argv,
+            "cwd": spec.cwd,
+            "user": spec.user,
+            "grace_s": spec.grace_s,
+            "stop_signal": spec.stop_signal,
+            "log_bytes": spec.log_bytes,
             "ranks": [rank_env(spec, i, str(folder)) for i in range(len(spec.ranks))],
-            "logs": [str(logs / f"rank-{rank}.log") for rank in spec.ranks], "checkpoint_dir": spec.checkpoint_dir,
-            "cell": dataclasses.asdict(cell), "memory": spec.memory if cell.memory else 0,
-        }  # fmt: skip
+            "logs": [str(logs / f"rank-{rank}.log") for rank in spec.ranks],
+            "checkpoint_dir": spec.checkpoint_dir,
+            "cell": dataclasses.asdict(cell),
+            "memory": spec.memory if cell.memory else 0,
+        }
         # It may hold the submitter's secrets.
         with open(os.open(draft / "task.json", os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
             json.dump(task, file)
@@ -119,9 +134,13 @@ class Task:
             with open(folder / "keeper.log", "wb") as errors:
                 process = subprocess.Popen(
                     [sys.executable, "-I", "-S", keeper.__file__, str(folder)],
-                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True, cwd="/",
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    start_new_session=True,
+                    cwd="/",
                     pass_fds=claims,
-                )  # fmt: skip
+                )
         except OSError:
             shutil.rmtree(folder, ignore_errors=True)
             cell.remove()
@@ -164,19 +183,30 @@ class Task:
             # What does not end even so hangs in the kernel: the gang is over, its GPUs are not free.
             over = not self.left or clock() >= self._lost_at + STUCK_S
             return TaskState(
-                task=self.name, phase="ended" if over else "stopping", cause=raw.get("cause") or "lost",
-                port=self.port, message="the process that kept this job died",
-            )  # fmt: skip
+                task=self.name,
+                phase="ended" if over else "stopping",
+                cause=raw.get("cause") or "lost",
+                port=self.port,
+                message="the process that kept this job died",
+            )
         if phase != "ended" and clock() >= min(self._lease_over, self._stop_over):
             self._end_supervisor()
         self.left = self._living(raw.get("left", ()))
         began, ended = float(raw.get("began", 0.0)), float(raw.get("ended", 0.0))
         return TaskState(
-            task=self.name, phase=phase, port=self.port, cause=raw.get("cause", ""), first=raw.get("first"),
-            codes=tuple(code if code is not None else -signal.SIGKILL for code in raw.get("codes", ())) if ended else (),
-            killed=raw.get("killed", False), saved=raw.get("saved", False), message=raw.get("message", ""),
+            task=self.name,
+            phase=phase,
+            port=self.port,
+            cause=raw.get("cause", ""),
+            first=raw.get("first"),
+            codes=tuple(code if code is not None else -signal.SIGKILL for code in raw.get("codes", ()))
+            if ended
+            else (),
+            killed=raw.get("killed", False),
+            saved=raw.get("saved", False),
+            message=raw.get("message", ""),
             seconds=round(ended - began, 3) if began and ended else 0.0,
-        )  # fmt: skip
+        )
 
     def _status(self) -> dict[str, Any]:
         with contextlib.suppress(OSError, ValueError):
@@ -297,11 +327,17 @@ def as_report(task: str, values: dict[str, Any]) -> TaskReport:
         return value if math.isfinite(value) else None
 
     return TaskReport(
-        task=task, steps=number("steps"), saved=number("saved"), step_s=number("step_s"),
-        loss=finite("loss"), reached=values.get("reached") is True,
-        epochs=number("epochs"), saved_epochs=number("saved_epochs"), batch=int(min(number("batch"), MOST_BATCH)),
+        task=task,
+        steps=number("steps"),
+        saved=number("saved"),
+        step_s=number("step_s"),
+        loss=finite("loss"),
+        reached=values.get("reached") is True,
+        epochs=number("epochs"),
+        saved_epochs=number("saved_epochs"),
+        batch=int(min(number("batch"), MOST_BATCH)),
         unsaved=number("unsaved"),
-    )  # fmt: skip
+    )
 
 
 def user_for(name: str, *, allow_root: bool) -> str:

@@ -48,9 +48,12 @@ class ColumnProgram:
     def __init__(self, row_low: Floats, row_high: Floats, *, interior: bool = False) -> None:
         self._highs = highspy.Highs()  # type: ignore[no-untyped-call]
         for name, value in (
-            ("output_flag", False), ("threads", 1), ("parallel", "off"), ("random_seed", 0),
+            ("output_flag", False),
+            ("threads", 1),
+            ("parallel", "off"),
+            ("random_seed", 0),
             ("primal_feasibility_tolerance", 1e-9),
-        ):  # fmt: skip
+        ):
             self._highs.setOptionValue(name, value)
         self._cold = "ipm" if interior else "simplex"
         if not interior:
@@ -82,9 +85,15 @@ class ColumnProgram:
             self._highs.passModel(lp)
         else:
             self._highs.addCols(
-                count, np.asarray(gain, dtype=np.float64), np.zeros(count), np.full(count, np.inf), len(value),
-                start[:-1].astype(np.int32), index.astype(np.int32), value,
-            )  # fmt: skip
+                count,
+                np.asarray(gain, dtype=np.float64),
+                np.zeros(count),
+                np.full(count, np.inf),
+                len(value),
+                start[:-1].astype(np.int32),
+                index.astype(np.int32),
+                value,
+            )
         self.columns += count
 
     def change_column(self, column: int, rows: Ints, values: Floats) -> None:
@@ -125,6 +134,7 @@ class ColumnProgram:
             )
         point = self._highs.getSolution()
         return Optimum(
-            x=np.asarray(point.col_value), objective=float(self._highs.getInfo().objective_function_value),
+            x=np.asarray(point.col_value),
+            objective=float(self._highs.getInfo().objective_function_value),
             duals=np.asarray(point.row_dual),
-        )  # fmt: skip
+        )

@@ -92,9 +92,12 @@ def leontief_market(gain: Float, need: Float, capacity: Float, budget: Float) ->
     for t in range(rounds):
         use[t, :, :, t] = need.T
     return Market(
-        budget=budget, capacity=np.tile(capacity, rounds), owner=np.repeat(np.arange(jobs), rounds), gain=gain.ravel(),
+        budget=budget,
+        capacity=np.tile(capacity, rounds),
+        owner=np.repeat(np.arange(jobs), rounds),
+        gain=gain.ravel(),
         use=use.reshape(rounds * resources, jobs * rounds),
-    )  # fmt: skip
+    )
 
 
 def equilibrium(market: Market, *, gap: float = 1e-6) -> Equilibrium:

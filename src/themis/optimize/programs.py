@@ -108,10 +108,15 @@ def solve(
     """
     highs = highspy.Highs()  # type: ignore[no-untyped-call]
     for name, value in (
-        ("output_flag", False), ("threads", 1), ("parallel", "off"), ("random_seed", seed),
-        ("mip_rel_gap", 0.0), ("mip_abs_gap", gap), ("mip_max_nodes", nodes),
+        ("output_flag", False),
+        ("threads", 1),
+        ("parallel", "off"),
+        ("random_seed", seed),
+        ("mip_rel_gap", 0.0),
+        ("mip_abs_gap", gap),
+        ("mip_max_nodes", nodes),
         ("mip_heuristic_run_feasibility_jump", False),  # a quarter of the time of small programs, and no gain there
-    ):  # fmt: skip
+    ):
         highs.setOptionValue(name, value)
     for name in off:
         highs.setOptionValue(name, "off" if name == "presolve" else False)

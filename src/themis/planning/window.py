@@ -69,9 +69,17 @@ def all_work(rounds: Int, gpus: Int, capacity: int) -> int:
 
 
 def window_of(
-    ahead: Ahead, gpus: Int, *, weight: Float, skipped: Float, started: Float, lengths: Int, round_s: Seconds,
-    pull: float, capacity: int,
-) -> Window:  # fmt: skip
+    ahead: Ahead,
+    gpus: Int,
+    *,
+    weight: Float,
+    skipped: Float,
+    started: Float,
+    lengths: Int,
+    round_s: Seconds,
+    pull: float,
+    capacity: int,
+) -> Window:
     """The problem from forecasts.
 
     Parameters
@@ -91,6 +99,12 @@ def window_of(
     done = progress(ahead, seconds) + np.minimum(round_s / ahead.isolated_s, 1.0)[:, None]
     useful = np.minimum((remains > 1e-9).sum(axis=1), len(lengths))
     return Window(
-        gpus=gpus, lengths=lengths, spent=spent, value=weight[:, None] * np.log(done), left=left, useful=useful,
-        pull=pull, capacity=capacity,
-    )  # fmt: skip
+        gpus=gpus,
+        lengths=lengths,
+        spent=spent,
+        value=weight[:, None] * np.log(done),
+        left=left,
+        useful=useful,
+        pull=pull,
+        capacity=capacity,
+    )

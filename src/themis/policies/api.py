@@ -227,9 +227,10 @@ def logged_params(policy: Policy) -> dict[str, Any]:
     """A policy's parameters as a log's header names them: those marked ``ADDED`` only where they are not the default."""
     given = {f.name: f for f in dataclasses.fields(policy)}  # type: ignore[arg-type]
     return {
-        name: value for name, value in params(policy).items()
+        name: value
+        for name, value in params(policy).items()
         if not given[name].metadata.get("added") or value != given[name].default
-    }  # fmt: skip
+    }
 
 
 def _example(policy: type[Policy]) -> str:

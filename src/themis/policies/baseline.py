@@ -69,8 +69,15 @@ def each_job_an_app(s: Snapshot) -> Snapshot:
     """
     app = s.job_app
     of_app = (
-        "app_user", "app_weight", "app_arrival", "app_contention", "app_capacity", "app_speed", "app_deadline", "app_away",
-    )  # fmt: skip
+        "app_user",
+        "app_weight",
+        "app_arrival",
+        "app_contention",
+        "app_capacity",
+        "app_speed",
+        "app_deadline",
+        "app_away",
+    )
     columns = {name: getattr(s, name)[app] for name in of_app}
     for name in ("unit_received", "unit_entitled", "unit_rate"):
         if (of_unit := getattr(s, name)) is not None:
@@ -83,14 +90,30 @@ def each_job_an_app(s: Snapshot) -> Snapshot:
     )
     none = np.zeros((s.jobs, 1))
     return s.having(
-        **columns, app_id=s.job_id, app_kind=np.full(s.jobs, int(Kind.SINGLE)), app_attained=s.job_attained,
-        app_held=s.job_held, app_gang_min=s.job_gpus_min, app_gang_max=s.job_gpus_max,
-        app_rigid=s.job_gpus_min == s.job_gpus_max, app_budget=s.job_left, app_demand=s.job_gpus_max, app_longest=longest,
-        app_left_held=left, phase_work=s.job_left[:, None], phase_longest=s.job_left[:, None],
-        phase_jobs=np.ones((s.jobs, 1), dtype=np.int64), phase_bracket=none.astype(np.int64), future_work=none,
-        future_longest=none, future_jobs=none.astype(np.int64), job_ptr=np.arange(s.jobs + 1), job_app=np.arange(s.jobs),
-        job_bracket=np.zeros(s.jobs, dtype=np.int64), rho_said=None,
-    )  # fmt: skip
+        **columns,
+        app_id=s.job_id,
+        app_kind=np.full(s.jobs, int(Kind.SINGLE)),
+        app_attained=s.job_attained,
+        app_held=s.job_held,
+        app_gang_min=s.job_gpus_min,
+        app_gang_max=s.job_gpus_max,
+        app_rigid=s.job_gpus_min == s.job_gpus_max,
+        app_budget=s.job_left,
+        app_demand=s.job_gpus_max,
+        app_longest=longest,
+        app_left_held=left,
+        phase_work=s.job_left[:, None],
+        phase_longest=s.job_left[:, None],
+        phase_jobs=np.ones((s.jobs, 1), dtype=np.int64),
+        phase_bracket=none.astype(np.int64),
+        future_work=none,
+        future_longest=none,
+        future_jobs=none.astype(np.int64),
+        job_ptr=np.arange(s.jobs + 1),
+        job_app=np.arange(s.jobs),
+        job_bracket=np.zeros(s.jobs, dtype=np.int64),
+        rho_said=None,
+    )
 
 
 def _named(solved: Solved, s: Snapshot) -> Solved:

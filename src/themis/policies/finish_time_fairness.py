@@ -35,7 +35,10 @@ class FinishTimeFairness(PairPolicy):
         alone = np.where(able, weight * so_far.alone(), 1.0)
         quickest = so_far.elapsed + so_far.left / np.where(able, pairs.fastest(problem), 1.0)
         found = highest_level_paired(
-            problem, pairs, needed(so_far, weight, able.astype(np.float64)), float((alone / quickest)[able].min()),
+            problem,
+            pairs,
+            needed(so_far, weight, able.astype(np.float64)),
+            float((alone / quickest)[able].min()),
             np.column_stack([so_far.left, so_far.elapsed, alone]),
-        )  # fmt: skip
+        )
         return found, float((so_far.rho(found.throughput) / weight)[able].max()), 1.0 / found.bound

@@ -47,17 +47,26 @@ def solved(
     """
     counts = best_counts(window, gap=effort.gap, nodes=effort.nodes, seconds=effort.seconds, seed=effort.seed)
     plan = ordered(
-        window, counts.n, running=view.running, rank=due, stay=stay, by_rank=HANDED_OUT,
+        window,
+        counts.n,
+        running=view.running,
+        rank=due,
+        stay=stay,
+        by_rank=HANDED_OUT,
         accept=effort.gap * (counts.bound - counts.idle),
-    )  # fmt: skip
+    )
     run = view.columns(s, plan.run[:, :HANDED_OUT].astype(bool), due)
     out = np.zeros((s.jobs, run.shape[1]), dtype=bool)
     out[view.rows] = run
     starts, ends = view.forecast(run[:, 0], plan, window)
     proof = Proof(
-        objective=(counts.objective - plan.loss) / scale, bound=counts.bound / scale, method=_method(counts, effort),
-        job=s.job_id[view.rows], starts=starts, ends=ends,
-    )  # fmt: skip
+        objective=(counts.objective - plan.loss) / scale,
+        bound=counts.bound / scale,
+        method=_method(counts, effort),
+        job=s.job_id[view.rows],
+        starts=starts,
+        ends=ends,
+    )
     return Solved(answer=RoundPlan(job=s.job_id, gpus=most_gpus(s), run=out, round_s=view.round_s), proof=proof)
 
 
@@ -100,9 +109,16 @@ class View:
             np.ones(rounds, dtype=np.int64) if rounds else columns(all_work(need, self.gpus, capacity), HANDED_OUT)
         )
         return window_of(
-            self.ahead, self.gpus, weight=weight, skipped=self.start_s, started=self.started, lengths=lengths,
-            round_s=self.round_s, pull=pull, capacity=capacity,
-        )  # fmt: skip
+            self.ahead,
+            self.gpus,
+            weight=weight,
+            skipped=self.start_s,
+            started=self.started,
+            lengths=lengths,
+            round_s=self.round_s,
+            pull=pull,
+            capacity=capacity,
+        )
 
     @classmethod
     def of(cls, s: Snapshot, round_s: Seconds) -> View:
@@ -119,11 +135,20 @@ class View:
         # Time that its user held the app is no part of its life: neither waited, nor due.
         arrival = (s.app_arrival + s.app_away)[s.job_app[rows]]
         return cls(
-            ahead=ahead, gpus=gpus, held=held, running=running,
+            ahead=ahead,
+            gpus=gpus,
+            held=held,
+            running=running,
             start_s=np.where(running, 0.0, _start_seconds(s)[rows]),
-            started=np.where(held, begin - s.now, 0.0), elapsed=s.now - arrival,
-            weight=weights(s)[rows], allowance=allowances(s)[rows], rows=rows, begin=begin, now=s.now, round_s=round_s,
-        )  # fmt: skip
+            started=np.where(held, begin - s.now, 0.0),
+            elapsed=s.now - arrival,
+            weight=weights(s)[rows],
+            allowance=allowances(s)[rows],
+            rows=rows,
+            begin=begin,
+            now=s.now,
+            round_s=round_s,
+        )
 
     def columns(self, s: Snapshot, run: Bool, due: Float) -> Bool:
         """The plan's first rounds as columns, the first one from now on; GPUs that it leaves idle now go to who waits."""

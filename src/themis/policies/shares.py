@@ -81,14 +81,22 @@ class SharePolicy(ABC):
         x = fitting(problem, x)
         return Solved(
             answer=TimeShare(
-                combos=combos, gpus=problem.gpus, x=x, round_s=self.round_s, due=found.due,
+                combos=combos,
+                gpus=problem.gpus,
+                x=x,
+                round_s=self.round_s,
+                due=found.due,
                 apart=None if apart is None else np.minimum(apart, x),
             ),
             proof=Proof(
-                objective=sign * found.objective, bound=sign * found.bound, method=type(self).__name__,
-                late=snapshot.job_id[np.flatnonzero(found.late)] if found.late is not None else np.zeros(0, dtype=np.int64),
+                objective=sign * found.objective,
+                bound=sign * found.bound,
+                method=type(self).__name__,
+                late=snapshot.job_id[np.flatnonzero(found.late)]
+                if found.late is not None
+                else np.zeros(0, dtype=np.int64),
             ),
-        )  # fmt: skip
+        )
 
 
 def problem_of(s: Snapshot) -> Problem:

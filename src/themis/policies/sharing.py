@@ -55,11 +55,14 @@ class PairPolicy(SharePolicy):
         return Solved(
             answer=share_of(snapshot, problem, found, self.round_s),
             proof=Proof(
-                objective=sign * objective, bound=sign * bound,
+                objective=sign * objective,
+                bound=sign * bound,
                 method=f"{CUT}: {found.cut}" if found.cut else type(self).__name__,
-                late=snapshot.job_id[np.flatnonzero(found.late)] if found.late is not None else np.zeros(0, dtype=np.int64),
+                late=snapshot.job_id[np.flatnonzero(found.late)]
+                if found.late is not None
+                else np.zeros(0, dtype=np.int64),
             ),
-        )  # fmt: skip
+        )
 
 
 def pair_rates(s: Snapshot, problem: Problem) -> PairRates:

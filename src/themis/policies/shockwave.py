@@ -82,9 +82,15 @@ class Shockwave:
 
     def __post_init__(self) -> None:
         ranges = (
-            ("window", 0, 1000), ("patience", 1, 1000),
-            ("power", 0, 20), ("makespan", 0, 1e6), ("noise", 0, 1), ("gap", 0, 1), ("nodes", 1, 1e9), ("seed", 0, 2**31 - 1),
-        )  # fmt: skip
+            ("window", 0, 1000),
+            ("patience", 1, 1000),
+            ("power", 0, 20),
+            ("makespan", 0, 1e6),
+            ("noise", 0, 1),
+            ("gap", 0, 1),
+            ("nodes", 1, 1e9),
+            ("seed", 0, 2**31 - 1),
+        )
         for name, low, high in ranges:
             if not low <= getattr(self, name) <= high:
                 raise InputError(f"policy shockwave: {name} is {getattr(self, name)}, expected {low} to {high:g}.")
@@ -107,9 +113,11 @@ class Shockwave:
         budget = budgets(forecast_rho(view.ahead, view.elapsed), self.power, view.weight)
         # Equation 11 times N M.
         window = view.window(
-            self.window or (WINDOW if self.plan is PlanKind.MARKET else 0), weight=budget, capacity=capacity,
+            self.window or (WINDOW if self.plan is PlanKind.MARKET else 0),
+            weight=budget,
+            capacity=capacity,
             pull=self.makespan * scale / max(float(view.ahead.isolated_s.sum()), 1e-9),
-        )  # fmt: skip
+        )
         due = -budget if self.plan is PlanKind.MARKET else self._promised(view, max(capacity, 1))
         effort = Effort(gap=self.gap, nodes=self.nodes, seconds=bench.seconds, seed=self.seed)
         # §7: jobs run in one piece, and whoever runs goes on, where the counts leave that open.
@@ -122,6 +130,8 @@ class Shockwave:
         claims = Claims(
             since=view.elapsed + (view.begin - view.now),
             fair=ahead.isolated_s * np.maximum(ahead.contention * view.allowance, 1.0),
-            left=np.maximum(ahead.left_s - view.started, 0.0), gpus=view.gpus, capacity=capacity,
-        )  # fmt: skip
+            left=np.maximum(ahead.left_s - view.started, 0.0),
+            gpus=view.gpus,
+            capacity=capacity,
+        )
         return promised(claims, self.patience)

@@ -350,7 +350,16 @@ class _Round:
             for column, share in ((kept, outcome.kept), (low, outcome.kept_low), (high, outcome.kept_high)):
                 column[:bidders] = np.where(pays, share[at], 1.0)
         return Proof(
-            objective=outcome.objective, bound=outcome.bound, method=outcome.method, offered=self.offered,
-            app=s.app_id[rows], rho=self.rho[rows], bid=bid, won=won, kept=kept, kept_low=low, kept_high=high,
+            objective=outcome.objective,
+            bound=outcome.bound,
+            method=outcome.method,
+            offered=self.offered,
+            app=s.app_id[rows],
+            rho=self.rho[rows],
+            bid=bid,
+            won=won,
+            kept=kept,
+            kept_low=low,
+            kept_high=high,
             leftover=self.leftover[rows],
-        )  # fmt: skip
+        )

@@ -167,13 +167,20 @@ def consolidated(machines: Counts, gangs: Counts) -> float:
     low = np.concatenate([np.zeros(len(sizes)), np.full(len(machines), -np.inf)])
     found = solve(
         MixedIntegerProgram(
-            gain=np.append(np.zeros(len(patterns)), 1.0), low=np.zeros(len(patterns) + 1),
-            high=np.append(np.full(len(patterns), np.inf), 1.0), whole=np.zeros(len(patterns) + 1, dtype=bool),
-            row_low=low, row_high=high, start=np.searchsorted(row, np.arange(rows + 1)), column=column,
+            gain=np.append(np.zeros(len(patterns)), 1.0),
+            low=np.zeros(len(patterns) + 1),
+            high=np.append(np.full(len(patterns), np.inf), 1.0),
+            whole=np.zeros(len(patterns) + 1, dtype=bool),
+            row_low=low,
+            row_high=high,
+            start=np.searchsorted(row, np.arange(rows + 1)),
+            column=column,
             value=matrix[row, column],
         ),
-        gap=1e-9, nodes=1, accept=1e-6,
-    )  # fmt: skip
+        gap=1e-9,
+        nodes=1,
+        accept=1e-6,
+    )
     level = min(max(found.objective, 0.0), 1.0)
     return whole if level >= 1.0 - 1e-9 else level * wanted
 

@@ -37,10 +37,12 @@ def speeds_of(jobs: Sequence[Job], gpu_types: Sequence[str]) -> dict[tuple[str, 
     """(model, batch size, GPU type, GPUs) of the smallest and the largest gang of each job, each once, in order."""
     return {
         (model, batch, kind, gpus): None
-        for job in jobs for model, batch in job.configs
-        for kind in gpu_types if not job.gpu_types or kind in job.gpu_types
+        for job in jobs
+        for model, batch in job.configs
+        for kind in gpu_types
+        if not job.gpu_types or kind in job.gpu_types
         for gpus in dict.fromkeys((job.gpus_min, job.gpus_max))
-    }  # fmt: skip
+    }
 
 
 def alone(book: ProfileBook, app: App, gpu_types: Sequence[str]) -> tuple[GpuSeconds, Seconds] | None:

@@ -55,8 +55,14 @@ class Measured:
     def take(self, new: Sample, step_scale: float = 1.0) -> None:
         """Take in a measurement. ``step_scale`` : of the job, whose steps are so many of its model's."""
         key = (
-            new.model, new.batch, new.gpu_type, new.gpus, new.partner, new.partner_batch, int(new.locality),
-        )  # fmt: skip
+            new.model,
+            new.batch,
+            new.gpu_type,
+            new.gpus,
+            new.partner,
+            new.partner_batch,
+            int(new.locality),
+        )
         rate = new.steps_per_s * step_scale
         known = self.rates.get(key)
         self.rates[key] = rate if known is None else (1 - WEIGHT) * known + WEIGHT * rate
@@ -100,9 +106,11 @@ class Measured:
         for (kind, batch), measured in points.items():
             curves[kind, batch] = _through(profile.curve(kind, batch), measured)
         found = replace(
-            profile, curves=curves, slowdown=(slow[0], slow[1], slow[2], slow[3]),
+            profile,
+            curves=curves,
+            slowdown=(slow[0], slow[1], slow[2], slow[3]),
             barred=profile.barred - points.keys(),
-        )  # fmt: skip
+        )
         beside = dict(profile.beside)
         for (kind, batch, partner, size), rate in pairs.items():
             curve = found.curve(kind, batch)

@@ -226,8 +226,9 @@ class ProfileBook:
         # What bars nothing has the fingerprint that it had before profiles could.
         barred = {
             name: (sorted(p.barred), sorted((*key, c.barred) for key, c in p.curves.items() if c.barred))
-            for name, p in sorted(self.profiles.items()) if p.barred or any(c.barred for c in p.curves.values())
-        }  # fmt: skip
+            for name, p in sorted(self.profiles.items())
+            if p.barred or any(c.barred for c in p.curves.values())
+        }
         text += repr(barred) if barred else ""
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
@@ -364,7 +365,9 @@ def _beside(
 ) -> dict[tuple[int, int, int], float]:
     shares = {
         (m, other, k): book.get(model).share_beside(gpu_type, batch, partner)
-        for m, (model, batch) in enumerate(configs) if book.get(model).beside
-        for other, partner in enumerate(configs) for k, gpu_type in enumerate(gpu_types)
-    }  # fmt: skip
+        for m, (model, batch) in enumerate(configs)
+        if book.get(model).beside
+        for other, partner in enumerate(configs)
+        for k, gpu_type in enumerate(gpu_types)
+    }
     return {key: share for key, share in shares.items() if share > 0}

@@ -71,21 +71,28 @@ def _profile(model: str, rates: Throughputs, source: str) -> Profile:
         for batch in sorted(points):
             measured = sorted(points[batch].items())
             curve = Curve(
-                gpus=tuple(gpus for gpus, _ in measured), rate=tuple(rate for _, rate in measured),
+                gpus=tuple(gpus for gpus, _ in measured),
+                rate=tuple(rate for _, rate in measured),
                 barred=tuple(sorted(zero.get(batch, set()) - points[batch].keys())),
-            )  # fmt: skip
+            )
             curves[kind, batch] = curve
             curves.setdefault((kind, 0), curve)
     rack = _rack_slowdown(model, rates)
     cross = round(rack * CROSS_RACK, 3) if rack > 1.0 else rack
     beside = {
         (kind, batch, partner, other): rate / rates.together[kind][model, batch, 1]
-        for kind, pairs in rates.beside.items() for (name, batch, partner, other), rate in pairs.items()
+        for kind, pairs in rates.beside.items()
+        for (name, batch, partner, other), rate in pairs.items()
         if name == model and (model, batch, 1) in rates.together[kind]
-    }  # fmt: skip
+    }
     return Profile(
-        name=model, curves=curves, slowdown=(1.0, 1.0, rack, cross), source=source, beside=beside, barred=frozenset(barred),
-    )  # fmt: skip
+        name=model,
+        curves=curves,
+        slowdown=(1.0, 1.0, rack, cross),
+        source=source,
+        beside=beside,
+        barred=frozenset(barred),
+    )
 
 
 def _rack_slowdown(model: str, rates: Throughputs) -> float:

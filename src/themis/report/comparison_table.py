@@ -22,9 +22,21 @@ from themis.report.numbers import COLUMNS
 from themis.report.paired import Paired
 
 CSV = (
-    "metric", "policy", "seeds", "mean", "low", "high", "method", "baseline", "common_seeds", "difference",
-    "difference_low", "difference_high", "difference_method", "significant",
-)  # fmt: skip
+    "metric",
+    "policy",
+    "seeds",
+    "mean",
+    "low",
+    "high",
+    "method",
+    "baseline",
+    "common_seeds",
+    "difference",
+    "difference_low",
+    "difference_high",
+    "difference_method",
+    "significant",
+)
 
 
 def columns_of(names: Sequence[str], rows: Sequence[ComparisonRow], *, every: bool = True) -> list[int]:
@@ -45,9 +57,10 @@ def columns_of(names: Sequence[str], rows: Sequence[ComparisonRow], *, every: bo
     if names:
         return [known.index(name) for name in dict.fromkeys(names)]
     return [
-        i for i, column in enumerate(COLUMNS)
+        i
+        for i, column in enumerate(COLUMNS)
         if (every or column.shown != "all") and any(not math.isnan(r.cells[i].mean) for r in rows)
-    ]  # fmt: skip
+    ]
 
 
 # ---- tables --------------------------------------------------------------------------------------------------------
@@ -151,22 +164,27 @@ def to_json(
     """Means, intervals and differences in seconds and fractions, with the definition of each number."""
     runs = [run for row in rows for run in row.runs]
     out: dict[str, Any] = {
-        "kind": kind_of(runs), "conditions": caption(runs), "doubts": list(doubts),
+        "kind": kind_of(runs),
+        "conditions": caption(runs),
+        "doubts": list(doubts),
         "baseline": difference.baseline if difference else None,
         "policies": [
             {
-                "policy": row.label, "seeds": [run.seed for run in row.runs],
+                "policy": row.label,
+                "seeds": [run.seed for run in row.runs],
                 "metrics": {COLUMNS[i].name: _interval(row.cells[i]) for i in shown},
                 "differences": {
                     COLUMNS[i].name: {**_interval(d), "significant": d.excludes_zero}
                     for i, d in zip(shown, difference.differences[row.label])
-                } if difference else None,
+                }
+                if difference
+                else None,
                 "common_seeds": difference.seeds[row.label] if difference else None,
             }
             for row in rows
         ],
         "definitions": {COLUMNS[i].name: COLUMNS[i].definition for i in shown},
-    }  # fmt: skip
+    }
     return orjson.dumps(out, option=orjson.OPT_INDENT_2).decode()
 
 

@@ -204,9 +204,13 @@ class Delivery:
         rest -= rounding
         unpacked = max(rest, 0.0) if most else 0.0
         return Missing(
-            packing=used.slower + unpacked, restarts=used.restarts, rounding=rounding, faults=used.faults,
-            declined=declined, policy=rest - unpacked,
-        )  # fmt: skip
+            packing=used.slower + unpacked,
+            restarts=used.restarts,
+            rounding=rounding,
+            faults=used.faults,
+            declined=declined,
+            policy=rest - unpacked,
+        )
 
     # ---- inside -----------------------------------------------------------------------------------------------------
 

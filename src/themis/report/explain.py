@@ -95,8 +95,19 @@ class Step:
                 self.late,
                 self.unproven,
             )
-        return (self.bid, self.won, round(self.kept, 3), self.leftover, self.granted, self.renewed, self.revoked,
-                self.causes, self.held, self.note, self.stopped)  # fmt: skip
+        return (
+            self.bid,
+            self.won,
+            round(self.kept, 3),
+            self.leftover,
+            self.granted,
+            self.renewed,
+            self.revoked,
+            self.causes,
+            self.held,
+            self.note,
+            self.stopped,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,13 +336,24 @@ class _Reader:
         none = (math.nan, math.nan, Missing())
         entitled, received, missing = self.fold.delivered(self.app) if self.whole else none
         return Explanation(
-            app=self.name, user=self.user, policy=h.policy, seed=h.seed, simulated=h.simulated,
-            form=str(h.params.get("rho", "paper")) if self.auctions else "", arrival=self.arrival,
-            jct=end.jct if end else math.nan, rho_paper=end.rho_paper if end else math.nan,
-            rho_exact=end.rho_exact if end else math.nan, steps=tuple(self.steps),
-            started=self.started, entitled=entitled, received=received, missing=missing,
-            time=self.followed.now, expected=self.followed.outlook.of(self.app, self.followed.now),
-        )  # fmt: skip
+            app=self.name,
+            user=self.user,
+            policy=h.policy,
+            seed=h.seed,
+            simulated=h.simulated,
+            form=str(h.params.get("rho", "paper")) if self.auctions else "",
+            arrival=self.arrival,
+            jct=end.jct if end else math.nan,
+            rho_paper=end.rho_paper if end else math.nan,
+            rho_exact=end.rho_exact if end else math.nan,
+            steps=tuple(self.steps),
+            started=self.started,
+            entitled=entitled,
+            received=received,
+            missing=missing,
+            time=self.followed.now,
+            expected=self.followed.outlook.of(self.app, self.followed.now),
+        )
 
 
 def _given_up(job: str, why: CurveStopped) -> str:

@@ -29,8 +29,16 @@ def collapse(steps: Sequence[Step]) -> list[list[Step]]:
 def table(story: Explanation, *, every: bool = False) -> Table:
     """An app's steps for the terminal; runs of equal ones are one line, unless ``every``."""
     auctions = bool(story.form)
-    out = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=Text(_title(story)), title_justify="left", title_style="bold",
-                  caption=Text(_caption(story)), caption_justify="left", caption_style="dim")  # fmt: skip
+    out = Table(
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        title=Text(_title(story)),
+        title_justify="left",
+        title_style="bold",
+        caption=Text(_caption(story)),
+        caption_justify="left",
+        caption_style="dim",
+    )
     out.add_column("time", no_wrap=True)
     out.add_column("round", justify="right", no_wrap=True)
     if auctions:
@@ -55,8 +63,9 @@ def _cells(group: Sequence[Step], auctions: bool, planned: bool) -> list[Text | 
     middle = _auction_cells(group) if auctions else []
     if planned:
         middle += [
-            _forecast(last.starts, last.starts_low, last.starts_high), _forecast(last.ends, last.ends_low, last.ends_high)
-        ]  # fmt: skip
+            _forecast(last.starts, last.starts_low, last.starts_high),
+            _forecast(last.ends, last.ends_low, last.ends_high),
+        ]
     return [times, number, *middle, _leases(group), str(last.held)]
 
 
@@ -79,10 +88,16 @@ def _auction_cells(group: Sequence[Step]) -> list[Text | str]:
         if s.kept_high - s.kept_low > 5e-4:
             kept += f" [{100 * s.kept_low:.1f}, {100 * s.kept_high:.1f}]"
     return [
-        _span([x.offered for x in group]), _span([x.rho for x in group], 2), f"{s.rank or '?'}/{s.of}" if len(group) == 1
-        else f"{_span([x.rank for x in group])}/{_span([x.of for x in group])}", part,
-        str(s.won) if s.won else "", kept, str(s.leftover) if s.leftover else "",
-    ]  # fmt: skip
+        _span([x.offered for x in group]),
+        _span([x.rho for x in group], 2),
+        f"{s.rank or '?'}/{s.of}"
+        if len(group) == 1
+        else f"{_span([x.rank for x in group])}/{_span([x.of for x in group])}",
+        part,
+        str(s.won) if s.won else "",
+        kept,
+        str(s.leftover) if s.leftover else "",
+    ]
 
 
 def _leases(group: Sequence[Step]) -> Text:
@@ -131,8 +146,9 @@ def expected_text(story: Explanation) -> str:
     """When an active app is expected to start and to end, counted from its arrival, with 80 % intervals."""
     e, sentence = story.expected, ""
     for what, at, low, high in (
-        ("starts", e.starts, e.starts_low, e.starts_high), ("ends", e.ends, e.ends_low, e.ends_high)
-    ):  # fmt: skip
+        ("starts", e.starts, e.starts_low, e.starts_high),
+        ("ends", e.ends, e.ends_low, e.ends_high),
+    ):
         if not math.isnan(at):
             within = "no interval yet" if math.isnan(low) else f"80 %: {_after(story, low)} to {_after(story, high)}"
             sentence += f" It {what} about {_after(story, at)} after it came ({within})."

@@ -25,14 +25,22 @@ def to_dict(run: RunMetrics) -> dict[str, Any]:
     """One run as plain data: conditions, numbers, and a row for each user and app; no series."""
     return {
         **{name: getattr(run, name) for name in WHO},
-        "machines": run.machines, "speeds": run.inputs.speeds,
+        "machines": run.machines,
+        "speeds": run.inputs.speeds,
         "speeds_assumed": None if run.inputs.assumed is None else [speed._asdict() for speed in run.inputs.assumed],
-        "source": run.source, "params": dict(run.params), "settings": dict(run.settings),
+        "source": run.source,
+        "params": dict(run.params),
+        "settings": dict(run.settings),
         **{form: asdict(getattr(run, form)) for form in RHO_FORMS},
         **{name: getattr(run, name) for name in SCALARS},
-        "coverage": {**asdict(run.coverage), "of_finishes": run.coverage.of_finishes, "of_starts": run.coverage.of_starts},
-        "users": [asdict(user) for user in by_user(run)], "apps": [asdict(app) for app in run.apps],
-    }  # fmt: skip
+        "coverage": {
+            **asdict(run.coverage),
+            "of_finishes": run.coverage.of_finishes,
+            "of_starts": run.coverage.of_starts,
+        },
+        "users": [asdict(user) for user in by_user(run)],
+        "apps": [asdict(app) for app in run.apps],
+    }
 
 
 def to_json(runs: Sequence[RunMetrics]) -> str:
@@ -56,8 +64,9 @@ def apps_to_csv(runs: Sequence[RunMetrics]) -> str:
     causes = [f.name for f in fields(Missing)]
     rows = [
         [run.policy, run.seed, *(getattr(app, n) for n in names), *(getattr(app.missing, n) for n in causes)]
-        for run in runs for app in run.apps
-    ]  # fmt: skip
+        for run in runs
+        for app in run.apps
+    ]
     return _csv(("policy", "seed", *names, *(f"missing_{cause}" for cause in causes)), rows)
 
 

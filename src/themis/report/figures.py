@@ -75,10 +75,15 @@ def draw(rows: Sequence[ComparisonRow], style: Style) -> list[Drawing]:
     """Every figure of these runs."""
     first = [(row.label, row.runs[0]) for row in rows]
     return [
-        *distributions(rows, style), contention(first, style), usage(first, style), *placement(rows, style),
-        *gpu_time(rows, style), users(first, style), *planned(first, style),
+        *distributions(rows, style),
+        contention(first, style),
+        usage(first, style),
+        *placement(rows, style),
+        *gpu_time(rows, style),
+        users(first, style),
+        *planned(first, style),
         *(gantt(label, run, style, of=len(first)) for label, run in first),
-    ]  # fmt: skip
+    ]
 
 
 def planned(first: Sequence[tuple[str, RunMetrics]], style: Style) -> list[Drawing]:

@@ -54,14 +54,20 @@ def write_errors(path: Path, errors: Errors, *, title: str) -> None:
                     if changing and not errors.changes.any():
                         continue
                     axis.plot(
-                        100 * errors.progress, 100 * errors.curve(rule, kind, changing=changing),
-                        color=POLICY_COLOURS[i], linestyle=DASHES[0 if changing else 1], linewidth=1.6,
+                        100 * errors.progress,
+                        100 * errors.curve(rule, kind, changing=changing),
+                        color=POLICY_COLOURS[i],
+                        linestyle=DASHES[0 if changing else 1],
+                        linewidth=1.6,
                         label=f"{rule}, {'jobs that change' if changing else 'all dynamic jobs'}",
-                    )  # fmt: skip
+                    )
             axis.set(
-                title=f"Error of {TITLES[kind]}", xlabel="epochs done, %", ylabel="mean error, %", xlim=(0, 100),
+                title=f"Error of {TITLES[kind]}",
+                xlabel="epochs done, %",
+                ylabel="mean error, %",
+                xlim=(0, 100),
                 ylim=(0, None),
-            )  # fmt: skip
+            )
             axis.grid(color=FILE.faint)
             axis.spines[["top", "right"]].set_visible(False)
         figure.suptitle(title, fontsize=10, fontweight="bold")

@@ -18,9 +18,23 @@ from themis.report.style import WIDE, Drawing, Style, escape, inline_svg, tidy
 from themis.report.timeline import DAY, HOUR, time_unit
 
 APP_COLOURS = (
-    "#4a3bb0", "#88ccee", "#44aa99", "#ddcc77", "#cc6677", "#117733", "#aa4499", "#999933", "#882255", "#6699cc",
-    "#ee8866", "#bbcc33", "#77aadd", "#994455", "#aaaa00", "#ee99aa",
-)  # fmt: skip
+    "#4a3bb0",
+    "#88ccee",
+    "#44aa99",
+    "#ddcc77",
+    "#cc6677",
+    "#117733",
+    "#aa4499",
+    "#999933",
+    "#882255",
+    "#6699cc",
+    "#ee8866",
+    "#bbcc33",
+    "#77aadd",
+    "#994455",
+    "#aaaa00",
+    "#ee99aa",
+)
 MOST_RECTANGLES = 2500
 """A Gantt with more is drawn as an image."""
 PIXELS = (1600, 640)

@@ -163,10 +163,11 @@ def _differences(logged: Sequence[Logged]) -> list[str]:
 def _unlike(a: RunMetrics, b: RunMetrics) -> list[tuple[str, Any, Any]]:
     names = dict.fromkeys([*a.settings, *b.settings])
     pairs = [
-        ("workload", _generated(a), _generated(b)), ("cluster", a.cluster, b.cluster),
+        ("workload", _generated(a), _generated(b)),
+        ("cluster", a.cluster, b.cluster),
         *((f"setting {name}", a.settings.get(name, "unset"), b.settings.get(name, "unset")) for name in names),
         ("kind", "simulated" if a.simulated else "measured", "simulated" if b.simulated else "measured"),
-    ]  # fmt: skip
+    ]
     if a.cluster == b.cluster and a.inputs.machines != b.inputs.machines:
         pairs.append(("machines", f"{a.gpus} GPUs on {a.machines}", f"{b.gpus} GPUs on {b.machines}, or others"))
     if a.inputs.profiles != b.inputs.profiles:

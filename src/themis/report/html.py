@@ -71,35 +71,50 @@ def render(runs: Sequence[RunMetrics], *, title: str = "", baseline: str = "") -
     seeds = max(len(row.runs) for row in rows)
     many_runs = " The first seed of each policy." if seeds > 1 else ""
     environment = Environment(
-        loader=PackageLoader("themis.report", "templates"), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+        loader=PackageLoader("themis.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     gantts = [_gantt(label, run, len(first)) for label, run in first]
     used = _used(rows, columns_for(runs))
     brief = is_brief(runs)
     app_columns, user_columns, plan_columns = (_in_units(cells_of(row), brief) for row in (AppRow, UserRow, PlanRow))
     planned = [(label, run) for label, run in first if run.plans.rows]
     return environment.get_template("report.html.j2").render(
-        title=title or f"{runs[0].workload} on {runs[0].cluster}", kind=kind_of(runs), caption=caption(runs),
+        title=title or f"{runs[0].workload} on {runs[0].cluster}",
+        kind=kind_of(runs),
+        caption=caption(runs),
         finding=finding(rows, columns_for(runs)),
-        seeds=seeds, first_seed=many_runs,
-        dark_colours=Markup(_colours(DARK_COLOURS)), light_colours=Markup(_colours(POLICY_COLOURS)),
-        columns=[_Head.of(c) for _, c in used], table=[_table_row(i, row, used) for i, row in enumerate(rows)],
+        seeds=seeds,
+        first_seed=many_runs,
+        dark_colours=Markup(_colours(DARK_COLOURS)),
+        light_colours=Markup(_colours(POLICY_COLOURS)),
+        columns=[_Head.of(c) for _, c in used],
+        table=[_table_row(i, row, used) for i, row in enumerate(rows)],
         differences=_differences(rows, baseline, used) if baseline else None,
         policy_key=_key(policy_key([row.label for row in rows])),
         distributions=[_figure(d) for d in figures.distributions(rows, PAGE)],
-        contention=_svg(timeline.contention(first, PAGE)), usage=_svg(timeline.usage(first, PAGE)),
+        contention=_svg(timeline.contention(first, PAGE)),
+        usage=_svg(timeline.usage(first, PAGE)),
         placement=[_figure(d) for d in figures.placement(rows, PAGE)],
-        gpu_time=[_figure(d) for d in figures.gpu_time(rows, PAGE)], users=_svg(figures.users(first, PAGE)),
-        gantts=gantts, hover=any("<title>" in one.svg for one in gantts),
+        gpu_time=[_figure(d) for d in figures.gpu_time(rows, PAGE)],
+        users=_svg(figures.users(first, PAGE)),
+        gantts=gantts,
+        hover=any("<title>" in one.svg for one in gantts),
         users_tables=[_users(label, run, user_columns, len(first)) for label, run in first],
         apps_tables=[_apps(label, run, app_columns, len(first)) for label, run in first],
         coverage=[text for label, run in first if (text := _coverage(label, run))],
-        foresight=[_figure(d) for d in figures.planned(first, PAGE)], plans=[_quality(label, run) for label, run in planned],
+        foresight=[_figure(d) for d in figures.planned(first, PAGE)],
+        plans=[_quality(label, run) for label, run in planned],
         plans_tables=[_plans(label, run, plan_columns, len(planned)) for label, run in planned],
-        plan_head=_heads(plan_columns), user_head=_heads(user_columns), app_head=_heads(app_columns),
-        definitions=[(name.replace("_", " "), text) for name, text in DEFINITIONS.items()], conditions=_conditions(runs),
-    )  # fmt: skip
+        plan_head=_heads(plan_columns),
+        user_head=_heads(user_columns),
+        app_head=_heads(app_columns),
+        definitions=[(name.replace("_", " "), text) for name, text in DEFINITIONS.items()],
+        conditions=_conditions(runs),
+    )
 
 
 def _colours(colours: Sequence[str]) -> str:
@@ -193,9 +208,12 @@ def _sample(i: int) -> tuple[str, str]:
 
 def _shown(column: ComparisonColumn, cell: Interval, best: bool) -> _Shown:
     return _Shown(
-        text=column.text(cell.mean), spread="" if math.isnan(cell.half) else f"±{column.text(cell.half)}",
-        best=best, sort="" if math.isnan(cell.mean) else round(cell.mean, 9), extra=not column.short,
-    )  # fmt: skip
+        text=column.text(cell.mean),
+        spread="" if math.isnan(cell.half) else f"±{column.text(cell.half)}",
+        best=best,
+        sort="" if math.isnan(cell.mean) else round(cell.mean, 9),
+        extra=not column.short,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,11 +230,13 @@ def _differences(
     found = paired(rows, baseline, columns)
     shown = [
         _TableRow(
-            label=row.label, sample=_sample(i),
+            label=row.label,
+            sample=_sample(i),
             cells=[_difference(c, cell) for c, cell in zip(columns, found.differences[row.label])],
         )
-        for i, row in enumerate(rows) if row.label != baseline
-    ]  # fmt: skip
+        for i, row in enumerate(rows)
+        if row.label != baseline
+    ]
     return _Differences(baseline=baseline, note=found.note, rows=shown)
 
 
@@ -224,9 +244,11 @@ def _difference(column: ComparisonColumn, cell: Interval) -> _Shown:
     known = not math.isnan(cell.mean)
     return _Shown(
         text=column.signed(cell.mean) + ("*" if cell.excludes_zero else ""),
-        spread="" if math.isnan(cell.half) else f"±{column.text(cell.half)}", best=cell.excludes_zero,
-        sort=round(cell.mean, 9) if known else "", extra=not column.short,
-    )  # fmt: skip
+        spread="" if math.isnan(cell.half) else f"±{column.text(cell.half)}",
+        best=cell.excludes_zero,
+        sort=round(cell.mean, 9) if known else "",
+        extra=not column.short,
+    )
 
 
 # ---- users and apps ------------------------------------------------------------------------------------------------
@@ -324,10 +346,14 @@ def _conditions(runs: Sequence[RunMetrics]) -> list[list[str]]:
     seeds: dict[tuple[str, ...], list[str]] = {}
     for run in runs:
         key = (
-            run.policy, _pairs(run.params) or "–", re.sub(r", seed \d+$", "", run.source) or run.workload,
-            f"{run.cluster}: {counted(run.gpus, 'GPU')} on {counted(run.machines, 'machine')}", _pairs(run.settings), run.version,
+            run.policy,
+            _pairs(run.params) or "–",
+            re.sub(r", seed \d+$", "", run.source) or run.workload,
+            f"{run.cluster}: {counted(run.gpus, 'GPU')} on {counted(run.machines, 'machine')}",
+            _pairs(run.settings),
+            run.version,
             "simulated" if run.simulated else "measured",
-        )  # fmt: skip
+        )
         seeds.setdefault(key, []).append(str(run.seed))
     return [[*key[:2], ", ".join(of), *key[2:]] for key, of in seeds.items()]
 

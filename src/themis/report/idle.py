@@ -128,9 +128,12 @@ class IdleFold:
         """What the records so far come to."""
         capacity, idle, fitting = self.sums
         return IdleTime(
-            capacity=capacity, idle=idle, fitting=fitting, stopped_idle=self.stopped_idle,
+            capacity=capacity,
+            idle=idle,
+            fitting=fitting,
+            stopped_idle=self.stopped_idle,
             first_gpu=tuple(app.first - app.arrival for app in self.apps),
-        )  # fmt: skip
+        )
 
     def fitting_types(self) -> list[str]:
         """GPU types with so many free GPUs that a waiting job fits, as of the records so far."""

@@ -76,14 +76,29 @@ class AppEntry:
         """The app's row of the report."""
         end, nan = self.end, math.nan
         return AppRow(
-            app=number, name=self.name, user=self.user, jobs=self.jobs, weight=self.weight, arrival=self.arrival,
-            finish=self.finish, jct=end.jct if end else nan, wait=self.first_grant - self.arrival,
-            rho_paper=end.rho_paper if end else nan, rho_exact=end.rho_exact if end else nan,
-            t_id_paper=end.t_id_paper if end else nan, t_id_exact=end.t_id_exact if end else nan,
-            contention=end.contention if end else nan, gpu_seconds=self.gpu_seconds, lost_seconds=self.lost,
-            restarts=self.restarts, placement=self.placement / self.gpu_seconds if self.gpu_seconds else nan,
-            outcome=end.outcome if end else "active", entitled=entitled, received=self.used.received, missing=missing,
-        )  # fmt: skip
+            app=number,
+            name=self.name,
+            user=self.user,
+            jobs=self.jobs,
+            weight=self.weight,
+            arrival=self.arrival,
+            finish=self.finish,
+            jct=end.jct if end else nan,
+            wait=self.first_grant - self.arrival,
+            rho_paper=end.rho_paper if end else nan,
+            rho_exact=end.rho_exact if end else nan,
+            t_id_paper=end.t_id_paper if end else nan,
+            t_id_exact=end.t_id_exact if end else nan,
+            contention=end.contention if end else nan,
+            gpu_seconds=self.gpu_seconds,
+            lost_seconds=self.lost,
+            restarts=self.restarts,
+            placement=self.placement / self.gpu_seconds if self.gpu_seconds else nan,
+            outcome=end.outcome if end else "active",
+            entitled=entitled,
+            received=self.used.received,
+            missing=missing,
+        )
 
 
 @dataclass(slots=True)
@@ -160,17 +175,21 @@ class Ledger:
         isolated = np.array([j.isolated_s for j in jobs], dtype=np.float64)
         slowed = np.array([j.jct for j in jobs], dtype=np.float64) / isolated
         return JobTable(
-            app=np.array([j.app for j in jobs], dtype=np.int64), name=tuple(j.name for j in jobs),
-            model=tuple(j.model for j in jobs), gpus_min=np.array([j.gpus_min for j in jobs], dtype=np.int64),
+            app=np.array([j.app for j in jobs], dtype=np.int64),
+            name=tuple(j.name for j in jobs),
+            model=tuple(j.model for j in jobs),
+            gpus_min=np.array([j.gpus_min for j in jobs], dtype=np.int64),
             gpus_max=np.array([j.gpus_max for j in jobs], dtype=np.int64),
             first_grant=np.array([j.first_grant for j in jobs], dtype=np.float64),
             finish=np.array([j.finish for j in jobs], dtype=np.float64),
             gpu_seconds=np.array([j.gpu_seconds for j in jobs], dtype=np.float64),
             lost_seconds=np.array([j.lost for j in jobs], dtype=np.float64),
-            restarts=np.array([j.restarts for j in jobs], dtype=np.int64), outcome=tuple(j.outcome for j in jobs),
-            isolated_s=isolated, rho_static=slowed / max(1.0, len(jobs) / max(gpus, 1)),
+            restarts=np.array([j.restarts for j in jobs], dtype=np.int64),
+            outcome=tuple(j.outcome for j in jobs),
+            isolated_s=isolated,
+            rho_static=slowed / max(1.0, len(jobs) / max(gpus, 1)),
             rho_contention=slowed / np.array([j.contention for j in jobs], dtype=np.float64),
-        )  # fmt: skip
+        )
 
     # ---- demand: what unfinished jobs could use ---------------------------------------------------------------------
 
@@ -308,6 +327,11 @@ class Levels:
     def _until_now(self) -> Totals:
         used, service, _, wanted, active = self.sums
         return Totals(
-            makespan=self.now - self.series[0].start, used=used, service=service, wanted=wanted, active=active,
-            highest=self.highest, most_apps=self.most_apps,
-        )  # fmt: skip
+            makespan=self.now - self.series[0].start,
+            used=used,
+            service=service,
+            wanted=wanted,
+            active=active,
+            highest=self.highest,
+            most_apps=self.most_apps,
+        )

@@ -36,8 +36,16 @@ from themis.report.series import Steps
 from themis.report.speeds import SpeedsGiven
 
 __all__ = [
-    "DEFINITIONS", "AppRow", "Fold", "RhoStats", "RunMetrics", "apps_to_csv", "metrics_of", "to_csv", "to_json",
-]  # fmt: skip
+    "DEFINITIONS",
+    "AppRow",
+    "Fold",
+    "RhoStats",
+    "RunMetrics",
+    "apps_to_csv",
+    "metrics_of",
+    "to_csv",
+    "to_json",
+]
 
 
 def metrics_of(path: str | Path) -> RunMetrics:
@@ -55,10 +63,22 @@ def metrics_of(path: str | Path) -> RunMetrics:
 
 FOLDED = frozenset(
     (
-        "Header", "MachineJoined", "MachineFailed", "MachineReturned", "AppSubmitted", "AppHeld", "AppResumed", "Allocated",
-        "Grant", "JobStarted", "Revoke", "JobReached", "JobEnded", "AppFinished",
+        "Header",
+        "MachineJoined",
+        "MachineFailed",
+        "MachineReturned",
+        "AppSubmitted",
+        "AppHeld",
+        "AppResumed",
+        "Allocated",
+        "Grant",
+        "JobStarted",
+        "Revoke",
+        "JobReached",
+        "JobEnded",
+        "AppFinished",
     )
-)  # fmt: skip
+)
 """Kinds of records that ``Fold`` counts; others only move its clock."""
 
 
@@ -252,19 +272,27 @@ class Fold:
             for lease in self.leases.values():
                 ledger.count(lease, self.levels.now)
         inputs = Inputs(
-            apps=self.apps_given.hexdigest(), machines=self.machines_given.hexdigest(),
-            profiles=self.header.profiles, outages=tuple(self.outages), speeds=self.speeds.count(),
+            apps=self.apps_given.hexdigest(),
+            machines=self.machines_given.hexdigest(),
+            profiles=self.header.profiles,
+            outages=tuple(self.outages),
+            speeds=self.speeds.count(),
             assumed=self.speeds.assumed,
-        )  # fmt: skip
+        )
         size = len(self.machine_gpus), len(self.seats_taken)
         run = _result(self.header, inputs, ledger, (self.rounds, self.plans), self.levels, size, self.delivery)
         return replace(run, coverage=self.outlook.coverage())
 
 
 def _result(
-    h: Header, inputs: Inputs, ledger: Ledger, decided: tuple[DecisionTotals, Plans], levels: Levels, size: tuple[int, int],
+    h: Header,
+    inputs: Inputs,
+    ledger: Ledger,
+    decided: tuple[DecisionTotals, Plans],
+    levels: Levels,
+    size: tuple[int, int],
     delivery: Delivery,
-) -> RunMetrics:  # fmt: skip
+) -> RunMetrics:
     r, plans = decided
     due, declined = (column.tolist() for column in delivery.entitled(levels.now))
     rows = tuple(

@@ -194,9 +194,11 @@ class Outlook:
         """How often intervals held so far."""
         f, s = self.finishes, self.starts
         return Coverage(
-            finishes=sum(f.made.values()), finishes_held=sum(f.held.values()), starts=sum(s.made.values()),
+            finishes=sum(f.made.values()),
+            finishes_held=sum(f.held.values()),
+            starts=sum(s.made.values()),
             starts_held=sum(s.held.values()),
-        )  # fmt: skip
+        )
 
     def _learn(self, app: _AppForecast, now: Seconds) -> None:
         if app.asked >= MOST or not self.capacity:
@@ -242,9 +244,16 @@ class Followed:
 
     KINDS = frozenset(
         {
-            "MachineJoined", "MachineFailed", "MachineReturned", "AppSubmitted", "Grant", "JobStarted", "Revoke", "AppFinished",
+            "MachineJoined",
+            "MachineFailed",
+            "MachineReturned",
+            "AppSubmitted",
+            "Grant",
+            "JobStarted",
+            "Revoke",
+            "AppFinished",
         }
-    )  # fmt: skip
+    )
 
     def __init__(self) -> None:
         self.outlook = Outlook()

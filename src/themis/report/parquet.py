@@ -53,10 +53,11 @@ def apps_frame(runs: Sequence[RunMetrics]) -> pl.DataFrame:
     names = [f.name for f in fields(AppRow) if f.name != "missing"]
     causes = [f.name for f in fields(Missing)]
     columns: dict[str, list[object]] = {
-        "policy": [run.policy for run in runs for _ in run.apps], "seed": [run.seed for run in runs for _ in run.apps],
+        "policy": [run.policy for run in runs for _ in run.apps],
+        "seed": [run.seed for run in runs for _ in run.apps],
         **{name: [getattr(app, name) for run in runs for app in run.apps] for name in names},
         **{f"missing_{name}": [getattr(app.missing, name) for run in runs for app in run.apps] for name in causes},
-    }  # fmt: skip
+    }
     return _clean(pl.DataFrame(columns))
 
 

@@ -175,8 +175,13 @@ class Plans:
                 life += [(at - made_at) / whole for at, _, _ in known.kept]
                 off += [(known.ended - forecast) / whole for _, _, forecast in known.kept]
         return PlanTable(
-            rows=tuple(rows), cut=self.cut, made=self.made, uncontested=self.uncontested, life=np.array(life), off=np.array(off)
-        )  # fmt: skip
+            rows=tuple(rows),
+            cut=self.cut,
+            made=self.made,
+            uncontested=self.uncontested,
+            life=np.array(life),
+            off=np.array(off),
+        )
 
     def start_within(self, time: Seconds, starts: Seconds) -> Interval:
         """Interval of a start as forecast at ``time``; NaN while too few jobs have started."""

@@ -177,9 +177,18 @@ def save(drawing: Drawing, path: Path, caption: str) -> None:
         handles = [Line2D([], [], color=c, ls=d, lw=3 if d == "-" else 1.8) for _, c, d in drawing.key]
         names = [shortened(text, 30) for text, _, _ in drawing.key]
         legend = figure.legend(
-            handles, names, loc="outside lower left", ncols=columns, frameon=False, fontsize=8, labelcolor=style.ink,
-            title=heading, title_fontsize=6.5, alignment="left", borderaxespad=0.1,
-        )  # fmt: skip
+            handles,
+            names,
+            loc="outside lower left",
+            ncols=columns,
+            frameon=False,
+            fontsize=8,
+            labelcolor=style.ink,
+            title=heading,
+            title_fontsize=6.5,
+            alignment="left",
+            borderaxespad=0.1,
+        )
         legend.get_title().set_color(SOFT)
     else:
         figure.supxlabel(heading, fontsize=6.5, color=SOFT, x=0.01, ha="left")

@@ -21,7 +21,7 @@ from themis.model.events import (
     LossReported,
     MachineJoined,
     Revoke,
-)  # fmt: skip
+)
 from themis.model.log import Record
 from themis.model.units import Locality, Seconds
 from themis.model.workload import Job
@@ -107,9 +107,13 @@ class _Fold:
             return
         gpus = attempt.grant.gpus
         key = (
-            self.gpu_types[gpus[0]], job.model, batch, len(gpus), Locality(attempt.grant.locality) in _TOGETHER,
+            self.gpu_types[gpus[0]],
+            job.model,
+            batch,
+            len(gpus),
+            Locality(attempt.grant.locality) in _TOGETHER,
             attempt.partner,
-        )  # fmt: skip
+        )
         before, took = self.done.get(key, (0.0, 0.0))
         self.done[key] = before + (steps - attempt.steps) * job.scale(batch), took + seconds
 
@@ -143,7 +147,7 @@ class _Fold:
         known = {
             kind: {key: rate for key, rate in pairs.items() if (key[0], key[1], 1) in together.get(kind, {})}
             for kind, pairs in beside.items()
-        }  # fmt: skip
+        }
         return Throughputs(
             together=together, apart=apart, beside={kind: pairs for kind, pairs in known.items() if pairs}
         )

@@ -49,10 +49,17 @@ def _row(user: str, apps: Sequence[AppRow], total: GpuSeconds) -> UserRow:
     paper, exact = [app.rho_paper for app in done], [app.rho_exact for app in done]
     used = math.fsum(app.gpu_seconds for app in apps)
     return UserRow(
-        user=user, apps=len(apps), completed=len(done), rho_paper_worst=max(paper, default=math.nan),
-        rho_paper_median=_median(paper), rho_exact_worst=max(exact, default=math.nan), rho_exact_median=_median(exact),
-        jct_median=_median([app.jct for app in done]), gpu_seconds=used, share=used / total if total else math.nan,
-    )  # fmt: skip
+        user=user,
+        apps=len(apps),
+        completed=len(done),
+        rho_paper_worst=max(paper, default=math.nan),
+        rho_paper_median=_median(paper),
+        rho_exact_worst=max(exact, default=math.nan),
+        rho_exact_median=_median(exact),
+        jct_median=_median([app.jct for app in done]),
+        gpu_seconds=used,
+        share=used / total if total else math.nan,
+    )
 
 
 def _median(values: Sequence[float]) -> float:

@@ -62,10 +62,13 @@ def write(core: Scheduler, policy: str) -> bytes:
     s = core.state
     models = sorted({model for model, _ in s.speeds.index})
     out = {
-        "kind": KIND, "version": __version__, "policy": policy,
+        "kind": KIND,
+        "version": __version__,
+        "policy": policy,
         "settings": {f.name: getattr(core.settings, f.name) for f in fields(core.settings)},
-        "profiles": pack([s.book.get(model) for model in models]), "core": save(core),
-    }  # fmt: skip
+        "profiles": pack([s.book.get(model) for model in models]),
+        "core": save(core),
+    }
     return gzip.compress(orjson.dumps(out), 1, mtime=0)
 
 

@@ -145,9 +145,11 @@ def _failure(error: Exception) -> Failure:
     expected = isinstance(error, ThemisError | OSError) and not isinstance(error, InvariantBroken)
     sentence = str(error) if isinstance(error, ThemisError) else f"{type(error).__name__}: {error}"
     return Failure(
-        message=f"{sentence}{where}", bug=not expected, input=isinstance(error, InputError),
+        message=f"{sentence}{where}",
+        bug=not expected,
+        input=isinstance(error, InputError),
         story="".join(traceback.format_exception(error)),
-    )  # fmt: skip
+    )
 
 
 # ---- processes -----------------------------------------------------------------------------------------------------

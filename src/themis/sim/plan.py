@@ -91,10 +91,15 @@ class Plan:
             for seed in self.seeds:
                 workload, failures = inputs[seed]
                 simulation = Simulation(
-                    workload=workload, cluster=cluster, book=book, policy_name=name, policy=policy,
-                    settings=make_settings(self.settings, seed=seed), outages=failures,
+                    workload=workload,
+                    cluster=cluster,
+                    book=book,
+                    policy_name=name,
+                    policy=policy,
+                    settings=make_settings(self.settings, seed=seed),
+                    outages=failures,
                     estimated=estimated[seed],
-                )  # fmt: skip
+                )
                 log = folder / f"{re.sub(r'[^A-Za-z0-9._=,-]+', '-', name)}-seed{seed}.jsonl.gz" if folder else None
                 out.append(SimulationRun(simulation=simulation, log=log))
         return out

@@ -111,10 +111,18 @@ class Simulation:
             )
         }
         return Header(
-            schema=SCHEMA, version=__version__, simulated=True, policy=self.policy_name, params=logged_params(self.policy),
-            seed=self.settings.seed, workload=self.workload.name, source=self.workload.source, cluster=self.cluster.name,
-            settings=settings, profiles=(self.estimated or self.book).fingerprint,
-        )  # fmt: skip
+            schema=SCHEMA,
+            version=__version__,
+            simulated=True,
+            policy=self.policy_name,
+            params=logged_params(self.policy),
+            seed=self.settings.seed,
+            workload=self.workload.name,
+            source=self.workload.source,
+            cluster=self.cluster.name,
+            settings=settings,
+            profiles=(self.estimated or self.book).fingerprint,
+        )
 
     def run(
         self,
@@ -158,9 +166,15 @@ class _Run(Driver):
         )
         gpu_types = [m.gpu_type for m in simulation.cluster.machines for _ in range(m.gpus)]
         self.executor = SimulatedExecutor(
-            simulation.book, simulation.settings, self.kernel, gpu_types, measures=simulation.estimated is not None,
-            start_s=simulation.start_s, finish_s=simulation.finish_s, stop_s=simulation.stop_s,
-        )  # fmt: skip
+            simulation.book,
+            simulation.settings,
+            self.kernel,
+            gpu_types,
+            measures=simulation.estimated is not None,
+            start_s=simulation.start_s,
+            finish_s=simulation.finish_s,
+            stop_s=simulation.stop_s,
+        )
         self.finished = 0
 
     def run(self) -> Scheduler:

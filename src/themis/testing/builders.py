@@ -25,7 +25,7 @@ from themis.model.workload import (
     Regime,
     Rung,
     Workload,
-)  # fmt: skip
+)
 from themis.policies.api import Policy
 from themis.profiles.speed import ANY_TYPE, ProfileBook, linear
 from themis.sim.runner import Outage, Simulation
@@ -122,11 +122,15 @@ def _random_app(rng: np.random.Generator, i: int, arrival: Seconds, largest: int
     model = str(rng.choice(["flat", "chatty"]))
     jobs = [
         job(
-            float(rng.integers(200, 3000)), (low, high), model=model, name=f"j{k}",
-            step_scale=float(rng.uniform(0.8, 1.2)), loss=LossCurve(a=1.0, b=0.01, c=float(rng.uniform(0, 0.5))),
+            float(rng.integers(200, 3000)),
+            (low, high),
+            model=model,
+            name=f"j{k}",
+            step_scale=float(rng.uniform(0.8, 1.2)),
+            loss=LossCurve(a=1.0, b=0.01, c=float(rng.uniform(0, 0.5))),
         )
         for k in range(count)
-    ]  # fmt: skip
+    ]
     if count == 4 and rng.random() < 0.7:
         rungs = tuple(Rung(jobs=n, steps=float(rng.integers(100, 600))) for n in (4, 2, 1))
         total = sum(r.steps for r in rungs)
@@ -158,9 +162,14 @@ def random_simulation(
         cluster, workload = _two_types(cluster), _choosy(workload)
     broken = (Outage(time=1500.0, machine=0, lasts=900.0), Outage(time=2222.0, machine=4, lasts=5000.0))
     return Simulation(
-        workload=workload, cluster=cluster, book=book, policy_name=name, policy=policy,
-        settings=Settings(lease_s=300.0, tick_s=30.0, seed=seed, validate=True), outages=broken if failures else (),
-    )  # fmt: skip
+        workload=workload,
+        cluster=cluster,
+        book=book,
+        policy_name=name,
+        policy=policy,
+        settings=Settings(lease_s=300.0, tick_s=30.0, seed=seed, validate=True),
+        outages=broken if failures else (),
+    )
 
 
 def uneven_simulation(policy: Policy, seed: int, *, name: str = "policy") -> Simulation:
@@ -178,15 +187,21 @@ def uneven_simulation(policy: Policy, seed: int, *, name: str = "policy") -> Sim
         gang = int(rng.choice([1, 3, 8])) if len(spec.jobs) == 1 else 0
         jobs = tuple(
             replace(j, gpu_types=only or j.gpu_types, gpus_min=min(j.gpus_min, 2), gpus_max=min(j.gpus_max, 2))
-            if only else replace(j, gpus_min=gang or j.gpus_min, gpus_max=gang or j.gpus_max)
+            if only
+            else replace(j, gpus_min=gang or j.gpus_min, gpus_max=gang or j.gpus_max)
             for j in spec.jobs
-        )  # fmt: skip
+        )
         apps.append(replace(spec, jobs=jobs, weight=float(rng.choice([0.37, 1 / 3, 1.0, 7.0]))))
     broken = (Outage(time=700.0, machine=1, lasts=600.0),) if seed % 2 else ()
     return Simulation(
-        workload=Workload(name=f"uneven-{seed}", apps=tuple(apps), source="themis.testing"), cluster=cluster, book=BOOK,
-        policy_name=name, policy=policy, settings=Settings(lease_s=300.0, tick_s=30.0, seed=seed, validate=True), outages=broken,
-    )  # fmt: skip
+        workload=Workload(name=f"uneven-{seed}", apps=tuple(apps), source="themis.testing"),
+        cluster=cluster,
+        book=BOOK,
+        policy_name=name,
+        policy=policy,
+        settings=Settings(lease_s=300.0, tick_s=30.0, seed=seed, validate=True),
+        outages=broken,
+    )
 
 
 def _two_types(cluster: Cluster) -> Cluster:
@@ -203,11 +218,13 @@ def _choosy(workload: Workload) -> Workload:
         only = ("slow",) if i % 6 == 0 else ("fast",) if i % 3 == 0 else ()
         jobs = (
             replace(
-                j, gpu_types=only, gpus_max=j.gpus_max * (1 if j.gpus_max == j.gpus_min else 3),
+                j,
+                gpu_types=only,
+                gpus_max=j.gpus_max * (1 if j.gpus_max == j.gpus_min else 3),
                 model="two_speeds" if i % 4 == 1 else j.model,
             )
             for j in spec.jobs
-        )  # fmt: skip
+        )
         apps.append(replace(spec, jobs=tuple(jobs)))
     return replace(workload, apps=tuple(apps))
 

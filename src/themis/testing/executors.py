@@ -31,7 +31,7 @@ from themis.model.events import (
     LossReported,
     Renew,
     Revoke,
-)  # fmt: skip
+)
 from themis.model.workload import App
 from themis.testing.builders import app, job
 
@@ -68,9 +68,16 @@ def check_executor(make: MakeRig) -> None:
 def checks() -> tuple[Callable[[MakeRig], None], ...]:
     """Every check, to be parametrized over."""
     return (
-        check_finishes, check_stops_once, check_goes_on, check_resizes, check_early_stop, check_renewal, check_rungs,
-        check_side_by_side, check_other_commands,
-    )  # fmt: skip
+        check_finishes,
+        check_stops_once,
+        check_goes_on,
+        check_resizes,
+        check_early_stop,
+        check_renewal,
+        check_rungs,
+        check_side_by_side,
+        check_other_commands,
+    )
 
 
 def check_finishes(make: MakeRig) -> None:
@@ -189,10 +196,18 @@ def check_other_commands(make: MakeRig) -> None:
         seen.submit(JobEnded(app=0, job=0, outcome="cancelled", steps=0.0))
         seen.submit(
             AppFinished(
-                app=0, outcome="cancelled", jct=1.0, rho_paper=1.0, rho_exact=1.0, t_id_paper=1.0, t_id_exact=1.0,
-                contention=1.0, capacity=4.0, gpu_seconds=0.0,
+                app=0,
+                outcome="cancelled",
+                jct=1.0,
+                rho_paper=1.0,
+                rho_exact=1.0,
+                t_id_paper=1.0,
+                t_id_exact=1.0,
+                contention=1.0,
+                capacity=4.0,
+                gpu_seconds=0.0,
             )
-        )  # fmt: skip
+        )
         seen.submit(_grant(0, 1, (0,)))
         seen.until(JobStarted)
         seen.check_order()
@@ -242,9 +257,7 @@ def _app(jobs: int) -> App:
 
 
 def _grant(j: int, attempt: int, gpus: tuple[int, ...], target: float = STEPS) -> Grant:
-    return Grant(
-        app=0, job=j, attempt=attempt, gpus=gpus, seat=0, until=1e9, locality=1, target=target, score=1.0
-    )  # fmt: skip
+    return Grant(app=0, job=j, attempt=attempt, gpus=gpus, seat=0, until=1e9, locality=1, target=target, score=1.0)
 
 
 def _revoke(j: int, attempt: int, cause: str) -> Revoke:

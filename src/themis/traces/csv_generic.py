@@ -31,7 +31,7 @@ from themis.model.workload import (
     User,
     Workload,
     brackets_of,
-)  # fmt: skip
+)
 from themis.profiles.models import DEFAULT_BOOK, GENERIC
 from themis.profiles.speed import ProfileBook
 from themis.traces.bundle import stem
@@ -41,10 +41,27 @@ from themis.traces.table import OnFault, TableRow, read_rows
 from themis.traces.tuner_cell import TUNERS, read_tuner, write_tuner
 
 COLUMNS = (
-    "app", "user", "submit_s", "gpus", "gpus_min", "gpus_max", "duration_s", "steps", "model", "job", "weight",
-    "deadline_s", "tuner", "step_scale", "gpu_types", "loss", "user_weight", "group", "group_weight",
+    "app",
+    "user",
+    "submit_s",
+    "gpus",
+    "gpus_min",
+    "gpus_max",
+    "duration_s",
+    "steps",
+    "model",
+    "job",
+    "weight",
+    "deadline_s",
+    "tuner",
+    "step_scale",
+    "gpu_types",
+    "loss",
+    "user_weight",
+    "group",
+    "group_weight",
     "dynamic",
-)  # fmt: skip
+)
 """Every column of the format, in the order of the documentation."""
 
 WRITTEN = tuple(c for c in COLUMNS if c not in {"gpus", "duration_s"})

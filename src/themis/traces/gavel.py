@@ -27,9 +27,17 @@ from themis.traces.records import JobLog, Parse, Record, model_hint
 from themis.traces.table import Dialect, TableRow
 
 COLUMNS = (
-    "job_type", "command", "working_dir", "num_steps_arg", "needs_data_dir", "total_steps", "scale_factor",
-    "priority_weight", "SLO", "arrival_s",
-)  # fmt: skip
+    "job_type",
+    "command",
+    "working_dir",
+    "num_steps_arg",
+    "needs_data_dir",
+    "total_steps",
+    "scale_factor",
+    "priority_weight",
+    "SLO",
+    "arrival_s",
+)
 
 Duration: TypeAlias = Callable[[TableRow, str, int, int], Seconds]
 """Seconds of the job in a row, given its model, batch size and GPUs."""
@@ -98,10 +106,16 @@ class TracedWork:
             seconds = steps / self.rate(model, gpus, batch) if known else duration
             deadline = arrival + slo * seconds
         return Record(
-            name=name, user=name, submit=arrival, gpus=gpus, model=kept, regimes=(regime,), deadline=deadline,
+            name=name,
+            user=name,
+            submit=arrival,
+            gpus=gpus,
+            model=kept,
+            regimes=(regime,),
+            deadline=deadline,
             weight=row.number("priority_weight", "a number above 0", low=0.0, above=True),
             unknown=None if known else (model, batch),
-        )  # fmt: skip
+        )
 
     def knows(self, model: str, batch: int) -> bool:
         """Whether the book has a curve for exactly this batch size: names alone may mean another network."""

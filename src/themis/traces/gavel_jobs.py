@@ -69,8 +69,13 @@ class _GavelJobs:
         what = f"workload {self.name!r}"
         if not 1 <= self.jobs <= MOST_JOBS:
             raise InputError(f"{what}: jobs is {self.jobs}, expected 1 to {MOST_JOBS:,}.")
-        for key, values in (("rate", (self.rate,)), ("high_weight", (self.high_weight,)), ("days", self.days),
-                            ("slo", self.slo), ("entities", self.entities)):  # fmt: skip
+        for key, values in (
+            ("rate", (self.rate,)),
+            ("high_weight", (self.high_weight,)),
+            ("days", self.days),
+            ("slo", self.slo),
+            ("entities", self.entities),
+        ):
             if any(not 0 < value < float("inf") for value in values):
                 raise InputError(f"{what}: {key} is {getattr(self, key)}, expected more than 0.")
         if not 0 <= self.high <= 1:
@@ -108,11 +113,14 @@ class _GavelJobs:
             )
             apps.append(
                 App(
-                    name=name, user=f"entity{users[i]}" if self.entities else name, arrival=arrival, jobs=(job,),
+                    name=name,
+                    user=f"entity{users[i]}" if self.entities else name,
+                    arrival=arrival,
+                    jobs=(job,),
                     weight=self.high_weight if high[i] else 1.0,
                     deadline=arrival + self.slo[factor[i]] * duration if self.slo else None,
                 )
-            )  # fmt: skip
+            )
         owners = tuple(User(name=f"entity{e}", weight=weight) for e, weight in enumerate(self.entities))
         return Workload(
             name=self.name, apps=tuple(apps), source=describe_parameters(self.name, self, seed), users=owners
@@ -165,8 +173,9 @@ def _knows(book: ProfileBook) -> bool:
     """Whether the book has every measured model on the reference, at every batch size."""
     return all(
         name in book.profiles and profile.curves.keys() <= book.get(name).curves.keys()
-        for name, profile in gavel_book().profiles.items() if any(kind == REFERENCE for kind, _ in profile.curves)
-    )  # fmt: skip
+        for name, profile in gavel_book().profiles.items()
+        if any(kind == REFERENCE for kind, _ in profile.curves)
+    )
 
 
 def _rates(book: ProfileBook, models: str) -> dict[int, list[tuple[str, int, float]]]:

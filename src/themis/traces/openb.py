@@ -35,9 +35,16 @@ class Openb(GroupedLog):
 
     name: ClassVar[str] = "openb"
     columns: ClassVar[tuple[str, ...]] = (
-        "name", "num_gpu", "gpu_milli", "gpu_spec", "qos", "pod_phase", "creation_time", "deletion_time",
+        "name",
+        "num_gpu",
+        "gpu_milli",
+        "gpu_spec",
+        "qos",
+        "pod_phase",
+        "creation_time",
+        "deletion_time",
         "scheduled_time",
-    )  # fmt: skip
+    )
     id_column: ClassVar[str] = "name"
 
     def parser(self, path: Path, book: ProfileBook) -> Parse:

@@ -83,9 +83,13 @@ class Pollux(JobLog):
             if duration is None:
                 row.fail("num_replicas", f"GPUs and a batch size (here {batch}) at which {kind} was measured")
             return Record(
-                name=name, user=name, gpus=gpus, duration=duration, model=MODELS.get(kind, GENERIC),
+                name=name,
+                user=name,
+                gpus=gpus,
+                duration=duration,
+                model=MODELS.get(kind, GENERIC),
                 spans=Locality.RACK if gpus > MACHINE else Locality.MACHINE,
                 submit=row.number("time", "seconds from the trace's start, 0 or more", low=0.0),
-            )  # fmt: skip
+            )
 
         return parse

@@ -184,9 +184,13 @@ class JobLog:
         drawn = "" if all(record.model for record in records) else mix.draw(seed, name)
         jobs = tuple(_job(f"{name}/{i:02d}", record, record.model or drawn, rates) for i, record in enumerate(records))
         return App(
-            name=name, user=first.user, arrival=first.submit - self.start, jobs=jobs, weight=first.weight,
+            name=name,
+            user=first.user,
+            arrival=first.submit - self.start,
+            jobs=jobs,
+            weight=first.weight,
             deadline=None if first.deadline is None else first.deadline - self.start,
-        )  # fmt: skip
+        )
 
     def _options(self) -> str:
         changed = ((f.name, getattr(self, f.name)) for f in fields(self) if getattr(self, f.name) != f.default)
@@ -282,9 +286,14 @@ def model_hint(model: str, batch: int, book: ProfileBook) -> str:
 def _job(name: str, record: Record, model: str, rates: ReferenceRates) -> Job:
     regimes = record.regimes or (Regime(steps=record.duration * rates(model, record.gpus, spans=record.spans)),)
     return Job(
-        name=name, model=model, regimes=regimes, gpus_min=record.gpus, gpus_max=record.gpus,
-        gpu_types=record.gpu_types, dynamic=record.dynamic,
-    )  # fmt: skip
+        name=name,
+        model=model,
+        regimes=regimes,
+        gpus_min=record.gpus,
+        gpus_max=record.gpus,
+        gpu_types=record.gpu_types,
+        dynamic=record.dynamic,
+    )
 
 
 def _later(record: Record, by: Seconds) -> Record:

@@ -116,12 +116,16 @@ def by_user(workload: Workload, book: ProfileBook = DEFAULT_BOOK) -> list[UserSu
     total = sum(map(sum, work.values()))
     return [
         UserSummary(
-            user=user, apps=len(owned[user]), jobs=sum(len(app.jobs) for app in owned[user]), work=sum(parts),
-            share=sum(parts) / total, median_app_work=median(parts),
+            user=user,
+            apps=len(owned[user]),
+            jobs=sum(len(app.jobs) for app in owned[user]),
+            work=sum(parts),
+            share=sum(parts) / total,
+            median_app_work=median(parts),
             largest_gang=max(job.gpus_min for app in owned[user] for job in app.jobs),
         )
         for user, parts in sorted(work.items(), key=lambda item: -sum(item[1]))
-    ]  # fmt: skip
+    ]
 
 
 def app_work(app: App, book: ProfileBook = DEFAULT_BOOK) -> GpuSeconds:

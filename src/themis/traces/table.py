@@ -210,9 +210,12 @@ def _wrong_length(name: str, line: int, cells: Sequence[str], header: Sequence[s
     expected = f"{len(header)} cells as in the header"
     if len(cells) < len(header):
         return TraceError(
-            file=name, line=line, column=header[len(cells)], value="",
+            file=name,
+            line=line,
+            column=header[len(cells)],
+            value="",
             expected=f"{expected}, the row has {len(cells)}",
-        )  # fmt: skip
+        )
     return TraceError(
         file=name, line=line, column=f"number {len(header) + 1}", value=cells[len(header)], expected=expected
     )

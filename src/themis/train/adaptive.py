@@ -107,9 +107,12 @@ class NoiseScale:
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs; a gradient that waits for its pair is left out."""
         return {
-            "noise": self._noise, "signal": self._signal, "weight": self._weight, "since": self._since,
+            "noise": self._noise,
+            "signal": self._signal,
+            "weight": self._weight,
+            "since": self._since,
             "reference": self._reference,
-        }  # fmt: skip
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take a checkpoint's up."""
@@ -169,8 +172,12 @@ class GradientNorm:
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs, an interrupted epoch's gradient included."""
         return {
-            "norms": list(self.norms), "size": self._size, "looked": self._looked, "steps": self._steps, "sum": self._sum,
-        }  # fmt: skip
+            "norms": list(self.norms),
+            "size": self._size,
+            "looked": self._looked,
+            "steps": self._steps,
+            "sum": self._sum,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take a checkpoint's up."""

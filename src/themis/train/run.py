@@ -402,13 +402,17 @@ class Run:
         loss = float(self._loss) if self._loss is not None else None
         self.world.report(
             {
-                "steps": self.step, "saved": max(self._saved_step, 0), "reached": reached or None,
+                "steps": self.step,
+                "saved": max(self._saved_step, 0),
+                "reached": reached or None,
                 "unsaved": self._unsaved_step or None,
                 "step_s": seconds / count if count else None,
-                "epochs": self.epochs or None, "saved_epochs": self._saved_epochs or None, "batch": self._batch_size or None,
+                "epochs": self.epochs or None,
+                "saved_epochs": self._saved_epochs or None,
+                "batch": self._batch_size or None,
                 "loss": loss if loss is not None and math.isfinite(loss) else None,
             }
-        )  # fmt: skip
+        )
 
 
 def _begin_epoch(loader: Any, epoch: int, seed: int | None) -> None:

@@ -103,11 +103,14 @@ def poor_jobs(mean: Float, deviation: Float, reports: Int, unfinished: Bool, tun
     stop = (chance < 1 - tuner.confidence) & unfinished[behind]
     return [
         Verdict(
-            row=int(behind[i]), forecast=float(mean[behind[i]]), deviation=float(deviation[behind[i]]),
-            standard=float(mean[k]), chance=float(chance[i]),
+            row=int(behind[i]),
+            forecast=float(mean[behind[i]]),
+            deviation=float(deviation[behind[i]]),
+            standard=float(mean[k]),
+            chance=float(chance[i]),
         )
         for i in np.flatnonzero(stop)[np.argsort(behind[stop], kind="stable")]
-    ]  # fmt: skip
+    ]
 
 
 def observation_noise(seed: int, job: int, reports: int) -> Float:

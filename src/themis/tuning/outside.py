@@ -83,12 +83,14 @@ def terms(snapshot: Snapshot, apps: Int, offer: Int, bids: Bids, bidder: int) ->
         rows=tuple(
             OutsideRow(
                 gangs=tuple(size for size, count in bids.gangs(r).items() for _ in range(count)),
-                span=int(bids.row_span[r]), gpu_type=int(bids.row_type[r]), anchor=int(bids.row_anchor[r]),
+                span=int(bids.row_span[r]),
+                gpu_type=int(bids.row_type[r]),
+                anchor=int(bids.row_anchor[r]),
                 rho=math.exp(-float(bids.row_value[r])),
             )
             for r in rows
         ),
-    )  # fmt: skip
+    )
     return Terms(snapshot=snapshot, row=int(apps[bidder]), offer=offer, own=own)
 
 
@@ -221,12 +223,17 @@ def merge(own: Bids, outside_bids: Mapping[int, OutsideBid | None]) -> Bids:
 
     values = np.concatenate([own.row_value[kept], np.array([-math.log(row.rho) for _, row in rows])])
     return replace(
-        own, base=base, row_bidder=bidder[order], row_span=column(own.row_span, [row.span for _, row in rows]),
+        own,
+        base=base,
+        row_bidder=bidder[order],
+        row_span=column(own.row_span, [row.span for _, row in rows]),
         row_type=column(own.row_type, [row.gpu_type for _, row in rows]),
-        row_anchor=column(own.row_anchor, [row.anchor for _, row in rows]), row_value=values[order], gang_ptr=ptr,
+        row_anchor=column(own.row_anchor, [row.anchor for _, row in rows]),
+        row_value=values[order],
+        gang_ptr=ptr,
         gang_size=np.concatenate([own.gang_size, sizes])[flat],
         gang_count=np.concatenate([own.gang_count, np.ones_like(sizes)])[flat],
-    )  # fmt: skip
+    )
 
 
 def _starts(lengths: Sequence[int]) -> Int:

@@ -77,13 +77,18 @@ class RowTable:
 
         return Bids(
             base=-np.log(finish.rho_of(finish.left[apps], apps)),
-            expiring_bidder=held_bidder, expiring_machine=held_machine, expiring_gpus=held_gpus,
-            row_bidder=bidder[order], row_span=column((r.span for r in rows), span),
+            expiring_bidder=held_bidder,
+            expiring_machine=held_machine,
+            expiring_gpus=held_gpus,
+            row_bidder=bidder[order],
+            row_span=column((r.span for r in rows), span),
             row_type=column((r.gpu_type for r in rows), kind),
             row_anchor=column((r.anchor for r in rows), np.full(len(single), NONE)),
             row_value=-np.log(finish.rho_of(seconds, apps[bidder[order]])),
-            gang_ptr=ptr, gang_size=gang_size[flat], gang_count=gang_count[flat],
-        )  # fmt: skip
+            gang_ptr=ptr,
+            gang_size=gang_size[flat],
+            gang_count=gang_count[flat],
+        )
 
 
 def _of_singles(s: Snapshot, finish: FinishTime, apps: Int, singles: Columns) -> Bids:

@@ -69,15 +69,23 @@ def best_of_choices(
     begin = np.append(n[job] == rounds, w.makespan(n)).astype(np.float64)
     solution = solve(
         MixedIntegerProgram(
-            gain=np.append(w.value[job, rounds], -w.pull), low=np.append(np.zeros(columns), least),
-            high=np.append(np.ones(columns), np.inf), whole=np.append(np.ones(columns, dtype=bool), False),
+            gain=np.append(w.value[job, rounds], -w.pull),
+            low=np.append(np.zeros(columns), least),
+            high=np.append(np.ones(columns), np.inf),
+            whole=np.append(np.ones(columns, dtype=bool), False),
             row_low=np.concatenate([np.ones(jobs), [-np.inf], np.zeros(1 + len(long))]),
             row_high=np.concatenate([np.ones(jobs), [float(w.room)], np.full(1 + len(long), np.inf)]),
-            start=np.concatenate([[0], np.cumsum(np.bincount(row, minlength=rows))]), column=column[order],
+            start=np.concatenate([[0], np.cumsum(np.bincount(row, minlength=rows))]),
+            column=column[order],
             value=value[order],
         ),
-        gap=gap, nodes=nodes, accept=np.inf, start=begin, seconds=seconds, seed=seed,
-    )  # fmt: skip
+        gap=gap,
+        nodes=nodes,
+        accept=np.inf,
+        start=begin,
+        seconds=seconds,
+        seed=seed,
+    )
     out = floor.copy()
     picked = solution.x[:columns] > 0.5
     out[job[picked]] = rounds[picked]

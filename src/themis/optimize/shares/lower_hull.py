@@ -217,9 +217,11 @@ class LowerHulls:
             knot[step + 1], type_of[step + 1] = points.rate.take(there), points.type_of.take(there)
             slope[step] = np.where(moves, least, 0.0)
         return cls(
-            knot=knot.reshape(-1, prices, count), type_of=type_of.reshape(-1, prices, count),
-            slope=slope.reshape(-1, prices, count), kind=kinds.kind,
-        )  # fmt: skip
+            knot=knot.reshape(-1, prices, count),
+            type_of=type_of.reshape(-1, prices, count),
+            slope=slope.reshape(-1, prices, count),
+            kind=kinds.kind,
+        )
 
     def one(self, i: int) -> LowerHull:
         """The hull at one of the prices."""

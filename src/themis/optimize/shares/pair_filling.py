@@ -189,9 +189,12 @@ class _ClassSearch:
         parts = [np.unique(self.kind[members]).tolist() for members in before.members]
         seeds = {
             (min(i, j), max(i, j), int(k))
-            for a, b, k in running if b != NONE
-            for i in parts[a] for j in parts[b] if i != j or self.classes.count[i] > 1
-        }  # fmt: skip
+            for a, b, k in running
+            if b != NONE
+            for i in parts[a]
+            for j in parts[b]
+            if i != j or self.classes.count[i] > 1
+        }
         self.program = PairProgram(self.problem, self.pairs, self.classes, seeds=sorted(seeds))
 
 

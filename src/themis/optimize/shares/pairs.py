@@ -317,9 +317,14 @@ class PairProgram:
         first = self.classes.first
         some = np.flatnonzero((self.problem.gpus[first] == 1) & (self.pairs.model[first] >= 0))
         found, most = best_partners(
-            self.problem, self.pairs, first[some], np.broadcast_to(worth[some, None], (len(some), self.problem.types)),
-            gpu, time[some], self.classes.count[some] < 2,
-        )  # fmt: skip
+            self.problem,
+            self.pairs,
+            first[some],
+            np.broadcast_to(worth[some, None], (len(some), self.problem.types)),
+            gpu,
+            time[some],
+            self.classes.count[some] < 2,
+        )
         surplus = np.zeros(len(first))
         surplus[some] = most
         return sorted({(int(some[a]), int(some[b]), k) for a, b, k in found} - self.known), surplus

@@ -23,9 +23,12 @@ HUGE = ("presolve",)
 """Not used on huge programs, where it takes three times what it saves."""
 
 PRICE = (
-    "presolve", "mip_detect_symmetry", "mip_heuristic_run_rins", "mip_heuristic_run_rens",
+    "presolve",
+    "mip_detect_symmetry",
+    "mip_heuristic_run_rins",
+    "mip_heuristic_run_rens",
     "mip_heuristic_run_root_reduced_cost",
-)  # fmt: skip
+)
 """Not used where only the worth is asked of a hundred rows or so: cuts at the root settle nearly all of these."""
 
 
@@ -61,8 +64,13 @@ def solve_rows(
     """
     model = _Model(problem, packer, rows)
     solution = solve(
-        model.program(), gap=gap, nodes=limits.nodes, accept=accept, seconds=limits.seconds, off=off,
-    )  # fmt: skip
+        model.program(),
+        gap=gap,
+        nodes=limits.nodes,
+        accept=accept,
+        seconds=limits.seconds,
+        off=off,
+    )
     chosen = rows[solution.x[: rows.size] > 0.5].tolist()
     gain = sum(problem.gain(int(problem.score[r])) for r in chosen)
     places = model.places(solution, chosen)
@@ -117,11 +125,16 @@ class _Model:
         worth = self.problem.score[self.rows] / self.problem.unit * self.problem.quantum
         count = len(self.high)
         return MixedIntegerProgram(
-            gain=np.concatenate([worth, np.zeros(extra)]), low=np.zeros(count), high=np.array(self.high),
-            whole=np.ones(count, np.bool_), row_low=np.full(len(self.lines.high), -np.inf),
-            row_high=np.array(self.lines.high), start=np.array(self.lines.start),
-            column=np.array(self.lines.column, np.int64), value=np.array(self.lines.value),
-        )  # fmt: skip
+            gain=np.concatenate([worth, np.zeros(extra)]),
+            low=np.zeros(count),
+            high=np.array(self.high),
+            whole=np.ones(count, np.bool_),
+            row_low=np.full(len(self.lines.high), -np.inf),
+            row_high=np.array(self.lines.high),
+            start=np.array(self.lines.start),
+            column=np.array(self.lines.column, np.int64),
+            value=np.array(self.lines.value),
+        )
 
     def _column(self, high: float) -> int:
         self.high.append(high)
@@ -240,9 +253,10 @@ class _Model:
                 racks[t, spot, g.size] -= 1
             else:
                 spot = next(
-                    n for n, has in slots.items()
+                    n
+                    for n, has in slots.items()
                     if has.get(g.size, 0) and types[n] == t and quota.get((t, rack[n], g.size), 1)
-                )  # fmt: skip
+                )
                 slots[spot][g.size] -= 1
                 if (t, rack[spot], g.size) in quota:
                     quota[t, rack[spot], g.size] -= 1

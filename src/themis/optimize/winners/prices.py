@@ -68,13 +68,16 @@ def _duals(problem: WinnerProblem, need: Ints, caps: Ints) -> Floats:
     start = np.flatnonzero(np.r_[True, problem.who[1:] != problem.who[:-1]])
     used, column = need.T.nonzero()
     program = MixedIntegerProgram(
-        gain=problem.score / problem.unit * problem.quantum, low=np.zeros(rows), high=np.ones(rows),
-        whole=np.zeros(rows, np.bool_), row_low=np.full(start.size + caps.size, -np.inf),
+        gain=problem.score / problem.unit * problem.quantum,
+        low=np.zeros(rows),
+        high=np.ones(rows),
+        whole=np.zeros(rows, np.bool_),
+        row_low=np.full(start.size + caps.size, -np.inf),
         row_high=np.concatenate([np.ones(start.size), caps.astype(np.float64)]),
         start=np.concatenate([start, rows + np.searchsorted(used, np.arange(caps.size + 1))]),
         column=np.concatenate([np.arange(rows), column]),
         value=np.concatenate([np.ones(rows), need.T[used, column].astype(np.float64)]),
-    )  # fmt: skip
+    )
     found = solve(program, gap=0.0, nodes=1, accept=np.inf)
     return np.maximum(found.duals[start.size :], 0.0)
 

@@ -186,10 +186,20 @@ def build(problem: WinnerProblem, need: Ints, caps: Ints, priced: PricedRows) ->
         empty[states] = NEVER
         ahead, behind = _sliced(value, coef, caps, empty)[::-1], _sliced(value[::-1], coef, caps, empty)
     return Tables(
-        who=who, caps=caps, stride=stride, coef=coef, offset=offset, value=value, owner=owner,
-        ahead=ahead, behind=behind, score=score, column=index, source=source,
+        who=who,
+        caps=caps,
+        stride=stride,
+        coef=coef,
+        offset=offset,
+        value=value,
+        owner=owner,
+        ahead=ahead,
+        behind=behind,
+        score=score,
+        column=index,
+        source=source,
         constant=priced.constant,
-    )  # fmt: skip
+    )
 
 
 def _sources(coef: Ints, offset: Ints, caps: Ints, stride: Ints, states: int) -> Ints:

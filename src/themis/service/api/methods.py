@@ -117,12 +117,22 @@ class Api:
         def info(a: Arbiter) -> pb.InfoReply:
             s = a.state
             return pb.InfoReply(
-                version=__version__, api=1, policy=a.config.policy, gpus=int(s.machine_size.sum()), machines=len(s.machines),
-                started=a.started, lease_s=a.settings.lease_s, active_apps=int(s.apps.active[: s.apps.size].sum()),
-                records=a.journal.last()[0], problem=a.engine.problem, pid=os.getpid(),
-                unknown_work_s=a.config.unknown_work_s, user=self.caller.user, admin=self.caller.admin,
+                version=__version__,
+                api=1,
+                policy=a.config.policy,
+                gpus=int(s.machine_size.sum()),
+                machines=len(s.machines),
+                started=a.started,
+                lease_s=a.settings.lease_s,
+                active_apps=int(s.apps.active[: s.apps.size].sum()),
+                records=a.journal.last()[0],
+                problem=a.engine.problem,
+                pid=os.getpid(),
+                unknown_work_s=a.config.unknown_work_s,
+                user=self.caller.user,
+                admin=self.caller.admin,
                 engine=a.config.engine,
-            )  # fmt: skip
+            )
 
         return self._look(info)  # type: ignore[no-any-return]
 

@@ -70,9 +70,13 @@ class Parameter:
             schema = {"type": "integer", "minimum": self.numbers[0], "maximum": self.numbers[-1]}
         if self.default is None:
             return {
-                "name": self.name, "in": "path", "required": True, "description": self.text,
-                "schema": {**schema, "minLength": 1}, "example": "0",
-            }  # fmt: skip
+                "name": self.name,
+                "in": "path",
+                "required": True,
+                "description": self.text,
+                "schema": {**schema, "minLength": 1},
+                "example": "0",
+            }
         return {
             "name": self.name,
             "in": "query",
@@ -197,7 +201,7 @@ def as_dict(message: Any) -> dict[str, Any]:
     """A message as JSON has it: every field, under its own name."""
     out: dict[str, Any] = MessageToDict(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )  # fmt: skip
+    )
     return out
 
 
@@ -242,9 +246,13 @@ def _page(path: str, text: str, ask: Callable[[Api, Values], Any], reply: Any, p
         )
     field = kind.fields_by_name[part]
     return Page(
-        path=path, text=text, answer=lambda api, v: as_dict(ask(api, v))[part], schema=_schema(field),
-        message=field.message_type, **more,
-    )  # fmt: skip
+        path=path,
+        text=text,
+        answer=lambda api, v: as_dict(ask(api, v))[part],
+        schema=_schema(field),
+        message=field.message_type,
+        **more,
+    )
 
 
 def _health(api: Api) -> dict[str, str]:
@@ -264,12 +272,14 @@ _RECORDS: Schema = {
     "items": {
         "type": "object",
         "properties": {
-            "number": {"type": "integer"}, "time": {"type": "number"}, "kind": {"type": "string"},
+            "number": {"type": "integer"},
+            "time": {"type": "number"},
+            "kind": {"type": "string"},
             "record": {"type": "object", "description": "As a line of an event log."},
         },
         "required": ["number", "time", "kind", "record"],
     },
-}  # fmt: skip
+}
 
 _APP = Parameter(name="app", text="An app's number or name.")
 _OF_USER = (Parameter(name="user", text="Only this user's; empty: all users'.", default=""),)
@@ -281,40 +291,75 @@ _LIMIT = Parameter(
 
 PAGES: tuple[Page, ...] = (
     Page(
-        path="/healthz", text="Whether the service works.", answer=lambda api, v: _health(api), public=True,
+        path="/healthz",
+        text="Whether the service works.",
+        answer=lambda api, v: _health(api),
+        public=True,
         schema={"type": "object", "properties": {"status": {"const": "ok"}}, "required": ["status"]},
     ),
     Page(
-        path="/openapi.json", text="This description.", answer=lambda api, v: document(), public=True,
+        path="/openapi.json",
+        text="This description.",
+        answer=lambda api, v: document(),
+        public=True,
         schema={"type": "object", "required": ["openapi", "info", "paths"]},
     ),
-    _page("/v1/info", "Version, policy and size of the service.", lambda api, v: api.Info(pb.InfoRequest()), pb.InfoReply),
     _page(
-        "/v1/apps", "Apps that are queued or running, the oldest first.",
-        lambda api, v: api.Apps(pb.AppsRequest(**v)), pb.AppsReply, "apps", parameters=_OF_USER,
+        "/v1/info", "Version, policy and size of the service.", lambda api, v: api.Info(pb.InfoRequest()), pb.InfoReply
     ),
     _page(
-        "/v1/apps/{app}", "An app with its jobs and their attempts.",
-        lambda api, v: api.Show(pb.AppRef(**v)), pb.ShowReply, parameters=(_APP,), refusals=(404,),
+        "/v1/apps",
+        "Apps that are queued or running, the oldest first.",
+        lambda api, v: api.Apps(pb.AppsRequest(**v)),
+        pb.AppsReply,
+        "apps",
+        parameters=_OF_USER,
     ),
     _page(
-        "/v1/history", "Finished apps, the oldest first.",
-        lambda api, v: api.Apps(pb.AppsRequest(**v, ended=True)), pb.AppsReply, "apps", parameters=_OF_USER,
+        "/v1/apps/{app}",
+        "An app with its jobs and their attempts.",
+        lambda api, v: api.Show(pb.AppRef(**v)),
+        pb.ShowReply,
+        parameters=(_APP,),
+        refusals=(404,),
     ),
     _page(
-        "/v1/nodes", "Machines; of a user, those that run the user's apps.",
-        lambda api, v: api.Nodes(pb.NodesRequest(**v)), pb.NodesReply, "nodes", parameters=_OF_USER,
+        "/v1/history",
+        "Finished apps, the oldest first.",
+        lambda api, v: api.Apps(pb.AppsRequest(**v, ended=True)),
+        pb.AppsReply,
+        "apps",
+        parameters=_OF_USER,
     ),
     _page(
-        "/v1/share", "GPUs that each user holds now, and the fair share.",
-        lambda api, v: api.Share(pb.UsersRequest(**v)), pb.ShareReply, "users", parameters=_OF_USER,
+        "/v1/nodes",
+        "Machines; of a user, those that run the user's apps.",
+        lambda api, v: api.Nodes(pb.NodesRequest(**v)),
+        pb.NodesReply,
+        "nodes",
+        parameters=_OF_USER,
     ),
     _page(
-        "/v1/usage", "GPU hours and finished apps of each user so far.",
-        lambda api, v: api.Usage(pb.UsersRequest(**v)), pb.UsageReply, "users", parameters=_OF_USER,
+        "/v1/share",
+        "GPUs that each user holds now, and the fair share.",
+        lambda api, v: api.Share(pb.UsersRequest(**v)),
+        pb.ShareReply,
+        "users",
+        parameters=_OF_USER,
+    ),
+    _page(
+        "/v1/usage",
+        "GPU hours and finished apps of each user so far.",
+        lambda api, v: api.Usage(pb.UsersRequest(**v)),
+        pb.UsageReply,
+        "users",
+        parameters=_OF_USER,
     ),
     Page(
-        path="/v1/events", text="Records of the journal; of a user, those of the user's apps.", answer=_events,
-        schema=_RECORDS, parameters=(*_OF_USER, _AFTER, _LIMIT),
+        path="/v1/events",
+        text="Records of the journal; of a user, those of the user's apps.",
+        answer=_events,
+        schema=_RECORDS,
+        parameters=(*_OF_USER, _AFTER, _LIMIT),
     ),
-)  # fmt: skip
+)

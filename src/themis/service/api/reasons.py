@@ -191,9 +191,11 @@ def standing(s: State, app: int) -> Standing:
         return Standing(position=0, of=len(order), rho=float(rho[row]))
     ahead = order[: int(place[0])][:MOST_AHEAD]
     return Standing(
-        position=int(place[0]) + 1, of=len(order), rho=float(rho[row]),
+        position=int(place[0]) + 1,
+        of=len(order),
+        rho=float(rho[row]),
         ahead=tuple((int(view.app_id[a]), float(rho[a])) for a in ahead),
-    )  # fmt: skip
+    )
 
 
 def estimate(dump: bytes, app: int, allowed_s: Seconds) -> list[Seconds | None]:

@@ -70,10 +70,15 @@ def submit(arbiter: Arbiter, request: pb.SubmitRequest, caller: Caller | None = 
     number = state.apps.size
     weight = app.weight * config.weight(app.user)
     entry = Entry(
-        app=number, name=app.name, user=app.user, key=key, submitted=now,
+        app=number,
+        name=app.name,
+        user=app.user,
+        key=key,
+        submitted=now,
         retries=request.retries if request.HasField("retries") else config.retries,
-        programs=tuple(_program(job, app.user, config) for job in request.jobs), options=options,
-    )  # fmt: skip
+        programs=tuple(_program(job, app.user, config) for job in request.jobs),
+        options=options,
+    )
     if profile is not None:
         arbiter.learn(profile, request.profile)
     assumed = Assumptions(arbiter.book).of(app, state.gpu_types)
@@ -112,9 +117,15 @@ def read_app(request: pb.SubmitRequest, now: Seconds, config: Config, gpus: int)
         now + _within("deadline_s", request.deadline_s, 0.0, LONGEST_S) if request.HasField("deadline_s") else None
     )
     return App(
-        name=request.name, user=request.user, arrival=now, jobs=tuple(_job(job, gpus) for job in request.jobs),
-        tuner=_tuner(request), weight=weight, deadline=deadline, at_once=request.at_once,
-    )  # fmt: skip
+        name=request.name,
+        user=request.user,
+        arrival=now,
+        jobs=tuple(_job(job, gpus) for job in request.jobs),
+        tuner=_tuner(request),
+        weight=weight,
+        deadline=deadline,
+        at_once=request.at_once,
+    )
 
 
 def check_models(state: State, book: ProfileBook, app: App) -> None:
@@ -227,9 +238,15 @@ def _job(job: pb.Job, gpus: int) -> Job:
     # A gang that may be larger than the cluster is one that may have all of it.
     high = max(low, min(job.gpus_max or low, gpus))
     return Job(
-        name=name, model=job.model or GENERIC, regimes=regimes, gpus_min=low, gpus_max=high, step_scale=scale,
-        gpu_types=tuple(job.gpu_types), dynamic=_dynamic(name, job.dynamic) if job.HasField("dynamic") else None,
-    )  # fmt: skip
+        name=name,
+        model=job.model or GENERIC,
+        regimes=regimes,
+        gpus_min=low,
+        gpus_max=high,
+        step_scale=scale,
+        gpu_types=tuple(job.gpu_types),
+        dynamic=_dynamic(name, job.dynamic) if job.HasField("dynamic") else None,
+    )
 
 
 def _dynamic(name: str, message: pb.Dynamic) -> Dynamic:
@@ -238,9 +255,10 @@ def _dynamic(name: str, message: pb.Dynamic) -> Dynamic:
     if message.mode not in list(Mode):
         raise UnknownName(f"mode of job {name}", message.mode, list(Mode))
     return Dynamic(
-        mode=Mode(message.mode), epoch_steps=tuple((s.batch, s.steps_per_epoch) for s in message.sizes),
+        mode=Mode(message.mode),
+        epoch_steps=tuple((s.batch, s.steps_per_epoch) for s in message.sizes),
         regimes=message.regimes or ACCORDION_REGIMES,
-    )  # fmt: skip
+    )
 
 
 def _tuner(request: pb.SubmitRequest) -> Tuner:
@@ -283,11 +301,18 @@ def _program(job: pb.Job, user: str, config: Config) -> Program:
             f"job {job.name!r} asks for a grace period of {grace_s:g} s, the maximum is {config.max_grace_s:g} s (max_grace)."
         )
     return Program(
-        argv=tuple(p.argv), cwd=p.cwd or "/", env=dict(p.env), user="" if config.single_trust else user,
-        launch=p.launch or "gpu", grace_s=grace_s, stop_signal=p.stop_signal or "SIGTERM",
-        checkpoint_dir=p.checkpoint_dir, own_steps=not p.work_is_time,
-        cpus=job.cpus, memory=job.memory,
-    )  # fmt: skip
+        argv=tuple(p.argv),
+        cwd=p.cwd or "/",
+        env=dict(p.env),
+        user="" if config.single_trust else user,
+        launch=p.launch or "gpu",
+        grace_s=grace_s,
+        stop_signal=p.stop_signal or "SIGTERM",
+        checkpoint_dir=p.checkpoint_dir,
+        own_steps=not p.work_is_time,
+        cpus=job.cpus,
+        memory=job.memory,
+    )
 
 
 def _work(steps: float) -> float:

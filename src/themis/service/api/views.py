@@ -20,8 +20,12 @@ from themis.sim import dump
 
 MOST_APPS = 1000
 _JOB_STATES = {
-    Status.WAITING: "waiting", Status.RUNNING: "running", Status.PAUSED: "paused", Status.ENDED: "ended", Status.HELD: "held",
-}  # fmt: skip
+    Status.WAITING: "waiting",
+    Status.RUNNING: "running",
+    Status.PAUSED: "paused",
+    Status.ENDED: "ended",
+    Status.HELD: "held",
+}
 
 
 def find_app(arbiter: Arbiter, ref: str) -> int:
@@ -79,11 +83,20 @@ def app_row(
     done = s.steps_now(jobs)
     attained = float(t.attained[a] + t.leased[a] * max(s.now - t.since[a], 0.0))
     row = pb.App(
-        id=a, name=entry.name, user=entry.user, state=_app_state(s, entry), gpus=int(t.leased[a]), demand=int(t.demand[a]),
-        jobs=len(jobs), jobs_ended=int(ended.sum()), submitted=arbiter.epoch + entry.submitted, weight=float(t.weight[a]),
-        progress=_progress(done / np.maximum(s.jobs.total[jobs], 1e-9), ended), gpu_hours=attained / 3600,
+        id=a,
+        name=entry.name,
+        user=entry.user,
+        state=_app_state(s, entry),
+        gpus=int(t.leased[a]),
+        demand=int(t.demand[a]),
+        jobs=len(jobs),
+        jobs_ended=int(ended.sum()),
+        submitted=arbiter.epoch + entry.submitted,
+        weight=float(t.weight[a]),
+        progress=_progress(done / np.maximum(s.jobs.total[jobs], 1e-9), ended),
+        gpu_hours=attained / 3600,
         reason=entry.reason,
-    )  # fmt: skip
+    )
     if entry.ended is None and row.state in ("waiting", "held"):
         left_out = wait_reasons.left_out(s) if left_out is None else left_out
         row.waits, why = wait_reasons.of_app(arbiter.journal, arbiter.epoch, s, entry, left_out)
@@ -134,10 +147,17 @@ def show(arbiter: Arbiter, ref: str) -> pb.ShowReply:
     for job, number, ended, ending, cause, code, seconds, steps, killed, message in arbiter.journal.attempts(jobs):
         rows[job].attempts.append(
             pb.Attempt(
-                number=number, ending=ending, cause=cause, code=code, seconds=seconds, steps=steps, killed=bool(killed),
-                message=message, ended=arbiter.epoch + ended,
+                number=number,
+                ending=ending,
+                cause=cause,
+                code=code,
+                seconds=seconds,
+                steps=steps,
+                killed=bool(killed),
+                message=message,
+                ended=arbiter.epoch + ended,
             )
-        )  # fmt: skip
+        )
     return pb.ShowReply(app=app_row(arbiter, s, entry, rho_now(s)), jobs=rows.values())
 
 
@@ -147,11 +167,18 @@ def _job_row(arbiter: Arbiter, s: State, j: int, argv: Iterable[str]) -> pb.JobI
     stopping = j in arbiter.engine.core.stopping
     steps = float(s.steps_now(np.array([j]))[0])
     row = pb.JobInfo(
-        id=j, name=s.job_specs[j].name, state="stopping" if stopping else _JOB_STATES[Status(int(t.status[j]))],
-        attempt=int(t.attempt[j]), gpus=gpus, nodes=sorted({s.machines[s.gpu_machine[g]].name for g in gpus}),
-        steps=steps, total=float(t.total[j]), command=argv, outcome=OUTCOMES[int(t.outcome[j])],
+        id=j,
+        name=s.job_specs[j].name,
+        state="stopping" if stopping else _JOB_STATES[Status(int(t.status[j]))],
+        attempt=int(t.attempt[j]),
+        gpus=gpus,
+        nodes=sorted({s.machines[s.gpu_machine[g]].name for g in gpus}),
+        steps=steps,
+        total=float(t.total[j]),
+        command=argv,
+        outcome=OUTCOMES[int(t.outcome[j])],
         gpu_hours=float(t.attained[j] + t.gpus[j] * max(s.now - t.since[j], 0.0)) / 3600,
-    )  # fmt: skip
+    )
     if np.isfinite(t.until[j]):
         row.until = arbiter.epoch + float(t.until[j])
     return row
@@ -167,12 +194,21 @@ def node_row(arbiter: Arbiter, n: int) -> pb.Node:
     withheld, pids, why = s.withheld.get(n, ((), (), ""))
     containment, limits = arbiter.executor.containment_of(n)
     return pb.Node(
-        name=machine.name, state=state, gpu_type=machine.gpu_type,
-        gpus=machine.gpus, leased=int((holders != NONE).any(axis=1).sum()), apps=names,
-        until=arbiter.epoch + s.draining[n] if n in s.draining else None, niceness=arbiter.executor.niceness(n),
-        trust=arbiter.executor.trust(n), containment=containment, limits=limits,
-        withheld=len(withheld), withheld_pids=pids, withheld_reason=why,
-    )  # fmt: skip
+        name=machine.name,
+        state=state,
+        gpu_type=machine.gpu_type,
+        gpus=machine.gpus,
+        leased=int((holders != NONE).any(axis=1).sum()),
+        apps=names,
+        until=arbiter.epoch + s.draining[n] if n in s.draining else None,
+        niceness=arbiter.executor.niceness(n),
+        trust=arbiter.executor.trust(n),
+        containment=containment,
+        limits=limits,
+        withheld=len(withheld),
+        withheld_pids=pids,
+        withheld_reason=why,
+    )
 
 
 def nodes(arbiter: Arbiter, user: str = "") -> pb.NodesReply:
@@ -203,10 +239,15 @@ def share(arbiter: Arbiter, user: str = "") -> pb.ShareReply:
     for name, members in sorted(by_user.items()):
         gpus = int(s.apps.leased[members].sum())
         row = out.users.add(
-            user=name, apps=len(members), gpus=gpus, share=gpus / max(s.capacity, 1.0),
-            fair=float(weight[members].sum()) / total, gpu_hours=float(had[members].sum()),
-            private_gpu_hours=float(private[members].sum()), between=s.between,
-        )  # fmt: skip
+            user=name,
+            apps=len(members),
+            gpus=gpus,
+            share=gpus / max(s.capacity, 1.0),
+            fair=float(weight[members].sum()) / total,
+            gpu_hours=float(had[members].sum()),
+            private_gpu_hours=float(private[members].sum()),
+            between=s.between,
+        )
         known = [rho[a] for a in members if a in rho]
         if known:
             row.rho_worst, row.rho_median = max(known), float(np.median(known))

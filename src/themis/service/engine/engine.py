@@ -32,7 +32,7 @@ from themis.model.events import (
     Renew,
     Revoke,
     Wake,
-)  # fmt: skip
+)
 from themis.model.log import decode
 from themis.model.units import Seconds
 from themis.policies.api import Policy, Workbench
@@ -218,6 +218,4 @@ class Engine(Driver):
 
     def held(self) -> Sequence[tuple[Grant, float, bool]]:
         """Gangs that may be on GPUs: grant, steps with which they began, whether they are known to train."""
-        return [
-            (self.grants[j], self.saved.get(j, 0.0), j in self.started) for j in sorted(self.core.state.occupied)
-        ]  # fmt: skip
+        return [(self.grants[j], self.saved.get(j, 0.0), j in self.started) for j in sorted(self.core.state.occupied)]

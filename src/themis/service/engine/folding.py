@@ -146,6 +146,8 @@ def fold(
         log.warning(
             "%s: %d commands differ from what they are now in the last digits of numbers, by less than %g of them. They were "
             "written by an older version of Themis, with other libraries or on another processor.",
-            journal.path, state.near, TOLERANCE,
-        )  # fmt: skip
+            journal.path,
+            state.near,
+            TOLERANCE,
+        )
     return state.number

@@ -157,16 +157,26 @@ class Journal(Records):
         """Apps for which an SQL condition on their columns holds, in order of their numbers; the ``last`` of them alone."""
         rows = self.db.execute(
             "SELECT app, name, user, key, submitted, retries, programs, reason, outcome, ended, rho, options "
-            f"FROM apps WHERE {where} ORDER BY app DESC LIMIT ?", (*values, last),
-        ).fetchall()[::-1]  # fmt: skip
+            f"FROM apps WHERE {where} ORDER BY app DESC LIMIT ?",
+            (*values, last),
+        ).fetchall()[::-1]
         return [
             Entry(
-                app=app, name=name, user=user, key=key or "", submitted=submitted, retries=retries,
-                programs=tuple(Program(**{**p, "argv": tuple(p["argv"])}) for p in json.loads(programs)), reason=reason,
-                outcome=outcome or "", ended=ended, rho=rho, options=_options(options),
+                app=app,
+                name=name,
+                user=user,
+                key=key or "",
+                submitted=submitted,
+                retries=retries,
+                programs=tuple(Program(**{**p, "argv": tuple(p["argv"])}) for p in json.loads(programs)),
+                reason=reason,
+                outcome=outcome or "",
+                ended=ended,
+                rho=rho,
+                options=_options(options),
             )
             for app, name, user, key, submitted, retries, programs, reason, outcome, ended, rho, options in rows
-        ]  # fmt: skip
+        ]
 
     def has_app(self, name: str) -> bool:
         """Whether an app has, or had, this name."""
@@ -209,10 +219,20 @@ class Journal(Records):
         self.write(
             "INSERT OR IGNORE INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                end.job, end.attempt, end.app, time, str(end.ending), end.cause, end.code, end.seconds, end.steps,
-                end.killed, end.message, end.ending.is_failure,
+                end.job,
+                end.attempt,
+                end.app,
+                time,
+                str(end.ending),
+                end.cause,
+                end.code,
+                end.seconds,
+                end.steps,
+                end.killed,
+                end.message,
+                end.ending.is_failure,
             ),
-        )  # fmt: skip
+        )
 
     def attempts(
         self, jobs: Sequence[int]
@@ -220,8 +240,9 @@ class Journal(Records):
         """(job, attempt, ended, ending, cause, code, seconds, steps, killed, message) of consecutive jobs."""
         rows = self.db.execute(
             "SELECT job, attempt, ended, ending, cause, code, seconds, steps, killed, message FROM attempts "
-            "WHERE job BETWEEN ? AND ? ORDER BY job, attempt", (min(jobs), max(jobs)),
-        )  # fmt: skip
+            "WHERE job BETWEEN ? AND ? ORDER BY job, attempt",
+            (min(jobs), max(jobs)),
+        )
         return list(rows)
 
     def failures(self, job: int) -> int:

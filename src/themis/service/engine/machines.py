@@ -43,7 +43,7 @@ def find_hosts(config: Config) -> tuple[Host, ...]:
 def _host(name: str, gpus: list[tuple[str, str]]) -> Host:
     return Host(
         machine=Machine(name=name, gpus=len(gpus), gpu_type=gpus[0][1]), devices=tuple(uuid for uuid, _ in gpus)
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -105,9 +105,7 @@ def _problem(copy: Path, book: ProfileBook) -> str:
 # ---- building ---------------------------------------------------------------------------------------------------------
 
 
-def _rebuild(
-    found: Salvage, old: Path, draft: Path, book: ProfileBook, machines: Sequence[Machine]
-) -> list[str]:  # fmt: skip
+def _rebuild(found: Salvage, old: Path, draft: Path, book: ProfileBook, machines: Sequence[Machine]) -> list[str]:
     """Make the new journal; returns what there is to say."""
     whole = {row[0]: row for row, good in found.records if good}
     snapshots = [int(row["number"]) for row in found.tables.get("checkpoints", ())]
@@ -182,7 +180,7 @@ def _write(found: Salvage, draft: Path, whole: dict[int, chain.Row], base: int, 
 
 def _go_on(
     found: Salvage, engine: Engine, old: Path, base: int, end: int, tail: list[chain.Row], machines: Sequence[Machine]
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     """Bring the state up to what is known of the time after the last good record; returns what there is to say."""
     journal, state = engine.journal, engine.core.state
     lost = found.known - end
@@ -225,9 +223,11 @@ def _go_on(
         out.append(f"Lost; submit them again: {', '.join(gone)}.")
     others = Counter(table for table, _, _ in found.bad if table not in ("apps", "checkpoints"))
     names = {
-        "attempts": "of how attempts ended (retries and run times count without them)", "nodes": "of drained machines",
-        "profiles": "of speeds that came with submissions", "meta": "of the journal's own settings",
-    }  # fmt: skip
+        "attempts": "of how attempts ended (retries and run times count without them)",
+        "nodes": "of drained machines",
+        "profiles": "of speeds that came with submissions",
+        "meta": "of the journal's own settings",
+    }
     out += [
         f"Lost: {counted(count, 'row')} {names.get(table, f'of {table}')}." for table, count in sorted(others.items())
     ]
@@ -239,9 +239,7 @@ def _go_on(
     return out
 
 
-def _machines_again(
-    state: State, end: int, machines: Sequence[Machine], late: Sequence[object]
-) -> list[Machine]:  # fmt: skip
+def _machines_again(state: State, end: int, machines: Sequence[Machine], late: Sequence[object]) -> list[Machine]:
     """Machines whose records are lost, in order: apps that need them would fit nowhere, and the service would be refused."""
     known = {machine.name for machine in state.machines}
     if not machines:
@@ -278,9 +276,14 @@ def _of_records(found: Salvage, journal: Journal, base: int, end: int, holes: in
 
 
 def _bring_back(
-    engine: Engine, number: int, entry: Entry | None, submitted: dict[str, AppSubmitted], now: Seconds,
-    lists: tuple[list[str], list[str], list[str]], end: tuple[Seconds, AppFinished] | None,
-) -> None:  # fmt: skip
+    engine: Engine,
+    number: int,
+    entry: Entry | None,
+    submitted: dict[str, AppSubmitted],
+    now: Seconds,
+    lists: tuple[list[str], list[str], list[str]],
+    end: tuple[Seconds, AppFinished] | None,
+) -> None:
     """See to it that one app is in the state and in the list of apps, as far as it is known."""
     journal, state = engine.journal, engine.core.state
     again, gone, over = lists
@@ -308,9 +311,15 @@ def _bring_back(
     label = f"{spec.name!r} of {spec.user} (app {number})"
     if entry is None:
         entry = Entry(
-            app=number, name=spec.name, user=spec.user, key="", submitted=float(state.apps.arrival[number]), retries=0,
-            programs=tuple(Program(argv=("false",), cwd="/") for _ in spec.jobs), reason=_LOST,
-        )  # fmt: skip
+            app=number,
+            name=spec.name,
+            user=spec.user,
+            key="",
+            submitted=float(state.apps.arrival[number]),
+            retries=0,
+            programs=tuple(Program(argv=("false",), cwd="/") for _ in spec.jobs),
+            reason=_LOST,
+        )
         journal.add_app(entry)
         journal.give_reason(number, _LOST)
     active = bool(state.apps.active[number])

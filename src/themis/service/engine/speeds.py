@@ -97,9 +97,15 @@ class SpeedEstimator:
         self.last[kind] = now
         del self.reports[kind, app.user]
         return SpeedMeasured(
-            model=new.model, batch=new.batch, gpu_type=new.gpu_type, gpus=new.gpus, locality=int(new.locality),
-            steps_per_s=rate, partner=new.partner, partner_batch=new.partner_batch,
-        )  # fmt: skip
+            model=new.model,
+            batch=new.batch,
+            gpu_type=new.gpu_type,
+            gpus=new.gpus,
+            locality=int(new.locality),
+            steps_per_s=rate,
+            partner=new.partner,
+            partner_batch=new.partner_batch,
+        )
 
     def _reports(self, kind: Kind, user: str, rate: float, now: Seconds) -> Reports:
         """The reports of a kind, this one included."""
@@ -140,7 +146,12 @@ def read_profile(name: str, message: pb.Profile) -> Profile:
         )
     a, b, c, d = message.slowdown or DEFAULT_SLOWDOWN
     return Profile(
-        name=name, slowdown=(a, b, c, d), source="said by its submitter",
-        curves={(curve.gpu_type, 0): Curve(gpus=tuple(curve.gpus), rate=tuple(curve.steps_per_s)) for curve in message.curves},
+        name=name,
+        slowdown=(a, b, c, d),
+        source="said by its submitter",
+        curves={
+            (curve.gpu_type, 0): Curve(gpus=tuple(curve.gpus), rate=tuple(curve.steps_per_s))
+            for curve in message.curves
+        },
         checkpoint_s=message.checkpoint_s if message.HasField("checkpoint_s") else 7.5,
-    )  # fmt: skip
+    )

@@ -43,16 +43,23 @@ def agent_view(s: Snapshot, finish: FinishTime, a: int, names: Names) -> pb.Pict
     first = names.first_job(int(s.app_id[a]))
     at = range(int(s.job_ptr[a]), int(s.job_ptr[a + 1]))
     return pb.Picture(
-        elapsed=float(s.now - s.app_arrival[a]), t_id=float(finish.t_id[a]), rho=float(finish.rho[a]), lease_s=s.lease_s,
+        elapsed=float(s.now - s.app_arrival[a]),
+        t_id=float(finish.t_id[a]),
+        rho=float(finish.rho[a]),
+        lease_s=s.lease_s,
         jobs=[
             pb.AgentJob(
-                job=int(s.job_id[j]) - first, left=float(s.job_left[j]), gpus_min=int(s.job_gpus_min[j]),
-                gpus_max=int(s.job_gpus_max[j]), held=int(s.job_held[j]), expiring=int(s.job_expiring[j]),
+                job=int(s.job_id[j]) - first,
+                left=float(s.job_left[j]),
+                gpus_min=int(s.job_gpus_min[j]),
+                gpus_max=int(s.job_gpus_max[j]),
+                held=int(s.job_held[j]),
+                expiring=int(s.job_expiring[j]),
                 gpu_types=[t for t, ok in zip(s.gpu_types, s.job_allowed[j].tolist()) if ok],
             )
             for j in at
         ],
-    )  # fmt: skip
+    )
 
 
 def offer_message(asked: Terms, names: Names) -> pb.Offer:
@@ -61,24 +68,27 @@ def offer_message(asked: Terms, names: Names) -> pb.Offer:
     return pb.Offer(
         gpus=[
             pb.OfferedGpus(
-                node=names.machines[n], rack=names.racks[int(s.machine_rack[n])],
-                gpu_type=s.gpu_types[int(s.machine_type[n])], gpus=int(asked.offer[n]),
+                node=names.machines[n],
+                rack=names.racks[int(s.machine_rack[n])],
+                gpu_type=s.gpu_types[int(s.machine_type[n])],
+                gpus=int(asked.offer[n]),
             )
             for n in np.flatnonzero(asked.offer).tolist()
         ],
         rows=[
             pb.BidRow(
-                gangs=row.gangs, span=_SPAN_NAMES[row.span], gpu_type=s.gpu_types[row.gpu_type], rho=row.rho,
+                gangs=row.gangs,
+                span=_SPAN_NAMES[row.span],
+                gpu_type=s.gpu_types[row.gpu_type],
+                rho=row.rho,
                 anchor="" if row.anchor == NONE else (names.machines, names.racks)[row.span - 1][row.anchor],
             )
             for row in asked.own.rows
         ],
-    )  # fmt: skip
+    )
 
 
-def read_bid(
-    request: pb.BidRequest, asked: Terms, names: Names, rho: float
-) -> tuple[OutsideBid, tuple[int, ...]]:  # fmt: skip
+def read_bid(request: pb.BidRequest, asked: Terms, names: Names, rho: float) -> tuple[OutsideBid, tuple[int, ...]]:
     """A bid with numbers for names, not yet checked against the terms, and the ids of the jobs that should go first.
 
     Parameters

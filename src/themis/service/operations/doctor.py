@@ -44,12 +44,19 @@ def examine(home: Path) -> list[Check]:
     """Every check with its state (``ok``, ``note`` or ``wrong``) and what was found."""
     there = _running(home)
     checks: dict[str, Callable[[Path], tuple[str, str]]] = {
-        "system": _system, "data directory": _home, "disk": _disk, "token": _token, "settings": _settings, "journal": _journal,
-        "GPUs": lambda home: _gpus(home, there), "Ray": lambda home: _ray(home, there),
-        "rights": lambda home: _rights(home, there), "containment": lambda home: _containment(home, there),
+        "system": _system,
+        "data directory": _home,
+        "disk": _disk,
+        "token": _token,
+        "settings": _settings,
+        "journal": _journal,
+        "GPUs": lambda home: _gpus(home, there),
+        "Ray": lambda home: _ray(home, there),
+        "rights": lambda home: _rights(home, there),
+        "containment": lambda home: _containment(home, there),
         "arbiter": lambda home: _arbiter(home, there),
         "nodes": lambda home: _nodes(there),
-    }  # fmt: skip
+    }
     out = []
     for name, check in checks.items():
         try:
@@ -251,9 +258,10 @@ def _nodes(there: Running | ThemisError) -> tuple[str, str]:
     found = [f"{_names(lost)} lost"] if (lost := [node.name for node in nodes if node.state == "lost"]) else []
     if nice := {node.name: node.niceness for node in nodes if node.niceness > 0}:
         advice = (
-            "where Ray starts them, say `RAY_worker_niceness=0 ray start ...` there" if there.info.engine == "ray"
+            "where Ray starts them, say `RAY_worker_niceness=0 ray start ...` there"
+            if there.info.engine == "ray"
             else "start the service without nice to change that"
-        )  # fmt: skip
+        )
         found.append(
             f"jobs on {_names([*nice])} have a niceness of {max(nice.values())}, so other programs there get the CPU first; "
             f"{advice}"

@@ -336,8 +336,11 @@ def _check_file(findings: Findings, path: Path | None, *, alone: bool = False) -
     if alone:
         return
     if text.lease < text.tick:
-        findings.add(("lease",), f"key 'lease' is {text.lease:g} s, below the tick of {text.tick:g} s; make the lease at "
-                     "least one tick, or the tick shorter (--set tick=5s).")  # fmt: skip
+        findings.add(
+            ("lease",),
+            f"key 'lease' is {text.lease:g} s, below the tick of {text.tick:g} s; make the lease at "
+            "least one tick, or the tick shorter (--set tick=5s).",
+        )
     if text.node_renew >= text.node_lease:
         findings.add(
             ("node_renew",),
@@ -347,8 +350,10 @@ def _check_file(findings: Findings, path: Path | None, *, alone: bool = False) -
     if text.gpus and text.machines is not None:
         findings.add(("gpus",), "keys 'gpus' and 'machines' exclude each other; remove one.")
     if text.gpu_names and (text.gpus or text.machines is not None or text.engine == "ray"):
-        findings.add(("gpu_names",), "key 'gpu_names' is for this machine's own GPUs; remove it for virtual machines and for "
-                     "Ray's nodes.")  # fmt: skip
+        findings.add(
+            ("gpu_names",),
+            "key 'gpu_names' is for this machine's own GPUs; remove it for virtual machines and for Ray's nodes.",
+        )
     if text.engine == "ray" and (text.gpus or text.machines is not None):
         findings.add(("engine",), "key 'engine' is ray, so the machines are Ray's nodes; remove gpus and machines.")
     if text.node_root is not None and not Path(text.node_root).is_absolute():
@@ -382,25 +387,57 @@ def _machines(given: Any, findings: Findings, path: Path | None) -> Cluster | No
 def _config(findings: Findings, path: Path | None) -> Config:
     text = ServiceText.model_validate(findings.document.data)
     return Config(
-        gpus=text.gpus, cluster=_machines(text.machines, findings, path), engine=text.engine, address=text.address,
-        node_root=text.node_root or "", gpu_names=text.gpu_names, cpus=text.cpus, memory=text.memory,
-        policy=text.policy, between=text.between, profiles=text.profiles,
-        lease_s=text.lease, shortest_lease_s=text.shortest_lease, tick_s=text.tick, container_s=text.container,
+        gpus=text.gpus,
+        cluster=_machines(text.machines, findings, path),
+        engine=text.engine,
+        address=text.address,
+        node_root=text.node_root or "",
+        gpu_names=text.gpu_names,
+        cpus=text.cpus,
+        memory=text.memory,
+        policy=text.policy,
+        between=text.between,
+        profiles=text.profiles,
+        lease_s=text.lease,
+        shortest_lease_s=text.shortest_lease,
+        tick_s=text.tick,
+        container_s=text.container,
         gather_s=text.gather,
-        checkpoint_every_s=text.checkpoint_every, unknown_work_s=text.unknown_work, seed=text.seed, host=text.host,
-        port=text.port, http_port=text.http_port, retries=text.retries, backoff_s=text.backoff,
-        backoff_most_s=text.backoff_most, grace_s=text.grace, max_grace_s=text.max_grace,
-        node_lease_s=text.node_lease, node_renew_s=text.node_renew,
-        node_margin_s=text.node_margin, progress_s=text.progress, solve_s=text.solve,
-        agent_s=text.agent_wait, journal_keep_s=text.journal_keep,
-        logs_keep_s=text.logs_keep, checkpoints_keep_s=text.checkpoints_keep,
-        containment=text.containment, agent_misses=text.agent_misses, max_agents=text.max_agents,
-        max_message_bytes=text.max_message, max_jobs=text.max_jobs,
-        max_apps=text.max_apps, max_apps_per_user=text.max_apps_per_user, max_submissions=text.max_submissions,
-        allow_root=text.allow_root, single_trust=text.single_trust, validate=text.check_state,
+        checkpoint_every_s=text.checkpoint_every,
+        unknown_work_s=text.unknown_work,
+        seed=text.seed,
+        host=text.host,
+        port=text.port,
+        http_port=text.http_port,
+        retries=text.retries,
+        backoff_s=text.backoff,
+        backoff_most_s=text.backoff_most,
+        grace_s=text.grace,
+        max_grace_s=text.max_grace,
+        node_lease_s=text.node_lease,
+        node_renew_s=text.node_renew,
+        node_margin_s=text.node_margin,
+        progress_s=text.progress,
+        solve_s=text.solve,
+        agent_s=text.agent_wait,
+        journal_keep_s=text.journal_keep,
+        logs_keep_s=text.logs_keep,
+        checkpoints_keep_s=text.checkpoints_keep,
+        containment=text.containment,
+        agent_misses=text.agent_misses,
+        max_agents=text.max_agents,
+        max_message_bytes=text.max_message,
+        max_jobs=text.max_jobs,
+        max_apps=text.max_apps,
+        max_apps_per_user=text.max_apps_per_user,
+        max_submissions=text.max_submissions,
+        allow_root=text.allow_root,
+        single_trust=text.single_trust,
+        validate=text.check_state,
         users=tuple(User(name=n, weight=u.weight, group=u.group or "") for n, u in text.users.items()),
         groups=tuple(Group(name=n, weight=g.weight) for n, g in text.groups.items()),
         user_gpus={n: u.gpus for n, u in text.users.items() if u.gpus is not None},
         group_gpus={n: g.gpus for n, g in text.groups.items() if g.gpus is not None},
-        others_weight=text.others.weight, others_gpus=text.others.gpus,
-    )  # fmt: skip
+        others_weight=text.others.weight,
+        others_gpus=text.others.gpus,
+    )

@@ -99,9 +99,10 @@ def start(home: Path, config: Config) -> Service:
         check_types(make_policy(config.policy), sorted({host.machine.gpu_type for host in hosts}))
     # A service with another data directory must not lease the same GPUs.
     claims = claim_all(
-        [device for host in hosts for device in host.devices], home / "run",
+        [device for host in hosts for device in host.devices],
+        home / "run",
         [home / "run" / "nodes" / host.machine.name for host in hosts],
-    )  # fmt: skip
+    )
     nodes = NodeSettings(
         lease_s=config.node_lease_s,
         renew_s=config.node_renew_s,
@@ -115,13 +116,28 @@ def start(home: Path, config: Config) -> Service:
         if config.engine == "ray":
             ray = RaySettings(address=config.address, owner=owner_of(home), node_root=config.node_root or NODE_ROOT)
             return RayExecutor(
-                home / "run", programs, report, report, ray=ray, settings=nodes, pace=estimated_pace(book),
-                allow_root=config.allow_root, containment=config.containment,
-            )  # fmt: skip
+                home / "run",
+                programs,
+                report,
+                report,
+                ray=ray,
+                settings=nodes,
+                pace=estimated_pace(book),
+                allow_root=config.allow_root,
+                containment=config.containment,
+            )
         return LocalExecutor(
-            home / "run", hosts, programs, report, report, settings=nodes, pace=estimated_pace(book),
-            allow_root=config.allow_root, claims=claims, containment=config.containment,
-        )  # fmt: skip
+            home / "run",
+            hosts,
+            programs,
+            report,
+            report,
+            settings=nodes,
+            pace=estimated_pace(book),
+            allow_root=config.allow_root,
+            claims=claims,
+            containment=config.containment,
+        )
 
     book = load_book(config.profiles, home / "profiles")
     arbiter = Arbiter(config, hosts, Journal(home / "journal.db"), executor, book=book, apart=True)
@@ -136,8 +152,9 @@ def start(home: Path, config: Config) -> Service:
     if not is_loopback(config.host):
         log.warning(
             "%s can be reached from other machines, and calls are not encrypted, so tokens can be read on the network. Listen "
-            "on 127.0.0.1, or tunnel them.", config.host,
-        )  # fmt: skip
+            "on 127.0.0.1, or tunnel them.",
+            config.host,
+        )
     arbiter.start()
     if isinstance(arbiter.executor, RayExecutor):
         _await_nodes(arbiter, arbiter.executor)
@@ -202,9 +219,13 @@ def _say_farewell(service: Service, *, leave_jobs: bool) -> None:
 
 
 def serve_until_told(
-    home: Path, config: Config, say: Callable[[Service], None], *, leave_jobs: bool = False,
+    home: Path,
+    config: Config,
+    say: Callable[[Service], None],
+    *,
+    leave_jobs: bool = False,
     repairs: Callable[[str], None] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Run until SIGTERM or SIGINT, or until the arbiter breaks; then its error is raised.
 
     ``repairs`` : repair a damaged journal first; called with each sentence about what is lost.
@@ -243,5 +264,8 @@ def _let_pass(home: Path, config: Config) -> None:
         log.warning(
             "jobs run as their submitters, who cannot enter %s on the way to their folders in %s; choose another "
             "data directory, such "
-            "as /var/lib/themis, or chmod o+x %s.", shut[-1], home, shut[-1],
-        )  # fmt: skip
+            "as /var/lib/themis, or chmod o+x %s.",
+            shut[-1],
+            home,
+            shut[-1],
+        )
