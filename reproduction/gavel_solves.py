@@ -6,7 +6,7 @@ import numpy as np
 
 from themis.forecast.believed import measured_configs
 from themis.forecast.throughput import References, entries_of, estimate
-from themis.gavel.finish_time import JobProgress
+from themis.gavel.finish_time import JobsProgress
 from themis.gavel.hierarchy import Entity, hierarchical
 from themis.gavel.max_min import normalised
 from themis.model.units import Locality
@@ -33,7 +33,7 @@ def partition_loss(seed: int) -> float:
     members = tuple(Entity(name=f"entity{e}", weight=w, jobs=rows[e]) for e, w in enumerate(ENTITIES))
     root = Entity(name="root", members=members, jobs=np.zeros(0, dtype=np.int64))
     ones = np.ones(len(jobs))
-    progress = JobProgress(
+    progress = JobsProgress(
         left=ones, elapsed=0 * ones, isolated_elapsed=0 * ones, isolated_rate=problem.isolated_rate()
     )
     shared = hierarchical(problem, root, ones, progress).x

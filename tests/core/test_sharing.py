@@ -171,7 +171,7 @@ def test_speed_beside_a_partner_takes_the_most_specific_entry() -> None:
     assert rate("V100", 64, ("n", 16)) == pytest.approx(0.7)
     assert rate("V100", 64, ("n", 8)) == pytest.approx(0.8)
     assert rate("V100", 64, ("m", 0)) == 0.0
-    with pytest.raises(InputError, match="share below 0 beside"):
+    with pytest.raises(InputError, match="a negative share of its speed on a shared GPU"):
         replace(profile, beside={(ANY_TYPE, 0, "n", 0): -0.1})
 
 

@@ -141,7 +141,7 @@ def test_why_tells_of_a_planned_job_when_it_starts_and_ends(tmp_path: Path, caps
         assert steps[-1]["time"] < steps[-1]["starts"] < steps[-1]["ends"]
         main_ok(["why", str(second), "--home", str(home)])
         said = capsys.readouterr().out
-        assert "Its next GPUs are expected at" in said
+        assert "Next GPUs expected at" in said
         assert "it runs next at" in said
         client.cancel(first)
         client.cancel(second)
