@@ -24,6 +24,7 @@ from themis.model.events import (
     SpeedMeasured,
 )
 from themis.model.settings import Settings
+from themis.model.units import Seconds
 from themis.model.workload import App, Workload
 from themis.policies.api import Workbench, make_policy
 from themis.policies.fair_finish import FairFinish
@@ -128,13 +129,13 @@ class Reloading(_Run):
 
     count = loaded = 0
 
-    def _feed(self, event: Event) -> None:
+    def feed(self, event: Event, now: Seconds) -> None:
         self.count += 1
         if self.count % 23 == 0 and self.core.solving is None and not isinstance(event, Allocated):
             sim = self.sim
             fresh = Scheduler(sim.book, sim.settings, sim.policy.pace, sim.policy.needs)
             self.core, self.loaded = load(json.loads(json.dumps(save(self.core))), fresh), self.loaded + 1
-        super()._feed(event)
+        super().feed(event, now)
 
 
 @pytest.mark.parametrize("between", ["apps", "users", "groups"])

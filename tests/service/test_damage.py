@@ -282,7 +282,7 @@ def test_a_journal_that_does_not_follow_is_repaired_too(tmp_path: Path) -> None:
         for name in "abc":
             w.ask(lambda a, name=name: submit(a, request(name, weight=0.37)))
             w.turn(1.1)
-        w.finish(0)
+        w.finish(1)
         w.ask(lambda a: submit(a, request("d", weight=0.37)))
     with closing(Journal(tmp_path / "journal.db")) as journal:
         number, line = journal.db.execute("SELECT number, line FROM records WHERE kind = 'AppFinished'").fetchone()
@@ -296,9 +296,9 @@ def test_a_journal_that_does_not_follow_is_repaired_too(tmp_path: Path) -> None:
     assert repair(tmp_path / "journal.db", DEFAULT_BOOK, lines.append)
     said = "\n".join(lines)
     assert "Entered again as submitted: 'd' of u (app 3)." in said, said
-    assert "Finished according to the list of apps; the records of how are lost: 'a' of u (app 0)." in said, said
+    assert "Finished according to the list of apps; the records of how are lost: 'b' of u (app 1)." in said, said
     with world(tmp_path, 2, policy="themis", clock=clock) as w:
-        assert [entry.outcome for entry in w.arbiter.journal.apps()] == ["completed", "", "", ""]
+        assert [entry.outcome for entry in w.arbiter.journal.apps()] == ["", "completed", "", ""]
         w.clock[0] = w.arbiter.epoch + w.arbiter.state.now + 200.0
         for _ in range(3):
             w.turn(3.0)

@@ -73,7 +73,7 @@ def test_equal_states_give_equal_files() -> None:
 
 def test_what_is_no_state_is_refused_in_words(tmp_path: Path) -> None:
     for data in (b"", b"nothing", gzip.compress(b"nothing"), gzip.compress(b"[1]"), write(busy(), "fifo")[:300]):
-        with pytest.raises(InputError, match="no state written by `themis dump`"):
+        with pytest.raises(InputError, match="not a state file that `themis dump` wrote"):
             parse(data)
     with pytest.raises(InputError, match=r"cannot read .*absent: No such file"):
         read(tmp_path / "absent")

@@ -288,8 +288,8 @@ def _program(job: pb.Job, user: str, config: Config) -> Program:
     longest, together = max(sizes), sum(sizes) + 9 * len(sizes)
     if longest > MOST_TEXT or together > MOST_TEXTS:
         raise Limit(
-            f"job {job.name!r}: the longest argument or variable has {longest} bytes, all together {together}; the "
-            f"limits are {MOST_TEXT} and {MOST_TEXTS}. Write them to a file."
+            f"job {job.name!r}: its arguments and variables have {together} bytes together, {longest} bytes the "
+            f"longest; the limits are {MOST_TEXTS} and {MOST_TEXT}. Write them to a file."
         )
     wrong = [name for name in p.env if not name or "=" in name]
     if wrong:
