@@ -31,6 +31,14 @@ from themis.node.keeper import newest
 from themis.train.run import PREEMPTED
 
 
+@pytest.fixture(autouse=True)
+def default_sigterm() -> Iterator[None]:
+    """SIGTERM as in a job's own process: a Ray cluster that other tests started here has a handler of its own for it."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
 @dataclass
 class Workers:
     """Real processes of ``tune_worker.serve``, one for each conversation."""
