@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -51,4 +52,14 @@ def test_a_newcomer_has_its_first_gpu_when_the_leases_that_it_met_end(f: float) 
 def test_rank_of_apps() -> None:
     held, expiring = np.array([2, 0, 0, 0, 0]), np.array([0, 2, 0, 0, 1])
     behind = np.array([True, True, True, False, False])
-    assert service_rank(held, expiring, behind).tolist() == [2, 1, 0, 1, 1]
+    view = SimpleNamespace(
+        apps=5,
+        app_held=held,
+        job_app=np.arange(5),
+        job_expiring=expiring,
+        app_attained=np.where(behind, 1.0, 3.0),
+        app_elapsed=np.ones(5),
+        app_capacity=np.full(5, 4.0),
+        app_contention=np.full(5, 2.0),
+    )
+    assert service_rank(view).tolist() == [2, 1, 0, 1, 1]

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from themis.model.units import Bool, Float, Int
+from themis.model.snapshot import Snapshot
+from themis.model.units import Float, Int
 
 
 def worst_first(rho: Float, arrival: Float, app_id: Int, served: Int | None = None) -> Int:
@@ -21,18 +22,17 @@ def worst_first(rho: Float, arrival: Float, app_id: Int, served: Int | None = No
     return out
 
 
-def service_rank(held: Int, expiring: Int, behind: Bool) -> Int:
-    """[n], 0: the app waits without GPUs and is behind its share; 1: it holds none beyond this instant; 2: it holds some.
+def service_rank(s: Snapshot) -> Int:
+    """[A], 0: the app waits without GPUs and is behind its share; 1: it holds none beyond this instant; 2: it holds some.
 
     rho of an app that lost all its leases is unbounded (§3.3.2); that of an app whose leases end now was finite until now. Without
     the distinction, where all leases end together, apps that wait would be compared with those that had everything until now.
-
-    Parameters
-    ----------
-    held : [n], GPUs held beyond this instant. ``expiring`` : [n], GPUs whose lease ends at this instant.
-    behind : [n], whether the app received less than its weighted share of its life so far.
+    An app is behind its share if it received less than its weighted share of its life so far.
     """
-    out: Int = np.where(held > 0, 2, np.where((expiring > 0) | ~behind, 1, 0))
+    expiring = np.bincount(s.job_app, weights=s.job_expiring, minlength=s.apps)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        behind = s.app_attained < s.app_elapsed * s.app_capacity / s.app_contention
+    out: Int = np.where(s.app_held > 0, 2, np.where((expiring > 0) | ~behind, 1, 0))
     return out
 
 

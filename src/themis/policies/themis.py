@@ -120,9 +120,7 @@ class Themis:
         unmet = np.logical_or.reduceat(s.job_held < s.job_gpus_max, s.job_ptr[:-1]).nonzero()[0]
         served = None
         if self.waiting is Waiting.UNBOUNDED:
-            expiring = np.add.reduceat(s.job_expiring, s.job_ptr[:-1], dtype=np.int64)
-            behind = s.app_attained < s.app_elapsed * s.app_capacity / s.app_contention
-            served = service_rank(s.app_held, expiring, behind)[unmet]
+            served = service_rank(s)[unmet]
         out: Int = unmet[worst_first(rho[unmet], s.app_arrival[unmet], s.app_id[unmet], served)]
         return out
 

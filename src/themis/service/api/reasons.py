@@ -182,9 +182,7 @@ def standing(s: State, app: int) -> Standing:
         finish = FinishTime(view, Form.PAPER)
         rho, key = finish.rho, finish.rho_by_weight
     unmet = np.unique(view.job_app[view.job_held < view.job_gpus_max])
-    expiring = np.bincount(view.job_app, weights=view.job_expiring, minlength=view.apps).astype(np.int64)
-    behind = view.app_attained < view.app_elapsed * view.app_capacity / view.app_contention
-    served = service_rank(view.app_held, expiring, behind)[unmet]
+    served = service_rank(view)[unmet]
     order = unmet[worst_first(key[unmet], view.app_arrival[unmet], view.app_id[unmet], served)]
     place = np.flatnonzero(order == row)
     if not len(place):
