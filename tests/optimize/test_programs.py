@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -62,3 +64,9 @@ def test_a_gap_above_what_is_accepted_raises() -> None:
         solve(hard, gap=0.0, nodes=1, accept=0.0)
     carried = solve(hard, gap=0.0, nodes=1, accept=np.inf)
     assert carried.objective < carried.bound < np.inf
+
+
+def test_highs_prints_nothing_not_even_its_name() -> None:
+    code = "from themis.optimize.programs import Silent; highs = Silent(); highs.addVar(0, 1); highs.run()"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert (ran.stdout, ran.stderr) == ("", "")

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.sparse import csc_array
 
 from themis.errors import NotSolved
-from themis.optimize.programs import Floats, Ints
+from themis.optimize.programs import Floats, Ints, Silent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,9 +46,8 @@ class ColumnProgram:
     """
 
     def __init__(self, row_low: Floats, row_high: Floats, *, interior: bool = False) -> None:
-        self._highs = highspy.Highs()  # type: ignore[no-untyped-call]
+        self._highs = Silent()  # type: ignore[no-untyped-call]
         for name, value in (
-            ("output_flag", False),
             ("threads", 1),
             ("parallel", "off"),
             ("random_seed", 0),

@@ -106,9 +106,8 @@ def solve(
     NotSolved
         When no point is found, or the proven gap is above `accept`.
     """
-    highs = highspy.Highs()  # type: ignore[no-untyped-call]
+    highs = Silent()  # type: ignore[no-untyped-call]
     for name, value in (
-        ("output_flag", False),
         ("threads", 1),
         ("parallel", "off"),
         ("random_seed", seed),
@@ -129,6 +128,15 @@ def solve(
         highs.setSolution(hint)
     highs.run()
     return _read(highs, program, accept)
+
+
+class Silent(highspy.Highs):
+    """HiGHS that prints nothing: from version 1.16 on it introduces itself as soon as callbacks are enabled."""
+
+    def enableCallbacks(self) -> None:  # its own name
+        """Called as it is made."""
+        self.setOptionValue("output_flag", False)
+        super().enableCallbacks()  # type: ignore[no-untyped-call]
 
 
 def _model(program: MixedIntegerProgram) -> highspy.HighsLp:
