@@ -189,6 +189,7 @@ RECORDS: list[Record] = [
         contention=2.0,
         capacity=32.0,
         gpu_seconds=55.5,
+        needed=((50.5, 4.0), (1 / 3, 1.5)),
     ),
 ]
 

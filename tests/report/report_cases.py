@@ -59,6 +59,7 @@ def finished(app: int, jct: float, paper: float, exact: float, gpu_seconds: floa
         contention=1.5,
         capacity=5.5,
         gpu_seconds=gpu_seconds,
+        needed=((gpu_seconds, 8.0),),
     )
 
 

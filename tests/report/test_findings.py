@@ -18,7 +18,7 @@ def found(given: list[RunMetrics]) -> str:
 
 def worst(run: RunMetrics, rho: float, **changes: object) -> RunMetrics:
     """The run with this rho of its worst-off app."""
-    return replace(run, rho_exact=replace(run.rho_exact, max=rho), **changes)  # type: ignore[arg-type]
+    return replace(run, rho_reference=replace(run.rho_reference, max=rho), **changes)  # type: ignore[arg-type]
 
 
 def test_each_policy_is_named_with_what_it_is_best_at() -> None:
@@ -26,7 +26,7 @@ def test_each_policy_is_named_with_what_it_is_best_at() -> None:
     fair = worst(run, 1.25, policy="fair", jct_mean=7200.0, makespan=9000.0, gpu_seconds=7200.0)
     quick = worst(run, 3.0, policy="quick", jct_mean=3600.0, makespan=9000.0, gpu_seconds=3600.0)
     assert found([fair, quick]) == (
-        "Of 2 policies, fair is fairest to the worst-off app (1.25 times as long as on its own equal share of the cluster); "
+        "Of 2 policies, fair is fairest to the worst-off app (1.25 times as long as on its own share of the cluster); "
         "and quick finishes apps soonest (1.0 h on average) and uses the least GPU time (1 GPU h). "
         "One seed does not show how much of this is chance."
     )

@@ -185,4 +185,4 @@ def test_neighbouring_gpus_of_a_lease_are_one_rectangle() -> None:
 def test_hovering_a_lease_names_its_app() -> None:
     run = fold(MINI)
     svg = gantt.inline_gantt(gantt.gantt("x", run, PAGE), run)
-    assert "<title>B of bob: 2 jobs, 6.7 GPU minutes, ρ 2.00 paper, 2.50 exact</title>" in svg
+    assert "<title>B of bob: 2 jobs, 6.7 GPU minutes, ρ 1.90 reference, 2.50 exact</title>" in svg

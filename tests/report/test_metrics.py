@@ -324,9 +324,17 @@ def test_every_number_is_defined_and_nothing_else() -> None:
     of_user = {key.removeprefix("user_") for key in DEFINITIONS if key.startswith("user_")}
     assert {key for key in DEFINITIONS if not key.startswith(("app_", "user_"))} == rho | set(SCALARS)
     assert of_user | {"user"} == {f.name for f in fields(UserRow)}
-    assert of_app | {"app", "name", "user", "jobs", "rho_paper", "rho_exact", "restarts"} == {
-        f.name for f in fields(AppRow)
-    }
+    assert of_app | {
+        "app",
+        "name",
+        "user",
+        "jobs",
+        "rho_reference",
+        "rho_attainable",
+        "rho_paper",
+        "rho_exact",
+        "restarts",
+    } == {f.name for f in fields(AppRow)}
 
 
 def test_json_and_csv_say_the_same(mini: RunMetrics) -> None:

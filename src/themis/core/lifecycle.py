@@ -129,6 +129,7 @@ def finish_app(state: State, a: int, outcome: str) -> AppFinished:
         contention=contention,
         capacity=capacity,
         gpu_seconds=float(t.attained[a]),
+        needed=reference.needs(state, a, speed),
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from themis.core import unit
 from themis.core.state import State
 from themis.fairness import fluid
-from themis.model.units import Float, Int
+from themis.model.units import Float, GpuSeconds, Int
 
 
 def advance(state: State) -> None:
@@ -78,15 +78,32 @@ def _present(state: State) -> Int:
     return state.apps.in_reference[: state.apps.size].nonzero()[0]
 
 
+def needs(state: State, a: int, speed: float) -> tuple[tuple[GpuSeconds, float], ...]:
+    """What an app needs in the reference, phase by phase: (GPU-seconds, most GPUs), without phases that have no work.
+
+    ``speed`` : reference GPUs that a GPU of the cluster is worth to it, > 0.
+    """
+    work, most = _phases(state, np.array([a]))
+    return tuple((w / speed, m) for w, m in zip(work[0].tolist(), most[0].tolist()) if w > 0)
+
+
 def _left(state: State, rows: Int) -> tuple[Float, Float]:
-    """GPU-seconds left of each phase, and GPUs that it can use now, [A, P] each: as the exact T_id has it.
+    """GPU-seconds left of each phase, and GPUs that it can use now, [A, P] each."""
+    work, most = _phases(state, rows)
+    before = np.cumsum(work, axis=1) - work
+    left: Float = np.clip(work - np.maximum(state.apps.shadow[rows][:, None] - before, 0.0), 0.0, None)
+    speed = _speed(state, rows)[:, None]
+    return left / np.maximum(speed, 1e-9), np.where(speed > 0, most, 0.0)
+
+
+def _phases(state: State, rows: Int) -> tuple[Float, Float]:
+    """Reference GPU-seconds of each phase, and most GPUs that it can use, [A, P] each: as the exact T_id has it.
 
     A phase on a share ``s`` takes max(work / s, longest / min(s, gang_max)), so it uses up to work x gang_max / longest GPUs.
     Hyperband's brackets run concurrently: their work is one phase that takes as long as the longest bracket.
     """
-    t = state.apps
     work, longest = state.phase[0, rows], state.phase[1, rows]
-    gang = t.gang_max[rows].astype(float)[:, None]
+    gang = state.apps.gang_max[rows].astype(float)[:, None]
     brackets = state.phase_bracket[rows]
     if brackets.any():
         sides = np.stack(
@@ -96,11 +113,7 @@ def _left(state: State, rows: Int) -> tuple[Float, Float]:
         work, longest = work.copy(), longest.copy()
         work[several, 0], longest[several, 0] = work[several].sum(axis=1), sides[several]
         work[several, 1:] = longest[several, 1:] = 0.0
-    cap = np.where(longest > 0, work * gang / np.maximum(longest, 1e-12), gang)
-    before = np.cumsum(work, axis=1) - work
-    left: Float = np.clip(work - np.maximum(t.shadow[rows][:, None] - before, 0.0), 0.0, None)
-    speed = _speed(state, rows)[:, None]
-    return left / np.maximum(speed, 1e-9), np.where(speed > 0, cap, 0.0)
+    return work, np.where(longest > 0, work * gang / np.maximum(longest, 1e-12), gang)
 
 
 def _speed(state: State, rows: Int) -> Float:

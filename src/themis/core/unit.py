@@ -11,6 +11,8 @@ until now stays as it was.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
 from themis.core.state import State
@@ -95,26 +97,37 @@ def reweigh(state: State) -> None:
 def effective(state: State, rows: Int) -> Float:
     """[len(rows)], weights of these apps, which are all that contend."""
     t = state.apps
-    given, own = t.given[rows], t.own[rows]
-    if state.between == "apps" or not len(rows):
+    names = tuple(state.users) if state.between == "groups" else ()
+    return weights(state.between, t.given[rows], t.own[rows], t.user[rows], names, state.groups)
+
+
+def weights(
+    between: str, given: Float, own: Float, user: Int, names: Sequence[str], groups: Mapping[str, tuple[str, float]]
+) -> Float:
+    """Weights of apps that contend, [A], by the unit of fairness.
+
+    Parameters
+    ----------
+    given : [A], an app's weight times its user's and its group's, as submitted. ``own`` : [A], the app's alone.
+    user : [A], numbers of users. ``names`` : of users by number. ``groups`` : each user's group, if any, and its weight.
+    """
+    if between == "apps" or not len(given):
         return given
-    user = t.user[rows]
     part = own / np.bincount(user, weights=own)[user]
     of_user: Float = given / own
-    if state.between == "groups":
-        of_user = _in_groups(state, user, of_user)
+    if between == "groups":
+        of_user = _in_groups(names, groups, user, of_user)
     return of_user * part
 
 
-def _in_groups(state: State, user: Int, of_user: Float) -> Float:
+def _in_groups(names: Sequence[str], groups: Mapping[str, tuple[str, float]], user: Int, of_user: Float) -> Float:
     """[len(user)], the users' parts of their groups' weights; ``of_user`` : a user's weight times its group's, as submitted."""
-    names = tuple(state.users)
     numbers: dict[str, int] = {}
     out = of_user.copy()
     known, first = np.unique(user, return_index=True)
     group, whole, weight = [], [], []
     for u, at in zip(known.tolist(), first.tolist()):
-        name, of_group = state.groups.get(names[u], ("", 0.0))
+        name, of_group = groups.get(names[u], ("", 0.0))
         if name:
             group.append(numbers.setdefault(name, len(numbers)))
             whole.append(of_group)

@@ -456,6 +456,8 @@ class AppFinished:
 
     ``outcome``: completed | cancelled | failed (a job of it was given up). ``contention`` is N_avg, ``capacity`` R_C
     averaged likewise. ``jct`` is all of its time; rho leaves out what its user held it.
+    ``needed`` : what it needed, phase by phase: (GPU-seconds on GPUs of mean speed, placed best; most GPUs that the phase can
+    use). Empty in logs from before.
     """
 
     app: int
@@ -468,6 +470,7 @@ class AppFinished:
     contention: float
     capacity: float
     gpu_seconds: float
+    needed: tuple[tuple[GpuSeconds, float], ...] = ()
 
 
 @record

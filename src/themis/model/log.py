@@ -329,6 +329,9 @@ _DECODERS: Mapping[str, Callable[[Fields], Record]] = MappingProxyType(
         "FairnessSet": lambda d: events.FairnessSet(
             between=d["between"], groups=tuple((name, weight, tuple(users)) for name, weight, users in d["groups"])
         ),
+        "AppFinished": lambda d: events.AppFinished(
+            **{**d, "needed": tuple((work, most) for work, most in d.get("needed", ()))}
+        ),
         "MachineJoined": lambda d: MachineJoined(machine=Machine(**d["machine"])),
         "AppSubmitted": _read_app,
         "Allocated": read_allocated,

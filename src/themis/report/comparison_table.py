@@ -20,6 +20,7 @@ from themis.report.findings import finding
 from themis.report.intervals import Interval
 from themis.report.numbers import COLUMNS
 from themis.report.paired import Paired
+from themis.report.table import NOTE
 
 CSV = (
     "metric",
@@ -85,8 +86,7 @@ def notes(rows: Sequence[ComparisonRow], difference: Paired | None) -> str:
     seeds = sorted({len(row.runs) for row in rows})
     lines = [
         caption(runs),
-        "ρ = JCT / JCT on one's own 1/N of the cluster, lower is better, at most 1 is fair; 'paper' is the Themis paper's "
-        "T_id, 'exact' the exact one. Best in green.",
+        NOTE,
     ]
     if seeds[-1] == 1:
         lines.append("One seed a policy: no confidence interval can be given; run more, as in --seeds 0-4.")

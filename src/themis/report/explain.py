@@ -125,6 +125,8 @@ class Explanation:
     jct: Seconds
     rho_paper: float
     rho_exact: float
+    reference: Seconds
+    """What it takes on its own share of the cluster from its arrival on (``rho_reference``); NaN of a compacted log."""
     steps: tuple[Step, ...]
     started: Seconds = math.nan
     """When its first job got its first GPUs."""
@@ -346,6 +348,7 @@ class _Reader:
             jct=end.jct if end else math.nan,
             rho_paper=end.rho_paper if end else math.nan,
             rho_exact=end.rho_exact if end else math.nan,
+            reference=float(self.fold.reference.lasted()[self.app]) if self.whole else math.nan,
             steps=tuple(self.steps),
             started=self.started,
             entitled=entitled,

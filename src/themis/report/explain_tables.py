@@ -137,9 +137,18 @@ def _title(story: Explanation) -> str:
     kind = "simulated" if story.simulated else "measured"
     who = f"{story.app} of {story.user} under {story.policy}, seed {story.seed} ({kind})"
     if math.isnan(story.jct):
-        return f"{who}: still active.{expected_text(story)}"
+        return f"{who}: still active.{expected_text(story)}{_reference(story)}"
     rho = f"ρ {story.rho_paper:.2f} paper, {story.rho_exact:.2f} exact"
-    return f"{who}: JCT {story.jct / 3600:.1f} h, {rho}."
+    return f"{who}: JCT {story.jct / 3600:.1f} h, {rho}.{_reference(story)}"
+
+
+def _reference(story: Explanation) -> str:
+    """What the app would take on its own share of the cluster."""
+    if not math.isfinite(story.reference):
+        return ""
+    would = "would have taken" if story.jct == story.jct else "would end"
+    after = "" if story.jct == story.jct else " after it came"
+    return f" On its own share of the cluster it {would} {_clock(story.reference)}{after}."
 
 
 def expected_text(story: Explanation) -> str:

@@ -267,7 +267,7 @@ def users(groups: Sequence[tuple[str, RunMetrics]], style: Style) -> Drawing:
     height = 0.9 + max(len(names), 1) * max(0.32, 0.11 * len(groups) + 0.12)
     figure = Figure(figsize=(WIDE, height), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
-    for axis, form, label in zip(axes, ("rho_paper", "rho_exact"), ("ρ, paper's T_id", "ρ, exact T_id")):
+    for axis, form, label in zip(axes, ("rho_reference", "rho_exact"), ("ρ, reference", "ρ, exact T_id")):
         for i, (_, run) in enumerate(groups):
             offset = (i - (len(groups) - 1) / 2) * 0.78 / len(groups)
             found = {row.user: row for row in by_user(run)}

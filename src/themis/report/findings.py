@@ -9,7 +9,7 @@ from themis.report.columns import ComparisonColumn
 from themis.report.compare import ComparisonRow
 
 _CLAIMS = (
-    ("rho_exact_max", "is fairest to the worst-off app ({} times as long as on its own equal share of the cluster)"),
+    ("rho_reference_max", "is fairest to the worst-off app ({} times as long as on its own share of the cluster)"),
     ("jct_mean", "finishes apps soonest ({} {} on average)"),
     ("gpu_seconds", "uses the least GPU time ({} GPU {})"),
 )
@@ -65,8 +65,8 @@ def _alone(row: ComparisonRow, columns: Sequence[ComparisonColumn], at: dict[str
     jct = columns[at["jct_mean"]] if "jct_mean" in at else None
     took = f"apps took {value('jct_mean')} {unit(jct)} on average" if jct else "apps completed"
     worst = ""
-    if "rho_exact_max" in at:
-        worst = f", the worst-off one {value('rho_exact_max')} times as long as on its own equal share of the cluster"
+    if "rho_reference_max" in at:
+        worst = f", the worst-off one {value('rho_reference_max')} times as long as on its own share of the cluster"
     return f"Under {row.label} {took}{worst}."
 
 

@@ -75,7 +75,7 @@ def inline_gantt(drawing: Drawing, run: RunMetrics) -> str:
 
     def name(match: re.Match[str]) -> str:
         app = run.apps[int(match[1])]
-        rho = f", ρ {app.rho_paper:.2f} paper, {app.rho_exact:.2f} exact" if app.jct == app.jct else ""
+        rho = f", ρ {app.rho_reference:.2f} reference, {app.rho_exact:.2f} exact" if app.jct == app.jct else ""
         title = f"{app.name} of {app.user}: {app.jobs} jobs, {app.gpu_seconds / unit:,.1f} GPU {unit_name}{rho}"
         return f'<g class="app"><title>{escape(title)}</title>'
 

@@ -263,7 +263,7 @@ class _Group:
 
 
 def _apps(label: str, run: RunMetrics, columns: Sequence[RowField], of: int) -> _Group:
-    order = sorted(run.apps, key=lambda app: -app.rho_paper if app.rho_paper == app.rho_paper else math.inf)
+    order = sorted(run.apps, key=lambda app: -app.rho_reference if app.rho_reference == app.rho_reference else math.inf)
     return _group(label, run, order, columns, _most(MOST_APPS, of))
 
 

@@ -72,9 +72,18 @@ class AppEntry:
     end: AppFinished | None = None
     used: Used = field(default_factory=Used)
 
-    def row(self, number: int, entitled: GpuSeconds, missing: Missing) -> AppRow:
-        """The app's row of the report."""
+    def row(
+        self,
+        number: int,
+        entitled: GpuSeconds,
+        missing: Missing,
+        reference: Seconds = math.nan,
+        alone: Seconds = math.nan,
+        held: Seconds = 0.0,
+    ) -> AppRow:
+        """The app's row of the report; ``reference``, ``alone``, ``held`` : as ``Isolated`` has them."""
         end, nan = self.end, math.nan
+        life = end.jct - held if end else nan
         return AppRow(
             app=number,
             name=self.name,
@@ -85,6 +94,10 @@ class AppEntry:
             finish=self.finish,
             jct=end.jct if end else nan,
             wait=self.first_grant - self.arrival,
+            rho_reference=life / reference if reference else nan,
+            rho_attainable=life / max(reference, alone) if reference else nan,
+            t_reference=reference,
+            t_alone=alone,
             rho_paper=end.rho_paper if end else nan,
             rho_exact=end.rho_exact if end else nan,
             t_id_paper=end.t_id_paper if end else nan,

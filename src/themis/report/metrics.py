@@ -29,6 +29,7 @@ from themis.report.measures import Folded
 from themis.report.numbers import measure
 from themis.report.outlook import Outlook
 from themis.report.plans import Plans
+from themis.report.reference import Isolated, Reference
 from themis.report.result import Inputs, RunMetrics
 from themis.report.rho import RhoStats
 from themis.report.rows import AppRow
@@ -88,7 +89,7 @@ class Fold:
     def __init__(self) -> None:
         self.header: Header | None = None
         self.levels, self.ledger, self.rounds, self.plans = Levels(), Ledger(), DecisionTotals(), Plans()
-        self.delivery = Delivery()
+        self.delivery, self.reference = Delivery(), Reference()
         self.speeds, self.outlook = SpeedsGiven(), Outlook()
         self.machine_gpus: list[int] = []
         self.seats_taken: list[int] = []
@@ -102,8 +103,8 @@ class Fold:
             events.MachineFailed: self._failed,
             events.FairnessSet: self._fairness,
             events.MachineReturned: lambda time, e: self._in_service(time, self.machine_gpus[e.machine]),
-            events.AppHeld: lambda time, e: self.delivery.hold(time, e.app, True),
-            events.AppResumed: lambda time, e: self.delivery.hold(time, e.app, False),
+            events.AppHeld: lambda time, e: self._held(time, e.app, True),
+            events.AppResumed: lambda time, e: self._held(time, e.app, False),
             AppSubmitted: self._submitted,
             Allocated: self._allocated,
             Grant: self._granted,
@@ -133,6 +134,11 @@ class Fold:
         """A report names the unit of fairness among the run's settings, where it is not the app."""
         if self.header is not None:
             self.header = replace(self.header, settings={**self.header.settings, "between": event.between})
+        self.reference.fairness(event)
+
+    def _held(self, time: Seconds, app: int, held: bool) -> None:
+        self.delivery.hold(time, app, held)
+        self.reference.hold(time, app, held)
 
     def _joined(self, time: Seconds, event: events.MachineJoined) -> None:
         self.machine_gpus.append(event.machine.gpus)
@@ -148,6 +154,7 @@ class Fold:
     def _in_service(self, time: Seconds, gpus: int) -> None:
         self.levels.in_service += gpus
         self.delivery.service(time, gpus)
+        self.reference.service(time, gpus)
         self.outlook.service(gpus)
 
     def _submitted(self, time: Seconds, event: AppSubmitted) -> None:
@@ -159,6 +166,7 @@ class Fold:
         self.apps_given.update(encode(time, replace(event, assumed=None, alone=None)))
         self.speeds.add(event)
         self.outlook.submit(time, event)
+        self.reference.submit(time, event)
         wanted = sum(job.gpus_max for job in event.app.jobs)
         self.levels.wanted += wanted
         self.delivery.submitted(time, len(event.app.jobs), event.weight, wanted)
@@ -240,6 +248,7 @@ class Fold:
             self._ended(time, events.JobEnded(app=event.app, job=job, outcome=event.outcome, steps=math.nan))
         app.finish, app.end = time, event
         self.delivery.finished(time, event.app)
+        self.reference.finish(time, event)
         self.outlook.finish(time, event.app, event.outcome)
         self.levels.active -= 1
         if not self.levels.active:
@@ -280,7 +289,11 @@ class Fold:
             assumed=self.speeds.assumed,
         )
         size = len(self.machine_gpus), len(self.seats_taken)
-        run = _result(self.header, inputs, ledger, (self.rounds, self.plans), self.levels, size, self.delivery)
+        # A live run has no setting for what a start takes.
+        start_s = float(self.header.settings.get("container_s", 0.0))
+        isolated = self.reference.isolated([app.end for app in ledger.apps], start_s)
+        decided = self.rounds, self.plans
+        run = _result(self.header, inputs, ledger, decided, self.levels, size, self.delivery, isolated)
         return replace(run, coverage=self.outlook.coverage())
 
 
@@ -292,11 +305,15 @@ def _result(
     levels: Levels,
     size: tuple[int, int],
     delivery: Delivery,
+    isolated: Isolated,
 ) -> RunMetrics:
     r, plans = decided
     due, declined = (column.tolist() for column in delivery.entitled(levels.now))
     rows = tuple(
-        app.row(i, due[i], delivery.missing(i, due[i], declined[i], app.used)) for i, app in enumerate(ledger.apps)
+        app.row(i, due[i], delivery.missing(i, due[i], declined[i], app.used), *times)
+        for i, (app, *times) in enumerate(
+            zip(ledger.apps, isolated.reference.tolist(), isolated.alone.tolist(), isolated.held.tolist())
+        )
     )
     done = [row for row in rows if row.outcome == "completed"]
     jobs = ledger.job_table(size[1])

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from themis.model.units import GpuSeconds, Seconds
 from themis.report.columns import HOUR, MINUTE, PER_CENT, ComparisonColumn
 from themis.report.measures import Folded, form, forms_of, known, mean, metric, metrics_of, quantile, ratio
@@ -19,6 +21,26 @@ from themis.report.rho import STATISTICS, RhoStats, rho_stats
 class Numbers:
     """Every metric of one run. NaN where there is nothing to measure."""
 
+    rho_reference: RhoStats = form(
+        "Finish-time fairness against a share that no policy can influence: an app's JCT, less what its user held it, divided by "
+        "the time it takes in the reference, where at each instant the GPUs in service are divided by weight among the apps that "
+        "it has not finished, as far as each can use them. Up to 1 the app finished no later than on its own share of the "
+        "cluster. Of apps that stop their own jobs, the work that they did counts. Statistics are over completed apps.",
+        label="reference",
+        values=lambda f: known(np.array([app.rho_reference for app in f.done])),
+        per_app="rho_reference",
+        digits=0,
+        columns={"max": "short", "median": "short", "mean": "all", "p99": "compare", "above_1_1": "short"},
+    )
+    rho_attainable: RhoStats = form(
+        "The same, divided by the longer of the time in the reference and the time on an idle cluster with one start: the part "
+        "of rho_reference that a scheduler can do something about. Statistics are over completed apps.",
+        label="attainable",
+        values=lambda f: known(np.array([app.rho_attainable for app in f.done])),
+        per_app="rho_attainable",
+        digits=0,
+        columns={"max": "compare", "median": "all", "mean": "all", "p99": "compare", "above_1_1": "compare"},
+    )
     rho_paper: RhoStats = form(
         "Finish-time fairness of an app over its whole life: its JCT, less what its user held it, divided by T_id, the time "
         "it would have taken on its own 1/N of the cluster, in the form of the Themis paper: T_id = work / min(GPUs "
@@ -28,7 +50,14 @@ class Numbers:
         values=lambda f: [app.rho_paper for app in f.done],
         per_app="rho_paper",
         digits=0,
-        columns={"max": "short", "median": "short", "mean": "all", "p99": "compare", "above_1": "short", "jain": "all"},
+        columns={
+            "max": "short",
+            "median": "compare",
+            "mean": "all",
+            "p99": "compare",
+            "above_1": "compare",
+            "jain": "all",
+        },
     )
     rho_exact: RhoStats = form(
         "The same with the exact T_id: the time on 1/N of the cluster's GPUs (fractional, best locality), "
@@ -43,8 +72,8 @@ class Numbers:
             "median": "compare",
             "mean": "all",
             "p99": "compare",
-            "above_1": "short",
-            "jain": "short",
+            "above_1": "compare",
+            "jain": "compare",
         },
     )
     rho_static: RhoStats = form(

@@ -26,6 +26,12 @@ class AppRow:
     finish: Seconds = cell("When its last job ended, seconds from the start.")
     jct: Seconds = cell("Job (here: app) completion time: finish - arrival, seconds.", title="JCT h", scale=HOUR)
     wait: Seconds = cell("From arrival to the first grant, seconds.", title="queueing min", scale=MINUTE)
+    rho_reference: float = cell(title="ρ reference")
+    rho_attainable: float = cell(title="ρ attainable")
+    t_reference: Seconds = cell(
+        "Seconds that the app takes in the reference: the cluster divided by weight at each instant."
+    )
+    t_alone: Seconds = cell("Seconds that the app takes on an idle cluster, with one start.")
     rho_paper: float = cell(title="ρ paper")
     rho_exact: float = cell(title="ρ exact")
     t_id_paper: Seconds = cell("Isolated finish time in the paper's form, seconds.")

@@ -16,8 +16,9 @@ from themis.report.intervals import Interval
 from themis.report.result import RunMetrics, scalar
 
 NOTE = (
-    "ρ = JCT / JCT on one's own 1/N of the cluster, lower is better, at most 1 is fair; "
-    "'paper' is the Themis paper's T_id, 'exact' the exact one. Best in green."
+    "ρ = JCT / JCT on one's own share of the cluster, lower is better, at most 1 is fair. 'reference': the cluster divided at each "
+    "instant among the apps it has not finished; 'paper': the Themis paper's T_id, 1/N on average; 'exact': the exact one. Best in "
+    "green."
 )
 
 

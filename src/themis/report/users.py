@@ -21,6 +21,8 @@ class UserRow:
     user: str = cell(title="user", scale=0)
     apps: int = cell("Apps that the user submitted.", title="apps", scale=0)
     completed: int = cell("Those of them that completed; rho and JCT are over these.", title="completed", scale=0)
+    rho_reference_worst: float = cell("The highest rho_reference of the user's apps.", title="worst ρ reference")
+    rho_reference_median: float = cell("The median rho_reference of the user's apps.", title="median ρ reference")
     rho_paper_worst: float = cell("The highest rho_paper of the user's apps.", title="worst ρ paper")
     rho_paper_median: float = cell("The median rho_paper of the user's apps.", title="median ρ paper")
     rho_exact_worst: float = cell("The highest rho_exact of the user's apps.", title="worst ρ exact")
@@ -35,23 +37,28 @@ class UserRow:
 
 
 def by_user(run: RunMetrics) -> tuple[UserRow, ...]:
-    """A row for each user, worst rho (paper) first; users of whom no app completed come last."""
+    """A row for each user, worst rho (reference, then paper) first; users of whom no app completed come last."""
     apps: dict[str, list[AppRow]] = {}
     for app in run.apps:
         apps.setdefault(app.user, []).append(app)
     total = math.fsum(app.gpu_seconds for app in run.apps)
     rows = [_row(user, theirs, total) for user, theirs in apps.items()]
-    return tuple(sorted(rows, key=lambda row: (-_or_lowest(row.rho_paper_worst), row.user)))
+    return tuple(
+        sorted(rows, key=lambda row: (-_or_lowest(row.rho_reference_worst), -_or_lowest(row.rho_paper_worst), row.user))
+    )
 
 
 def _row(user: str, apps: Sequence[AppRow], total: GpuSeconds) -> UserRow:
     done = [app for app in apps if app.outcome == "completed"]
+    reference = [app.rho_reference for app in done if not math.isnan(app.rho_reference)]
     paper, exact = [app.rho_paper for app in done], [app.rho_exact for app in done]
     used = math.fsum(app.gpu_seconds for app in apps)
     return UserRow(
         user=user,
         apps=len(apps),
         completed=len(done),
+        rho_reference_worst=max(reference, default=math.nan),
+        rho_reference_median=_median(reference),
         rho_paper_worst=max(paper, default=math.nan),
         rho_paper_median=_median(paper),
         rho_exact_worst=max(exact, default=math.nan),
