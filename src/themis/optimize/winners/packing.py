@@ -14,6 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from themis.optimize.programs import Ints
 from themis.optimize.winners.problem import IN_RACK, ON_MACHINE, RACKED, WinnerProblem
 from themis.optimize.winners.racks import Counts, Rack, Racks, Shares
 

@@ -19,7 +19,7 @@ Choose = Callable[[int, Ints], tuple[Ints, Ints]]
 
 @dataclass(slots=True)
 class Step:
-    """One bidder's choices: the rows that it wins in each state, where each state is in the next step, and which walks begin here."""
+    """One bidder: the row that it wins in each state, where each state leads in the next step, the walks that begin here."""
 
     bidder: int
     rows: Ints
@@ -37,7 +37,7 @@ class Paths:
 
     @classmethod
     def of(cls, order: range, begins: Sequence[int], states: Ints, limit: int, choose: Choose) -> Paths:
-        """Walk over the bidders in ``order``; walk w begins at the bidder ``begins[w]`` in ``states[w]``, which is below ``limit``."""
+        """Walk over the bidders in ``order``; walk w begins at bidder ``begins[w]`` in ``states[w]``, below ``limit``."""
         entering: dict[int, list[int]] = {}
         for lane, i in enumerate(begins):
             entering.setdefault(i, []).append(lane)
