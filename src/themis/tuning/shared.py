@@ -13,6 +13,7 @@ import numpy as np
 from themis.fairness.finish_time import FinishTime
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Bool, Float, Int
+from themis.placement.grants import jobs_of
 from themis.tuning.ladders import Candidates, Splits, alike, mixed
 from themis.tuning.rows import Rows, no_rows
 from themis.tuning.singles import SPANS, distinct_spans
@@ -53,10 +54,7 @@ class _Segments:
     def add_all(self, apps: Int, bidders: Int) -> None:
         s = self.s
         at = apps[bidders]
-        begin = s.job_ptr[at]
-        jobs = s.job_ptr[at + 1] - begin
-        first = np.concatenate([[0], np.cumsum(jobs)[:-1]])
-        job = np.repeat(begin - first, jobs) + np.arange(int(jobs.sum()))
+        job, first = jobs_of(s, at)
         waits = s.job_held[job] == 0
         low, high = s.job_gpus_min[job], s.job_gpus_max[job]
         large = np.iinfo(np.int64).max
@@ -71,7 +69,7 @@ class _Segments:
         count = np.add.reduceat(waits, first, dtype=np.int64)
         uniform: Bool = (least == most_low) & (least_high == most)
         allowed: Bool = np.logical_or.reduceat(s.job_allowed[job], first, axis=0)
-        config = s.job_config[begin]
+        config = s.job_config[s.job_ptr[at]]
         columns = (bidders, at, config, least, most, count, uniform)
         for b, a, model, small, big, jobs_, same, may in zip(*(x.tolist() for x in columns), allowed.tolist()):
             types = [k for k, gpus in enumerate(self.offered) if gpus and may[k]]
