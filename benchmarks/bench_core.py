@@ -1,34 +1,46 @@
-"""Decisions per second of the whole core, and how they grow from 100 to 1,000 to 10,000 active apps.
+"""CPU seconds of whole decisions, and how they grow from 100 to 1,000 to 10,000 active apps.
 
-    python benchmarks/bench_core.py [--quick]
+    python benchmarks/bench_core.py [--quick] [--sizes 100,1000] [--policies themis,drf]
 
-A decision is what happens at one tick: snapshot, filter, bids, winners with payments, exact GPUs. The state is a busy
-cluster of 10 GPUs for every 4 apps on which a tenth of the leases end now. Single thread, CPU seconds, medians.
+A decision is what happens at one tick, as users run it: snapshot, policy (`themis`: filter, bids, winners with payments),
+gangs, exact GPUs, what is left over. Writing the leases down is left out, as it would change the state. The state is a
+busy cluster of 10 GPUs for every 4 apps on which a tenth of the leases end now. Single thread, medians; before the clock
+starts, the garbage collector is told that the state is old, as it is in a scheduler that runs.
+The reference in the same run reads the same columns: each is copied, and the jobs are sorted by app and work left.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from statistics import median
 
 import numpy as np
 
 from themis.core import snapshot as snapshots
+from themis.core.conserve import left_over
+from themis.core.gangs import Placed
 from themis.core.intend import intend
 from themis.core.lifecycle import add_app
 from themis.core.offer import FreeGpus
 from themis.core.place import place
 from themis.core.state import State
 from themis.model.answers import TimeShare
+from themis.model.columns import columns_of
 from themis.model.settings import Settings
+from themis.model.snapshot import Snapshot
+from themis.model.units import Int
 from themis.policies.api import Workbench, make_policy
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.presets import load_cluster
 from themis.testing.policies import decide
 from themis.traces.api import load_workload
 
-POLICIES = ("themis", "drf", "tiresias", "fifo", "gandiva", "isolated")
+POLICIES = ("themis", "drf", "tiresias", "fifo", "gandiva", "max_min_fairness", "isolated")
+SIZES = (100, 1000, 10_000)
 
 
 def busy_state(apps: int, seed: int = 0) -> State:
@@ -61,40 +73,67 @@ def busy_state(apps: int, seed: int = 0) -> State:
     return state
 
 
-def one_decision(state: State, policy: str) -> None:
-    """Snapshot, answer, gangs, exact GPUs."""
+def one_decision(state: State, policy: str) -> list[Placed]:
+    """Snapshot, answer, gangs, exact GPUs, what is left over; what would be leased."""
     view = snapshots.take(state)
     offer = FreeGpus(state=state, by=state.now)
     answer = decide(make_policy(policy), view, Workbench()).answer
     if isinstance(answer, TimeShare):
         state.rounds.adopt(answer, state.now, state.version)
-    place(state, intend(state, answer, offer), offer)
+    placed = place(state, intend(state, answer, offer), offer)
+    return placed + left_over(state, answer, offer, placed)
 
 
-def main() -> None:
+def read_columns(view: Snapshot) -> Int:
+    """The reference: every column of the snapshot once, and the order of all jobs."""
+    for name in columns_of(Snapshot):
+        column = getattr(view, name)
+        if isinstance(column, np.ndarray):
+            column.copy()
+    return np.lexsort((view.job_left, view.job_app))
+
+
+def seconds(work: Callable[[], object], times: int) -> float:
+    """CPU seconds of a call, median, after one that is not counted."""
+    work()
+    spent = []
+    for _ in range(times):
+        start = time.process_time()
+        work()
+        spent.append(time.process_time() - start)
+    return median(spent)
+
+
+def rows(sizes: Sequence[int], policies: Sequence[str], times: int = 5) -> Iterator[str]:
+    """The table's lines."""
+    yield "| policy | apps | CPU s | / reference | times the size before |"
+    yield "|---|---|---|---|---|"
+    before: dict[str, float] = {}
+    for n in sizes:
+        state = busy_state(n)
+        gc.collect()
+        gc.freeze()
+        view = snapshots.take(state)
+        reference = seconds(partial(read_columns, view), times)
+        at = f"{view.jobs:,} jobs, {len(view.gpu_free):,} GPUs, {int(view.free.sum()):,} on offer"
+        yield f"| the reference ({at}) | {n:,} | {reference:.4f} | 1 | |"
+        for policy in policies:
+            spent = seconds(partial(one_decision, state, policy), times)
+            growth = f"{spent / before[policy]:.1f}" if policy in before else ""
+            before[policy] = spent
+            yield f"| {policy} | {n:,} | {spent:.4f} | {spent / reference:.1f} | {growth} |"
+        gc.unfreeze()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="100 and 1,000 apps only")
-    sizes = (100, 1000) if parser.parse_args().quick else (100, 1000, 10_000)
-    print(f"{'policy':<12}" + "".join(f"{n:>10,} apps /s   x slower" for n in sizes))
-    states = {n: busy_state(n) for n in sizes}
-    for n, state in states.items():
-        view = snapshots.take(state)
-        print(
-            f"# {n:,} apps: {view.jobs:,} jobs, {len(view.gpu_free):,} GPUs, {int(view.free.sum()):,} on offer, "
-            f"snapshot {view.nbytes() / 1e6:.1f} MB"
-        )
-    for policy in POLICIES:
-        line, before = f"{policy:<12}", None
-        for n, state in states.items():
-            seconds = []
-            for _ in range(5 if n < 10_000 else 1):
-                start = time.process_time()
-                one_decision(state, policy)
-                seconds.append(time.process_time() - start)
-            spent = median(seconds)
-            line += f"{1 / spent:>17.2f} {spent / before if before else 1:>9.1f}x"
-            before = spent
+    parser.add_argument("--sizes", help="numbers of apps, separated by commas")
+    parser.add_argument("--policies", default=",".join(POLICIES))
+    options = parser.parse_args(arguments)
+    sizes = [int(n) for n in options.sizes.split(",")] if options.sizes else SIZES[: 2 if options.quick else None]
+    for line in rows(sizes, options.policies.split(",")):
         print(line, flush=True)
 
 

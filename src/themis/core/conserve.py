@@ -87,13 +87,16 @@ def _starts(s: State, answer: Answer, offer: FreeGpus, open_: Bool, taken: set[i
     t = s.jobs
     room = np.bincount(s.machine_type[s.gpu_machine[open_]], minlength=len(s.gpu_types))
     rows = offer.waiting()
-    rows = rows[t.gpus_min[rows] <= room.max()]
-    if not len(rows):
-        return []
-    out_of_it = np.isin(rows, list(taken)) if taken else np.zeros(len(rows), dtype=bool)
+    out_of_it = t.gpus_min[rows] > room.max()
+    if taken:
+        has = np.zeros(t.size, dtype=bool)
+        has[list(taken)] = True
+        out_of_it |= has[rows]
     if isinstance(answer, GpuGrant) and len(answer.declined):
         out_of_it |= np.isin(t.app[rows], answer.declined)
     rows = rows[~out_of_it]
+    if not len(rows):
+        return []
     may, out = s.allowed(rows), list[WantedGang]()
     fits = (may & (t.gpus_min[rows][:, None] <= room)).any(axis=1)
     rows, may = rows[fits], may[fits]

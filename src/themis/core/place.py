@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +20,7 @@ from themis.core.state import EPS, State
 from themis.core.tables import RUNNING
 from themis.model.units import NONE, Bool, Int
 from themis.placement.packing import Counts, fullest, narrowest, narrowest_of_types, pick_gpus
-from themis.tuning.split import choose_job
+from themis.tuning.split import in_order
 
 _FEW = 32
 """Number of machines up to which a loop over them is faster than arrays."""
@@ -39,6 +41,17 @@ def _named(gang: WantedGang) -> bool:
     )
 
 
+_Candidate = tuple[int, int, int, list[bool]]
+"""A job, its fewest and most GPUs, and which GPU types it may use."""
+
+
+class _Lines(NamedTuple):
+    """Jobs of several apps, each app's in the order of its choice, and where each app's are."""
+
+    jobs: list[_Candidate]
+    spans: dict[int, tuple[int, int]]
+
+
 class _Placer:
     """Reads the live state, not a snapshot: rounds are dealt far more often than anything is solved."""
 
@@ -52,9 +65,13 @@ class _Placer:
         """GPUs of a machine that were open when it was first looked at, rising."""
         self.of_type: dict[int, Bool] = {}
         self.taken: set[int] = set()
+        self.choosing: set[int] = set()
+        """Apps of several jobs whose own schedulers choose which job gets a gang."""
         self.out: list[Placed] = []
 
     def run(self, gangs: Sequence[WantedGang]) -> list[Placed]:
+        jobs, apps = self.s.apps.one.jobs, self.s.apps.size
+        self.choosing = {g.app for g in gangs if g.job == NONE and 0 <= g.app < apps and jobs[g.app] > 1}
         near = [gang for gang in gangs if gang.near]
         done = self._on_one_machine(near) if near else set[int]()
         gangs = [gang for gang in gangs if gang.job not in done] if done else gangs
@@ -147,8 +164,15 @@ class _Placer:
             # Single jobs are many: no arrays of one.
             j = apps.first_job[a]
             return [j] if t.status[j] == RUNNING and t.until[j] <= self.offer.by + EPS else []
-        jobs = self.s.app_jobs(a)
-        out: list[int] = jobs[(self.s.jobs.status[jobs] == RUNNING) & self.offer.over(jobs)].tolist()
+        return self._ending.get(a, [])
+
+    @cached_property
+    def _ending(self) -> dict[int, list[int]]:
+        """Jobs whose leases end at this instant, rising, by app."""
+        out: dict[int, list[int]] = {}
+        t, by = self.s.jobs.one, self.offer.by + EPS
+        for j in sorted(j for j in self.s.job_gpus if t.until[j] <= by):
+            out.setdefault(t.app[j], []).append(j)
         return out
 
     def _stands(self, gang: WantedGang, gpus: tuple[int, ...]) -> bool:
@@ -229,15 +253,30 @@ class _Placer:
                 self.offer.idle_one(j) and one.gpus_min[j] <= gang.gpus <= one.gpus_max[j] and s.may_use(j, gpu_type)
             )
             return j if fits_one and j not in self.taken else NONE
-        jobs = s.app_jobs(gang.app)
-        jobs = jobs[t.status[jobs] <= RUNNING]
-        ends = (t.status[jobs] == RUNNING) & self.offer.over(jobs)
-        fits = self.offer.idle(jobs) & (t.gpus_min[jobs] <= gang.gpus)
-        fits &= (gang.gpus <= t.gpus_max[jobs]) & s.allowed(jobs)[:, gpu_type]
-        if self.taken:
-            # An array even where an app has no job left, as when it ended before a late answer came.
-            fits &= np.array([j not in self.taken for j in jobs.tolist()], dtype=np.bool_)
-        return choose_job(jobs, s.work_left(jobs), ends, fits, t.order[jobs])
+        for j, least, most, may in self._line(gang.app):
+            if least <= gang.gpus <= most and may[gpu_type] and j not in self.taken:
+                return j
+        return NONE
+
+    def _line(self, a: int) -> Sequence[_Candidate]:
+        """An app's jobs that could get a gang, in the order in which its own scheduler chooses (``tuning.split``)."""
+        first, end = self._lines.spans.get(a, (0, 0))
+        return self._lines.jobs[first:end]
+
+    @cached_property
+    def _lines(self) -> _Lines:
+        """Of all apps whose own schedulers choose in this decision."""
+        s, t = self.s, self.s.jobs
+        apps = np.array(sorted(self.choosing), dtype=np.int64)
+        first, count = s.apps.first_job[apps], s.apps.jobs[apps]
+        jobs = np.repeat(first - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
+        jobs = jobs[self.offer.idle(jobs)]
+        over = t.status[jobs] == RUNNING  # of those that could get GPUs
+        jobs = jobs[in_order(jobs, s.work_left(jobs), over, t.order[jobs], t.app[jobs])]
+        low, high, may = t.gpus_min[jobs].tolist(), t.gpus_max[jobs].tolist(), s.allowed(jobs).tolist()
+        ends = np.searchsorted(t.app[jobs], apps, side="right").tolist()
+        begins = np.searchsorted(t.app[jobs], apps, side="left").tolist()
+        return _Lines(list(zip(jobs.tolist(), low, high, may)), dict(zip(apps.tolist(), zip(begins, ends))))
 
     def _put(self, gang: WantedGang, job: int, gpus: tuple[int, ...]) -> None:
         self._take(gpus)

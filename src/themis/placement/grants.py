@@ -61,6 +61,14 @@ def demand_of(s: Snapshot, a: int) -> Demand:
     return Demand(low=s.job_gpus_min[at][order].tolist(), high=s.job_gpus_max[at][order].tolist())
 
 
+def jobs_of(s: Snapshot, apps: Int) -> tuple[Int, Int]:
+    """Job rows of these app rows, one app's after another's, and where each app's begin."""
+    begin = s.job_ptr[apps]
+    count = s.job_ptr[apps + 1] - begin
+    first: Int = np.cumsum(count) - count
+    return np.repeat(begin - first, count) + np.arange(int(count.sum())), first
+
+
 def waiting_apps(s: Snapshot) -> Int:
     """Rows of the apps that have a job without GPUs beyond this instant."""
     out: Int = np.logical_or.reduceat(s.job_held == 0, s.job_ptr[:-1]).nonzero()[0]

@@ -25,6 +25,8 @@ def in_order(snapshot: Snapshot, order: Int, placement: Placing = Placing.PACKED
     until = lease_end(snapshot, starving)
     while wants:
         allocator.allocate(wants, until)
+        if not allocator.left:
+            break
         had_turn = {a for a, _ in wants}
         queue = [a for a in queue if a not in had_turn]
         wants, _ = _wants(snapshot, queue, allocator.left)

@@ -43,6 +43,8 @@ class Drf:
         until = lease_end(snapshot, starving)
         while wants:
             allocator.allocate(wants, until)
+            if not allocator.left:
+                break
             # What elastic gangs declined, because it is too far away, fills the others' shares.
             queue = np.setdiff1d(queue, [a for a, _ in wants])
             wants, _ = _fill(snapshot, queue, allocator.left)
@@ -52,28 +54,26 @@ class Drf:
 def _fill(s: Snapshot, queue: Int, left: int) -> tuple[list[tuple[int, list[int]]], bool]:
     """Gangs for each app, least share first, and whether a gang larger than all ``left`` GPUs is due first."""
     demands: dict[int, Demand] = {}
-    turns = Turns.of(s, by_received=True)
-    given = turns.keys(queue, s.app_held[queue])
-    arrival, lone = s.app_arrival[queue], _only_gang(s)[queue]
-    order = np.lexsort((queue, arrival, *given.T[::-1]))
+    turns, lone = Turns.of(s, by_received=True), s.once(_only_gang, _only_gang)
+    given, gang = turns.keys(queue, s.app_held[queue]), lone[queue]
+    keys = given.T if s.weighted else given.T[1:3]  # the others are alike
+    order = np.lexsort((s.app_arrival[queue], *keys[::-1]))
     # Bursts leave hundreds of apps whose only gang is larger than what is free: all that matters is if one comes first.
-    large, rest = order[lone[order] > left], order[lone[order] <= left]
-    due = _keys(given, arrival, queue, large[:1])
-    heap, gang = _keys(given, arrival, queue, rest), dict(zip(queue[rest].tolist(), lone[rest].tolist()))
+    due = _Queue(s, queue, given, order[gang[order] > left]).first()
+    line = _Queue(s, queue, given, order[gang[order] <= left])
     starving, allocated = False, False
-    while heap and left:
-        key = heapq.heappop(heap)
+    while left and (key := line.pop()) is not None:
         a = key[-1]
         if s.weighted:
             # Another app of its user may have been dealt something since.
             has = float(s.app_held[a]) + (sum(demands[a].gangs) if a in demands else 0)
             fresh = (*turns.key(a, has), key[-2], a)
             if fresh > key:
-                heapq.heappush(heap, fresh)
+                line.push(fresh)
                 continue
-        starving |= not allocated and bool(due) and due[0] < key
+        starving |= not allocated and due is not None and due < key
         if a not in demands:
-            if gang[a] > left:
+            if lone.item(a) > left:
                 continue
             demands[a] = demand_of(s, a)
         step = demands[a].next_step()
@@ -85,17 +85,51 @@ def _fill(s: Snapshot, queue: Int, left: int) -> tuple[list[tuple[int, list[int]
             turns.take(a, step)
             allocated, left = True, left - step
             has = float(s.app_held[a]) + sum(demands[a].gangs)
-            heapq.heappush(heap, (*turns.key(a, has), key[-2], a))
-    starving |= bool(due) and left > 0 and not allocated
+            line.push((*turns.key(a, has), key[-2], a))
+    starving |= due is not None and left > 0 and not allocated
     wants = [(a, d.gangs) for a, d in demands.items() if d.gangs]
     first = np.array([a for a, _ in wants], dtype=np.int64)
     order = np.lexsort(Turns.of(s).keys(first, s.app_held[first]).T[::-1])
     return [wants[i] for i in order], starving
 
 
-def _keys(given: Float, arrival: Float, queue: Int, at: Int) -> list[tuple[float, float, float, float, float, int]]:
-    """What decides who is next, for positions in the queue: its key (``Turns``), arrival, app row."""
-    return list(zip(*given[at].T.tolist(), arrival[at].tolist(), queue[at].tolist()))
+Key = tuple[float, float, float, float, float, int]
+"""What decides who is next: its key of ``Turns``, arrival, app row."""
+
+
+class _Queue:
+    """Apps in rising order of their keys: most never have a turn, so keys are made as they are asked for."""
+
+    def __init__(self, s: Snapshot, queue: Int, given: Float, order: Int) -> None:
+        self.s, self.queue, self.given, self.order = s, queue, given, order
+        self.made: list[Key] = []
+        """The next ones, the last one first."""
+        self.at, self.size = 0, 8
+        self.back: list[Key] = []
+        """A heap of those that were put back."""
+
+    def first(self) -> Key | None:
+        """The least key, which stays."""
+        if not self.made:
+            rows = self.order[self.at : self.at + self.size]
+            self.at, self.size = self.at + self.size, 2 * self.size
+            a = self.queue[rows]
+            self.made = list(zip(*self.given[rows].T.tolist(), self.s.app_arrival[a].tolist(), a.tolist()))[::-1]
+        back = self.back[0] if self.back else None
+        if self.made and (back is None or self.made[-1] < back):
+            return self.made[-1]
+        return back
+
+    def pop(self) -> Key | None:
+        """The least key, which goes."""
+        key = self.first()
+        if self.made and key is self.made[-1]:
+            return self.made.pop()
+        return heapq.heappop(self.back) if self.back else None
+
+    def push(self, key: Key) -> None:
+        """Put an app back under another key."""
+        heapq.heappush(self.back, key)
 
 
 def _only_gang(s: Snapshot) -> Int:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
-from themis.model.units import Locality
+from themis.model.units import Int, Locality, Seconds
 from themis.placement.blind import Placing
-from themis.placement.grants import Allocator, Demand, demand_of, lease_end
+from themis.placement.grants import Allocator, Demand, demand_of, jobs_of, lease_end
 from themis.placement.packing import Counts
 from themis.placement.turns import Key, Turns
 from themis.policies.baseline import Baseline
@@ -35,11 +36,19 @@ class Gandiva(Baseline):
         return _Greedy(snapshot, self.placement).solve()
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _Bid:
-    key: tuple[float, int, Key, float, int]
-    app: int
-    counts: Counts
+_Bid = tuple[tuple[float, int, Key, float, int], Counts]
+"""What it is sorted by, the app row last, and where the gang would be."""
+
+_Kind = tuple[int, int, bytes]
+"""(gang, model, smallest gang on each type): what a gang's best place depends on; apps differ in few of them."""
+
+
+class _Next(NamedTuple):
+    """An app's next gang: fewest and most GPUs, and the fewest GPUs of all its other waiting jobs together."""
+
+    low: int
+    high: int
+    others: int
 
 
 class _Greedy:
@@ -48,10 +57,15 @@ class _Greedy:
         self.allocator = Allocator(snapshot, placement)
         self.turns = Turns.of(snapshot)
         self.alike = _alike(snapshot, self.turns)
+        self.heads = np.array([queue[-1] for queue in self.alike], dtype=np.int64)
+        self.next = dict(zip(self.heads.tolist(), _next_gangs(snapshot, self.heads)))
         self.demand: dict[int, Demand] = {}
+        """Of apps that were given something."""
         self.held = snapshot.app_held.astype(float)
-        self.places: dict[tuple[int, int, bytes], tuple[Counts, Locality] | None] = {}
-        """Best place now by (gang, model, smallest gang on each type); apps differ in few of them."""
+        self.kinds: dict[tuple[int, int], _Kind] = {}
+        """By app and gang."""
+        self.places: dict[_Kind, tuple[Counts, Locality] | None] = {}
+        """Best places now."""
 
     def solve(self) -> Solved:
         """Deal the best-placed gang again and again.
@@ -62,63 +76,106 @@ class _Greedy:
         Of apps that are alike only the first stands in the heap; where it has no place, neither have the others.
         """
         allocator = self.allocator
-        self.demand = {queue[-1]: demand_of(self.s, queue[-1]) for queue in self.alike}
         queue_of = {queue[-1]: queue for queue in self.alike}
-        starving = any(d.next_step() > allocator.left for d in self.demand.values())
+        starving = any(gang.low > allocator.left for gang in self.next.values())
         until = lease_end(self.s, starving)
-        heap = [bid for a in self.demand if (bid := self._bid(a))]
+        self._know_kinds()
+        heap = [bid for a in self.next if (bid := self._bid(a))]
         heapq.heapify(heap)
         while heap and allocator.left:
-            old = heapq.heappop(heap)
-            fresh = self._bid(old.app)
+            a = heapq.heappop(heap)[0][-1]
+            fresh = self._bid(a)
             if fresh is None:
                 continue
-            if heap and heap[0].key < fresh.key:
+            if heap and heap[0][0] < fresh[0]:
                 heapq.heappush(heap, fresh)
                 continue
-            allocator.give(fresh.app, fresh.counts, until)
-            self.places.clear()
-            size = sum(c for _, c in fresh.counts)
-            self.held[fresh.app] += size
-            self.turns.take(fresh.app, size)
-            demand = self.demand[fresh.app]
-            demand.low.pop(0)
-            demand.high.pop(0)
-            following = fresh.app
-            if not demand.low and len(queue := queue_of.pop(following)) > 1:
+            self._give(a, fresh[1], until)
+            following = a
+            if not self.demand[a].low and len(queue := queue_of.pop(a)) > 1:
                 queue.pop()
                 following = queue[-1]
-                queue_of[following], self.demand[following] = queue, demand_of(self.s, following)
-            if again := self._bid(following):
-                heapq.heappush(heap, again)
+                queue_of[following] = queue
+                self.demand[following] = demand_of(self.s, following)
+            if (demand := self.demand[following]).low:
+                self.next[following] = _Next(demand.low[0], demand.high[0], sum(demand.low[1:]))
+                if again := self._bid(following):
+                    heapq.heappush(heap, again)
         return Solved(answer=allocator.grant())
+
+    def _give(self, a: int, counts: Counts, until: Seconds) -> None:
+        """The app's next gang is its."""
+        if a not in self.demand:
+            self.demand[a] = demand_of(self.s, a)
+        self.allocator.give(a, counts, until)
+        self.places.clear()
+        size = sum(c for _, c in counts)
+        self.held[a] += size
+        self.turns.take(a, size)
+        self.demand[a].low.pop(0)
+        self.demand[a].high.pop(0)
 
     def _bid(self, a: int) -> _Bid | None:
         """The app's next gang with its best place now."""
-        s, gang = self.s, self._gang(self.demand[a], self.allocator.left)
+        s, gang = self.s, self._gang(self.next[a], self.allocator.left)
         found = self._place(a, gang) if gang else None
         if found is None:
             return None
         size = sum(c for _, c in found[0])
-        turn = self.turns.key(a, float(self.held[a]))
+        turn = self.turns.key(a, self.held.item(a))
         counts = self.allocator.home(a, size, found[1]) or found[0]
-        return _Bid((-self._score(a, found[1]), -size, turn, float(s.app_arrival[a]), a), a, counts)
+        return (-self._score(a, found[1]), -size, turn, s.app_arrival.item(a), a), counts
 
-    def _gang(self, demand: Demand, left: int) -> int:
+    def _gang(self, gang: _Next, left: int) -> int:
         """An elastic job asks for all it can use of what is left, once the app's other jobs have their smallest gang."""
-        if not demand.low or demand.low[0] > left:
-            return 0
-        others = sum(demand.low[1:])
-        return max(demand.low[0], min(demand.high[0], left - others))
+        return 0 if gang.low > left else max(gang.low, min(gang.high, left - gang.others))
 
     def _place(self, a: int, gang: int) -> tuple[Counts, Locality] | None:
-        key = (gang, int(self.s.job_config[self.s.job_ptr[a]]), self.allocator.least(a, gang).tobytes())
-        if key not in self.places:
-            self.places[key] = self.allocator.best_place(a, gang)
-        return self.places[key]
+        kind = self.kinds.get((a, gang))
+        if kind is None:
+            kind = self.kinds[a, gang] = (gang, self._config(a), self.allocator.least(a, gang).tobytes())
+        if kind not in self.places:
+            self.places[kind] = self.allocator.best_place(a, gang)
+        return self.places[kind]
+
+    def _know_kinds(self) -> None:
+        """``kinds`` of all first gangs together, as ``Allocator.least`` has them one by one."""
+        s, left = self.s, self.allocator.left
+        gang = np.array([self._gang(self.next[a], left) for a in self.heads.tolist()], dtype=np.int64)
+        heads = self.heads[gang > 0]
+        if not len(heads):
+            return
+        gang = gang[gang > 0]
+        job, first = jobs_of(s, heads)
+        size = np.repeat(gang, np.diff(np.append(first, len(job))))
+        fits = (s.job_held[job] == 0) & (s.job_gpus_min[job] <= size) & (size <= s.job_gpus_max[job])
+        sizes = np.where(s.job_allowed[job] & fits[:, None], s.job_gpus_min[job][:, None], size[:, None] + 1)
+        least = np.minimum.reduceat(sizes, first, axis=0)
+        models = s.job_config[s.job_ptr[heads]].tolist()
+        for a, gpus, model, row in zip(heads.tolist(), gang.tolist(), models, least):
+            self.kinds[a, gpus] = (gpus, model, row.tobytes())
+
+    def _config(self, a: int) -> int:
+        return self.s.job_config.item(self.s.job_ptr.item(a))
 
     def _score(self, a: int, locality: Locality) -> float:
-        return 1.0 / float(self.s.speeds.slowdown[self.s.job_config[self.s.job_ptr[a]], locality])
+        return 1.0 / self.s.speeds.slowdown.item(self._config(a), int(locality))
+
+
+def _next_gangs(s: Snapshot, apps: Int) -> list[_Next]:
+    """The first of each app's waiting jobs, as ``demand_of`` has them: warm ones first, then the longest."""
+    if not len(apps):
+        return []
+    job, first = jobs_of(s, apps)
+    each = np.diff(np.append(first, len(job)))
+    waits, warm = s.job_held[job] == 0, s.job_expiring[job] > 0
+    some_warm = np.repeat(np.logical_or.reduceat(waits & warm, first), each)
+    left = np.where(waits & (warm | ~some_warm), s.job_left[job], -np.inf)
+    longest = np.repeat(np.maximum.reduceat(left, first), each)
+    at = np.minimum.reduceat(np.where(left == longest, np.arange(len(job)), len(job)), first)
+    low = s.job_gpus_min[job]
+    others = np.add.reduceat(np.where(waits, low, 0), first) - low[at]
+    return [_Next(*row) for row in zip(low[at].tolist(), s.job_gpus_max[job[at]].tolist(), others.tolist())]
 
 
 def _alike(s: Snapshot, turns: Turns) -> list[list[int]]:

@@ -14,7 +14,6 @@ one over plain lists (bags need a schedule per row; on the real trace this is fa
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
@@ -25,8 +24,9 @@ from themis.model.answers import Ask
 from themis.model.bids import Bids
 from themis.model.snapshot import Kind, Snapshot
 from themis.model.units import NONE, Bool, Float, Int, Locality
-from themis.tuning import singles
-from themis.tuning.rows import ExclusiveRow, RowTable, Split
+from themis.tuning import rows, shared, singles
+from themis.tuning.ladders import ladder
+from themis.tuning.rows import ExclusiveRow, bids_of_singles
 from themis.tuning.singles import SPANS, distinct_spans
 
 ROWS = 64
@@ -35,8 +35,8 @@ ROWS = 64
 BETTER = 1 - 1e-9
 """A row must leave less than this share of the seconds left without it."""
 
-SINGLE = int(Kind.SINGLE)
-"""As a plain number: numpy takes ten times as long to compare with a member of an enumeration."""
+SINGLE, BAG = int(Kind.SINGLE), int(Kind.BAG)
+"""As plain numbers: numpy takes ten times as long to compare with a member of an enumeration."""
 
 Gang = tuple[int, int, int]
 """(GPUs, GPU type, locality) of one gang for a waiting job."""
@@ -77,13 +77,7 @@ class Agents:
     @cached_property
     def worth(self) -> list[float]:
         """[J], reference GPUs that each gang held is worth."""
-        s = self.s
-        held = np.flatnonzero(s.job_held > 0)
-        worth = np.zeros(s.jobs)
-        worth[held] = s.speeds.effective(
-            s.job_config[held], s.job_gpu_type[held], s.job_held[held], s.job_locality[held]
-        )
-        out: list[float] = worth.tolist()
+        out: list[float] = shared.job_worth(self.s).tolist()
         return out
 
     @cached_property
@@ -141,23 +135,43 @@ class Agents:
 
     def bid(self, apps: Int, offer: Int) -> Bids:
         """Bids of these app rows (rising) on the offer, Int[N]."""
-        single = (self.s.app_kind[apps] == SINGLE) & (self.s.job_held[self.s.job_ptr[apps]] == 0)
-        offered = self._offered(offer)
-        table = RowTable()
-        for b in np.flatnonzero(~single).tolist():
-            for row in self.rows(int(apps[b]), offer, offered):
-                table.add(b, row)
-        return table.pack(
-            self.s, self.finish, apps, singles.rows(self.s, self.limit, apps, single.nonzero()[0], offered)
-        )
+        s, offered = self.s, self._offered(offer)
+        single = (s.app_kind[apps] == SINGLE) & (s.job_held[s.job_ptr[apps]] == 0)
+        of_singles = singles.rows(s, self.limit, apps, single.nonzero()[0], offered)
+        if single.all():
+            return bids_of_singles(s, self.finish, apps, of_singles)
+        fluid = ~single & self._fluid(apps)
+        bidder: list[int] = []
+        alone: list[ExclusiveRow] = []
+        for b in np.flatnonzero(~single & ~fluid).tolist():
+            for row in self._one_by_one(int(apps[b]), offer, offered):
+                bidder.append(b)
+                alone.append(row)
+        together = shared.rows(s, self.finish, self.limit, apps, fluid.nonzero()[0], offered, ROWS)
+        parts = [rows.as_columns(bidder, alone), rows.of_singles(of_singles), together]
+        return rows.bids_of(s, self.finish, apps, rows.joined(parts))
+
+    def _fluid(self, apps: Int) -> Bool:
+        """Which of these app rows have a waiting job and share GPUs as well as they can: all but rigid bags."""
+        s = self.s
+        waits: Bool = s.once("apps that wait", lambda s: np.logical_or.reduceat(s.job_held == 0, s.job_ptr[:-1]))
+        out: Bool = waits[apps] & ~(s.app_rigid[apps] & (s.app_kind[apps] == BAG))
+        return out
 
     def best(self, a: int, offer: Int) -> ExclusiveRow | None:
         """What an app would take of an offer if it could have it all; None if nothing of it lowers its rho."""
-        rows = self.rows(a, offer, self._offered(offer))
-        return min(rows, key=lambda row: (row.left, row.gpus), default=None)
+        found = self.rows(a, offer, self._offered(offer))
+        return min(found, key=lambda row: (row.left, row.gpus), default=None)
 
     def rows(self, a: int, offer: Int, offered: list[int]) -> list[ExclusiveRow]:
         """All rows of one app that strictly lower its rho; ``offered`` is the offer per GPU type."""
+        apps = np.array([a])
+        if not self._fluid(apps)[0]:
+            return self._one_by_one(a, offer, offered)
+        return shared.rows(self.s, self.finish, self.limit, apps, np.zeros(1, dtype=np.int64), offered, ROWS).listed()
+
+    def _one_by_one(self, a: int, offer: Int, offered: list[int]) -> list[ExclusiveRow]:
+        """Of one app that is a rigid bag or has no job that waits."""
         found = _Agent(self, a, offered).rows(offer)
         limit = float(self.limit[a])
         return [row for row in found if row.left < limit]
@@ -197,9 +211,7 @@ class _Agent:
         """Rows, not all of them improvements."""
         if not self.waiting:
             return self._extensions(offer)
-        if self._is_rigid_bag:
-            return self._bag()
-        return self._shared()
+        return self._bag()
 
     def gains(self, gang: Gang) -> bool:
         """Whether a gang for the next waiting job strictly lowers rho."""
@@ -238,63 +250,13 @@ class _Agent:
                 speed = self.scale[k][gang] / self.slowdown[span]
                 floor = max(works[0] / speed, busy) * (1 + 1e-12)
                 best = math.inf
-                for count in _ladder(min(len(works), offered // gang), ROWS // (len(spans) * len(self.types))):
+                for count in ladder(min(len(works), offered // gang), ROWS // (len(spans) * len(self.types))):
                     seconds = list_schedule(held + [(0.0, speed)] * count, works)
                     if seconds < best:
                         yield ExclusiveRow(((gang, count),), int(span), k, seconds)
                         best = seconds
                     if seconds <= floor:
                         break
-
-    def _shared(self) -> Iterator[ExclusiveRow]:
-        """Single jobs, sweeps and elastic bags: their phases share the GPUs as well as they can (fluid)."""
-        finish, most = self.agents.finish, int(self.s.app_gang_max[self.a])
-        for k, offered in self.types:
-            splits = self._splits(offered, ROWS // (3 * len(self.types)))
-            if not splits:
-                continue
-            for span in self._spans(max(size for split in splits for size, _ in split)):
-                speed = [x / self.slowdown[span] for x in self.scale[k]]
-                here = splits if span == Locality.MACHINE else [x for x in splits if max(x)[0] > 1]
-                new = np.array([sum(speed[size] * count for size, count in split) for split in here])
-                left = finish.left_on(self.held + new, np.full(len(new), speed[most]), self.a)
-                for split, seconds in zip(here, left.tolist()):
-                    yield ExclusiveRow(split, int(span), k, seconds)
-            if max(size for split in splits for size, _ in split) > 1 and self._spans(2)[0] != Locality.MACHINE:
-                yield from self._unspanned(splits, k)
-
-    def _unspanned(self, splits: list[Split], k: int) -> Iterator[ExclusiveRow]:
-        """Rows of one-GPU gangs, which have no span, where the larger gangs' spans begin beyond the machine."""
-        speed = self.scale[k][1] / self.slowdown[Locality.MACHINE]
-        most = self.scale[k][int(self.s.app_gang_max[self.a])] / self.slowdown[Locality.MACHINE]
-        for split in splits:
-            if max(split)[0] == 1:
-                seconds = self.agents.finish.left_on(
-                    np.array(self.held + speed * sum(c for _, c in split)), np.array(most), self.a
-                )
-                yield ExclusiveRow(split, int(Locality.MACHINE), k, float(seconds))
-
-    def _splits(self, offered: int, rows: int) -> list[Split]:
-        """Gangs for the waiting jobs, from the fewest GPUs to the most that are offered and useful."""
-        low = [self.agents.low[j] for j in self.waiting]
-        high = [self.agents.high[j] for j in self.waiting]
-        if min(low) != max(low) or min(high) != max(high):
-            return self._mixed_splits(low, offered, rows)
-        small, large, jobs = low[0], high[0], len(low)
-        most = min(offered // small, jobs)
-        splits: list[Split] = [((small, count),) for count in _ladder(most, rows // (3 if large > small else 1))]
-        if large > small and most == jobs:
-            for gpus in _ladder(min(offered, jobs * large) - jobs * small, rows // 3):
-                size, larger = divmod(jobs * small + gpus, jobs)
-                splits.append(tuple(x for x in ((size, jobs - larger), (size + 1, larger)) if x[1]))
-        if large > small and jobs > 1:
-            splits += [((large, count),) for count in _ladder(min(offered // large, jobs), rows // 3)]
-        return list(dict.fromkeys(splits))
-
-    def _mixed_splits(self, low: list[int], offered: int, rows: int) -> list[Split]:
-        """Jobs that differ: the first so many in the order of start, each at its fewest GPUs."""
-        fit = int((np.cumsum(low) <= offered).sum())
-        return [tuple(sorted(Counter(low[:count]).items())) for count in _ladder(fit, rows)]
 
     def _extensions(self, offer: Int) -> Iterator[ExclusiveRow]:
         """All jobs run: enlarge the one with the most left, which costs it a restart."""
@@ -321,12 +283,3 @@ class _Agent:
                 speed = self.scale[k][self.agents.held[j] + more] / self.slowdown[span]
                 left = self.agents.finish.left_on(np.array(rest + speed), np.array(most), self.a)
                 yield ExclusiveRow(((more, 1),), int(span), k, restart + float(left), anchor)
-
-
-def _ladder(most: int, rungs: int) -> list[int]:
-    """1, 2, ..., most, thinned geometrically to about so many."""
-    fine = max(rungs // 2, 2)
-    if most <= max(rungs, 2):
-        return list(range(1, most + 1))
-    steps = np.unique(np.round(np.geomspace(fine, most, fine)).astype(int)).tolist()
-    return [*range(1, fine), *steps]

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from themis.fairness.finish_time import FinishTime
 from themis.model.bids import Bids
 from themis.model.snapshot import Snapshot
-from themis.model.units import NONE, Int
+from themis.model.units import NONE, Float, Int
 from themis.placement.grants import expiring_jobs, expiring_on
+from themis.tuning.ladders import Split
 from themis.tuning.singles import Columns
-
-Split = tuple[tuple[int, int], ...]
-"""((gang size, count), ...)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,58 +38,94 @@ class ExclusiveRow:
         return [size for size, count in self.gangs for _ in range(count)]
 
 
-class RowTable:
-    """Rows of many bidders, gathered and then turned into ``Bids``."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rows:
+    """R rows as columns, those of one bidder together; shapes [R], and [sum of ``gangs``] of ``size`` and ``count``."""
 
-    def __init__(self) -> None:
-        self.bidder: list[int] = []
-        self.rows: list[ExclusiveRow] = []
+    bidder: Int
+    span: Int
+    kind: Int
+    anchor: Int
+    left: Float
+    gangs: Int
+    size: Int
+    count: Int
 
-    def add(self, bidder: int, row: ExclusiveRow) -> None:
-        """A row of a bidder; bidders rise."""
-        self.bidder.append(bidder)
-        self.rows.append(row)
-
-    def pack(self, s: Snapshot, finish: FinishTime, apps: Int, singles: Columns) -> Bids:
-        """``Bids`` of the gathered rows and of the single jobs' rows, given as columns."""
-        if not self.rows:
-            return _of_singles(s, finish, apps, singles)
-        single, size, span, kind, left = singles
-        rows, n = self.rows, len(self.rows)
-        bidder = np.concatenate([np.array(self.bidder, dtype=np.int64), single])
-        order = np.argsort(bidder, kind="stable")
-        gangs = [gang for row in rows for gang in row.gangs]
-        counts = np.concatenate([np.array([len(row.gangs) for row in rows], dtype=np.int64), np.ones_like(single)])
-        first = np.cumsum(counts) - counts
-        length = counts[order]
-        ptr = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
-        flat = np.repeat(first[order] - ptr[:-1], length) + np.arange(ptr[-1])
-        gang_size = np.concatenate([np.array([g for g, _ in gangs], dtype=np.int64), size])
-        gang_count = np.concatenate([np.array([c for _, c in gangs], dtype=np.int64), np.ones_like(size)])
-        seconds = np.concatenate([np.array([row.left for row in rows]), left])[order]
-        held_bidder, held_machine, held_gpus = _expiring(s, apps)
-
-        def column(of_rows: Iterable[int], of_singles: Int) -> Int:
-            out: Int = np.concatenate([np.fromiter(of_rows, dtype=np.int64, count=n), of_singles])[order]
-            return out
-
-        return Bids(
-            base=-np.log(finish.rho_of(finish.left[apps], apps)),
-            expiring_bidder=held_bidder,
-            expiring_machine=held_machine,
-            expiring_gpus=held_gpus,
-            row_bidder=bidder[order],
-            row_span=column((r.span for r in rows), span),
-            row_type=column((r.gpu_type for r in rows), kind),
-            row_anchor=column((r.anchor for r in rows), np.full(len(single), NONE)),
-            row_value=-np.log(finish.rho_of(seconds, apps[bidder[order]])),
-            gang_ptr=ptr,
-            gang_size=gang_size[flat],
-            gang_count=gang_count[flat],
-        )
+    def listed(self) -> list[ExclusiveRow]:
+        """One by one."""
+        ends = np.cumsum(self.gangs)
+        gangs = list(zip(self.size.tolist(), self.count.tolist()))
+        spans = zip((ends - self.gangs).tolist(), ends.tolist())
+        columns = zip(self.span.tolist(), self.kind.tolist(), self.left.tolist(), self.anchor.tolist())
+        return [
+            ExclusiveRow(tuple(gangs[first:end]), span, kind, left, anchor)
+            for (first, end), (span, kind, left, anchor) in zip(spans, columns)
+        ]
 
 
-def _of_singles(s: Snapshot, finish: FinishTime, apps: Int, singles: Columns) -> Bids:
+def no_rows() -> Rows:
+    """None."""
+    none = np.zeros(0, dtype=np.int64)
+    return Rows(bidder=none, span=none, kind=none, anchor=none, left=np.zeros(0), gangs=none, size=none, count=none)
+
+
+def of_singles(columns: Columns) -> Rows:
+    """Rows of single jobs, one gang each."""
+    bidder, size, span, kind, left = columns
+    one = np.ones(len(bidder), dtype=np.int64)
+    return Rows(bidder=bidder, span=span, kind=kind, anchor=one * NONE, left=left, gangs=one, size=size, count=one)
+
+
+def as_columns(bidder: Sequence[int], rows: Sequence[ExclusiveRow]) -> Rows:
+    """Rows that were made one by one, and whose they are."""
+    gangs = np.array([gang for row in rows for gang in row.gangs], dtype=np.int64).reshape(-1, 2)
+    whole = np.array([(len(row.gangs), row.span, row.gpu_type, row.anchor) for row in rows], dtype=np.int64)
+    whole = whole.reshape(-1, 4)
+    return Rows(
+        bidder=np.array(bidder, dtype=np.int64),
+        span=whole[:, 1],
+        kind=whole[:, 2],
+        anchor=whole[:, 3],
+        left=np.array([row.left for row in rows], dtype=np.float64),
+        gangs=whole[:, 0],
+        size=gangs[:, 0],
+        count=gangs[:, 1],
+    )
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    """All rows, in order of bidders."""
+    parts = [part for part in parts if len(part.bidder)]
+    if len(parts) < 2:
+        return parts[0] if parts else no_rows()
+    whole = {f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Rows)}
+    order = np.argsort(whole["bidder"], kind="stable")
+    gangs = whole["gangs"]
+    first, length = np.cumsum(gangs) - gangs, gangs[order]
+    flat = np.repeat(first[order] - (np.cumsum(length) - length), length) + np.arange(int(length.sum()))
+    return Rows(**{name: x[flat] if name in ("size", "count") else x[order] for name, x in whole.items()})
+
+
+def bids_of(s: Snapshot, finish: FinishTime, apps: Int, rows: Rows) -> Bids:
+    """``Bids`` of these rows; ``apps`` : app rows of all bidders."""
+    held_bidder, held_machine, held_gpus = _expiring(s, apps)
+    return Bids(
+        base=-np.log(finish.rho_of(finish.left[apps], apps)),
+        expiring_bidder=held_bidder,
+        expiring_machine=held_machine,
+        expiring_gpus=held_gpus,
+        row_bidder=rows.bidder,
+        row_span=rows.span,
+        row_type=rows.kind,
+        row_anchor=rows.anchor,
+        row_value=-np.log(finish.rho_of(rows.left, apps[rows.bidder])),
+        gang_ptr=np.concatenate([[0], np.cumsum(rows.gangs)]).astype(np.int64),
+        gang_size=rows.size,
+        gang_count=rows.count,
+    )
+
+
+def bids_of_singles(s: Snapshot, finish: FinishTime, apps: Int, singles: Columns) -> Bids:
     """Bids of single jobs alone: one gang a row, bidders rising."""
     single, size, span, kind, left = singles
     n = len(single)

@@ -28,5 +28,11 @@ def choose_job(job_id: Int, left: Float, warm: Bool, fits: Bool, order: Int | No
     if not len(rows):
         return NONE
     wish = np.zeros(len(rows), dtype=np.int64) if order is None else order[rows]
-    best = np.lexsort((job_id[rows], -left[rows], ~warm[rows], wish))[0]
-    return int(job_id[rows[best]])
+    return int(job_id[rows[in_order(job_id[rows], left[rows], warm[rows], wish)[0]]])
+
+
+def in_order(job_id: Int, left: Float, warm: Bool, order: Int, app: Int | None = None) -> Int:
+    """``choose_job``'s order, as positions; of several apps' jobs one app's after another's."""
+    keys = (job_id, -left, ~warm, order)
+    out: Int = np.lexsort(keys if app is None else (*keys, app))
+    return out

@@ -6,6 +6,7 @@ so that a winner finds its own GPUs and moves nothing.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -170,13 +171,35 @@ class Assignment:
                     spare[rack[n]] -= take if is_wide else 0
                     self._take(r, n, take)
             needs.append((r, gpus, machines))
-        for r, gpus, machines in needs:
+        for r, gpus, machines in needs[: len(loose)]:
             for sparing in (True, False) if self.claims else (False,):
                 for n in sorted(machines, key=free.__getitem__) if gpus else ():
                     take = min(gpus, max(0, free[n] - self.claimed[n]) if sparing else free[n])
                     if take > 0:
                         gpus -= take
                         self._take(r, n, take)
+        self._pour_anywhere([(r, gpus) for r, gpus, _ in needs[len(loose) :] if gpus])
+
+    def _pour_anywhere(self, needs: list[tuple[int, int]]) -> None:
+        """GPUs of any machines, of those with fewest free ones first; others' claims are spared while there is a choice."""
+        free, nothing = self.floor.free, [0] * len(self.claimed)
+        kept = (self.claimed, nothing) if self.claims else (nothing,)
+        shelves = [_Shelf(self.floor.machines, free, of) for of in kept] if needs else []
+        for r, gpus in needs:
+            for shelf in shelves:
+                if not gpus:
+                    break
+                touched: list[tuple[int, int]] = []
+                for room, _, n in shelf.order:
+                    take = min(gpus, free[n] - shelf.kept[n])
+                    gpus -= take
+                    self._take(r, n, take)
+                    touched.append((n, room))
+                    if not gpus:
+                        break
+                for each in shelves:
+                    for n, room in touched:
+                        each.move(n, room)
 
     def _take(self, row: int, machine: int, gpus: int) -> None:
         self.floor.free[machine] -= gpus
@@ -191,6 +214,24 @@ class Assignment:
             again = min(gpus, mine[machine])
             mine[machine] -= again
             self.claimed[machine] -= again
+
+
+class _Shelf:
+    """Machines with free GPUs beyond those ``kept`` for others, the fewest free ones first, as GPUs are taken."""
+
+    def __init__(self, machines: Sequence[int], free: list[int], kept: Sequence[int]) -> None:
+        self.free, self.kept = free, kept
+        self.rank = {n: i for i, n in enumerate(machines)}
+        self.order = sorted((free[n], i, n) for n, i in self.rank.items() if free[n] > kept[n])
+
+    def move(self, machine: int, before: int) -> None:
+        """So many GPUs of a machine were free before."""
+        old = (before, self.rank[machine], machine)
+        at = bisect_left(self.order, old)
+        if at < len(self.order) and self.order[at] == old:
+            del self.order[at]
+        if self.free[machine] > self.kept[machine]:
+            insort(self.order, (self.free[machine], self.rank[machine], machine))
 
 
 def arrays(grants: Grants) -> tuple[list[int], list[int], list[int]]:

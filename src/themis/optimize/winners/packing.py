@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 
+from themis.optimize.programs import Ints
 from themis.optimize.winners.problem import IN_RACK, ON_MACHINE, RACKED, WinnerProblem
 from themis.optimize.winners.racks import Counts, Rack, Racks, Shares
 
@@ -73,7 +75,8 @@ class Packer:
         racked = (problem.kind == RACKED)[:, None]
         falling = problem.gangs[:, ::-1]
         self._gangs = np.concatenate([np.where(racked, 0, falling), np.where(racked, falling, 0)], 1)
-        self._anchored = bool((problem.place >= 0).any())
+        self.anchored = bool((problem.place >= 0).any())
+        """Whether some row must lie on one given machine or in one given rack."""
         self._racks: dict[tuple[int, Anchors], Racks] = {}
         self._known: dict[tuple[object, ...], bool | None] = {}
 
@@ -107,6 +110,25 @@ class Packer:
         """Whether `rows`, which keep `WinnerProblem.have`, are known to fit together."""
         return self._certain or not rows or self.fits(rows) is True
 
+    @cached_property
+    def counts(self) -> Ints:
+        """What each row adds to the sums of ``packs_counted``, [M, types * (1 + 2 sizes)]: itself and its gangs, by type."""
+        types = np.array(self.type)
+        per_row = np.concatenate([np.ones((len(types), 1), dtype=np.int64), self._gangs], axis=1)
+        return np.concatenate([np.where((types == k)[:, None], per_row, 0) for k in range(len(self._room))], axis=1)
+
+    def packs_counted(self, sums: tuple[int, ...]) -> bool:
+        """``packs`` of rows without anchors, by the sums of their ``counts``: who wins the gangs does not matter."""
+        if self._certain:
+            return True
+        if sums not in self._known:
+            zs, width = len(self._sizes), 1 + 2 * len(self._sizes)
+            parts = [(k, sums[k * width : (k + 1) * width]) for k in range(len(self._room))]
+            self._known[sums] = all(
+                self._known_fits([], k, (), (part[1 : 1 + zs], part[1 + zs :])) for k, part in parts if part[0]
+            )
+        return self._known[sums] is True
+
     def fits(self, rows: Sequence[int]) -> bool | None:
         """Whether `rows` can be packed; None when the search ran out of steps.
 
@@ -114,13 +136,19 @@ class Packer:
         """
         for kind in {self.type[r] for r in rows}:
             mine = [r for r in rows if self.type[r] == kind]
-            anchors, counts = self._anchors(mine), self._counts(mine)
-            key = (kind, anchors, *counts)
-            if key not in self._known:
-                self._known[key] = self._fits(mine, kind, anchors, counts)
-            if not self._known[key]:
-                return self._known[key]
+            fits = self._known_fits(mine, kind, self._anchors(mine), self._counts(mine))
+            if not fits:
+                return fits
         return True
+
+    def _known_fits(
+        self, rows: Sequence[int], kind: int, anchors: Anchors, counts: tuple[Counts, Counts]
+    ) -> bool | None:
+        """``_fits``, asked once: of rows without anchors only the counts matter."""
+        key = (kind, anchors, *counts)
+        if key not in self._known:
+            self._known[key] = self._fits(rows, kind, anchors, counts)
+        return self._known[key]
 
     def _fits(self, rows: Sequence[int], kind: int, anchors: Anchors, counts: tuple[Counts, Counts]) -> bool | None:
         floor = None
@@ -133,8 +161,16 @@ class Packer:
             if found is not None:
                 return found is not False
         floor = floor or self.floor(rows, kind)
-        places = self.places(floor, rows, kind) if floor else False
+        places = self._places(floor, self._of(counts), kind, anchors, counts) if floor else False
         return True if isinstance(places, list) else places
+
+    def _of(self, counts: tuple[Counts, Counts]) -> list[PackingGang]:
+        """Gangs by their counts, whoever wants them, in the order of ``gangs``."""
+        found: list[PackingGang] = []
+        for racked, of_size in zip((False, True), counts):
+            for size, count in zip(self._sizes, of_size):
+                found += [PackingGang(row=-1, size=size, racked=racked)] * count
+        return largest_first(found)
 
     def _shares(
         self, floor: Floor | None, kind: int, anchors: Anchors, counts: tuple[Counts, Counts]
@@ -151,17 +187,21 @@ class Packer:
 
         False proves that there are none, None means out of steps.
         """
-        gangs = self.gangs(rows)
+        return self._places(floor, self.gangs(rows), kind, self._anchors(rows), self._counts(rows))
+
+    def _places(
+        self, floor: Floor, gangs: list[PackingGang], kind: int, anchors: Anchors, counts: tuple[Counts, Counts]
+    ) -> list[int] | bool | None:
         found = first_fit(floor, gangs)
         if found is not None:
             return found
         if not self.chain:
             return place(floor, gangs, self.steps)
-        shares = self._shares(floor, kind, self._anchors(rows), self._counts(rows))
+        shares = self._shares(floor, kind, anchors, counts)
         return spots(floor, gangs, self._sizes, shares) if isinstance(shares, list) else shares
 
     def _anchors(self, rows: Sequence[int]) -> Anchors:
-        if not self._anchored:
+        if not self.anchored:
             return ()
         return tuple(sorted((self.kind[r], self.place[r], self.gpus[r]) for r in rows if self.place[r] >= 0))
 

@@ -28,7 +28,7 @@ from themis.optimize.winners.packing import Packer
 from themis.optimize.winners.payment_bounds import PaymentBounds
 from themis.optimize.winners.prices import PricedRows, price, repair, unpriced
 from themis.optimize.winners.problem import WIDE, WinnerProblem, asks
-from themis.optimize.winners.tables import Tables
+from themis.optimize.winners.tables import Choices, Tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,22 +200,38 @@ class Solver:
         return True
 
     def _read(self, winners: list[int], main: Found) -> Iterator[tuple[int, Found, list[Capacity]]]:
-        """What the tables say of each problem without a winner, and the capacities that their choice breaks."""
+        """What the tables say of each problem without a winner, and the capacities that their choice breaks.
+
+        Answers that are proven need no rows: only their worth is asked for.
+        """
         assert self.table is not None
         problem, table = self.problem, self.table
         spots = np.searchsorted(table.who, winners)
-        sums = [table.without(int(i)) for i in spots]
+        sums = [table.without(i) for i in spots.tolist()]
+        won = dict(zip(problem.who[main.rows].tolist(), problem.score[main.rows].tolist()))
+        total = sum(won.values())
         asked = []
         for i, (a, (worth, _)) in enumerate(zip(winners, sums)):
-            stay = self._left(main, a)
-            if problem.trivial or worth <= stay.low:
-                yield a, replace(stay, low=max(stay.low, worth), high=max(stay.low, worth)), []
+            stay = total - won.get(a, 0)
+            if problem.trivial or worth <= stay:
+                best = max(stay, worth)
+                yield a, Found(rows=[], low=best, high=best, method=main.method), []
             else:
                 asked.append(i)
         if not asked:
             return
-        picks = table.trace_without(spots[asked], np.array([sums[i][1] for i in asked]))
-        for i, pick in zip(asked, picks):
+        choices = table.choices_without(spots[asked], np.array([sums[i][1] for i in asked]))
+        found, open_ = self._counted(choices, [sums[i][0] for i in asked]), []
+        for i, answer in zip(asked, found):
+            if answer is not None:
+                yield winners[i], answer, []
+            else:
+                open_.append(i)
+        if not open_:
+            return
+        if len(open_) < len(asked):
+            choices = table.choices_without(spots[open_], np.array([sums[i][1] for i in open_]))
+        for i, pick in zip(open_, choices.rows()):
             a, worth, rows = winners[i], sums[i][0], pick[pick >= 0]
             cuts = broken(problem, rows)
             if not cuts and self.packer.packs(rows.tolist()):
@@ -227,6 +243,22 @@ class Solver:
                 near = self._repaired(start, worth, a)
                 stay = replace(stay, high=worth)
                 yield a, near if near is not None and near.low > stay.low else stay, cuts
+
+    def _counted(self, choices: Choices, worth: list[int]) -> list[Found | None]:
+        """Answers that are proven by sums over the rows of each choice alone; None for those whose rows must be looked at."""
+        problem, none = self.problem, [None] * len(worth)
+        if self.packer.anchored:
+            return list(none)
+        counts = self.packer.counts
+        sums = choices.sums(np.concatenate([problem.score[:, None], problem.need, counts], axis=1))
+        end = 1 + problem.need.shape[1]
+        fits = (sums[:, 1:end] <= problem.have).all(axis=1).tolist()
+        out: list[Found | None] = list(none)
+        for i, (ok, low, gangs) in enumerate(zip(fits, sums[:, 0].tolist(), sums[:, end:].tolist())):
+            proven = ok and low >= worth[i] and self.packer.packs_counted(tuple(gangs))
+            if proven:
+                out[i] = Found(rows=[], low=low, high=low, method="prices" if self.priced else "table")
+        return out
 
     def _promising(self, table: Tables | None, known: list[int], without: int) -> Ints:
         """Rows of all bidders but one that some choice as good as `known` may hold, by the tables' bound."""

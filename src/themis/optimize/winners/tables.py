@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from themis.optimize.programs import Bools, Ints
+from themis.optimize.winners.paths import Paths
 from themis.optimize.winners.prices import PricedRows
 from themis.optimize.winners.problem import WinnerProblem
 
@@ -104,15 +105,20 @@ class Tables:
 
     def trace(self) -> Ints:
         """Rows of a best choice, shape [P], -1 for nothing; among equals earlier bidders get more GPUs."""
-        picks: Ints = self._walk(np.array([self.full]), np.array([-1]))[0]
+        picks: Ints = np.full(self.who.size, -1)
+        state = np.array([self.full])
+        for i in range(self.who.size):
+            won, state = self._ahead(i, state)
+            picks[i] = won[0]
         return picks
 
-    def trace_without(self, left_out: Ints, states: Ints) -> Ints:
-        """Rows of a best choice without each of W bidders, shape [W, P], given the states of `without`."""
-        picks = self._walk(self.full - states, left_out)
-        early = self._walk_back(states, left_out)
-        both: Ints = np.where(np.arange(self.who.size) < left_out[:, None], early, picks)
-        return both
+    def choices_without(self, left_out: Ints, states: Ints) -> Choices:
+        """Best choices without each of W bidders, given the states of `without`."""
+        spots = left_out.tolist()
+        bidders, limit = self.who.size, self.full + 1
+        late = Paths.of(range(bidders), [i + 1 for i in spots], self.full - states, limit, self._ahead)
+        early = Paths.of(range(bidders - 1, -1, -1), [i - 1 for i in spots], states, limit, self._behind)
+        return Choices(early, late, bidders)
 
     def sources(self, states: Ints) -> Ints:
         """State after each option, shape [W, U]; the last column of the tables where it does not fit."""
@@ -126,28 +132,38 @@ class Tables:
         fits = (free[:, None, :] >= self.coef).all(2)
         return np.where(fits, states[:, None] - self.offset, self.full + 1)
 
-    def _walk(self, states: Ints, after: Ints) -> Ints:
-        picks = np.full((states.size, self.who.size), -1)
-        start = int(after.min()) + 1
-        lanes = np.arange(states.size)
-        last = int(after.max())
-        for i in range(start, self.who.size):
-            choice = (self.value[i] + self.ahead[i + 1][self.sources(states)]).argmax(1)
-            if i <= last:
-                choice = np.where(after < i, choice, self.offset.size - 1)
-            picks[lanes, i] = self.owner[i, choice]
-            states = states - self.offset[choice]
-        return picks
+    def _ahead(self, i: int, states: Ints) -> tuple[Ints, Ints]:
+        """Rows that bidder i wins in each state where those after it are still to choose, and the states then."""
+        return self._chosen(i, self.ahead[i + 1], states)
 
-    def _walk_back(self, states: Ints, before: Ints) -> Ints:
-        picks = np.full((states.size, self.who.size), -1)
-        lanes = np.arange(states.size)
-        for i in range(int(before.max()) - 1, -1, -1):
-            live = before > i
-            choice = (self.value[i] + self.behind[i][self.sources(states)]).argmax(1)
-            choice = np.where(live, choice, self.offset.size - 1)
-            picks[lanes, i] = self.owner[i, choice]
-            states = states - self.offset[choice]
+    def _behind(self, i: int, states: Ints) -> tuple[Ints, Ints]:
+        """The same where those before it are still to choose."""
+        return self._chosen(i, self.behind[i], states)
+
+    def _chosen(self, i: int, worth: Ints, states: Ints) -> tuple[Ints, Ints]:
+        choice = (self.value[i] + worth[self.sources(states)]).argmax(1)
+        return self.owner[i, choice], states - self.offset[choice]
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Best choices of W problems over P bidders, in the two parts of which they are made."""
+
+    early: Paths
+    late: Paths
+    bidders: int
+
+    def sums(self, columns: Ints) -> Ints:
+        """Sums of ``columns`` [M, F] over the rows of each choice, [W, F]."""
+        out: Ints = self.early.sums(columns) + self.late.sums(columns)
+        return out
+
+    def rows(self) -> Ints:
+        """Rows of each choice, [W, P], -1 for nothing."""
+        picks = np.full((self.early.walks, self.bidders), -1)
+        for part in (self.early, self.late):
+            for i, lanes, rows in part.picks():
+                picks[lanes, i] = rows
         return picks
 
 
