@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.sparse import coo_array, csc_array
 
-from themis.model.units import Bool, Float, Int
+from themis.model.units import Float, Int
 from themis.optimize.columns import ColumnProgram
 from themis.optimize.shares.ways import Chosen, Mixes
 
@@ -26,6 +26,9 @@ FREE = 1e-11
 
 OPEN = 300
 """Jobs that a program has rows for."""
+
+_SHRINKS, _GROWS = 0.3, 2.5
+"""Width of the next box, around a price inside of this one, or on the side of the second in a row."""
 
 _DEAR = 1e6
 """Price of use beyond the GPUs where any price is allowed."""
@@ -119,6 +122,12 @@ class Box:
         used = (self.matrix @ self.weight[:own])[:pools] + self.weight[own:] @ np.array(self.used)
         self.within = bool((slack[:pools] <= FITS).all() and ((slack[pools:] <= FITS) | (self.low == 0.0)).all())
         return share, float(used.max())
+
+    def next(self, width: float, outside: int) -> tuple[float, int]:
+        """Width of the next box, and of how many boxes in a row the price lay on a side."""
+        if self.within:
+            return width * _SHRINKS, 0
+        return width * (_GROWS if outside else 1.0), outside + 1
 
     def shares(self) -> Float:
         """[J, K], the mixture of the last solution."""

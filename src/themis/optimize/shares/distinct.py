@@ -190,6 +190,7 @@ class _Search:
     def _boxes(self, mixes: Mixes, share: Float, width: float) -> tuple[float, float, Float, Float, float]:
         """(Use of the fullest pool, cost, price, shares, width): of the best price, or of one that costs well over 1."""
         _, chosen = self._answer(mixes, share)
+        outside = 0
         for _ in range(_BOXES):
             box = Box.around(mixes, share, width, self.workers, level=True)
             box.add(chosen)
@@ -204,5 +205,5 @@ class _Search:
                 if not box.within:
                     break
                 box.add(chosen)
-            width *= 0.25 if box.within else 2.0
+            width, outside = box.next(width, outside)
         raise NotSolved(f"prices of {len(self.workers)} pools did not settle within {_BOXES} boxes.")

@@ -15,11 +15,17 @@ import numpy as np
 
 from themis.errors import NotSolved
 from themis.model.units import Float, Int
-from themis.optimize.shares.boxes import FITS, OPEN, Box
+from themis.optimize.shares.boxes import Box
 from themis.optimize.shares.problem import Alike, Problem, Shares
 from themis.optimize.shares.ways import Mixes, Ways
 
 _BOXES, _COLUMNS, _FIRST = 60, 20, 0.1
+
+_SAMPLE = 128
+"""Jobs of the part for which prices are sought first."""
+
+_SETTLED = 2e-9
+"""Relative overuse of a pool that is taken: what the programs' tolerance allows."""
 
 _GAP = 1e-10
 """Proven relative gap."""
@@ -117,7 +123,7 @@ def _search(worths: Worths, workers: Float) -> tuple[Float, Float, float]:
     """(Price of each pool's GPUs together, shares, the bound that the price proves), in units of the largest gain."""
     per_worker = np.divide(1.0, workers, out=np.zeros(len(workers)), where=workers > 0)
     jobs = np.arange(len(worths.need))
-    share, width = _first(worths, workers), _FIRST
+    share, width, outside = _first(worths, workers), _FIRST, 0
     for _ in range(_BOXES):
         box = Box.around(worths, share, width, workers, level=False)
         for _ in range(_COLUMNS if box.scale == 1.0 else 1):
@@ -128,21 +134,21 @@ def _search(worths: Worths, workers: Float) -> tuple[Float, Float, float]:
             share, over = box.solve()
             if not box.within:
                 break
-            if box.scale == 1.0 and over <= 1.0 + FITS:
+            if box.scale == 1.0 and over <= 1.0 + _SETTLED:
                 costs = worths.costs(share * per_worker)
                 bound = float(share.sum()) - float(costs.min(axis=0).sum())
                 x = box.shares()
                 value = float((worths.gain[:-1].T * x).sum())
                 if bound - value <= _GAP * max(abs(bound), 1e-300):
-                    return share, x / max(over, 1.0), bound
-        width *= 0.25 if box.within else 2.0
+                    return share, x, bound
+        width, outside = box.next(width, outside)
     raise NotSolved(f"prices of {len(workers)} pools did not settle within {_BOXES} boxes.")
 
 
 def _first(worths: Worths, workers: Float) -> Float:
     """A price to begin with: that of a part of the jobs with as large a part of the GPUs."""
     jobs, gpus = len(worths.need), worths.ways.gpus
-    rows = np.arange(0, jobs, -(-jobs // OPEN))
+    rows = np.arange(0, jobs, -(-jobs // _SAMPLE))
     some, part = worths.only(rows), float(gpus[rows].sum() / gpus.sum())
     box = Box.around(some, workers, np.inf, workers * part, level=False)
     box.add(some.chosen(np.zeros(len(rows), dtype=np.int64)))
