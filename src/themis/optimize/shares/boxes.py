@@ -71,13 +71,15 @@ class Box:
             may = mixes.reach
             open_ = np.flatnonzero(may.any(axis=0))
         else:
-            reach = width * np.maximum(share, 0.05 * share.sum() * workers / workers.sum())
+            # Free GPUs may turn out scarce once the jobs that they are enough for must share them.
+            even = share.sum() * workers / workers.sum()
+            reach = np.where(share > 0.0, width * np.maximum(share, 0.05 * even), even)
             low, high = np.maximum(share - reach, 0.0), share + reach
             least = mixes.costs(high * per_worker).min(axis=0)
             costs = mixes.costs(low * per_worker)
             may = costs <= least + 1e-12 * np.abs(least)
             # Jobs that free GPUs are enough for can go anywhere there: they answer with the others.
-            open_ = np.flatnonzero((may.sum(axis=0) > 1) & (costs.min(axis=0) != 0.0))
+            open_ = np.flatnonzero((may.sum(axis=0) > 1) & (mixes.costs(share * per_worker).min(axis=0) != 0.0))
         scale = 1.0
         if len(open_) > OPEN:
             gpus, open_ = mixes.ways.gpus[open_].sum(), open_[:: -(-len(open_) // OPEN)]
@@ -123,11 +125,17 @@ class Box:
         self.within = bool((slack[:pools] <= FITS).all() and ((slack[pools:] <= FITS) | (self.low == 0.0)).all())
         return share, float(used.max())
 
+    def widen(self, share: Float) -> None:
+        """Let prices go further from here, and keep all answers."""
+        reach = (self.high - self.low) * 0.5 * _GROWS
+        self.low, self.high = np.maximum(share - reach, 0.0), share + reach
+        self.program.change_gains(np.arange(1, 1 + 2 * len(share)), np.concatenate([-self.high, self.low]))
+
     def next(self, width: float, outside: int) -> tuple[float, int]:
         """Width of the next box, and of how many boxes in a row the price lay on a side."""
         if self.within:
             return width * _SHRINKS, 0
-        return width * (_GROWS if outside else 1.0), outside + 1
+        return min(width * (_GROWS if outside else 1.0), 1.0), outside + 1
 
     def shares(self) -> Float:
         """[J, K], the mixture of the last solution."""

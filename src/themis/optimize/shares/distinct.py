@@ -31,7 +31,7 @@ _SAMPLE = 512
 _ROUGH = 0.02
 """Relative gap at which boxes take over from mixtures of answers."""
 
-_TRIES, _BOXES, _LEVELS, _COLUMNS = 200, 60, 60, 20
+_TRIES, _BOXES, _LEVELS, _COLUMNS = 200, 15, 60, 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -90,7 +90,13 @@ class _Search:
             # The price alone first: far from the level it is enough.
             cost, chosen = self._answer(mixes, share)
             if cost <= 1.0 + _ROUGH:
-                over, cost, share, x, width = self._boxes(mixes, share, width)
+                try:
+                    over, cost, share, x, width = self._boxes(mixes, share, width)
+                except NotSolved:
+                    # The part of the jobs misled: once more, from a price for all of them.
+                    share, width = self._rough(need, level, floor), _ROUGH
+                    mixes = self._mixes(need, level)
+                    over, cost, share, x, width = self._boxes(mixes, share, width)
                 if over <= 1.0 + FITS or (cost <= 1.0 + FITS and over <= 1.0 + _SETTLED):
                     ties = self._ties(mixes, binding) if binding.any() else np.zeros(len(mixes.need), dtype=bool)
                     return Reached(level=level, x=x / max(over, 1.0), share=binding, ties=ties, solves=self.solves)
@@ -203,7 +209,7 @@ class _Search:
                 if box.scale == 1.0 and over <= 1.0:
                     return over, cost, share, box.shares(), width
                 if not box.within:
-                    break
+                    box.widen(share)
                 box.add(chosen)
             width, outside = box.next(width, outside)
         raise NotSolved(f"prices of {len(self.workers)} pools did not settle within {_BOXES} boxes.")

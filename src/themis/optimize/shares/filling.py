@@ -83,7 +83,8 @@ def water_fill(problem: Problem, unit: Float, grow: Growth, base: Float | None =
                 raise
             # Prices of pools may differ by ten orders of magnitude: rounding then hides what a job's rate costs. Jobs that
             # use a closed pool in the shares found keep their rate; all others use open pools alone, so the rates fit.
-            stuck = stuck | (found.x[:, ~open_] > 0.0).any(axis=1)
+            stuck = stuck | ((found.x + kept)[:, ~open_] > 0.0).any(axis=1)
+            settled, kept = np.zeros_like(stuck), np.zeros_like(kept)
             fill, found = rise()
         amount = amount + fill(found.level)
         if rounds == 1:

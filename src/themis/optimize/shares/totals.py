@@ -133,8 +133,8 @@ def _search(worths: Worths, workers: Float) -> tuple[Float, Float, float]:
             box.add(worths.chosen(way))
             share, over = box.solve()
             if not box.within:
-                break
-            if box.scale == 1.0 and over <= 1.0 + _SETTLED:
+                box.widen(share)
+            elif box.scale == 1.0 and over <= 1.0 + _SETTLED:
                 costs = worths.costs(share * per_worker)
                 bound = float(share.sum()) - float(costs.min(axis=0).sum())
                 x = box.shares()
