@@ -8,16 +8,22 @@ Differs from the paper: the printed ratio of sums is best where only the one bes
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.sparse import coo_array, csc_array, hstack, vstack
 
+from themis.errors import NotSolved
 from themis.model.units import NONE, Bool, Float, Int
 from themis.optimize import MixedIntegerProgram, solve
 from themis.optimize.columns import ColumnProgram
 from themis.optimize.shares.level import highest_level
 from themis.optimize.shares.problem import Problem, Shares
+from themis.optimize.shares.totals import most
+
+MANY = 200
+"""Jobs from which prices of the pools (``optimize.shares.totals``) are quicker than a program over all jobs."""
 
 
 def best_total(problem: Problem, gain: Float, least: Float | None = None) -> Shares:
@@ -35,7 +41,11 @@ def best_total(problem: Problem, gain: Float, least: Float | None = None) -> Sha
     if not len(job):
         return Shares(x=np.zeros_like(problem.rate), objective=0.0, bound=0.0, price=np.zeros(len(problem.workers)))
     rows, pools = problem.jobs, len(problem.workers)
-    matrix, low, high = _rows(problem, job, kind, np.zeros(rows) if least is None else least)
+    asked = np.zeros(rows) if least is None else least
+    if rows >= MANY:
+        with suppress(NotSolved):
+            return most(problem, gain, asked)
+    matrix, low, high = _rows(problem, job, kind, asked)
     program = ColumnProgram(low, high, interior=True)
     scale = float(np.abs(gain).max(initial=0.0)) or 1.0
     program.add(gain[job, kind] / scale, matrix)

@@ -100,6 +100,11 @@ class ColumnProgram:
         for row, value in zip(rows.tolist(), values.tolist()):
             self._highs.changeCoeff(int(row), column, float(value))
 
+    def change_gains(self, columns: Ints, gains: Floats) -> None:
+        """Give these columns other gains."""
+        for column, gain in zip(columns.tolist(), gains.tolist()):
+            self._highs.changeColCost(column, gain)
+
     def change_low(self, rows: Ints, low: Floats) -> None:
         """Give these rows other lower sides."""
         sides = self._rows[0]

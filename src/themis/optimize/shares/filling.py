@@ -18,7 +18,7 @@ import numpy as np
 
 from themis.errors import NotSolved
 from themis.model.units import Float
-from themis.optimize.shares.level import Level, highest_level
+from themis.optimize.shares.level import FITS, Level, highest_level
 from themis.optimize.shares.problem import Need, Problem
 
 Fill = Callable[[float], Float]
@@ -63,13 +63,17 @@ def water_fill(problem: Problem, unit: Float, grow: Growth, base: Float | None =
     stuck, open_ = ~problem.active, np.ones(problem.types, dtype=bool)
     first, price = amount, np.zeros(len(problem.workers))
     found: Level | None = None
+    settled, kept = np.zeros(problem.jobs, dtype=bool), np.zeros((problem.jobs, problem.types))
 
     def rise() -> tuple[Fill, Level]:
-        rate = np.where(stuck[:, None] | open_[None, :], problem.rate, 0.0)
+        rate = np.where(np.where(stuck[:, None], ~settled[:, None], open_[None, :]), problem.rate, 0.0)
+        workers = problem.workers * (1.0 + FITS) - problem.usage(kept) if settled.any() else problem.workers
         fastest = np.where(open_[None, :], problem.rate, 0.0).max(axis=1, initial=0.0) / safe
         room = np.where(stuck, 0.0, np.maximum(fastest - amount, 0.0))
         fill, ceiling = grow(amount, room)
-        return fill, highest_level(replace(problem, rate=rate), _need(amount, fill, safe), ceiling)
+        return fill, highest_level(
+            replace(problem, rate=rate, workers=np.maximum(workers, 0.0)), _need(amount, fill, safe), ceiling
+        )
 
     for rounds in range(1, len(problem.workers) + 2):
         try:
@@ -79,7 +83,8 @@ def water_fill(problem: Problem, unit: Float, grow: Growth, base: Float | None =
                 raise
             # Prices of pools may differ by ten orders of magnitude: rounding then hides what a job's rate costs. Jobs that
             # use a closed pool in the shares found keep their rate; all others use open pools alone, so the rates fit.
-            stuck = stuck | (found.x[:, ~open_] > 0.0).any(axis=1)
+            stuck = stuck | ((found.x + kept)[:, ~open_] > 0.0).any(axis=1)
+            settled, kept = np.zeros_like(stuck), np.zeros_like(kept)
             fill, found = rise()
         amount = amount + fill(found.level)
         if rounds == 1:
@@ -88,8 +93,13 @@ def water_fill(problem: Problem, unit: Float, grow: Growth, base: Float | None =
         if open_.any() and found.price.any():
             marginal = found.marginal()
             stuck |= marginal > 0.0
+            if found.ties is not None and (found.ties & stuck & ~settled).sum() < (found.price > 0.0).sum():
+                # Whoever is stuck has one way to its rate, but for the jobs that fill the pools to the last: theirs is
+                # as unique as the solution of as many equations.
+                kept = np.where((stuck & ~settled)[:, None], found.x, kept)
+                settled |= stuck
         if stuck.all() or not open_.any() or not found.price.any():
-            return Filled(x=found.x, amount=amount, first=first, price=price, rounds=rounds)
+            return Filled(x=found.x + kept, amount=amount, first=first, price=price, rounds=rounds)
     raise NotSolved(f"water filling over {len(problem.workers)} pools needs more rounds than there are pools.")
 
 

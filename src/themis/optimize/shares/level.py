@@ -26,8 +26,9 @@ import numpy as np
 from scipy.optimize import brentq
 
 from themis.errors import NotSolved
-from themis.model.units import Float
+from themis.model.units import Bool, Float
 from themis.optimize.matrix_game import MatrixGame
+from themis.optimize.shares.distinct import Reached, highest
 from themis.optimize.shares.lower_hull import Kinds, LowerHull, LowerHulls, Needs
 from themis.optimize.shares.problem import Need, Problem
 
@@ -51,6 +52,9 @@ _KEPT = 8
 
 _PRICES, _LEVELS = 400, 60
 
+DISTINCT = 200
+"""Kinds of jobs from which programs over few jobs (``distinct``) are quicker, where half of the jobs are a kind of their own."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Level:
@@ -64,6 +68,7 @@ class Level:
     marginal : gives Float[J], what a little more rate than R_j(t) would cost at ``price``; 0 where pools of price 0 have it,
         infinite for jobs at their fastest.
     solves : prices tried.
+    ties : Bool[J], jobs with several cheapest ways at ``price``; None where it is not known.
     """
 
     level: float
@@ -71,6 +76,7 @@ class Level:
     price: Float
     marginal: Callable[[], Float]
     solves: int
+    ties: Bool | None = None
 
 
 def highest_level(problem: Problem, need: Need, ceiling: float, floor: float = 0.0) -> Level:
@@ -84,7 +90,27 @@ def highest_level(problem: Problem, need: Need, ceiling: float, floor: float = 0
     ------
     NotSolved : the prices do not settle.
     """
-    return _LevelSearch(problem).run(need, ceiling, floor)
+    kinds = Kinds.of(problem)
+    if len(kinds.rate) >= max(DISTINCT, problem.jobs / 2):
+        try:
+            return _of_distinct(problem, kinds, highest(problem, need, ceiling, floor))
+        except NotSolved:
+            pass  # below, where needs may leap and pools may be full at any level
+    return _LevelSearch(problem, kinds).run(need, ceiling, floor)
+
+
+def _of_distinct(problem: Problem, kinds: Kinds, found: Reached) -> Level:
+    workers = problem.workers
+    price = np.divide(found.share, workers, out=np.zeros(len(workers)), where=workers > 0)
+
+    def marginal() -> Float:
+        rate = problem.throughput(found.x)
+        relative = np.divide(rate, kinds.scale, out=np.zeros(len(rate)), where=kinds.scale > 0)
+        if not price.any():
+            return np.where(relative >= 1 - 1e-9, np.inf, 0.0)
+        return LowerHulls.at(kinds, price[None, problem.pool]).one(0).marginal(relative)
+
+    return Level(level=found.level, x=found.x, price=price, marginal=marginal, solves=found.solves, ties=found.ties)
 
 
 @dataclass(slots=True)
@@ -98,7 +124,7 @@ class _Price:
 @dataclass(slots=True)
 class _LevelSearch:
     problem: Problem
-    kinds: Kinds = field(init=False)
+    kinds: Kinds
     per_scale: Float = field(init=False)
     """[J], 1 / steps/s of the fastest type; 0 for jobs that cannot run."""
     share: Float = field(init=False)
@@ -109,7 +135,6 @@ class _LevelSearch:
     solves: int = 0
 
     def __post_init__(self) -> None:
-        self.kinds = Kinds.of(self.problem)
         scale = self.kinds.scale
         self.per_scale = np.divide(1.0, scale, out=np.zeros(len(scale)), where=scale > 0)
 

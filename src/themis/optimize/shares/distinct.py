@@ -1,0 +1,215 @@
+"""The highest level where no two jobs are alike: ``level``'s question, with programs over the few jobs whose way is open.
+
+    C(p, R) = sum_j least price of R_j   at prices p of the pools; R can be reached if and only if C <= 1 for all p
+
+At a price nearly all jobs have one cheapest way to reach their rate by far, and keep it within a box of prices around that
+price. The others go into a linear program with a row for each of them and for each pool, in which prices stay in the box
+(Marsten, Hogan and Blankenship 1975). Where its prices lie inside, they are best of all, and its shares reach the rates. A
+price at which R(t) costs more than 1 lowers the level t, as in ``level``.
+
+Boxes begin at prices for a part of the jobs. Where kinds of jobs are few whole kinds are open together; ``level`` is quicker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.optimize import brentq
+
+from themis.errors import NotSolved
+from themis.model.units import Bool, Float
+from themis.optimize.matrix_game import MatrixGame
+from themis.optimize.shares.boxes import FITS, Box
+from themis.optimize.shares.problem import Need, Problem
+from themis.optimize.shares.ways import Chosen, Mixes, Ways
+
+_SETTLED, _NOISE = 1e-9, 1e-12
+_SAMPLE = 512
+"""Jobs of the part for which prices are sought first."""
+
+_ROUGH = 0.02
+"""Relative gap at which boxes take over from mixtures of answers."""
+
+_TRIES, _BOXES, _LEVELS, _COLUMNS = 200, 15, 60, 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Reached:
+    """The highest level.
+
+    Attributes
+    ----------
+    level : t. ``x`` : Float[J, K], shares that reach R(t) but for ``FITS``.
+    share : Float[M], of the cluster's worth in each pool at the prices that prove t; zeros where the ceiling was reached.
+    ties : Bool[J], jobs with two cheapest ways at these prices.
+    solves : prices tried.
+    """
+
+    level: float
+    x: Float
+    share: Float
+    ties: Bool
+    solves: int
+
+
+def highest(problem: Problem, need: Need, ceiling: float, floor: float) -> Reached:
+    """The largest t in [floor, ceiling] at which shares exist that give every job ``need(t)``: as ``level.highest_level``.
+
+    Raises
+    ------
+    NotSolved : the prices do not settle.
+    """
+    rows = np.flatnonzero(problem.active)
+    search = _Search(Ways.of(problem).only(rows), problem.workers)
+    found = search.run(lambda t: need(t)[rows], ceiling, floor)
+    x, ties = np.zeros((problem.jobs, problem.types)), np.zeros(problem.jobs, dtype=bool)
+    x[rows], ties[rows] = found.x, found.ties
+    return Reached(level=found.level, x=x, share=found.share, ties=ties, solves=found.solves)
+
+
+@dataclass(slots=True)
+class _Search:
+    ways: Ways
+    workers: Float
+    solves: int = 0
+    per_worker: Float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.per_worker = np.divide(1.0, self.workers, out=np.zeros(len(self.workers)), where=self.workers > 0)
+
+    def run(self, need: Need, ceiling: float, floor: float) -> Reached:
+        level, binding, width = ceiling, np.zeros(len(self.workers)), _ROUGH
+        mixes = self._mixes(need, level)
+        _, chosen = self._answer(mixes, self.workers / self.workers.sum())
+        if (chosen.usage() * self.per_worker).max() <= 1.0:
+            none = np.zeros(len(mixes.need), dtype=bool)
+            return Reached(level=level, x=chosen.shares(), share=binding, ties=none, solves=self.solves)
+        share = self._first(need, ceiling, floor)
+        for _ in range(_LEVELS):
+            # The price alone first: far from the level it is enough.
+            cost, chosen = self._answer(mixes, share)
+            if cost <= 1.0 + _ROUGH:
+                try:
+                    over, cost, share, x, width = self._boxes(mixes, share, width)
+                except NotSolved:
+                    # The part of the jobs misled: once more, from a price for all of them.
+                    share, width = self._rough(need, level, floor), _ROUGH
+                    mixes = self._mixes(need, level)
+                    over, cost, share, x, width = self._boxes(mixes, share, width)
+                if over <= 1.0 + FITS or (cost <= 1.0 + FITS and over <= 1.0 + _SETTLED):
+                    ties = self._ties(mixes, binding) if binding.any() else np.zeros(len(mixes.need), dtype=bool)
+                    return Reached(level=level, x=x / max(over, 1.0), share=binding, ties=ties, solves=self.solves)
+                _, chosen = self._answer(mixes, share)
+            lower = self._lower(need, chosen, share, level, floor)
+            if lower >= level:
+                raise NotSolved(
+                    f"the level of {len(mixes.need)} jobs stands at {level:.6g}, above what the GPUs allow."
+                )
+            if level <= floor:
+                raise NotSolved(
+                    f"the rates of {len(mixes.need)} jobs at the least level need more GPUs than there are."
+                )
+            level, binding = lower, share
+            mixes = self._mixes(need, level)
+        raise NotSolved(f"the level of {len(self.ways.gpus)} jobs did not settle within {_LEVELS} steps.")
+
+    def _first(self, need: Need, ceiling: float, floor: float) -> Float:
+        """A price to begin with: that of a part of the jobs with as large a part of the GPUs."""
+        jobs = len(self.ways.gpus)
+        every = max(jobs // _SAMPLE, 1)
+        rows = np.arange(0, jobs, every)
+        workers = self.workers * float(self.ways.gpus[rows].sum() / self.ways.gpus.sum())
+        some = _Search(self.ways.only(rows), workers)
+        share = some._rough(lambda t: need(t)[rows], ceiling, floor)
+        self.solves += some.solves
+        return share
+
+    def _rough(self, need: Need, level: float, floor: float) -> Float:
+        """The price at which the rates of about the highest level cost most, by mixtures of all jobs' answers."""
+        pools = np.eye(len(self.workers))[self.workers > 0]
+        start = self.workers / self.workers.sum()
+        tried = [start, *pools]
+        for _ in range(_LEVELS):
+            mixes = self._mixes(need, level)
+            answers = [self._answer(mixes, share) for share in tried]
+            used = np.array([chosen.usage() * self.per_worker for _, chosen in answers])
+            cost = [c for c, _ in answers]
+            master = MatrixGame(used)
+            for _ in range(_TRIES):
+                over, weight, dual = master.solve()
+                best = int(np.argmax(cost))
+                if cost[best] > 1.0 and over - cost[best] <= max(0.3 * (cost[best] - 1.0), 0.2 * _ROUGH):
+                    break
+                if over - cost[best] <= _ROUGH:
+                    return tried[best]
+                for share in (dual, tried[best] + 0.3 * (dual - tried[best])):
+                    c, chosen = self._answer(mixes, share)
+                    tried.append(share)
+                    cost.append(c)
+                    answers.append((c, chosen))
+                    master.add(chosen.usage() * self.per_worker)
+            lower = self._lower(need, answers[best][1], tried[best], level, floor)
+            if lower <= floor or lower >= level * (1.0 - 0.1 * _ROUGH):
+                return tried[best]
+            level = lower
+            tried = [tried[i] for i in sorted({*np.flatnonzero(weight > 0).tolist(), *np.argsort(cost)[-6:].tolist()})]
+        return tried[int(np.argmax(cost))]
+
+    def _mixes(self, need: Need, level: float) -> Mixes:
+        return self.ways.mixes(self.ways.relative(need(level)))
+
+    def _price(self, share: Float) -> Float:
+        """[M], price of one GPU of each pool."""
+        return share * self.per_worker
+
+    def _answer(self, mixes: Mixes, share: Float) -> tuple[float, Chosen]:
+        """What the rates cost at a price, and how."""
+        self.solves += 1
+        costs = mixes.costs(self._price(share))
+        way = costs.argmin(axis=0)
+        return float(costs[way, np.arange(len(way))] @ self.ways.gpus), mixes.chosen(way)
+
+    def _ties(self, mixes: Mixes, share: Float) -> Bool:
+        """[J], jobs with two ways of least cost that use different GPUs."""
+        costs = mixes.costs(self._price(share))
+        close = costs <= costs.min(axis=0) * (1.0 + 1e-9) + 1e-15
+        return (close.sum(axis=0) > 1) & (mixes.need > 0)
+
+    def _lower(self, need: Need, chosen: Chosen, share: Float, level: float, floor: float) -> float:
+        """Where the rates cost at least 1 by the lines that support the jobs' costs; the floor if they do there."""
+        slope, cost = chosen.support(self._price(share))
+        at = chosen.mixes.need
+
+        def beyond(t: float) -> float:
+            there = self.ways.relative(need(t)) - at
+            there *= slope
+            there += cost
+            return float(np.maximum(there, 0.0, out=there).sum()) - 1.0 - _NOISE
+
+        if beyond(floor) >= 0.0:
+            return floor
+        if beyond(level) <= 0.0:
+            return level
+        return float(brentq(beyond, floor, level, xtol=1e-18 * level, rtol=1e-14, maxiter=1000))
+
+    def _boxes(self, mixes: Mixes, share: Float, width: float) -> tuple[float, float, Float, Float, float]:
+        """(Use of the fullest pool, cost, price, shares, width): of the best price, or of one that costs well over 1."""
+        _, chosen = self._answer(mixes, share)
+        outside = 0
+        for _ in range(_BOXES):
+            box = Box.around(mixes, share, width, self.workers, level=True)
+            box.add(chosen)
+            for _ in range(_COLUMNS if box.scale == 1.0 else 1):
+                share, over = box.solve()
+                cost, chosen = self._answer(mixes, share)
+                if over - cost <= max(FITS, 0.3 * (cost - 1.0)) and (box.scale == 1.0 or cost > 1.0 + FITS):
+                    x = box.shares() if over <= 1.0 + _SETTLED else np.zeros(0)
+                    return over, cost, share, x, width * (0.5 if box.within else 1.0)
+                if box.scale == 1.0 and over <= 1.0:
+                    return over, cost, share, box.shares(), width
+                if not box.within:
+                    box.widen(share)
+                box.add(chosen)
+            width, outside = box.next(width, outside)
+        raise NotSolved(f"prices of {len(self.workers)} pools did not settle within {_BOXES} boxes.")

@@ -1,0 +1,156 @@
+"""The largest total gain of time shares, by prices of the pools: jobs choose alone at a price, few are open around the best.
+
+    maximise  sum gain X   over valid shares with  throughput_j >= least_j
+
+A job is best off on one type all of the time, idle, or, where that is too slow for what it must get, with a mixture of two
+types that is just fast enough (``ways``). Prices of the pools prove the total; they are found in boxes
+(``boxes``), the first one over a part of the jobs and any price.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from themis.errors import NotSolved
+from themis.model.units import Float, Int
+from themis.optimize.shares.boxes import Box
+from themis.optimize.shares.problem import Alike, Problem, Shares
+from themis.optimize.shares.ways import Mixes, Ways
+
+_BOXES, _COLUMNS, _FIRST = 60, 20, 0.1
+
+_SAMPLE = 128
+"""Jobs of the part for which prices are sought first."""
+
+_SETTLED = 2e-9
+"""Relative overuse of a pool that is taken: what the programs' tolerance allows."""
+
+_GAP = 1e-10
+"""Proven relative gap."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Worths(Mixes):
+    """Ways with what they gain. ``gain`` : [K + 1, J], of all of the time on each point."""
+
+    gain: Float
+
+    @classmethod
+    def of(cls, problem: Problem, gain: Float, least: Float) -> Worths:
+        """Ways to have at least these rates [J], for gains [J, K]."""
+        plain = Ways.of(problem)
+        types, every = problem.types, np.arange(problem.types)
+        need = plain.relative(least)
+        mixes = plain.mixes(need)
+        # Idleness is one way, not one with each type.
+        idle = np.flatnonzero(need <= 0.0)
+        mixes.bar[:, idle] = np.inf
+        mixes.bar[plain.able[:, idle].argmax(axis=0), idle] = 0.0
+        fast = plain.able[:types] & (plain.rate[:types] > need * (1.0 + 1e-12))
+        ways = Ways(
+            rate=plain.rate,
+            scale=plain.scale,
+            gpus=plain.gpus,
+            first=np.append(plain.first, np.full(types, types)),
+            second=np.append(plain.second, every),
+            per_rise=np.vstack([plain.per_rise, plain.per_rise[:types]]),
+            able=np.vstack([plain.able, fast]),
+            pool=plain.pool,
+        )
+        return cls(
+            ways=ways,
+            need=need,
+            part=np.vstack([mixes.part, np.ones(fast.shape)]),
+            bar=np.vstack([mixes.bar, np.where(fast, 0.0, np.inf)]),
+            gain=np.vstack([gain.T, np.zeros(problem.jobs)]),
+        )
+
+    def only(self, rows: Int) -> Worths:
+        """Those of some jobs."""
+        return Worths(
+            ways=self.ways.only(rows),
+            need=self.need[rows],
+            part=self.part[:, rows],
+            bar=self.bar[:, rows],
+            gain=self.gain[:, rows],
+        )
+
+    def costs(self, price: Float) -> Float:
+        """[Q, J], price of each way beyond what it gains."""
+        net = self.ways.of_points(price)[:, None] * self.ways.gpus - self.gain
+        first = net[self.ways.first]
+        out: Float = net[self.ways.second]
+        out -= first
+        out *= self.part
+        out += first
+        out += self.bar
+        return out
+
+    def gains(self, way: Int, job: Int) -> Float:
+        """What ways of jobs gain."""
+        first, second, part = self.ways.first[way], self.ways.second[way], self.part[way, job]
+        out: Float = (1.0 - part) * self.gain[first, job] + part * self.gain[second, job]
+        return out
+
+
+def most(problem: Problem, gain: Float, least: Float) -> Shares:
+    """Maximise ``sum gain X`` where every job gets its least rate.
+
+    Parameters
+    ----------
+    gain : [J, K]. ``least`` : [J], rates; 0 for jobs that need none.
+
+    Raises
+    ------
+    NotSolved : the least rates cannot be had together, or prices do not settle.
+    """
+    rows = np.flatnonzero(problem.active)
+    groups = Alike.by(problem.rate[rows], problem.gpus[rows], gain[rows], least[rows])
+    some = groups.merged(problem.only(rows))
+    of_group = gain[rows[groups.first]] * (some.gpus / problem.gpus[rows[groups.first]])[:, None]
+    scale = float(np.abs(of_group).max(initial=0.0)) or 1.0
+    worths = Worths.of(some, of_group / scale, least[rows[groups.first]])
+    share, x, bound = _search(worths, problem.workers)
+    out = np.zeros_like(problem.rate)
+    out[rows] = x[groups.of]
+    price = np.divide(share, problem.workers, out=np.zeros(len(share)), where=problem.workers > 0) * scale
+    return Shares(x=out, objective=float((gain * out).sum()), bound=bound * scale, price=price)
+
+
+def _search(worths: Worths, workers: Float) -> tuple[Float, Float, float]:
+    """(Price of each pool's GPUs together, shares, the bound that the price proves), in units of the largest gain."""
+    per_worker = np.divide(1.0, workers, out=np.zeros(len(workers)), where=workers > 0)
+    jobs = np.arange(len(worths.need))
+    share, width, outside = _first(worths, workers), _FIRST, 0
+    for _ in range(_BOXES):
+        box = Box.around(worths, share, width, workers, level=False)
+        for _ in range(_COLUMNS if box.scale == 1.0 else 1):
+            costs = worths.costs(share * per_worker)
+            way = costs.argmin(axis=0)
+            bound = float(share.sum()) - float(costs[way, jobs].sum())
+            box.add(worths.chosen(way))
+            share, over = box.solve()
+            if not box.within:
+                box.widen(share)
+            elif box.scale == 1.0 and over <= 1.0 + _SETTLED:
+                costs = worths.costs(share * per_worker)
+                bound = float(share.sum()) - float(costs.min(axis=0).sum())
+                x = box.shares()
+                value = float((worths.gain[:-1].T * x).sum())
+                if bound - value <= _GAP * max(abs(bound), 1e-300):
+                    return share, x, bound
+        width, outside = box.next(width, outside)
+    raise NotSolved(f"prices of {len(workers)} pools did not settle within {_BOXES} boxes.")
+
+
+def _first(worths: Worths, workers: Float) -> Float:
+    """A price to begin with: that of a part of the jobs with as large a part of the GPUs."""
+    jobs, gpus = len(worths.need), worths.ways.gpus
+    rows = np.arange(0, jobs, -(-jobs // _SAMPLE))
+    some, part = worths.only(rows), float(gpus[rows].sum() / gpus.sum())
+    box = Box.around(some, workers, np.inf, workers * part, level=False)
+    box.add(some.chosen(np.zeros(len(rows), dtype=np.int64)))
+    share, _ = box.solve()
+    return share / part
