@@ -60,6 +60,9 @@ _FLAT = (
     events.JobGivenUp,
     events.QuotaSet,
     events.FairnessSet,
+    events.UserWeightsSet,
+    events.SettingsChanged,
+    events.MachineResized,
     events.MachineFailed,
     events.MachineReturned,
     events.MachineDraining,
@@ -328,6 +331,9 @@ _DECODERS: Mapping[str, Callable[[Fields], Record]] = MappingProxyType(
         ),
         "FairnessSet": lambda d: events.FairnessSet(
             between=d["between"], groups=tuple((name, weight, tuple(users)) for name, weight, users in d["groups"])
+        ),
+        "UserWeightsSet": lambda d: events.UserWeightsSet(
+            users=tuple((user, float(weight)) for user, weight in d["users"])
         ),
         "MachineJoined": lambda d: MachineJoined(machine=Machine(**d["machine"])),
         "AppSubmitted": _read_app,
