@@ -41,6 +41,7 @@ class FakeExecutor:
     lost: list[int] = field(default_factory=list)
     withheld: list[int] = field(default_factory=list)
     joined: list[Machine] = field(default_factory=list)
+    sizes: dict[int, int] = field(default_factory=dict)
     nice: dict[int, int] = field(default_factory=dict)
     dismissed: list[int] = field(default_factory=list)
 
@@ -73,6 +74,9 @@ class FakeExecutor:
 
     def join(self, machine: Machine) -> None:
         self.joined.append(machine)
+
+    def resize(self, machine: int, gpus: int) -> None:
+        self.sizes[machine] = gpus
 
     def check_user(self, user: str) -> None:
         pass

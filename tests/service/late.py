@@ -38,6 +38,9 @@ class LateSolver:
     def close(self) -> None:
         pass
 
+    def follow(self, policy: Policy) -> None:
+        self.policy, self.waiting = policy, []
+
     def reply(self) -> Reply | None:
         """The answer to what is waited for, or None."""
         if not self.waiting:

@@ -100,6 +100,10 @@ class PolicySolver(Protocol):
         """Get ready for a first task."""
         ...
 
+    def follow(self, policy: Policy) -> None:
+        """Run another policy from now on; what is in flight is given up."""
+        ...
+
     def close(self) -> None:
         """End."""
         ...
@@ -122,6 +126,11 @@ class WorkerSolver:
         self._until: Seconds = 0.0
         self._last: Snapshot | None = None
         self._problem = ""
+
+    def follow(self, policy: Policy) -> None:
+        """Run another policy from now on, in a process that has seen nothing of the old one."""
+        self.policy, self._version, self._last = policy, None, None
+        self._end()
 
     def ready(self) -> None:
         """Start the process before it is needed."""

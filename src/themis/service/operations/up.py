@@ -128,7 +128,7 @@ def start(home: Path, config: Config) -> Service:
             )
         return LocalExecutor(
             home / "run",
-            hosts,
+            (),
             programs,
             report,
             report,
@@ -137,10 +137,13 @@ def start(home: Path, config: Config) -> Service:
             allow_root=config.allow_root,
             claims=claims,
             containment=config.containment,
+            devices={host.machine.name: host.devices for host in hosts if host.devices},
         )
 
     book = load_book(config.profiles, home / "profiles")
-    arbiter = Arbiter(config, hosts, Journal(home / "journal.db"), executor, book=book, apart=True)
+    arbiter = Arbiter(
+        config, hosts, Journal(home / "journal.db"), executor, book=book, apart=True, owner=access.owner.user
+    )
     keep_swept(arbiter)
     api = Api(arbiter, home / "run", access)
     server, port = serve(api, config.host, config.port, config.max_message_bytes)
