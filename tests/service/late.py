@@ -41,6 +41,9 @@ class LateSolver:
     def follow(self, policy: Policy) -> None:
         self.policy, self.waiting = policy, []
 
+    def limit(self, seconds: float) -> None:
+        pass
+
     def reply(self) -> Reply | None:
         """The answer to what is waited for, or None."""
         if not self.waiting:

@@ -13,6 +13,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TypeVar, cast
@@ -221,27 +222,37 @@ class Arbiter:
 
     def _resume(self, start: recovery.Start) -> Config:
         """Go on with the settings in force; returns those that this start wants, which are checked."""
-        given, before = changes.values_of(start.config), recovery.given_before(self.engine, start)
+        before = recovery.given_before(self.engine, start)
         in_force = before | {name: value for name, (value, _, _) in self.state.changed.items()}
-        new, left = changes.merged(before, in_force, given)
         self.config = changes.with_values(start.config, in_force)
-        wanted = changes.with_values(self.config, new)
+        wanted, self.starting = self._merge(before, start.config)
         changes.plan(self.state, self.config, wanted, self.hosts, "")
-        for name, value in left.items():
-            _, since, user = self.state.changed[name]
-            when = time.strftime("%Y-%m-%d %H:%M", time.localtime(float(self.journal.meta("epoch") or 0.0) + since))
-            self.starting.append(
-                f"{name} stays {changes.words(in_force.get(name))}, as {user} set it at {when}; it is started with "
-                f"{changes.words(value)}, as before. `themis set {name}={changes.words(value)}` changes it."
-            )
         return wanted
 
+    def _merge(self, before: changes.Values, given: Config) -> tuple[Config, list[str]]:
+        """Settings in force with what is given otherwise than ``before``, and a sentence on each that stays nevertheless."""
+        in_force, out = changes.values_of(self.config), []
+        new, left = changes.merged(before, in_force, changes.values_of(given))
+        for name, value in left.items():
+            _, since, user = self.state.changed.get(name, (None, 0.0, "an administrator"))
+            at = time.localtime(float(self.journal.meta("epoch") or 0.0) + since)
+            out.append(
+                f"{name} stays {changes.words(in_force.get(name))}, as {user} set it on {time.strftime('%Y-%m-%d %H:%M', at)}. "
+                f"What is given here, {changes.words(value)}, is as it was before; `themis set {name}={changes.words(value)}` "
+                "changes it."
+            )
+        return changes.with_values(self.config, new), out
+
     def _begin(self, wanted: Config, owner: str) -> None:
-        self.starting += self.change(lambda _: wanted, owner)
-        given = json.dumps(changes.values_of(self.given))
-        if self.journal.meta("given") != given:
-            self.journal.set_meta("given", given)
+        self.starting = self.change(lambda _: wanted, owner) + self.starting
+        self._give(self.given)
         self.housekeeping.all_quotas(self.instant)
+
+    def _give(self, given: Config) -> None:
+        """Remember what the service was given, to compare with at its next start."""
+        text = json.dumps(changes.values_of(given))
+        if self.journal.meta("given") != text:
+            self.journal.set_meta("given", text)
 
     def _program(self, app: App, index: int) -> Program:
         return self.programs[app.name][index]
@@ -438,11 +449,25 @@ class Arbiter:
         self.per_gpu = per_gpu(after, self.state)
         self.agents.answer_s, self.agents.misses = after.agent_s, after.agent_misses
         if self.engine.solver is not None:
-            self.engine.solver.seconds = after.solve_s
+            self.engine.solver.limit(after.solve_s)
         self.housekeeping.all_quotas(now)
         if any(isinstance(record, MachineResized | MachineJoined) for record in records):
             out += changes.too_large(self.state)
         return out
+
+    def reload(self, given: Config, user: str) -> list[str]:
+        """Take on what differs from what the service was started with, or reloaded the last time; as ``change``."""
+        before = changes.values_of(self.given)
+        wanted, left = self._merge(before, given)
+        out = self.change(lambda _: wanted, user)
+        at_start = [
+            name for name, field in changes.RESTART.items() if getattr(given, field) != getattr(self.given, field)
+        ]
+        out += [f"{name} changes when the service starts again" for name in at_start]
+        fields = {field: getattr(self.given, field) for field in changes.RESTART.values()}
+        self.given = replace(given, **fields)
+        self._give(self.given)
+        return out + left
 
     def _resize(self, record: MachineResized) -> str:
         """The executor knows of new GPUs before the core grants them."""

@@ -64,27 +64,31 @@ PLAIN: Mapping[str, str] = MappingProxyType(
 """Settings of one value each that can change while the service runs: name -> field of ``Config``."""
 MACHINES = ("gpus", "machines")
 """Which GPUs there are; the two are one choice."""
-RESTART = (
-    "profiles",
-    "engine",
-    "address",
-    "node_root",
-    "gpu_names",
-    "host",
-    "port",
-    "http_port",
-    "node_lease",
-    "node_renew",
-    "node_margin",
-    "progress",
-    "max_agents",
-    "max_message",
-    "containment",
-    "allow_root",
-    "single_trust",
-    "check_state",
+RESTART: Mapping[str, str] = MappingProxyType(
+    {
+        name.removesuffix("_s"): name
+        for name in (
+            "profiles",
+            "engine",
+            "address",
+            "node_root",
+            "gpu_names",
+            "host",
+            "port",
+            "http_port",
+            "node_lease_s",
+            "node_renew_s",
+            "node_margin_s",
+            "progress_s",
+            "max_agents",
+            "containment",
+            "allow_root",
+            "single_trust",
+        )
+    }
+    | {"max_message": "max_message_bytes", "check_state": "validate"}
 )
-"""Settings that a service reads when it starts; they are no records."""
+"""Settings that a service reads when it starts, which are no records: name -> field of ``Config``."""
 
 
 # ---- a configuration as values, and back ---------------------------------------------------------------------------------
@@ -173,6 +177,8 @@ def words(value: Any) -> str:
             return f"{value:g}"
         case {"name": name}:
             return str(name)
+        case dict():
+            return ", ".join(f"{key}: {item}" for key, item in value.items()) or "none"
     return str(value)
 
 
