@@ -22,6 +22,9 @@ from themis.model.events import (
     UserWeightsSet,
 )
 from themis.policies.api import forecaster_of, logged_params, make_policy, policy_names
+from themis.report.idle import IdleFold
+from themis.report.metrics import Fold
+from themis.report.outlook import Followed
 from themis.sim.replay import replay_records
 from themis.sim.runner import Record, Simulation
 from themis.testing.builders import BOOK, app, job, leased_twice, machines, random_simulation
@@ -55,6 +58,14 @@ def sound(simulation: Simulation, log: list[tuple[float, Record]], core: Schedul
     done = replay_records(log, book=simulation.book)
     assert done.difference is None, str(done.difference)
     assert save(done.core)["state"] == save(core)["state"]
+    measured, idle, followed = Fold(), IdleFold(), Followed()
+    for time, record in log:
+        for fold in (measured, idle, followed):
+            fold.add(time, record)
+    in_service = core.state.capacity
+    assert (measured.levels.in_service, idle.service, followed.outlook.capacity) == (in_service,) * 3
+    assert idle.free.total() <= in_service
+    assert measured.result().policy.count("->") == 3
 
 
 @pytest.mark.slow

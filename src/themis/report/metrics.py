@@ -67,6 +67,8 @@ FOLDED = frozenset(
         "MachineJoined",
         "MachineFailed",
         "MachineReturned",
+        "MachineResized",
+        "SettingsChanged",
         "AppSubmitted",
         "AppHeld",
         "AppResumed",
@@ -91,6 +93,10 @@ class Fold:
         self.delivery = Delivery()
         self.speeds, self.outlook = SpeedsGiven(), Outlook()
         self.machine_gpus: list[int] = []
+        self.away: set[int] = set()
+        """Machines that are not in service."""
+        self.most_gpus: list[int] = []
+        """That each machine ever had."""
         self.seats_taken: list[int] = []
         """Leases on each GPU: two where jobs share it."""
         self.leases: dict[int, HeldLease] = {}
@@ -101,7 +107,9 @@ class Fold:
             events.MachineJoined: self._joined,
             events.MachineFailed: self._failed,
             events.FairnessSet: self._fairness,
-            events.MachineReturned: lambda time, e: self._in_service(time, self.machine_gpus[e.machine]),
+            events.MachineReturned: self._returned,
+            events.MachineResized: self._resized,
+            events.SettingsChanged: self._changed,
             events.AppHeld: lambda time, e: self.delivery.hold(time, e.app, True),
             events.AppResumed: lambda time, e: self.delivery.hold(time, e.app, False),
             AppSubmitted: self._submitted,
@@ -134,8 +142,16 @@ class Fold:
         if self.header is not None:
             self.header = replace(self.header, settings={**self.header.settings, "between": event.between})
 
+    def _changed(self, time: Seconds, event: events.SettingsChanged) -> None:
+        """A report names the settings that held in the end, and every policy in turn."""
+        header = self.header
+        if header is not None:
+            policy = f"{header.policy} -> {event.policy}" if event.policy else header.policy
+            self.header = replace(header, policy=policy, settings={**header.settings, **event.settings})
+
     def _joined(self, time: Seconds, event: events.MachineJoined) -> None:
         self.machine_gpus.append(event.machine.gpus)
+        self.most_gpus.append(event.machine.gpus)
         self.seats_taken.extend([0] * event.machine.gpus)
         self.machines_given.update(encode(time, event))
         self.speeds.join(event.machine.gpu_type)
@@ -143,7 +159,22 @@ class Fold:
 
     def _failed(self, time: Seconds, event: events.MachineFailed) -> None:
         self.outages.append((time, event.machine))
+        self.away.add(event.machine)
         self._in_service(time, -self.machine_gpus[event.machine])
+
+    def _returned(self, time: Seconds, event: events.MachineReturned) -> None:
+        self.away.discard(event.machine)
+        self._in_service(time, self.machine_gpus[event.machine])
+
+    def _resized(self, time: Seconds, event: events.MachineResized) -> None:
+        n, gpus = event.machine, event.gpus
+        before = 0 if n in self.away else self.machine_gpus[n]
+        if not gpus or not self.machine_gpus[n]:
+            (self.away.discard if gpus else self.away.add)(n)
+        self.seats_taken.extend([0] * (gpus - self.most_gpus[n]))
+        self.machine_gpus[n], self.most_gpus[n] = gpus, max(gpus, self.most_gpus[n])
+        self.machines_given.update(encode(time, event))
+        self._in_service(time, (0 if n in self.away else gpus) - before)
 
     def _in_service(self, time: Seconds, gpus: int) -> None:
         self.levels.in_service += gpus
