@@ -69,6 +69,7 @@ FOLDED = frozenset(
         "MachineReturned",
         "MachineResized",
         "SettingsChanged",
+        "UserWeightsSet",
         "AppSubmitted",
         "AppHeld",
         "AppResumed",
@@ -100,6 +101,8 @@ class Fold:
         self.seats_taken: list[int] = []
         """Leases on each GPU: two where jobs share it."""
         self.leases: dict[int, HeldLease] = {}
+        self.own_weight: list[float] = []
+        """Of each app, without its user's."""
         self.apps_given, self.machines_given = hashlib.sha256(), hashlib.sha256()
         self.outages: list[tuple[Seconds, int]] = []
         self._handlers: dict[type[Any], Callable[[Seconds, Any], None]] = {
@@ -110,6 +113,7 @@ class Fold:
             events.MachineReturned: self._returned,
             events.MachineResized: self._resized,
             events.SettingsChanged: self._changed,
+            events.UserWeightsSet: self._reweighed,
             events.AppHeld: lambda time, e: self.delivery.hold(time, e.app, True),
             events.AppResumed: lambda time, e: self.delivery.hold(time, e.app, False),
             AppSubmitted: self._submitted,
@@ -148,6 +152,14 @@ class Fold:
         if header is not None:
             policy = f"{header.policy} -> {event.policy}" if event.policy else header.policy
             self.header = replace(header, policy=policy, settings={**header.settings, **event.settings})
+        if event.policy:
+            self.delivery.withdrawn(time)
+
+    def _reweighed(self, time: Seconds, event: events.UserWeightsSet) -> None:
+        weights = dict(event.users)
+        for a in list(self.delivery.active):
+            if (weight := weights.get(self.ledger.apps[a].user)) is not None:
+                self.delivery.reweighed(time, a, self.own_weight[a] * weight)
 
     def _joined(self, time: Seconds, event: events.MachineJoined) -> None:
         self.machine_gpus.append(event.machine.gpus)
@@ -185,6 +197,7 @@ class Fold:
         self.levels.begin()
         self.levels.active += 1
         self.levels.jobs += len(event.app.jobs)
+        self.own_weight.append(event.app.weight)
         self.ledger.add(event.app, event.weight, time, self.levels.met)
         # What is believed depends on the cluster too.
         self.apps_given.update(encode(time, replace(event, assumed=None, alone=None)))
