@@ -154,6 +154,15 @@ RECORDS: list[Record] = [
     e.QuotaSet(name="user a", users=("a",), gpus=None),
     e.JournalRepaired(lost=12, attempts=((2, 3), (4, 1))),
     e.FairnessSet(between="users"),
+    e.UserWeightsSet(users=(("ann", 0.37), ("bob", 3.0))),
+    e.SettingsChanged(
+        user="ann",
+        values={"lease": 300.0, "policy": "themis:f=0.4", "users.bob.gpus": None},
+        settings={"lease_s": 300.0},
+        policy="themis:f=0.4",
+        params={"f": 0.4, "rho": "paper"},
+    ),
+    e.MachineResized(machine=3, gpus=0),
     e.FairnessSet(between="groups", groups=(("g", 0.37, ("a", "b")), ("h", 7.0, ("c",)))),
     e.JobStarted(job=2, attempt=1),
     e.SpeedMeasured(

@@ -17,6 +17,7 @@ from themis.model.workload import App
 from themis.service.engine.arbiter import Arbiter
 from themis.service.engine.config import Config
 from themis.service.engine.journal import Journal
+from themis.service.engine.machines import find_hosts
 
 SHORT: Mapping[str, Any] = {
     "lease_s": 2.0,
@@ -41,6 +42,7 @@ class FakeExecutor:
     lost: list[int] = field(default_factory=list)
     withheld: list[int] = field(default_factory=list)
     joined: list[Machine] = field(default_factory=list)
+    sizes: dict[int, int] = field(default_factory=dict)
     nice: dict[int, int] = field(default_factory=dict)
     dismissed: list[int] = field(default_factory=list)
 
@@ -73,6 +75,9 @@ class FakeExecutor:
 
     def join(self, machine: Machine) -> None:
         self.joined.append(machine)
+
+    def resize(self, machine: int, gpus: int) -> None:
+        self.sizes[machine] = gpus
 
     def check_user(self, user: str) -> None:
         pass
@@ -149,12 +154,12 @@ def world(
         return made[0]
 
     there = () if more.get("engine") == "ray" else (4,)
-    hosts = [Host(machine=Machine(name=f"m{n}", gpus=g)) for n, g in enumerate(gpus or there)]
+    config = Config(**{**SHORT, **more})
+    own = [Host(machine=Machine(name=f"m{n}", gpus=g)) for n, g in enumerate(gpus or there)]
+    hosts = find_hosts(config) if config.gpus or config.cluster else own
     journal = Journal(home / "journal.db")
     try:
-        arbiter = Arbiter(
-            Config(**{**SHORT, **more}), hosts, journal, executor, wall=lambda: at[0], steady=lambda: at[0]
-        )
+        arbiter = Arbiter(config, hosts, journal, executor, wall=lambda: at[0], steady=lambda: at[0])
         yield World(arbiter, made[0], at)
     finally:
         journal.close()

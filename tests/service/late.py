@@ -8,11 +8,13 @@ from itertools import cycle
 import numpy as np
 from fake import World, request
 
+from themis.errors import InputError
 from themis.model.events import JobProgress, JobStopped, MachineFailed, MachineReturned
 from themis.model.snapshot import Snapshot
 from themis.policies.api import Policy, Workbench
 from themis.service.api.submission import submit
 from themis.service.api.views import rho_now, state_now
+from themis.service.engine.changes import with_values
 from themis.service.engine.solving import Reply, Task, decide
 
 WEIGHTS = (0.37, 1 / 3, 0.1, 1.0, 0.7, 1e-3)
@@ -36,6 +38,12 @@ class LateSolver:
         pass
 
     def close(self) -> None:
+        pass
+
+    def follow(self, policy: Policy) -> None:
+        self.policy, self.waiting = policy, []
+
+    def limit(self, seconds: float) -> None:
         pass
 
     def reply(self) -> Reply | None:
@@ -97,3 +105,31 @@ def something(w: World, rng: np.random.Generator) -> None:
             w.turn(float(rng.uniform(0, 3)))
         case _:
             answer(w)
+
+
+CHANGES = (
+    {"policy": ("themis", "themis:f=0.4", "drf", "max_min_fairness", "shockwave", "tiresias", "fair_finish")},
+    {"lease": (2.0, 5.0, 0.7), "tick": (1.0, 0.5)},
+    {"shortest_lease": (0.0, 1.0), "gather": (0.0, 0.1), "container": (0.0, 0.3)},
+    {"between": ("apps", "users", "groups")},
+    {"users.u0.weight": (0.37, 3.0, 1 / 3), "users.u1.gpus": (1, 2, None)},
+    {"groups.g.weight": (0.1, 7.0), "users.u2.group": ("g", None), "others.weight": (0.7, 1.0)},
+    {"machines": ((2, 2), (4, 2), (1, 2), (2, 1, 3), (2,), (5, 3))},
+)
+"""Settings that change together, with values that each may get."""
+
+
+def change_something(w: World, rng: np.random.Generator) -> None:
+    """An administrator changes some settings; what cannot be is refused, and changes nothing."""
+    texts = CHANGES[int(rng.integers(len(CHANGES)))]
+    values = {name: known[int(rng.integers(len(known)))] for name, known in texts.items()}
+    if "machines" in values:
+        machines = [{"name": f"m{n}", "gpus": gpus} for n, gpus in enumerate(values.pop("machines"))]
+        values |= {"gpus": 0, "machines": {"name": "test", "machines": machines}}
+    for user in ("u0", "u1", "u2"):
+        if f"users.{user}.gpus" in values or f"users.{user}.group" in values:
+            values.setdefault(f"users.{user}.weight", 1.0)
+    try:
+        w.ask(lambda a: a.change(lambda config: with_values(config, values), "ann"))
+    except InputError as error:
+        assert "shorter than tick" in str(error), error

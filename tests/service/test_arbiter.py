@@ -570,18 +570,6 @@ def test_time_never_goes_back_where_the_wall_clock_does(tmp_path: Path) -> None:
         assert w.arbiter.now() >= last
 
 
-@pytest.mark.parametrize("change", [{"lease_s": 3.0}, {"policy": "drf"}, {"seed": 1}])
-def test_a_journal_goes_on_only_as_it_began(tmp_path: Path, change: dict[str, object]) -> None:
-    with world(tmp_path) as w:
-        enter(w)
-    name, value = next(iter(change.items()))
-    key = name.removesuffix("_s")
-    with pytest.raises(InputError, match=f"was begun with {key} .*, now it is {value}"), world(tmp_path, **change):
-        pass
-    with pytest.raises(InputError, match="was begun with machines m0"), world(tmp_path, 3):
-        pass
-
-
 @pytest.mark.unfoldable
 def test_a_journal_with_another_schema_or_none_is_refused(tmp_path: Path) -> None:
     with world(tmp_path):

@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 import pytest
 from fake import World, request, world
-from late import LateSolver, answer, something
+from late import LateSolver, answer, change_something, something
 
 from audit import as_written, audit, engine_over, what_counts
 from themis.cli.report import replay_home
@@ -50,6 +50,32 @@ def test_the_live_state_is_that_of_its_records_to_the_last_bit(
                 engine = engine_over(journal)
                 fold(engine, whole=whole)
                 assert what_counts(engine) == live, f"life {life}, {'whole' if whole else 'from the last snapshot'}"
+            if life == 1:
+                w.arbiter.close()
+        clock[0] += float(rng.uniform(0, 30))
+    assert audit(tmp_path / "journal.db").pictures > 0
+    assert replay_home(tmp_path, None).difference is None
+
+
+@pytest.mark.parametrize("seed", range(2 * SEEDS))
+def test_the_live_state_is_that_of_its_records_across_changes_of_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Policies, leases, weights, quotas, units of fairness and machines change at random, while decisions are under way."""
+    monkeypatch.setattr(state_snapshots.maybe_take, "__kwdefaults__", {"every": 40})
+    rng = np.random.default_rng([seed, 25])
+    clock = [1000.0]
+    for life in range(3):
+        with world(tmp_path, 2, 2, clock=clock) as w:
+            late(w, w.arbiter.config.policy)
+            for _ in range(60):
+                (change_something if rng.random() < 0.2 else something)(w, rng)
+            journal, live = w.arbiter.journal, what_counts(w.arbiter.engine)
+            for whole in (False, True):
+                engine = engine_over(journal)
+                fold(engine, whole=whole)
+                assert what_counts(engine) == live, f"life {life}, {'whole' if whole else 'from the last snapshot'}"
+                assert engine.policy == w.arbiter.engine.policy
             if life == 1:
                 w.arbiter.close()
         clock[0] += float(rng.uniform(0, 30))

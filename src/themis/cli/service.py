@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from themis.cli import act, ask, backup, user
 from themis.cli.rows import Home, Output, show_rows
+from themis.cli.settings import set_
 from themis.console import err, out, say_red
 from themis.errors import InputError, ThemisError, counted
+
+if TYPE_CHECKING:
+    from themis.service.engine.config import Config
 
 SERVICE, JOBS, CLUSTER = "Service", "Jobs and sweeps", "Cluster and users"
 """Headings of ``themis --help``."""
@@ -40,6 +44,7 @@ def register(app: typer.Typer) -> None:
     for panel, verbs in panels.items():
         for verb in verbs:
             app.command(rich_help_panel=panel)(verb)
+    app.command("set", rich_help_panel=SERVICE)(set_)
     app.command("dump", rich_help_panel=SERVICE)(ask.save_state)
     app.command(rich_help_panel=SERVICE)(user.login)
     app.add_typer(user.app, name="user", rich_help_panel=SERVICE)
@@ -117,7 +122,11 @@ def up(
     given |= {key: value for key, value in options.items() if value is not None}
     where = (home or default_home()).absolute()
     own = where / "config.yaml"
-    found = load(config or (own if own.exists() else None), given)
+
+    def read() -> Config:
+        return load(config or (own if own.exists() else None), given)
+
+    found = read()
     if address is not None and found.engine != "ray":
         raise InputError(
             f"--address is {address!r}, but the engine is {found.engine}; add --engine ray for a Ray cluster."
@@ -125,10 +134,11 @@ def up(
 
     def say(service: Service) -> None:
         arbiter = service.arbiter
-        machines = arbiter.ask(lambda: list(arbiter.state.machines))
-        size = sum(machine.gpus for machine in machines)
+        size, there = arbiter.ask(
+            lambda: (int(arbiter.state.machine_size.sum()), len(arbiter.state.machines) - len(arbiter.state.removed))
+        )
         out.print(
-            f"Themis schedules {counted(size, 'GPU')} on {counted(len(machines), 'machine')} with the policy {found.policy}; "
+            f"Themis schedules {counted(size, 'GPU')} on {counted(there, 'machine')} with the policy {arbiter.config.policy}; "
             f"data directory {where}, gRPC on {service.endpoint.grpc}, status on {service.endpoint.http or 'no port'}.",
             markup=False,
             soft_wrap=True,
@@ -143,12 +153,15 @@ def up(
             )
         else:
             out.print(f"Recovered from the journal ({counted(arbiter.recovered, 'record')}).")
+        for line in arbiter.starting:
+            out.print(f"Settings: {line}", markup=False, highlight=False, soft_wrap=True)
 
     serve_until_told(
         where,
         found,
         say,
         leave_jobs=leave_jobs,
+        reload=read,
         repairs=(lambda line: out.print(line, markup=False, soft_wrap=True)) if repair else None,
     )
 

@@ -332,6 +332,21 @@ class Client:
         """Users with a token, without the owner of the data directory."""
         return list(cast(pb.UsersReply, self._call("Users", _made(pb.UsersRequest, user=user))).users)
 
+    # ---- settings ----------------------------------------------------------------------------------------------------
+
+    def settings(self) -> list[pb.Setting]:
+        """Every setting of the service, since when it is in force and who changed it."""
+        return list(cast(pb.SettingsReply, self._call("Settings", pb.SettingsRequest())).settings)
+
+    def set(self, values: Mapping[str, object] | None = None, *, reload: bool = False, **more: object) -> list[str]:
+        """Change settings while the service runs, all or none: ``client.set(policy="drf", lease="5m")``. For administrators.
+
+        Returns a sentence for each change and what follows from it. ``values`` : those whose names have dots, as
+        ``{"users.ann.weight": 2}``. ``reload`` : take on what changed in the service's settings file instead.
+        """
+        texts = {name: str(value) for name, value in {**(values or {}), **more}.items()}
+        return list(cast(pb.SetReply, self._call("Set", _made(pb.SetRequest, values=texts, reload=reload))).changes)
+
     # ---- calls -------------------------------------------------------------------------------------------------------
 
     def call(self, method: str, request: Any) -> Any:

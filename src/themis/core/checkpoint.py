@@ -12,6 +12,7 @@ import base64
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -33,8 +34,8 @@ FORMAT = 3
 
 _SAVED = tuple(f.name for f in dataclasses.fields(State) if f.metadata.get("saved", True))
 """Fields of the state that are saved under their names: all that it does not declare as ``derived``."""
-_FILLED = ("machine_up", "gpu_job", "gpu_occupant")
-"""Columns of the machines that do not follow from them; they are filled where ``add_machine`` made room."""
+_FILLED = ("machine_up", "gpu_machine", "gpu_slot", "gpu_job", "gpu_occupant")
+"""Columns of the machines that do not follow from them; they are filled where ``restore_machines`` made room."""
 _LEASES = ("held_back", "held", "awaited", "stopping")
 _STORED: Mapping[str, str] = MappingProxyType({"entitled": "promised", "received": "dealt"})
 """Attributes of the rounds that are stored under another name: the one that they had when the format was written down."""
@@ -113,8 +114,10 @@ def load(saved: Mapping[str, Any], core: Scheduler) -> Scheduler:
 
 def _fill(core: Scheduler, saved: Mapping[str, Any]) -> None:
     s = core.state
-    for machine in saved["machines"]:
-        s.add_machine(cluster.Machine(**machine))
+    machines = [cluster.Machine(**machine) for machine in saved["machines"]]
+    # States of before machines could change their size: each with its GPUs in turn.
+    in_turn = np.repeat(np.arange(len(machines)), [machine.gpus for machine in machines])
+    s.restore_machines(machines, unpack(saved["state"]["gpu_machine"]) if "gpu_machine" in saved["state"] else in_turn)
     speeds = {name: unpack(value) for name, value in saved["speeds"].items()}
     s.measured = Measured(speeds["measured"])
     s.book = s.book.with_profiles(speeds["profiles"])
@@ -141,6 +144,9 @@ def _fill(core: Scheduler, saved: Mapping[str, Any]) -> None:
             getattr(s, name)[:] = value
         elif name in _SAVED:
             setattr(s, name, value)
+    for n in sorted(s.removed):
+        s._set_size(n, 0)
+    core.settings = s.settings = replace(s.settings, **s.core_settings)
     s.jobs_in_system = s.count_jobs()
     # States of before there were units of fairness: all between apps.
     old = s.apps.given[: s.apps.size] == 0

@@ -83,6 +83,10 @@ class Driver(ABC):
         """Ask others before the policy sees a new snapshot; True if ``ask_policy`` is called once they answered."""
         return False
 
+    def given_up(self) -> None:
+        """Nobody waits for the decision under way any more."""
+        return
+
     def annotate(self, error: ThemisError, doing: str, now: Seconds) -> None:
         """Add to an error when and where it happened."""
         return
@@ -97,6 +101,9 @@ class Driver(ABC):
         except ThemisError as error:
             self.annotate(error, type(event).__name__, now)
             raise
+        if self.decision is not None and self.core.solving is None:
+            self.decision = None  # the core gave the question up
+            self.given_up()
         for command in commands:
             match command:
                 case WakeAt():

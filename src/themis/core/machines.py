@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from themis.core.tables import Growing, derived, kept
 from themis.errors import ClusterError, counted
-from themis.model.cluster import Machine
+from themis.model.cluster import MOST_GPUS, Machine
 from themis.model.units import NONE, Bool, Float, Int, Locality, Seconds
 from themis.model.workload import App
 
@@ -27,7 +27,10 @@ def _no_numbers() -> Int:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Machines:
-    """Machines N, their GPUs G, GPU types K; rows are appended and never removed."""
+    """Machines N, their GPUs G, GPU types K; rows are appended and never removed.
+
+    GPUs that a machine had and has no more keep their ids, and get them back when it grows again.
+    """
 
     machines: list[Machine] = derived(list)
     gpu_types: list[str] = derived(list)
@@ -37,8 +40,17 @@ class Machines:
     machines_of: list[list[int]] = derived(list)
     """Machines of each type."""
     machine_first: list[int] = derived(list)
-    """The first GPU of each machine; the others follow it."""
+    """The first GPU of each machine; the others follow it, except of those that are ``scattered``."""
+    gpus_of: list[list[int]] = derived(list)
+    """All GPUs that each machine ever had, in their order on it; it has the first ``machine_size`` of them."""
+    slots: int = kept(int)
+    """How many slots there are."""
+    removed: set[int] = kept(set)
+    """Machines that have no GPUs any more."""
+    scattered: set[int] = derived(set)
+    """Machines whose GPUs do not follow each other."""
     machine_size: Int = derived(_no_numbers)
+    """GPUs that each machine has now."""
     machine_type: Int = derived(_no_numbers)
     machine_rack: Int = derived(_no_numbers)
     machine_slot: Int = derived(_no_numbers)
@@ -47,8 +59,10 @@ class Machines:
     """Machines on which nothing more is placed, until when their gangs may stay."""
     withheld: dict[int, tuple[tuple[int, ...], tuple[int, ...], str]] = kept(dict)
     """By machine: GPUs that get no gang, processes that are on them, and why."""
-    gpu_machine: Int = derived(_no_numbers)
-    gpu_slot: Int = derived(_no_numbers)
+    gpu_machine: Int = kept(_no_numbers)
+    gpu_slot: Int = kept(_no_numbers)
+    gpu_there: Bool = derived(lambda: np.zeros(0, dtype=bool))
+    """[G], GPUs that their machine still has."""
     gpu_job: Int = kept(_no_seats)
     """[G, seats], the job that has a lease on the seat, or -1."""
     gpu_occupant: Int = kept(_no_seats)
@@ -58,6 +72,7 @@ class Machines:
         self._columns = [Growing(_no_numbers()) for _ in range(4)]
         self._up = Growing(self.machine_up)
         self._gpu_machine, self._gpu_slot = Growing(self.gpu_machine), Growing(self.gpu_slot)
+        self._gpu_there, self._all_there = Growing(self.gpu_there), True
         self._gpu_job, self._gpu_occupant = Growing(self.gpu_job), Growing(self.gpu_occupant)
         self._map_gpus()
 
@@ -72,14 +87,45 @@ class Machines:
             column.extend(np.array([value])) for column, value in zip(self._columns, row)
         )
         self.machine_up = self._up.extend(np.array([True]))
-        first_slot = int(self.gpu_slot[-1]) + 1 if len(self.gpu_slot) else 0
-        slots = first_slot + np.arange(machine.gpus) // machine.slot
-        self.gpu_machine = self._gpu_machine.extend(np.full(machine.gpus, n))
-        self.gpu_slot = self._gpu_slot.extend(slots)
-        empty = np.full((machine.gpus, SEATS), NONE)
+        self.machine_first.append(len(self.gpu_machine))
+        self.gpus_of.append([])
+        self._append_gpus(n, machine.gpus)
+
+    def _append_gpus(self, n: int, gpus: int) -> None:
+        """So many more GPUs of a machine, with the next ids; they are on it after those that it ever had."""
+        machine, here, first = self.machines[n], self.gpus_of[n], len(self.gpu_machine)
+        if here and here[-1] != first - 1:
+            self.scattered.add(n)
+        # The machine is one slot, or its slots follow each other, and the last of them may be filled up.
+        place = np.arange(len(here), len(here) + gpus) // (machine.gpus_per_slot or MOST_GPUS)
+        begun = {i // (machine.gpus_per_slot or MOST_GPUS): int(self.gpu_slot[g]) for i, g in enumerate(here)}
+        for at in np.unique(place).tolist():
+            if at not in begun:
+                begun[at] = self.slots
+                self.slots += 1
+        here.extend(range(first, first + gpus))
+        self.gpu_machine = self._gpu_machine.extend(np.full(gpus, n))
+        self.gpu_slot = self._gpu_slot.extend(np.array([begun[at] for at in place.tolist()], dtype=np.int64))
+        self.gpu_there = self._gpu_there.extend(np.ones(gpus, dtype=bool))
+        empty = np.full((gpus, SEATS), NONE)
         self.gpu_job, self.gpu_occupant = self._gpu_job.extend(empty), self._gpu_occupant.extend(empty)
-        self.machine_first.append(len(self.gpu_machine) - machine.gpus)
         self._map_gpus()
+
+    def _set_size(self, n: int, gpus: int) -> None:
+        """From now on a machine has the first so many of its GPUs; those that it never had are appended."""
+        if gpus > len(self.gpus_of[n]):
+            self._append_gpus(n, gpus - len(self.gpus_of[n]))
+        here = self.gpus_of[n]
+        self.gpu_there[here[:gpus]], self.gpu_there[here[gpus:]] = True, False
+        self._all_there = bool(self.gpu_there.all())
+        self.machine_size[n] = gpus
+        if not gpus:
+            self.removed.add(n)
+            return
+        self.removed.discard(n)
+        spec = self.machines[n]
+        self.machines[n] = replace(spec, gpus=gpus, gpus_per_slot=min(spec.gpus_per_slot, gpus))
+        self.machine_slot[n] = self.machines[n].slot
 
     def _map_gpus(self) -> None:
         """Views for one GPU at a time: a tenth of the time that indexing the array takes."""
@@ -104,6 +150,8 @@ class Machines:
     def open_gpus(self) -> Bool:
         """[G], GPUs on which gangs may be placed."""
         out: Bool = self.open_machines()[self.gpu_machine]
+        if not self._all_there:
+            out &= self.gpu_there
         for gpus, _, _ in self.withheld.values():
             out[list(gpus)] = False
         return out

@@ -128,7 +128,7 @@ class _Placer:
         if len(machines) > _FEW:
             return False
         n = fullest(self.room_of, machines, 1)
-        if n == NONE or s.machines[n].slot < s.machines[n].gpus:
+        if n == NONE or s.machines[n].slot < s.machines[n].gpus or n in s.scattered:
             return False
         if j not in self.taken and self.offer.may_run(j):
             first = s.machine_first[n]
@@ -217,8 +217,7 @@ class _Placer:
 
     def _free(self, n: int) -> list[int]:
         if n not in self.on:
-            first = self.s.machine_first[n]
-            self.on[n] = list(range(first, first + self.s.machines[n].gpus))
+            self.on[n] = self.s.gpus_of[n]
         self.on[n] = free = [g for g in self.on[n] if self.open[g]]
         return free
 

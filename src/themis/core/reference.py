@@ -33,6 +33,20 @@ def advance(state: State) -> None:
     state.reference_at = state.now
 
 
+def keep(state: State, kept: bool) -> None:
+    """From now on the reference is kept, or it is not; one that begins late takes up each app with what it received so far."""
+    if kept == state.keeps_reference:
+        return
+    state.keeps_reference, state.reference_at = kept, state.now
+    t, size = state.apps, state.apps.size
+    rows = np.flatnonzero(t.active[:size] == 1)
+    t.in_reference[:size] = 0
+    if kept:
+        t.reference[rows] = np.nan
+        t.shadow[rows] = state.apps_attained()[rows] * _speed(state, rows)
+        t.in_reference[rows] = t.held[rows] == 0
+
+
 def enter(state: State, a: int) -> None:
     """An app arrived, or its user lets it go on."""
     if state.keeps_reference and np.isnan(state.apps.reference[a]):

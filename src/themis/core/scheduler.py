@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from themis.core import lifecycle, limits, phases, reference, regimes, rungs, unit
+from themis.core import changes, lifecycle, limits, phases, reference, regimes, rungs, unit
 from themis.core import snapshot as snapshots
 from themis.core.conserve import left_over
 from themis.core.contention import paced
@@ -56,10 +56,13 @@ from themis.model.events import (
     MachineDraining,
     MachineFailed,
     MachineJoined,
+    MachineResized,
     MachineReturned,
     QuotaSet,
+    SettingsChanged,
     Solve,
     SpeedMeasured,
+    UserWeightsSet,
     Wake,
     WakeAt,
 )
@@ -67,7 +70,7 @@ from themis.model.settings import Settings
 from themis.model.snapshot import Kind, Snapshot
 from themis.model.units import NONE, Seconds
 from themis.model.workload import CurveStopping
-from themis.policies.api import Cadence
+from themis.policies.api import Cadence, Policy
 from themis.profiles.speed import ProfileBook
 from themis.tuning.curves import Verdict
 from themis.tuning.split import choose_job
@@ -192,7 +195,19 @@ class Scheduler:
                 self._machine_draining(event)
             case GpusWithheld():
                 self._gpus_withheld(event)
+            case SettingsChanged():
+                self._settings_changed(event)
+            case MachineResized():
+                self._machine_resized(event)
+            case UserWeightsSet():
+                reference.advance(s)
+                unit.set_weights(s, event)
+                s.plan = None
         self._changed()
+
+    def use(self, policy: Policy) -> None:
+        """Be paced by another policy from now on, and show it what it asks for."""
+        self.pace, self.needs, self.memo = policy.pace, policy.needs, snapshots.Memo()
 
     @property
     def stopping(self) -> Mapping[int, Seconds]:
@@ -474,6 +489,27 @@ class Scheduler:
         for j in s.running_on(event.machine):
             if j in self.leases.held_back and not set(event.gpus).isdisjoint(s.job_gpus[j]):
                 self.leases.revoke(j, "failed", Status.WAITING)  # it has not started there
+
+    # ---- what users change -------------------------------------------------------------------------------------------
+
+    def _settings_changed(self, event: SettingsChanged) -> None:
+        policy = changes.take(self.state, event)
+        self.settings = self.state.settings
+        if policy is not None:
+            self.use(policy)
+        if policy is not None or event.settings:
+            # What was asked before is of no use now: it is asked again as soon as this instant is settled.
+            self.solving = None
+
+    def _machine_resized(self, event: MachineResized) -> None:
+        s, n = self.state, event.machine
+        reference.advance(s)
+        gone = set(s.gpus_of[n][event.gpus :])
+        for j in s.running_on(n):
+            if not gone.isdisjoint(s.job_gpus[j]):
+                self.leases.revoke(j, "moved", Status.WAITING)
+        s.resize_machine(n, event.gpus)
+        s.plan = None
 
     # ---- decisions --------------------------------------------------------------------------------------------------
 

@@ -9,10 +9,10 @@ model's rate and replaced by what executors report.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass, field
-from typing import Self
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import numpy as np
 
@@ -109,6 +109,14 @@ class State(Machines):
     at_once: dict[int, int] = kept(dict)
     """Maximum number of concurrent jobs of the active apps that have such a limit."""
 
+    # what a user changed since the log began (``core.changes``)
+    changed: dict[str, tuple[Any, Seconds, str]] = kept(dict)
+    """Settings by name: what each is, since when, and who changed it."""
+    core_settings: dict[str, Any] = kept(dict)
+    """Those of ``settings`` that are not as the log began, by name."""
+    policy: tuple[str, dict[str, Any]] | None = kept(lambda: None)
+    """The policy and its parameters, if it is not the one that the log began with."""
+
     # sums and integrals over time, behind N_avg and R_C
     weight_in_system: float = kept(_nothing)
     capacity: float = kept(_nothing)
@@ -178,6 +186,34 @@ class State(Machines):
         change = int(up) - int(self.machine_up[machine])
         self.machine_up[machine] = up
         self._in_service(int(self.machine_type[machine]), change * int(self.machine_size[machine]))
+
+    def resize_machine(self, machine: int, gpus: int) -> None:
+        """A machine has so many GPUs from now on; no lease may be left on those that go.
+
+        With 0 it is removed, and out of service; with more again it is back, in service.
+        """
+        gpu_type, before = int(self.machine_type[machine]), int(self.machine_size[machine])
+        if not gpus:
+            self.set_machine_up(machine, False)
+            self.draining.pop(machine, None)
+            self.withheld.pop(machine, None)
+        self._set_size(machine, gpus)
+        if not before and gpus:
+            self.set_machine_up(machine, True)
+        elif gpus and self.machine_up[machine]:
+            self._in_service(gpu_type, gpus - before)
+
+    def restore_machines(self, machines: Sequence[Machine], gpu_machine: Int) -> None:
+        """Machines as they were saved: their present GPUs, and of which machine each GPU is or was."""
+        begin = np.flatnonzero(np.diff(gpu_machine, prepend=NONE))
+        for n, gpus in zip(gpu_machine[begin].tolist(), np.diff(begin, append=len(gpu_machine)).tolist()):
+            if n == len(self.machines):
+                self.add_machine(replace(machines[n], gpus=gpus, gpus_per_slot=min(machines[n].gpus_per_slot, gpus)))
+            else:
+                self._append_gpus(n, gpus)
+        for n, machine in enumerate(machines):
+            self._set_size(n, machine.gpus)
+            self.machines[n] = machine
 
     def _in_service(self, gpu_type: int, gpus: int) -> None:
         """Add to the number of GPUs of a type in service; a negative number removes."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from themis.core.state import State
 from themis.errors import UnknownName
-from themis.model.events import FairnessSet
+from themis.model.events import FairnessSet, UserWeightsSet
 from themis.model.settings import BETWEEN
 from themis.model.units import Float, Int
 
@@ -36,6 +36,23 @@ def set_unit(state: State, event: FairnessSet) -> None:
         since, weight, capacity, before = state.accounts[int(t.user[a])]
         had = float(t.attained[a] + t.leased[a] * (state.now - t.since[a]))
         state.accounts[int(t.user[a])] = since, weight, capacity, before - had
+
+
+def set_weights(state: State, event: UserWeightsSet) -> None:
+    """The apps of these users that are not over have other weights from now on."""
+    t, weights = state.apps, dict(event.users)
+    users = {state.users[name]: weight for name, weight in weights.items() if name in state.users}
+    for a in np.flatnonzero(t.active[: t.size] == 1).tolist():
+        weight = users.get(int(t.user[a]))
+        if weight is None:
+            continue
+        given = float(t.own[a]) * weight
+        if t.held[a] and state.between == "apps":
+            # Its integral stands at what it grew until it was held.
+            t.contention_0[a] *= given / t.weight[a]
+            t.weight[a] = given
+        t.given[a] = given
+    reweigh(state)
 
 
 def joined(state: State, a: int) -> None:

@@ -22,6 +22,7 @@ def validate(state: State) -> None:
         _check(low <= len(gpus) <= high, f"job {j} holds {len(gpus)} GPUs, wants {low} to {high}")
         _check(bool((state.gpu_job[gpus, state.job_seat[j]] == j).all()), f"job {j} does not hold its GPUs {gpus}")
         _check(bool(state.machine_up[state.gpu_machine[gpus]].all()), f"job {j} holds GPUs of a failed machine")
+        _check(bool(state.gpu_there[gpus].all()), f"job {j} holds GPUs that their machine has no more")
         _check(len(np.unique(state.machine_type[state.gpu_machine[gpus]])) == 1, f"job {j} mixes GPU types")
         _check(bool(a.active[t.app[j]]), f"job {j} runs but its app has ended")
     both = (state.gpu_job != NONE).all(axis=1)

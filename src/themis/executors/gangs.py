@@ -82,6 +82,8 @@ class Gangs:
         self.settings, self.programs, self.checkpoints, self.pace = settings, programs, checkpoints, pace
         self.hosts = list(hosts)
         self.nodes = [Node(host=host, lease_until=now + settings.lease_s) for host in hosts]
+        self.places = [(n, i) for n, host in enumerate(hosts) for i in range(host.machine.gpus)]
+        """Of each GPU: its machine, and its position there. GPUs that left keep their places, and have them when they are back."""
         self.jobs: dict[int, tuple[App, int]] = {}
         self.saved: dict[int, float] = {}
         """Steps in each job's checkpoint."""
@@ -94,8 +96,31 @@ class Gangs:
 
     def join(self, host: Host, now: Seconds) -> None:
         """One more machine, with the next id."""
+        self.places += [(len(self.hosts), i) for i in range(host.machine.gpus)]
         self.hosts.append(host)
         self.nodes.append(Node(host=host, lease_until=now + self.settings.lease_s))
+
+    def resize(self, machine: int, host: Host | None, now: Seconds) -> list[Out]:
+        """A machine has other GPUs from now on; None: it is removed, as soon as its gangs ended, and nothing is said of it."""
+        self.now, node = now, self.nodes[machine]
+        if host is None:
+            node.leaving = node.failed = True
+            return self._done()
+        known = sum(n == machine for n, _ in self.places)
+        self.places += [(machine, i) for i in range(known, host.machine.gpus)]
+        self.hosts[machine] = node.host = host
+        if node.leaving:
+            node.leaving = node.failed = False
+            node.lease_until = now + self.settings.lease_s
+        occupied, node.occupied = node.occupied, None
+        if occupied:
+            self._occupied(machine, occupied)
+        return self._done()
+
+    def is_empty(self, machine: int) -> bool:
+        """Whether no gang, nor what an earlier arbiter left, is on a machine."""
+        here = any(machine in gang.parts and not gang.parts[machine].ended for gang in self.gangs.values())
+        return not here and not self.nodes[machine].orphan_tasks
 
     def found(self, machine: int, host: Host) -> None:
         """A machine is where its engine reports it: for gangs that are granted from now on."""
@@ -169,7 +194,9 @@ class Gangs:
         given = replace(grant, target=NO_TARGET) if app.jobs[index].dynamic else grant
         parts = {
             n: GangPart(spec=spec, known=known)
-            for n, spec in task_specs(given, program, self.hosts, self.checkpoints, self.settings.log_bytes).items()
+            for n, spec in task_specs(
+                given, program, self.hosts, self.checkpoints, self.settings.log_bytes, self.places
+            ).items()
         }
         self.gangs[grant.job] = Gang(
             app=app,
@@ -247,12 +274,12 @@ class Gangs:
         if node.occupied == items:
             return
         node.occupied = items
-        first = sum(host.machine.gpus for host in self.hosts[:machine])
-        slots = sorted({slot for item in items for slot in item.gpus if slot < node.host.machine.gpus})
+        here = [g for g, (n, _) in enumerate(self.places) if n == machine][: node.host.machine.gpus]
+        slots = sorted({slot for item in items for slot in item.gpus if slot < len(here)})
         pids = sorted({pid for item in items for pid in item.pids})
         reason = "; ".join(item.reason for item in items)
         self.out.append(
-            GpusWithheld(machine=machine, gpus=tuple(first + s for s in slots), pids=tuple(pids), reason=reason)
+            GpusWithheld(machine=machine, gpus=tuple(here[s] for s in slots), pids=tuple(pids), reason=reason)
         )
 
     def _renewed(self, machine: int, renew: Renew, now: Seconds) -> None:

@@ -73,12 +73,20 @@ def task_name(job: int, attempt: int) -> str:
 
 
 def task_specs(
-    grant: Grant, program: Program, hosts: Sequence[Host], checkpoints: str, log_bytes: int
+    grant: Grant,
+    program: Program,
+    hosts: Sequence[Host],
+    checkpoints: str,
+    log_bytes: int,
+    places: Sequence[tuple[int, int]] = (),
 ) -> dict[int, TaskSpec]:
-    """The gang's ranks on each of its machines, by machine; machines and GPUs in the order of their ids."""
-    gpus = [(n, i) for n, host in enumerate(hosts) for i in range(host.machine.gpus)]
+    """The gang's ranks on each of its machines, by machine; machines in the order of their ids, GPUs as they are on each.
+
+    ``places`` : machine of each GPU, and its position there; where there are none, the machines' GPUs follow each other.
+    """
+    places = places or [(n, i) for n, host in enumerate(hosts) for i in range(host.machine.gpus)]
     where: dict[int, list[int]] = {}
-    for n, i in sorted(gpus[gpu] for gpu in grant.gpus):
+    for n, i in sorted(places[gpu] for gpu in grant.gpus):
         where.setdefault(n, []).append(i)
     per_machine = program.launch == "machine"
     ranks, specs = 0, {}

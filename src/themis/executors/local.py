@@ -17,11 +17,12 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from types import MappingProxyType
 
-from themis.errors import InvariantBroken
 from themis.executors.api import Executor
 from themis.executors.endings import Pace
 from themis.executors.gangs import Gangs, Out, Send
@@ -58,6 +59,7 @@ class LocalExecutor(Executor):
     allow_root : let jobs run as root where this process is.
     claims : the machine's GPUs, claimed; agents and what they start keep them so.
     containment : of gangs, as ``node.means.find`` takes it.
+    devices : real GPUs of machines that join, by the machine's name.
     """
 
     def __init__(
@@ -74,16 +76,19 @@ class LocalExecutor(Executor):
         respawn: bool = True,
         claims: Sequence[Claim] = (),
         containment: str = AUTO,
+        devices: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     ) -> None:
-        self.containment = containment
+        self.containment, self.devices = containment, devices
         self.claims = claims
-        self.root, self.hosts, self.emit, self.note = root.resolve(), tuple(hosts), emit, note
+        self.root, self.emit, self.note = root.resolve(), emit, note
         self.settings = settings or NodeSettings()
         self.allow_root, self.respawn = allow_root, respawn
         self.gangs = Gangs(
             hosts, programs, self.settings, now=clock(), checkpoints=str(self.root / "checkpoints"), pace=pace
         )
         self.agents: dict[int, subprocess.Popen[bytes]] = {}
+        self._dismissed: list[subprocess.Popen[bytes]] = []
+        """Agents of machines that were removed, which end."""
         self._machine = {host.machine.name: n for n, host in enumerate(hosts)}
         self._todo: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -137,8 +142,12 @@ class LocalExecutor(Executor):
         self._do(lambda: self.gangs.restore_withheld(machine))
 
     def join(self, machine: Machine) -> None:
-        """One more machine; only an engine's nodes come later, see ``executors.ray``."""
-        raise InvariantBroken(f"machine {machine.name} cannot join: machines of this one are given in the beginning.")
+        """One more machine, with an agent here."""
+        self._do(lambda: self._join(machine))
+
+    def resize(self, machine: int, gpus: int) -> None:
+        """A machine has so many GPUs from now on; 0: it is removed, its agent ends as soon as nothing runs there."""
+        self._do(lambda: self._carry_out(self.gangs.resize(machine, self._host_of(machine, gpus), clock())))
 
     def check_user(self, user: str) -> None:
         """Raise InputError if no agent would start jobs of this system user ("": the agents' own)."""
@@ -189,6 +198,20 @@ class LocalExecutor(Executor):
         self._raise()
         self._todo.put(action)
         self._poke()
+
+    def _join(self, machine: Machine) -> None:
+        self._machine[machine.name] = len(self.gangs.hosts)
+        devices = self.devices.get(machine.name, ())
+        self.gangs.join(Host(machine=machine, devices=devices if len(devices) == machine.gpus else ()), clock())
+
+    def _host_of(self, n: int, gpus: int) -> Host | None:
+        """A machine with so many GPUs; one that was removed is connected to its agent again."""
+        known = self.gangs.hosts[n]
+        if not gpus:
+            return None
+        self._machine[known.machine.name] = n
+        machine = replace(known.machine, gpus=gpus, gpus_per_slot=min(known.machine.gpus_per_slot, gpus))
+        return replace(known, machine=machine, devices=self.devices.get(machine.name, ())[:gpus])
 
     def _poke(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -308,18 +331,33 @@ class LocalExecutor(Executor):
     # ---- the agents: here, one process of this machine for each -----------------------------------------------------
 
     def _start_agents(self) -> None:
-        for n in range(len(self.hosts)):
-            self._spawn(n)
+        for n in range(len(self.gangs.hosts)):
+            if not self._leaves(n):
+                self._spawn(n)
+
+    def _leaves(self, n: int) -> bool:
+        """A machine that was removed and has nothing on it any more: it needs no agent."""
+        return self.gangs.nodes[n].leaving and self.gangs.is_empty(n)
+
+    def _dismiss_agent(self, n: int) -> None:
+        """End the agent of a machine that was removed; one that outlived an arbiter ends by itself, having no lease."""
+        name = self.gangs.hosts[n].machine.name
+        if self._machine.get(name) == n:
+            del self._machine[name]
+        if (agent := self.agents.pop(n, None)) is not None and agent.poll() is None:
+            agent.terminate()
+            self._dismissed.append(agent)
+        self._hang_up(n)
 
     def _end_agents(self, timeout_s: float) -> None:
         for agent in self.agents.values():
             agent.terminate()
-        for agent in self.agents.values():
+        for agent in (*self.agents.values(), *self._dismissed):
             agent.wait(timeout_s)
 
     def _spawn(self, n: int) -> None:
         """Start a machine's agent, unless one that outlived the arbiter before this one serves."""
-        name = self.hosts[n].machine.name
+        name = self.gangs.hosts[n].machine.name
         if locked(self.root / "nodes" / name / "agent.lock"):
             return
         locks = [held.lock for held in self.claims]
@@ -339,7 +377,7 @@ class LocalExecutor(Executor):
             "--containment",
             self.containment,
             *(word for lock in locks for word in ("--claim", str(lock))),
-            *(word for device in self.hosts[n].devices for word in ("--device", device)),
+            *(word for device in self.gangs.hosts[n].devices for word in ("--device", device)),
         ]
         self.agents[n] = subprocess.Popen(
             command + ["--allow-root"] * self.allow_root,
@@ -350,7 +388,11 @@ class LocalExecutor(Executor):
 
     def _revive(self) -> None:
         """Start agents that died, or that were adopted and died since."""
-        for n in range(len(self.hosts)):
+        for n in range(len(self.gangs.hosts)):
+            if self._leaves(n):
+                if n in self.agents or n in self._channels:
+                    self._dismiss_agent(n)
+                continue
             agent = self.agents.get(n)
             gone = agent is None or agent.poll() is not None
             if self.respawn and gone and n not in self._channels and not self._closing.is_set():
@@ -361,4 +403,6 @@ class LocalExecutor(Executor):
                     try:
                         self._spawn(n)
                     except OSError as error:
-                        log.warning("the node agent of %s cannot be started: %s", self.hosts[n].machine.name, error)
+                        log.warning(
+                            "the node agent of %s cannot be started: %s", self.gangs.hosts[n].machine.name, error
+                        )

@@ -83,10 +83,6 @@ class RayExecutor(LocalExecutor):
         """Why there is no way to Ray at all."""
         self._started_at = -RESPAWN_S
 
-    def join(self, machine: Machine) -> None:
-        """The scheduler knows this machine under the next id."""
-        self._do(lambda: self._join(machine))
-
     def check_user(self, user: str) -> None:
         """Nothing is known here of the rights that agents have on Ray's nodes; they refuse by themselves."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, dataclass_transform
 
 from themis.model.bids import Bids
@@ -197,6 +197,46 @@ class QuotaSet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UserWeightsSet:
+    """From now on the apps of these users weigh their own weight times this, which includes the group's; held ones too."""
+
+    users: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingsChanged:
+    """Somebody changed settings of a running service; they hold from here on, all of them or none (decision 25).
+
+    What the core works by is in ``settings`` and ``policy``. Machines, quotas, weights and the unit of fairness follow at the same
+    instant, as records of their own. A decision under way is given up, and made again by what holds now.
+
+    Attributes
+    ----------
+    user : who changed them. ``values`` : every setting that changed, by name, as JSON has it (``service.engine.changes``).
+    settings : those of ``model.settings.Settings`` that changed, by name; leases that run keep their length.
+    policy : as ``themis simulate -p`` takes it, from now on; "" where it stays. ``params`` : all its parameters.
+    """
+
+    user: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    policy: str = ""
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineResized:
+    """From now on a machine has so many GPUs; 0: it was removed, and more: it is back.
+
+    GPUs that leave are the machine's last ones; gangs on them are preempted. GPUs that come are first those that left, then new
+    ones, which get the next ids.
+    """
+
+    machine: int
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FairnessSet:
     """From now on fairness is between ``apps``, ``users`` or ``groups`` (``core.unit``); without this, between apps.
 
@@ -355,6 +395,9 @@ Event: TypeAlias = (
     | JobGivenUp
     | QuotaSet
     | FairnessSet
+    | UserWeightsSet
+    | SettingsChanged
+    | MachineResized
     | JournalRepaired
     | JobStarted
     | JobProgress

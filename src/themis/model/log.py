@@ -60,6 +60,9 @@ _FLAT = (
     events.JobGivenUp,
     events.QuotaSet,
     events.FairnessSet,
+    events.UserWeightsSet,
+    events.SettingsChanged,
+    events.MachineResized,
     events.MachineFailed,
     events.MachineReturned,
     events.MachineDraining,
@@ -331,6 +334,9 @@ _DECODERS: Mapping[str, Callable[[Fields], Record]] = MappingProxyType(
         ),
         "AppFinished": lambda d: events.AppFinished(
             **{**d, "needed": tuple((work, most) for work, most in d.get("needed", ()))}
+        ),
+        "UserWeightsSet": lambda d: events.UserWeightsSet(
+            users=tuple((user, float(weight)) for user, weight in d["users"])
         ),
         "MachineJoined": lambda d: MachineJoined(machine=Machine(**d["machine"])),
         "AppSubmitted": _read_app,

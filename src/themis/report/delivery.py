@@ -141,6 +141,17 @@ class Delivery:
         self._change(time)
         self.gpus += change
 
+    def reweighed(self, time: Seconds, app: int, weight: float) -> None:
+        """The app has another weight from now on."""
+        self._change(time)
+        self.weight[app] = weight
+
+    def withdrawn(self, time: Seconds) -> None:
+        """Another policy decides from now on: what the last answer promised ends here."""
+        self._change(time)
+        self._close(time)
+        self.promise, self.since, self.parts = None, time, None
+
     def paused(self, time: Seconds, job: int) -> None:
         """The job ended, or waits for the others of its rung: until the next answer it is entitled to nothing."""
         if self.promise is not None:

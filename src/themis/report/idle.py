@@ -80,8 +80,10 @@ class _Job:
 
 @dataclass(slots=True)
 class _Machine:
-    gpus: range
     gpu_type: str
+    size: int
+    """GPUs that it has: the first of those that it ever had."""
+    gpus: list[int] = field(default_factory=list)
     up: bool = True
     draining: bool = False
 
@@ -97,6 +99,8 @@ class IdleFold:
     stopped_idle: int = 0
     machines: list[_Machine] = field(default_factory=list)
     gpu_machine: list[int] = field(default_factory=list)
+    place: list[int] = field(default_factory=list)
+    """Of each GPU on its machine."""
     load: list[int] = field(default_factory=list)
     """Gangs on each GPU whose processes have not ended."""
     service: int = 0
@@ -177,28 +181,45 @@ class IdleFold:
     # ---- GPUs -------------------------------------------------------------------------------------------------------
 
     def _joined(self, event: events.MachineJoined) -> None:
-        m, first = event.machine, len(self.load)
-        self.machines.append(_Machine(range(first, first + m.gpus), m.gpu_type))
-        self.gpu_machine.extend([len(self.machines) - 1] * m.gpus)
-        self.load.extend([0] * m.gpus)
-        self.service += m.gpus
-        self.free[m.gpu_type] += m.gpus
+        m = event.machine
+        self.machines.append(_Machine(m.gpu_type, m.gpus))
+        self._add_gpus(len(self.machines) - 1, m.gpus)
+        self._count_machine(self.machines[-1], 1)
 
     def _open(self, g: int) -> bool:
         machine = self.machines[self.gpu_machine[g]]
-        return machine.up and not machine.draining
+        return machine.up and not machine.draining and self.place[g] < machine.size
 
-    def _change_machine(self, n: int, *, up: bool | None = None, draining: bool | None = None) -> None:
+    def _change_machine(
+        self, n: int, *, up: bool | None = None, draining: bool | None = None, size: int | None = None
+    ) -> None:
         m = self.machines[n]
-        idle = sum(not self.load[g] for g in m.gpus)
-        if m.up and not m.draining:
-            self.free[m.gpu_type] -= idle
-        self.service -= len(m.gpus) * m.up
+        self._count_machine(m, -1)
         m.up = m.up if up is None else up
         m.draining = m.draining if draining is None else draining
-        self.service += len(m.gpus) * m.up
+        m.size = m.size if size is None else size
+        self._count_machine(m, 1)
+
+    def _count_machine(self, m: _Machine, change: int) -> None:
+        here = m.gpus[: m.size]
+        self.service += change * len(here) * m.up
         if m.up and not m.draining:
-            self.free[m.gpu_type] += idle
+            self.free[m.gpu_type] += change * sum(not self.load[g] for g in here)
+
+    def _resized(self, event: events.MachineResized) -> None:
+        n, m, gpus = event.machine, self.machines[event.machine], event.gpus
+        self._add_gpus(n, gpus - len(m.gpus))
+        if gpus and m.size:
+            self._change_machine(n, size=gpus)
+        else:
+            self._change_machine(n, up=bool(gpus), draining=False, size=gpus)
+
+    def _add_gpus(self, n: int, gpus: int) -> None:
+        for _ in range(gpus):
+            self.place.append(len(self.machines[n].gpus))
+            self.machines[n].gpus.append(len(self.load))
+            self.gpu_machine.append(n)
+            self.load.append(0)
 
     def _load(self, gpus: tuple[int, ...], change: int) -> None:
         for g in gpus:
@@ -320,6 +341,7 @@ _HANDLERS: dict[type[Any], Callable[[IdleFold, Any], None]] = {
     events.MachineJoined: IdleFold._joined,
     events.MachineFailed: lambda fold, e: fold._change_machine(e.machine, up=False),
     events.MachineReturned: lambda fold, e: fold._change_machine(e.machine, up=True),
+    events.MachineResized: IdleFold._resized,
     events.MachineDraining: lambda fold, e: fold._change_machine(e.machine, draining=e.until is not None),
     AppSubmitted: IdleFold._submitted,
     Grant: IdleFold._granted,

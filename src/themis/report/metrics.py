@@ -68,6 +68,9 @@ FOLDED = frozenset(
         "MachineJoined",
         "MachineFailed",
         "MachineReturned",
+        "MachineResized",
+        "SettingsChanged",
+        "UserWeightsSet",
         "AppSubmitted",
         "AppHeld",
         "AppResumed",
@@ -92,9 +95,15 @@ class Fold:
         self.delivery, self.reference = Delivery(), Reference()
         self.speeds, self.outlook = SpeedsGiven(), Outlook()
         self.machine_gpus: list[int] = []
+        self.away: set[int] = set()
+        """Machines that are not in service."""
+        self.most_gpus: list[int] = []
+        """That each machine ever had."""
         self.seats_taken: list[int] = []
         """Leases on each GPU: two where jobs share it."""
         self.leases: dict[int, HeldLease] = {}
+        self.own_weight: list[float] = []
+        """Of each app, without its user's."""
         self.apps_given, self.machines_given = hashlib.sha256(), hashlib.sha256()
         self.outages: list[tuple[Seconds, int]] = []
         self._handlers: dict[type[Any], Callable[[Seconds, Any], None]] = {
@@ -102,7 +111,10 @@ class Fold:
             events.MachineJoined: self._joined,
             events.MachineFailed: self._failed,
             events.FairnessSet: self._fairness,
-            events.MachineReturned: lambda time, e: self._in_service(time, self.machine_gpus[e.machine]),
+            events.MachineReturned: self._returned,
+            events.MachineResized: self._resized,
+            events.SettingsChanged: self._changed,
+            events.UserWeightsSet: self._reweighed,
             events.AppHeld: lambda time, e: self._held(time, e.app, True),
             events.AppResumed: lambda time, e: self._held(time, e.app, False),
             AppSubmitted: self._submitted,
@@ -140,8 +152,27 @@ class Fold:
         self.delivery.hold(time, app, held)
         self.reference.hold(time, app, held)
 
+    def _changed(self, time: Seconds, event: events.SettingsChanged) -> None:
+        """A report names the settings that held in the end, and every policy in turn."""
+        header = self.header
+        if header is not None:
+            policy = f"{header.policy} -> {event.policy}" if event.policy else header.policy
+            self.header = replace(header, policy=policy, settings={**header.settings, **event.settings})
+        if event.policy:
+            self.delivery.withdrawn(time)
+
+    def _reweighed(self, time: Seconds, event: events.UserWeightsSet) -> None:
+        weights = dict(event.users)
+        for a, app in enumerate(self.ledger.apps):
+            if app.user in weights:
+                self.reference.reweigh(time, a, self.own_weight[a] * weights[app.user])
+        for a in list(self.delivery.active):
+            if (weight := weights.get(self.ledger.apps[a].user)) is not None:
+                self.delivery.reweighed(time, a, self.own_weight[a] * weight)
+
     def _joined(self, time: Seconds, event: events.MachineJoined) -> None:
         self.machine_gpus.append(event.machine.gpus)
+        self.most_gpus.append(event.machine.gpus)
         self.seats_taken.extend([0] * event.machine.gpus)
         self.machines_given.update(encode(time, event))
         self.speeds.join(event.machine.gpu_type)
@@ -149,7 +180,22 @@ class Fold:
 
     def _failed(self, time: Seconds, event: events.MachineFailed) -> None:
         self.outages.append((time, event.machine))
+        self.away.add(event.machine)
         self._in_service(time, -self.machine_gpus[event.machine])
+
+    def _returned(self, time: Seconds, event: events.MachineReturned) -> None:
+        self.away.discard(event.machine)
+        self._in_service(time, self.machine_gpus[event.machine])
+
+    def _resized(self, time: Seconds, event: events.MachineResized) -> None:
+        n, gpus = event.machine, event.gpus
+        before = 0 if n in self.away else self.machine_gpus[n]
+        if not gpus or not self.machine_gpus[n]:
+            (self.away.discard if gpus else self.away.add)(n)
+        self.seats_taken.extend([0] * (gpus - self.most_gpus[n]))
+        self.machine_gpus[n], self.most_gpus[n] = gpus, max(gpus, self.most_gpus[n])
+        self.machines_given.update(encode(time, event))
+        self._in_service(time, (0 if n in self.away else gpus) - before)
 
     def _in_service(self, time: Seconds, gpus: int) -> None:
         self.levels.in_service += gpus
@@ -161,6 +207,7 @@ class Fold:
         self.levels.begin()
         self.levels.active += 1
         self.levels.jobs += len(event.app.jobs)
+        self.own_weight.append(event.app.weight)
         self.ledger.add(event.app, event.weight, time, self.levels.met)
         # What is believed depends on the cluster too.
         self.apps_given.update(encode(time, replace(event, assumed=None, alone=None)))

@@ -247,6 +247,7 @@ class Followed:
             "MachineJoined",
             "MachineFailed",
             "MachineReturned",
+            "MachineResized",
             "AppSubmitted",
             "Grant",
             "JobStarted",
@@ -259,6 +260,7 @@ class Followed:
         self.outlook = Outlook()
         self.now: Seconds = 0.0
         self._machines: list[int] = []
+        self._away: set[int] = set()
         self._leases: dict[int, tuple[int, int]] = {}
         """Attempt and GPUs of each job that holds some."""
 
@@ -270,8 +272,15 @@ class Followed:
                 self._machines.append(record.machine.gpus)
                 outlook.service(record.machine.gpus)
             case events.MachineFailed() | events.MachineReturned():
-                gpus = self._machines[record.machine]
-                outlook.service(gpus if isinstance(record, events.MachineReturned) else -gpus)
+                gpus, back = self._machines[record.machine], isinstance(record, events.MachineReturned)
+                (self._away.discard if back else self._away.add)(record.machine)
+                outlook.service(gpus if back else -gpus)
+            case events.MachineResized():
+                n, before = record.machine, self._machines[record.machine]
+                outlook.service((0 if n in self._away and before else record.gpus) - (0 if n in self._away else before))
+                if not record.gpus or not before:
+                    (self._away.discard if record.gpus else self._away.add)(n)
+                self._machines[n] = record.gpus
             case AppSubmitted():
                 outlook.submit(time, record)
             case Grant():

@@ -10,6 +10,7 @@ Source: Friedman and Henderson, Fairness and efficiency in web server protocols 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ from themis.model.units import Bool, Float, GpuSeconds, Seconds
 ENDLESS = 1e15
 """GPU-seconds of an app of which nothing is known but that it is not over."""
 Needed = tuple[tuple[GpuSeconds, float], ...]
+Step = tuple[Seconds, str, int, float]
+"""(time, what, app, value): an app ``enters``, ``leaves`` or has another ``weight``; or ``gpus`` come into service."""
 
 
 @dataclass(slots=True)
@@ -62,16 +65,19 @@ class Reference:
     users: dict[str, int] = field(default_factory=dict)
     between: str = "apps"
     groups: dict[str, tuple[str, float]] = field(default_factory=dict)
-    steps: list[tuple[Seconds, int, int]] = field(default_factory=list)
-    """(time, app or -1, change): an app enters (1) or leaves (-1); or the change of GPUs in service."""
+    steps: list[Step] = field(default_factory=list)
 
     def service(self, time: Seconds, gpus: int) -> None:
         """So many GPUs more, or fewer, are in service."""
-        self.steps.append((time, -1, gpus))
+        self.steps.append((time, "gpus", -1, gpus))
 
     def fairness(self, event: FairnessSet) -> None:
         """The unit of fairness; the last one counts for all of the run."""
         self.between, self.groups = event.between, groups_of(event)
+
+    def reweigh(self, time: Seconds, app: int, weight: float) -> None:
+        """The weight of an app's user is another one: ``weight`` is that of the app with its user's and group's."""
+        self.steps.append((time, "weight", app, weight))
 
     def submit(self, time: Seconds, event: AppSubmitted) -> None:
         """An app arrived."""
@@ -79,7 +85,7 @@ class Reference:
         gpus = float(sum(job.gpus_max for job in app.jobs[: app.at_once or None]))
         work, longest = event.alone or (ENDLESS, ENDLESS / gpus)
         user = self.users.setdefault(app.user, len(self.users))
-        self.steps.append((time, len(self.apps), 1))
+        self.steps.append((time, "enters", len(self.apps), 0.0))
         self.apps.append(
             _Entry(time, event.weight, app.weight, user, ((work, work / longest if longest > 0 else gpus),))
         )
@@ -92,7 +98,7 @@ class Reference:
         elif not math.isnan(entry.held_since):
             entry.held += time - entry.held_since
             entry.held_since = math.nan
-        self.steps.append((time, app, -1 if held else 1))
+        self.steps.append((time, "leaves" if held else "enters", app, 0.0))
 
     def finish(self, time: Seconds, event: AppFinished) -> None:
         """An app is over: what it needed is known. In the reference one that completed goes on."""
@@ -103,7 +109,7 @@ class Reference:
         if event.needed:
             entry.needed, entry.known = event.needed, True
         if event.outcome != "completed":
-            self.steps.append((time, event.app, -1))
+            self.steps.append((time, "leaves", event.app, 0.0))
 
     def lasted(self) -> Float:
         """[A], seconds that each app spends in the reference, nobody else coming; NaN of those that leave it unfinished."""
@@ -142,7 +148,7 @@ class _Run:
         self.present: Bool = np.zeros(len(apps), dtype=np.bool_)
         self.shadow, self.lasted = np.zeros(len(apps)), np.zeros(len(apps))
         self.over: Bool = np.zeros(len(apps), dtype=np.bool_)
-        self.capacity = 0
+        self.capacity = 0.0
 
     def to_end(self) -> Float:
         """[A], seconds that each app spent in it; NaN where it left before it finished, or would never."""
@@ -151,11 +157,13 @@ class _Run:
             if now < time:
                 self._advance(time - now)
                 now = time
-            for app, change in steps:
-                if app < 0:
-                    self.capacity += change
+            for what, app, value in steps:
+                if what == "gpus":
+                    self.capacity += value
+                elif what == "weight":
+                    self.weight[app] = value
                 elif not self.over[app]:
-                    self.present[app] = change > 0
+                    self.present[app] = what == "enters"
         self._advance(math.inf)
         out: Float = np.where(self.over, self.lasted, math.nan)
         return out
@@ -167,19 +175,14 @@ class _Run:
         given = self.given
         left = np.clip(self.work[rows] - np.maximum(self.shadow[rows][:, None] - self.before[rows], 0.0), 0.0, None)
         weight = weights(given.between, self.weight[rows], self.own[rows], self.user[rows], self.names, given.groups)
-        got, finish = fluid.run(left, self.most[rows], weight, float(self.capacity), seconds)
+        got, finish = fluid.run(left, self.most[rows], weight, self.capacity, seconds)
         self.shadow[rows] += got
         self.lasted[rows] += np.where(np.isfinite(finish), finish, seconds)
         done = rows[np.isfinite(finish)]
         self.over[done], self.present[done] = True, False
 
 
-def _by_time(steps: Sequence[tuple[Seconds, int, int]]) -> Iterator[tuple[Seconds, list[tuple[int, int]]]]:
+def _by_time(steps: Sequence[Step]) -> Iterator[tuple[Seconds, list[tuple[str, int, float]]]]:
     """Steps of one instant together; they are in the order of time."""
-    i = 0
-    while i < len(steps):
-        time, now = steps[i][0], []
-        while i < len(steps) and steps[i][0] == time:
-            now.append(steps[i][1:])
-            i += 1
-        yield time, now
+    for time, group in itertools.groupby(steps, key=lambda step: step[0]):
+        yield time, [step[1:] for step in group]

@@ -20,6 +20,7 @@ from themis.model.events import (
     JobStopped,
     LossReported,
     MachineJoined,
+    MachineResized,
     Revoke,
 )
 from themis.model.log import Record
@@ -57,6 +58,8 @@ class _Fold:
     def __init__(self) -> None:
         self.jobs: list[Job] = []
         self.gpu_types: list[str] = []
+        self.machines: list[tuple[str, int]] = []
+        """GPU type of each machine, and the most GPUs that it ever had."""
         self.on: dict[int, _Attempt] = {}
         self.steps: dict[int, float] = {}
         self.done: dict[Key, tuple[float, Seconds]] = {}
@@ -66,6 +69,11 @@ class _Fold:
         match record:
             case MachineJoined():
                 self.gpu_types += [record.machine.gpu_type] * record.machine.gpus
+                self.machines.append((record.machine.gpu_type, record.machine.gpus))
+            case MachineResized():
+                gpu_type, most = self.machines[record.machine]
+                self.gpu_types += [gpu_type] * (record.gpus - most)
+                self.machines[record.machine] = gpu_type, max(record.gpus, most)
             case AppSubmitted():
                 self.jobs += record.app.jobs
             case Grant():

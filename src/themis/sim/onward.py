@@ -62,7 +62,7 @@ class _Onward(Driver):
         s = self.core.state
         self.began, self.kernel = s.now, Kernel()
         self.kernel.now = s.now
-        gpu_types = [m.gpu_type for m in s.machines for _ in range(m.gpus)]
+        gpu_types = [s.gpu_types[k] for k in s.machine_type[s.gpu_machine].tolist()]
         self.executor = SimulatedExecutor(s.book, self.core.settings, self.kernel, gpu_types)
         rng = np.random.default_rng(seed)
         for a, app in enumerate(s.app_specs):

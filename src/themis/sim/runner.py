@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from themis import __version__
+from themis.core.changes import policy_of
 from themis.core.driver import Decision, Driver
 from themis.core.scheduler import Scheduler
 from themis.errors import InvariantBroken, ThemisError
@@ -31,8 +32,11 @@ from themis.model.events import (
     Header,
     MachineFailed,
     MachineJoined,
+    MachineResized,
     MachineReturned,
     Revoke,
+    SettingsChanged,
+    UserWeightsSet,
     Wake,
 )
 from themis.model.settings import Settings
@@ -95,6 +99,8 @@ class Simulation:
     """Seconds from a gang's last step to its report, in turn as above; 0 where empty."""
     stop_s: Sequence[Seconds] = ()
     """Seconds that a preempted gang takes to release its GPUs, in turn as above; 0 where empty."""
+    changes: Sequence[tuple[Seconds, SettingsChanged | MachineResized | MachineJoined | UserWeightsSet]] = ()
+    """What users change while it runs, and when."""
 
     def header(self) -> Header:
         """First record of the log."""
@@ -164,12 +170,12 @@ class _Run(Driver):
             policy.needs,
             forecaster_of(policy),
         )
-        gpu_types = [m.gpu_type for m in simulation.cluster.machines for _ in range(m.gpus)]
+        self.policy = policy
         self.executor = SimulatedExecutor(
             simulation.book,
             simulation.settings,
             self.kernel,
-            gpu_types,
+            [],
             measures=simulation.estimated is not None,
             start_s=simulation.start_s,
             finish_s=simulation.finish_s,
@@ -213,6 +219,8 @@ class _Run(Driver):
         for outage in self.sim.outages:
             self.kernel.schedule(outage.time, MachineFailed(machine=outage.machine))
             self.kernel.schedule(outage.time + outage.lasts, MachineReturned(machine=outage.machine))
+        for time, change in self.sim.changes:
+            self.kernel.schedule(time, change)
 
     # ---- the driver's shell -----------------------------------------------------------------------------------------
 
@@ -221,6 +229,13 @@ class _Run(Driver):
             self.sink(now, event)
         if isinstance(event, AppSubmitted):
             self.executor.admit(self.core.state.jobs.size, event.app)
+        elif isinstance(event, SettingsChanged):
+            self.policy = policy_of(event) or self.policy
+        elif isinstance(event, MachineJoined):
+            self.executor.gpu_types += [event.machine.gpu_type] * event.machine.gpus
+        elif isinstance(event, MachineResized):
+            s, n = self.core.state, event.machine
+            self.executor.gpu_types += [s.machines[n].gpu_type] * (event.gpus - len(s.gpus_of[n]))
         return event
 
     def wake_at(self, time: Seconds, now: Seconds) -> None:
@@ -229,7 +244,7 @@ class _Run(Driver):
     def solve(self, decision: Decision, now: Seconds) -> Solved | None:
         if self.drop_bench():
             self.bench.clear()
-        return self.sim.policy(decision.snapshot, self.bench)
+        return self.policy(decision.snapshot, self.bench)
 
     def collect(self, decision: Decision, ask: Ask, now: Seconds) -> Bids | None:
         return answer_ask(decision.snapshot, ask)

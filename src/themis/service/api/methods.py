@@ -21,7 +21,7 @@ from typing import Any
 from themis import __version__
 from themis.client import themis_pb2 as pb
 from themis.errors import InputError, UnknownName, counted
-from themis.service.api import reasons, views
+from themis.service.api import reasons, settings, views
 from themis.service.api.access import Access, Caller, Forbidden
 from themis.service.api.call_limits import CallLimit
 from themis.service.api.story import story
@@ -57,8 +57,8 @@ log = logging.getLogger("themis.service")
 class Api:
     """The methods, by name. ``root`` is the executor's folder, where ranks' logs lie."""
 
-    def __init__(self, arbiter: Arbiter, root: Path, access: Access) -> None:
-        self.arbiter, self.root, self.access = arbiter, root, access
+    def __init__(self, arbiter: Arbiter, root: Path, access: Access, door: settings.Door | None = None) -> None:
+        self.arbiter, self.root, self.access, self.door = arbiter, root, access, door
         self.caller = access.owner
         self.ending = threading.Event()
         most = arbiter.config.max_agents
@@ -121,7 +121,7 @@ class Api:
                 api=1,
                 policy=a.config.policy,
                 gpus=int(s.machine_size.sum()),
-                machines=len(s.machines),
+                machines=len(s.machines) - len(s.removed),
                 started=a.started,
                 lease_s=a.settings.lease_s,
                 active_apps=int(s.apps.active[: s.apps.size].sum()),
@@ -253,6 +253,17 @@ class Api:
         self._check_admin("list users")
         rows = [pb.User(user=n, admin=a.admin, added=a.added) for n, a in self.access.accounts().items()]
         return pb.UsersReply(users=[row for row in rows if request.user in ("", row.user)])
+
+    # ---- settings ----------------------------------------------------------------------------------------------------
+
+    def Settings(self, request: pb.SettingsRequest) -> pb.SettingsReply:
+        """Every setting, since when it is in force and who changed it."""
+        return self._look(settings.settings)  # type: ignore[no-any-return]
+
+    def Set(self, request: pb.SetRequest) -> pb.SetReply:
+        """Change settings while the service runs, all or none."""
+        self._check_admin("change settings")
+        return self._do(lambda a: settings.change(a, request, self.door, self.caller.user))  # type: ignore[no-any-return]
 
     # ---- what goes on ------------------------------------------------------------------------------------------------
 

@@ -51,10 +51,15 @@ def is_number(ref: str) -> bool:
 
 def find_machine(arbiter: Arbiter, name: str) -> int:
     """The number of a machine; UnknownName where there is none."""
-    names = [machine.name for machine in arbiter.state.machines]
-    if name not in names:
-        raise UnknownName("node", name[:100], names)
-    return names.index(name)
+    found = {arbiter.state.machines[n].name: n for n in listed(arbiter.state)}
+    if name not in found:
+        raise UnknownName("node", name[:100], found)
+    return found[name]
+
+
+def listed(state: State) -> list[int]:
+    """Machines that are there, and those that were removed and on which jobs still end."""
+    return [n for n in range(len(state.machines)) if n not in state.removed or state.occupants(n)]
 
 
 def state_now(arbiter: Arbiter) -> State:
@@ -188,7 +193,18 @@ def node_row(arbiter: Arbiter, n: int) -> pb.Node:
     """One machine."""
     s, machine = arbiter.state, arbiter.state.machines[n]
     drained = machine.name in arbiter.journal.drained()
-    state = "drained" if drained else "lost" if not s.machine_up[n] else "draining" if n in s.draining else "up"
+    removed = n in s.removed
+    state = (
+        "leaving"
+        if removed
+        else "drained"
+        if drained
+        else "lost"
+        if not s.machine_up[n]
+        else "draining"
+        if n in s.draining
+        else "up"
+    )
     holders = s.gpu_job[s.gpu_machine == n]
     names = dict.fromkeys(s.app_specs[int(s.jobs.app[j])].name for j in holders[holders != NONE].tolist())
     withheld, pids, why = s.withheld.get(n, ((), (), ""))
@@ -197,7 +213,7 @@ def node_row(arbiter: Arbiter, n: int) -> pb.Node:
         name=machine.name,
         state=state,
         gpu_type=machine.gpu_type,
-        gpus=machine.gpus,
+        gpus=int(s.machine_size[n]),
         leased=int((holders != NONE).any(axis=1).sum()),
         apps=names,
         until=arbiter.epoch + s.draining[n] if n in s.draining else None,
@@ -213,7 +229,7 @@ def node_row(arbiter: Arbiter, n: int) -> pb.Node:
 
 def nodes(arbiter: Arbiter, user: str = "") -> pb.NodesReply:
     """All machines, or those that run this user's apps."""
-    rows = [node_row(arbiter, n) for n in range(len(arbiter.state.machines))]
+    rows = [node_row(arbiter, n) for n in listed(arbiter.state)]
     theirs = {app.name for app in arbiter.state.app_specs if app.user == user} if user else set()
     return pb.NodesReply(nodes=[row for row in rows if not user or not theirs.isdisjoint(row.apps)])
 

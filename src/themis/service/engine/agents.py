@@ -237,6 +237,11 @@ class AgentRegistry:
         here = {*self.present(list(window.asked)), *window.bids}
         return {bidders[app]: window.bids.get(app) for app in sorted(window.asked & here)}
 
+    def give_up(self) -> None:
+        """The open window is of no use any more, and nobody missed an answer."""
+        with self._lock:
+            self._window = None
+
     def rho_records(self, version: int) -> list[AgentBid]:
         """The records of the first window."""
         return [AgentBid(version=version, app=app, said="rho", rho=rho) for app, rho in sorted(self._rho.items())]

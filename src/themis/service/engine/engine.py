@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
+from themis.core.changes import policy_of
 from themis.core.driver import Decision, Driver, PendingInput
 from themis.core.scheduler import Scheduler
 from themis.model.answers import Ask, Proof, Solved
@@ -31,6 +32,7 @@ from themis.model.events import (
     JobStopped,
     Renew,
     Revoke,
+    SettingsChanged,
     Wake,
 )
 from themis.model.log import decode
@@ -183,6 +185,12 @@ class Engine(Driver):
             return None
         return self.reply.bids
 
+    def given_up(self) -> None:
+        """The agents need not answer any more; what the solver answers is passed over by its version."""
+        self.reply = None
+        if self.desk is not None:
+            self.desk.give_up()
+
     def carry_out(self, command: Command, now: Seconds) -> None:
         """Write a command down; it is done after the transaction."""
         self.journal.append(now, command)
@@ -199,8 +207,19 @@ class Engine(Driver):
                 self.started.add(event.job)
             case JobStopped() | JobReached():
                 self.saved[event.job] = event.steps
+            case SettingsChanged():
+                self.follow(policy_of(event))
             case _:
                 pass
+
+    def follow(self, policy: Policy | None) -> None:
+        """Have another policy decide from now on."""
+        if policy is None:
+            return
+        self.policy, self.problem = policy, ""
+        self.bench.clear()
+        if self.solver is not None:
+            self.solver.follow(policy)
 
     def remember(self, command: Command) -> None:
         """Remember what a command says of gangs."""

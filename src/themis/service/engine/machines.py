@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+from themis.core.state import State
 from themis.errors import UnknownName
 from themis.executors.hosts import Host
 from themis.model.cluster import Machine
@@ -54,9 +54,9 @@ class PerGpu:
     memory: float
 
 
-def per_gpu(config: Config, hosts: Sequence[Host]) -> PerGpu | None:
+def per_gpu(config: Config, state: State) -> PerGpu | None:
     """Of this machine, which virtual ones share; None where the machines are an engine's, which are not known so well."""
-    gpus = sum(host.machine.gpus for host in hosts)
+    gpus = int(state.machine_size.sum())
     if config.engine != "local" or not gpus:
         return None
     cpus = config.cpus or len(os.sched_getaffinity(0))

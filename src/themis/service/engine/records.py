@@ -18,6 +18,9 @@ from themis.service.engine.transactions import Transactions
 
 Record = Header | Event | Command
 
+KEPT = ("Header", "MachineJoined", "MachineResized", "SettingsChanged", "AppSubmitted", "AppFinished")
+"""Kinds of records that stay where others are dropped: which settings, machines, apps and jobs there are, and how apps ended."""
+
 
 class Records(Transactions):
     """What is in order in a journal; ``Journal`` has the rest."""
@@ -161,10 +164,10 @@ class Records(Transactions):
     def compact(self, before: Seconds) -> int:
         """Drop records from before a time that the older snapshot covers; returns how many.
 
-        What says which machines, apps and jobs there are stays, and how apps ended. A ``Compacted`` stands where others were.
+        ``KEPT`` stay. A ``Compacted`` stands where others were.
         """
         row = self.db.execute("SELECT number FROM checkpoints ORDER BY number DESC LIMIT 1 OFFSET 1").fetchone()
-        gone = "number <= ? AND t < ? AND kind NOT IN ('Header', 'MachineJoined', 'AppSubmitted', 'AppFinished')"
+        gone = f"number <= ? AND t < ? AND kind NOT IN {KEPT}"
         given = (int(row[0]) if row else 0, before)
         count, last, time, already = self.db.execute(
             f"SELECT count(*), max(number), max(t), coalesce(max(kind = 'Compacted'), 0) FROM records WHERE {gone}",

@@ -6,6 +6,7 @@ stop. The executor then reports what runs; jobs of gangs that are gone wait for 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,13 +16,16 @@ import numpy as np
 from themis import __version__
 from themis.client import themis_pb2 as pb
 from themis.core.scheduler import Scheduler
+from themis.core.state import State
 from themis.errors import InputError
 from themis.executors.program import Program
 from themis.model.cluster import Machine
 from themis.model.events import SCHEMA, Header, MachineJoined
 from themis.model.settings import EARLIER, Settings
+from themis.model.units import NONE
 from themis.policies.api import forecaster_of, logged_params, make_policy
 from themis.profiles.speed import ProfileBook
+from themis.service.engine.changes import PLAIN, values_of
 from themis.service.engine.config import Config
 from themis.service.engine.engine import Engine
 from themis.service.engine.executor import LiveExecutor
@@ -71,6 +75,7 @@ def begin(engine: Engine, start: Start, wall: float) -> None:
     )
     with journal.transaction():
         journal.set_meta("epoch", repr(wall))
+        journal.set_meta("given", json.dumps(values_of(config)))
         journal.compare_exactly()
         journal.append(0.0, header)
         for machine in start.machines:
@@ -80,6 +85,13 @@ def begin(engine: Engine, start: Start, wall: float) -> None:
         engine.advance(0.0)
 
 
+def fresh_engine(journal: Journal, book: ProfileBook, config: Config) -> Engine:
+    """An engine for a journal that is empty."""
+    policy = make_policy(config.policy)
+    core = Scheduler(book, config.core_settings, policy.pace, policy.needs, forecaster_of(policy))
+    return Engine(journal, core, policy)
+
+
 def engine_over(journal: Journal, book: ProfileBook) -> Engine:
     """A fresh engine for a journal, by its header; ``book`` : what the service is started with.
 
@@ -87,21 +99,19 @@ def engine_over(journal: Journal, book: ProfileBook) -> Engine:
     ------
     InputError : the journal does not begin with a header.
     """
-    _, header = next(journal.records(), (0.0, None))
-    if not isinstance(header, Header):
-        raise InputError(f"{journal.path} does not begin with a Header.")
+    header = header_of(journal)
     book = book.with_profiles(read_profile(name, pb.Profile.FromString(m)) for name, m in journal.profiles())
     policy = make_policy(header.policy)
     settings = Settings(**{**EARLIER, **header.settings}, seed=header.seed)
     return Engine(journal, Scheduler(book, settings, policy.pace, policy.needs, forecaster_of(policy)), policy)
 
 
-def as_begun(journal: Journal, settings: Settings) -> Settings:
-    """The settings of the core; a journal from before there was one of them goes on as it began."""
+def header_of(journal: Journal) -> Header:
+    """The first record; raises InputError where it is none."""
     _, header = next(journal.records(), (0.0, None))
     if not isinstance(header, Header):
-        return settings
-    return replace(settings, **{name: value for name, value in EARLIER.items() if name not in header.settings})
+        raise InputError(f"{journal.path} begins with a {type(header).__name__}, expected a Header.")
+    return header
 
 
 def recall(engine: Engine, start: Start) -> int:
@@ -109,29 +119,34 @@ def recall(engine: Engine, start: Start) -> int:
 
     Raises
     ------
-    InputError : it was begun with other machines or settings, or another version of Themis wrote it.
+    InputError : it was begun with other profiles, or another version of Themis wrote it.
     """
-    journal, config = engine.journal, start.config
-    _, header = next(journal.records())
-    if not isinstance(header, Header):
-        raise InputError(f"{journal.path} begins with a {type(header).__name__}, expected a Header.")
-    then: dict[str, object] = {**EARLIER, **header.settings, "policy": header.policy, "seed": header.seed}
-    now: dict[str, object] = {**start.core_settings, "policy": config.policy, "seed": config.seed}
-    for name, value in now.items():
-        if then.get(name) != value:
-            key = name.removesuffix("_s")  # as people write it
-            unit = " s" if key != name else ""
-            raise _begun_with(journal, key, f"{then.get(name)}{unit}", f"{value}{unit}")
+    journal, header = engine.journal, header_of(engine.journal)
     if header.profiles != start.fingerprint:
         raise _begun_with(journal, "the models' profiles", header.profiles, start.fingerprint)
+    validate = start.config.validate
+    engine.core.settings = engine.core.state.settings = replace(engine.core.settings, validate=validate)
     count = fold(engine)
     with journal.transaction():
         journal.compare_exactly()
-    machines = engine.core.state.machines
-    # The nodes of an engine come and go; those that are there introduce themselves.
-    if machines != list(start.machines) and config.engine == "local":
-        raise _begun_with(journal, "machines", _sizes(machines), _sizes(start.machines))
     return count
+
+
+def given_before(engine: Engine, start: Start) -> dict[str, Any]:
+    """The settings that the service was started with the last time, by name.
+
+    A journal of an earlier version says only those of its header, and goes on with the others as they are given now.
+    """
+    found = engine.journal.meta("given")
+    if found is not None:
+        return dict(json.loads(found))
+    header = header_of(engine.journal)
+    own = {"policy": header.policy, "seed": header.seed, **header.settings}
+    fields = {name: own[name] for name in (*PLAIN.values(),) if name in own and name != "shortest_lease_s"}
+    config = replace(start.config, **fields)
+    if config.core_settings.shortest_lease_s != own.get("shortest_lease_s", config.core_settings.shortest_lease_s):
+        config = replace(config, shortest_lease_s=own["shortest_lease_s"])
+    return values_of(config)
 
 
 def programs_of(engine: Engine) -> dict[str, tuple[Program, ...]]:
@@ -141,21 +156,20 @@ def programs_of(engine: Engine) -> dict[str, tuple[Program, ...]]:
     return {entry.name: entry.programs for entry in engine.journal.apps(f"ended IS NULL OR app IN ({ending})")}
 
 
-def hand_over(engine: Engine, executor: LiveExecutor, *, join: bool) -> set[int]:
-    """Give the executor every app, the machines that are away, and the gangs that may run; returns the lost machines.
-
-    ``join`` : also all machines, where the executor does not know them from its start.
-    """
+def hand_over(engine: Engine, executor: LiveExecutor) -> set[int]:
+    """Give the executor machines, apps, the machines that are away, and the gangs that may run; returns the lost machines."""
     state = engine.core.state
     # Of an app that was cancelled a gang may still be ending.
     ending = {int(state.jobs.app[job]) for job in state.occupied}
     for a in sorted({*np.flatnonzero(state.apps.active[: state.apps.size]).tolist()} | ending):
         executor.admit(int(state.apps.first_job[a]), state.app_specs[a])
-    if join:
-        for machine in state.machines:
-            executor.join(machine)
+    _machines_again(state, executor)
     drained = engine.journal.drained()
-    lost = {n for n, m in enumerate(state.machines) if not state.machine_up[n] and m.name not in drained}
+    lost = {
+        n
+        for n, m in enumerate(state.machines)
+        if not state.machine_up[n] and m.name not in drained and n not in state.removed
+    }
     for n in sorted(lost):
         executor.restore_lost(n)
     for n in sorted(state.withheld):
@@ -167,14 +181,27 @@ def hand_over(engine: Engine, executor: LiveExecutor, *, join: bool) -> set[int]
     return lost
 
 
+def _machines_again(state: State, executor: LiveExecutor) -> None:
+    """Machines as they joined and grew, so that each GPU has the same id, and then as they are."""
+    begin = np.flatnonzero(np.diff(state.gpu_machine, prepend=NONE))
+    sizes: list[int] = []
+    for n, gpus in zip(
+        state.gpu_machine[begin].tolist(), np.diff(begin, append=len(state.gpu_machine)).tolist(), strict=True
+    ):
+        if n == len(sizes):
+            slots = min(state.machines[n].gpus_per_slot, gpus)
+            executor.join(replace(state.machines[n], gpus=gpus, gpus_per_slot=slots))
+            sizes.append(gpus)
+        else:
+            sizes[n] += gpus
+            executor.resize(n, sizes[n])
+    for n, size in enumerate(sizes):
+        if int(state.machine_size[n]) != size:
+            executor.resize(n, int(state.machine_size[n]))
+
+
 def _begun_with(journal: Journal, name: str, then: object, now: object) -> InputError:
     return InputError(
         f"{journal.path} was begun with {name} {then}, now it is {now}; start the arbiter as before, or with another data "
         "directory."
-    )
-
-
-def _sizes(machines: Sequence[Any]) -> str:
-    return ", ".join(f"{m.name} ({m.gpus} x {m.gpu_type})" for m in machines[:6]) + (
-        " ..." if len(machines) > 6 else ""
     )

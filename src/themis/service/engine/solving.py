@@ -100,6 +100,14 @@ class PolicySolver(Protocol):
         """Get ready for a first task."""
         ...
 
+    def follow(self, policy: Policy) -> None:
+        """Run another policy from now on; what is in flight is given up."""
+        ...
+
+    def limit(self, seconds: Seconds) -> None:
+        """Decisions take about so long at most from now on."""
+        ...
+
     def close(self) -> None:
         """End."""
         ...
@@ -122,6 +130,18 @@ class WorkerSolver:
         self._until: Seconds = 0.0
         self._last: Snapshot | None = None
         self._problem = ""
+
+    def follow(self, policy: Policy) -> None:
+        """Run another policy from now on, in a process that has seen nothing of the old one."""
+        self.policy, self._version, self._last = policy, None, None
+        self._end()
+
+    def limit(self, seconds: Seconds) -> None:
+        """Of the process that runs the policy now, only where it is idle: it is replaced."""
+        if seconds != self.seconds:
+            self.seconds = seconds
+            if self._version is None:
+                self._end()
 
     def ready(self) -> None:
         """Start the process before it is needed."""

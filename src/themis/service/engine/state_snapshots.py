@@ -17,6 +17,7 @@ from themis.core.checkpoint import load, pack, save, unpack
 from themis.core.tables import Status
 from themis.errors import InputError
 from themis.model.units import Seconds
+from themis.policies.api import forecaster_of, make_policy
 from themis.service.engine.engine import Engine
 
 EVERY = 20_000
@@ -56,6 +57,11 @@ def restore(engine: Engine, data: bytes) -> None:
         ) from None
     for name in _ATTRIBUTES:
         setattr(engine, name, values[name])
+    if (changed := engine.core.state.policy) is not None:
+        policy = make_policy(changed[0].partition(":")[0], changed[1])
+        engine.core.use(policy)
+        engine.core.state.forecaster = forecaster_of(policy)
+        engine.follow(policy)
 
 
 def maybe_take(engine: Engine, now: Seconds, keep: Seconds, *, every: int = EVERY) -> bool:

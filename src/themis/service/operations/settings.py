@@ -225,7 +225,7 @@ def load(path: Path | None, flags: Mapping[str, Any] | None = None, env: Mapping
     overrides: dict[str, Any] = {}
     for key in keys():
         if text := env.get(f"THEMIS_{key.upper()}"):
-            overrides[key] = _override(f"variable THEMIS_{key.upper()}", key, text, findings.faults)
+            overrides[key] = override(f"variable THEMIS_{key.upper()}", key, text, findings.faults)
     for key, value in (flags or {}).items():
         if key in NESTED:
             raise InputError(f"setting {key!r} has nested keys; set it in the settings file instead.")
@@ -233,7 +233,7 @@ def load(path: Path | None, flags: Mapping[str, Any] | None = None, env: Mapping
             hint = did_you_mean(key, keys())
             raise InputError(f"unknown setting {key!r}.{hint} Known: {', '.join(sorted(keys()))}.")
         if value is not None:
-            overrides[key] = _override(f"option {key}", key, value, findings.faults)
+            overrides[key] = override(f"option {key}", key, value, findings.faults)
     raise_first(findings.faults)
     # One place says which GPUs: an option of the one kind takes the place of a file's of the other.
     data = {**document.data, **overrides}
@@ -301,16 +301,34 @@ def _document(text: str, source: str) -> tuple[Document, list[Fault]]:
     return (found[0] if found else Document(data={})), []
 
 
-def _override(source: str, key: str, value: Any, faults: list[Fault]) -> Any:
+def override(source: str, key: str, value: Any, faults: list[Fault], model: type[Written] = ServiceText) -> Any:
     """A value from outside the file, checked by itself so that a fault names where it came from."""
     given = value
     if isinstance(value, str):
         document, bad = _document(value, source)
         given = value if bad or document.data == {} or isinstance(document.data, (dict, list)) else document.data
     findings = Findings(source, Document(data={key: given}))
-    _check_file(findings, None, alone=True)
+    if model is ServiceText:
+        _check_file(findings, None, alone=True)
+    else:
+        findings.valid(model, findings.document.data)
     faults += findings.faults
     return given
+
+
+def clusters_of(given: Any) -> Cluster:
+    """The machines that a value of ``machines`` stands for.
+
+    Raises
+    ------
+    InputError : it stands for none.
+    """
+    findings = Findings("setting machines", Document(data={"machines": given}))
+    cluster = _machines(given, findings, None)
+    raise_first(findings.faults)
+    if cluster is None:
+        raise InputError("machines is empty, expected at least one machine, such as 2x4.")
+    return cluster
 
 
 def _check_file(findings: Findings, path: Path | None, *, alone: bool = False) -> None:

@@ -31,7 +31,9 @@ from themis.service.api.access import Access
 from themis.service.api.grpc_server import is_loopback, serve
 from themis.service.api.http_server import serve_http
 from themis.service.api.methods import Api
+from themis.service.api.settings import Door
 from themis.service.engine.arbiter import Arbiter
+from themis.service.engine.calls import Closed
 from themis.service.engine.config import Config
 from themis.service.engine.executor import LiveExecutor, Message, estimated_pace
 from themis.service.engine.integrity import check_there
@@ -39,6 +41,7 @@ from themis.service.engine.journal import Journal
 from themis.service.engine.machines import find_hosts
 from themis.service.engine.repair import repair
 from themis.service.operations import rights
+from themis.service.operations.changing import changed
 from themis.service.operations.lock import only_one
 from themis.service.operations.retention import keep_swept
 
@@ -86,8 +89,8 @@ def running(home: Path, config: Config) -> Iterator[Service]:
             service.close()
 
 
-def start(home: Path, config: Config) -> Service:
-    """Start a service in a data directory that is locked already."""
+def start(home: Path, config: Config, reload: Callable[[], Config] | None = None) -> Service:
+    """Start a service in a data directory that is locked already; ``reload`` : reads its settings again."""
     if config.engine == "local":
         find(config.containment)  # refused here rather than by agents
     _let_pass(home, config)
@@ -128,7 +131,7 @@ def start(home: Path, config: Config) -> Service:
             )
         return LocalExecutor(
             home / "run",
-            hosts,
+            (),
             programs,
             report,
             report,
@@ -137,12 +140,15 @@ def start(home: Path, config: Config) -> Service:
             allow_root=config.allow_root,
             claims=claims,
             containment=config.containment,
+            devices={host.machine.name: host.devices for host in hosts if host.devices},
         )
 
     book = load_book(config.profiles, home / "profiles")
-    arbiter = Arbiter(config, hosts, Journal(home / "journal.db"), executor, book=book, apart=True)
+    arbiter = Arbiter(
+        config, hosts, Journal(home / "journal.db"), executor, book=book, apart=True, owner=access.owner.user
+    )
     keep_swept(arbiter)
-    api = Api(arbiter, home / "run", access)
+    api = Api(arbiter, home / "run", access, Door(changed, reload or (lambda: config)))
     server, port = serve(api, config.host, config.port, config.max_message_bytes)
     try:
         http = serve_http(api, config.host, config.http_port) if config.http_port >= 0 else None
@@ -225,22 +231,27 @@ def serve_until_told(
     *,
     leave_jobs: bool = False,
     repairs: Callable[[str], None] | None = None,
+    reload: Callable[[], Config] | None = None,
 ) -> None:
-    """Run until SIGTERM or SIGINT, or until the arbiter breaks; then its error is raised.
+    """Run until SIGTERM or SIGINT, or until the arbiter breaks; then its error is raised. SIGHUP reloads the settings.
 
-    ``repairs`` : repair a damaged journal first; called with each sentence about what is lost.
+    ``repairs`` : repair a damaged journal first; called with each sentence about what is lost. ``reload`` : reads the settings
+    again.
     """
-    stop = threading.Event()
+    stop, hung_up = threading.Event(), threading.Event()
     with only_one(home):
         if repairs is not None:
             machines = [host.machine for host in find_hosts(config)] if config.engine == "local" else []
             repair(home / "journal.db", load_book(config.profiles, home / "profiles"), repairs, machines)
-        service = start(home, config)
+        service = start(home, config, reload)
         before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: hung_up.set())
         try:
             say(service)
             while not stop.wait(0.5) and service.arbiter.broken is None:
-                pass
+                if hung_up.is_set():
+                    hung_up.clear()
+                    _reload(service, reload or (lambda: config))
             if stop.is_set():
                 _say_farewell(service, leave_jobs=leave_jobs)
         finally:
@@ -251,6 +262,19 @@ def serve_until_told(
                 signal.signal(number, handler)
         if broken is not None:
             raise broken
+
+
+def _reload(service: Service, reload: Callable[[], Config]) -> None:
+    """SIGHUP: take on what changed in the settings file; what cannot be read changes nothing."""
+    arbiter = service.arbiter
+    try:
+        given = reload()
+        lines = arbiter.ask(lambda: arbiter.reload(given, service.api.access.owner.user))
+    except (InputError, Closed) as error:
+        log.error("the settings stay as they are: %s", error)
+        return
+    for line in lines or ["the settings file changes nothing"]:
+        log.info("%s", line)
 
 
 def _let_pass(home: Path, config: Config) -> None:

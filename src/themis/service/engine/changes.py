@@ -1,0 +1,286 @@
+"""Settings that a running service takes on: as values by name, what differs between two, and what follows for the core.
+
+A ``Config`` is how a service is set; ``values_of`` spells it as people do, a name for each thing that can change by itself
+(``lease``, ``users.ann.weight``), and ``with_values`` reads it back. Values are what JSON holds, for the journal keeps them.
+
+Three of them meet when a service starts (``merged``): what the start before was given, what is in force, and what this start is
+given. What is given as before stays as it is in force, so that a change by ``themis set`` outlives the next start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from themis.core.state import State
+from themis.errors import InputError
+from themis.executors.hosts import Host
+from themis.model.cluster import Cluster, Machine
+from themis.model.events import Event, MachineJoined, MachineResized, SettingsChanged, UserWeightsSet
+from themis.model.specs import to_fields
+from themis.model.workload import Group, User
+from themis.policies.api import check_types, logged_params, make_policy
+from themis.service.engine.config import Config
+from themis.service.engine.machines import host_name
+
+Values = Mapping[str, Any]
+
+PLAIN: Mapping[str, str] = MappingProxyType(
+    {
+        name.removesuffix("_s"): name
+        for name in (
+            "policy",
+            "seed",
+            "between",
+            "lease_s",
+            "shortest_lease_s",
+            "tick_s",
+            "container_s",
+            "gather_s",
+            "checkpoint_every_s",
+            "unknown_work_s",
+            "cpus",
+            "memory",
+            "retries",
+            "backoff_s",
+            "backoff_most_s",
+            "grace_s",
+            "max_grace_s",
+            "solve_s",
+            "journal_keep_s",
+            "logs_keep_s",
+            "checkpoints_keep_s",
+            "agent_misses",
+            "max_jobs",
+            "max_apps",
+            "max_apps_per_user",
+            "max_submissions",
+        )
+    }
+    | {"agent_wait": "agent_s", "others.weight": "others_weight", "others.gpus": "others_gpus"}
+)
+"""Settings of one value each that can change while the service runs: name -> field of ``Config``."""
+MACHINES = ("gpus", "machines")
+"""Which GPUs there are; the two are one choice."""
+RESTART: Mapping[str, str] = MappingProxyType(
+    {
+        name.removesuffix("_s"): name
+        for name in (
+            "profiles",
+            "engine",
+            "address",
+            "node_root",
+            "gpu_names",
+            "host",
+            "port",
+            "http_port",
+            "node_lease_s",
+            "node_renew_s",
+            "node_margin_s",
+            "progress_s",
+            "max_agents",
+            "containment",
+            "allow_root",
+            "single_trust",
+        )
+    }
+    | {"max_message": "max_message_bytes", "check_state": "validate"}
+)
+"""Settings that a service reads when it starts, which are no records: name -> field of ``Config``."""
+
+
+# ---- a configuration as values, and back ---------------------------------------------------------------------------------
+
+
+def values_of(config: Config) -> dict[str, Any]:
+    """Every setting that can change, by name."""
+    out: dict[str, Any] = {name: getattr(config, field) for name, field in PLAIN.items()}
+    out["gpus"] = config.gpus
+    out["machines"] = None
+    if config.cluster is not None:
+        machines = [to_fields(machine) for machine in config.cluster.machines]
+        out["machines"] = {"name": config.cluster.name, "machines": machines}
+    for user in config.users:
+        at = f"users.{user.name}"
+        out[f"{at}.weight"], out[f"{at}.group"] = user.weight, user.group or None
+        out[f"{at}.gpus"] = config.user_gpus.get(user.name)
+    for group in config.groups:
+        out[f"groups.{group.name}.weight"] = group.weight
+        out[f"groups.{group.name}.gpus"] = config.group_gpus.get(group.name)
+    return out
+
+
+def with_values(config: Config, values: Values) -> Config:
+    """A configuration with these settings instead of its own.
+
+    Raises
+    ------
+    InputError : they contradict each other.
+    """
+    whole = values_of(config) | dict(values)
+    users, groups = _members(whole, "users"), _members(whole, "groups")
+    cluster = whole["machines"]
+    return replace(
+        config,
+        **{field: whole[name] for name, field in PLAIN.items()},
+        gpus=whole["gpus"],
+        cluster=None
+        if cluster is None
+        else Cluster(name=cluster["name"], machines=tuple(Machine(**machine) for machine in cluster["machines"])),
+        users=tuple(User(name=n, weight=u["weight"], group=u.get("group") or "") for n, u in users.items()),
+        groups=tuple(Group(name=n, weight=g["weight"]) for n, g in groups.items()),
+        user_gpus={n: u["gpus"] for n, u in users.items() if u.get("gpus") is not None},
+        group_gpus={n: g["gpus"] for n, g in groups.items() if g.get("gpus") is not None},
+    )
+
+
+def _members(values: Values, kind: str) -> dict[str, dict[str, Any]]:
+    """Users, or groups, by name: those that have a weight."""
+    out: dict[str, dict[str, Any]] = {}
+    for name in sorted(values):
+        first, _, rest = name.partition(".")
+        member, _, leaf = rest.rpartition(".")
+        if first == kind:
+            out.setdefault(member, {})[leaf] = values[name]
+    return {name: member for name, member in out.items() if member.get("weight") is not None}
+
+
+def differing(before: Values, after: Values) -> dict[str, Any]:
+    """Settings that are others after than before, by name; None where there is none any more."""
+    names = sorted(before.keys() | after.keys())
+    out = {name: after.get(name) for name in names if before.get(name) != after.get(name)}
+    if not out.keys().isdisjoint(MACHINES):
+        out |= {name: after.get(name) for name in MACHINES}
+    return out
+
+
+def merged(given_before: Values, in_force: Values, given: Values) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(what a start changes, what it was given as before although something else is in force), by name."""
+    changes = differing(given_before, given)
+    changes = {name: value for name, value in changes.items() if in_force.get(name) != value or name in MACHINES}
+    if all(in_force.get(name) == changes.get(name) for name in MACHINES):
+        changes = {name: value for name, value in changes.items() if name not in MACHINES}
+    left = {n: v for n, v in differing(in_force, given).items() if n not in changes and given_before.get(n) == v}
+    return changes, {name: value for name, value in left.items() if in_force.get(name) != value}
+
+
+def words(value: Any) -> str:
+    """A value as people write it."""
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return str(value).lower()
+        case float():
+            return f"{value:g}"
+        case {"name": name}:
+            return str(name)
+        case dict():
+            return ", ".join(f"{key}: {item}" for key, item in value.items()) or "none"
+    return str(value)
+
+
+# ---- what follows ----------------------------------------------------------------------------------------------------
+
+
+def plan(state: State, before: Config, after: Config, hosts: Sequence[Host], user: str) -> list[Event]:
+    """The records of a change of settings, in order; none where nothing changes.
+
+    Parameters
+    ----------
+    hosts : this machine's GPUs as they were found, where neither ``gpus`` nor ``machines`` says which there are.
+
+    Raises
+    ------
+    InputError : something of it cannot be; then nothing is changed.
+    """
+    machines = machines_of(after, hosts)
+    changes = differing(values_of(before), values_of(after))
+    resized = resizes(state, machines) if after.engine == "local" else []
+    if not changes and not resized:
+        return []
+    policy = make_policy(after.policy)
+    check_types(policy, sorted({machine.gpu_type for machine in machines} or set(state.gpu_types)))
+    old, new = before.core_settings, after.core_settings
+    names = ("lease_s", "tick_s", "container_s", "gather_s", "checkpoint_every_s", "shortest_lease_s", "seed")
+    other = after.policy != before.policy
+    first = SettingsChanged(
+        user=user,
+        values=changes,
+        settings={name: getattr(new, name) for name in names if getattr(new, name) != getattr(old, name)},
+        policy=after.policy if other else "",
+        params=logged_params(policy) if other else {},
+    )
+    return [first, *resized, *_weights(state, before, after)]
+
+
+def machines_of(config: Config, hosts: Sequence[Host]) -> list[Machine]:
+    """The machines that a configuration stands for; ``hosts`` : those found, of this machine or as they were given."""
+    if config.cluster is not None:
+        return list(config.cluster.machines)
+    if config.gpus:
+        return [Machine(name=host_name(), gpus=config.gpus)]
+    return [host.machine for host in hosts]
+
+
+def resizes(state: State, wanted: Sequence[Machine]) -> list[Event]:
+    """What brings the machines to these: GPUs come before others go, so that jobs find room.
+
+    Raises
+    ------
+    InputError : a machine would become another one while it serves.
+    """
+    last = {machine.name: n for n, machine in enumerate(state.machines)}
+    more: list[Event] = []
+    less: list[Event] = []
+    for machine in wanted:
+        n = last.get(machine.name)
+        if n is None:
+            more.append(MachineJoined(machine=machine))
+            continue
+        size, known = int(state.machine_size[n]), state.machines[n]
+        alike = (known.gpu_type, known.rack) == (machine.gpu_type, machine.rack)
+        if not alike and (size or state.occupants(n)):
+            raise InputError(
+                f"machine {machine.name!r} has GPUs of type {known.gpu_type} in {known.rack} and cannot get others of type "
+                f"{machine.gpu_type} in {machine.rack} while it serves. Remove it, and add it again when `themis nodes` does not "
+                "list it any more; or give it another name."
+            )
+        if not alike:
+            more.append(MachineJoined(machine=machine))
+        elif machine.gpus != size:
+            (more if machine.gpus > size else less).append(MachineResized(machine=n, gpus=machine.gpus))
+    names = {machine.name for machine in wanted}
+    less += [
+        MachineResized(machine=n, gpus=0)
+        for name, n in sorted(last.items(), key=lambda item: item[1])
+        if name not in names and state.machine_size[n]
+    ]
+    return more + less
+
+
+def _weights(state: State, before: Config, after: Config) -> list[Event]:
+    known = [user for user in sorted(state.users) if before.weight(user) != after.weight(user)]
+    return [UserWeightsSet(users=tuple((user, after.weight(user)) for user in known))] if known else []
+
+
+def too_large(state: State) -> list[str]:
+    """Apps in the queue with a job that no longer fits the machines, which therefore wait, in a sentence each."""
+    out = []
+    for a, app in enumerate(state.app_specs):
+        if not state.apps.active[a]:
+            continue
+        try:
+            state.check_fits(app)
+        except InputError as error:
+            out.append(f"{error} Until then it waits.")
+    return out
+
+
+def said(before: Values, changes: Iterable[tuple[str, Any]]) -> list[str]:
+    """Each change in a few words: ``lease: 600 -> 300``."""
+    return [
+        f"{name}: {words(before.get(name))} -> {words(value)}" for name, value in changes if before.get(name) != value
+    ]

@@ -1,0 +1,252 @@
+"""Settings, machines and policy of an arbiter that change while it runs, and at its next start."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake import World, request, world
+
+from audit import audit, engine_over
+from themis.cli.report import replay_home
+from themis.errors import InputError
+from themis.model.cluster import Cluster, Machine
+from themis.model.events import Grant, Renew, SettingsChanged
+from themis.service.api import views
+from themis.service.api.submission import submit
+from themis.service.engine.changes import values_of, with_values
+from themis.service.engine.config import Config
+from themis.service.engine.folding import fold
+from themis.service.operations.changing import changed
+
+
+def put(w: World, user: str = "ann", **texts: object) -> list[str]:
+    """As ``themis set`` does."""
+    given = {name.replace("__", "."): str(value) for name, value in texts.items()}
+    return w.ask(lambda a: a.change(lambda config: changed(config, given), user))  # type: ignore[no-any-return]
+
+
+def enter(w: World, name: str = "a", **more: Any) -> None:
+    w.ask(lambda a: submit(a, request(name, **more)))
+
+
+def cluster(*gpus: int) -> Cluster:
+    return Cluster(name="test", machines=tuple(Machine(name=f"m{n}", gpus=g) for n, g in enumerate(gpus)))
+
+
+def size(w: World) -> int:
+    return int(w.arbiter.state.machine_size.sum())
+
+
+def whole(home: Path) -> None:
+    """The journal folds to the last bit, from its beginning and from its snapshots, and replays."""
+    audit(home / "journal.db")
+    assert replay_home(home, None).difference is None
+
+
+def test_a_change_is_a_record_with_who_and_when_and_holds_from_the_next_lease_on(tmp_path: Path) -> None:
+    with world(tmp_path, gpus=2, lease_s=4.0) as w:
+        enter(w)
+        first = float(w.arbiter.state.jobs.until[0])
+        assert put(w, policy="drf", lease="2s") == ["lease: 4 -> 2", "policy: themis -> drf"]
+        assert float(w.arbiter.state.jobs.until[0]) == first, "a lease that runs keeps its length"
+        w.turn(5.0)
+        renewed = [c for c in w.executor.commands if isinstance(c, Renew)][-1]
+        assert renewed.until - w.arbiter.state.now <= 2.0
+        (record,) = [r for _, r in w.arbiter.journal.records() if isinstance(r, SettingsChanged)]
+        assert (record.user, record.policy, record.settings) == ("ann", "drf", {"lease_s": 2.0})
+        assert record.values == {"lease": 2.0, "policy": "drf"}
+        assert type(w.arbiter.engine.policy).__name__.lower() == "drf"
+        assert put(w, policy="drf") == []
+    whole(tmp_path)
+
+
+def test_what_was_set_outlives_the_next_start_unless_that_is_given_something_new(tmp_path: Path) -> None:
+    clock = [1000.0]
+    with world(tmp_path, gpus=2, clock=clock) as w:
+        put(w, policy="drf", lease="3s")
+    with world(tmp_path, gpus=2, clock=clock) as w:
+        w.turn()
+        assert (w.arbiter.config.policy, w.arbiter.settings.lease_s) == ("drf", 3.0)
+        assert [line.partition(",")[0] for line in w.arbiter.starting] == [
+            "lease stays 3",
+            "policy stays drf",
+        ]
+    with world(tmp_path, gpus=2, clock=clock, policy="tiresias") as w:
+        w.turn()
+        assert w.arbiter.starting[0] == "policy: drf -> tiresias"
+        assert (w.arbiter.config.policy, w.arbiter.settings.lease_s) == ("tiresias", 3.0)
+    with world(tmp_path, gpus=2, clock=clock, policy="tiresias") as w:
+        w.turn()
+        assert [r.user for _, r in w.arbiter.journal.records() if isinstance(r, SettingsChanged)] == ["ann", ""]
+    whole(tmp_path)
+
+
+def test_machines_of_the_next_start_join_grow_shrink_and_go(tmp_path: Path) -> None:
+    clock = [1000.0]
+    with world(tmp_path, 4, 2, clock=clock) as w:
+        for name in "abcdef":
+            enter(w, name)
+    with world(tmp_path, 3, clock=clock) as w:
+        w.turn(0.1)
+        assert size(w) == 3
+        assert all(g < 3 for gpus in w.held().values() for g in gpus)
+        assert w.executor.sizes == {0: 3, 1: 0}
+        w.turn(5.0)
+        assert len(w.held()) == 3
+        assert [row.name for row in views.nodes(w.arbiter).nodes] == ["m0"]
+    with world(tmp_path, 6, 2, clock=clock) as w:
+        w.turn(0.1)
+        assert sorted(g for gpus in w.held().values() for g in gpus) == [0, 1, 2, 3, 4, 5] or len(w.held()) == 6
+        assert w.executor.joined[0].gpus == 4, "as it joined, so that GPUs keep their ids"
+        assert w.arbiter.state.gpus_of == [[0, 1, 2, 3, 6, 7], [4, 5]]
+    with world(tmp_path, 6, 2, clock=clock) as w:
+        w.turn(0.1)
+        assert w.executor.sizes == {0: 6}
+        assert w.arbiter.starting == []
+    whole(tmp_path)
+
+
+def test_a_removed_machine_is_listed_until_its_last_job_has_ended(tmp_path: Path) -> None:
+    with world(tmp_path, cluster=cluster(1, 1), silent=True) as w:
+        enter(w, "a")
+        enter(w, "b")
+        assert len(w.held()) == 2
+        lines = put(w, machines__m1="none")
+        assert "machine m1 is removed; its jobs continue elsewhere" in lines
+        rows = {row.name: row.state for row in views.nodes(w.arbiter).nodes}
+        assert rows == {"m0": "up", "m1": "leaving"}
+        from themis.model.events import JobStopped
+
+        (job,) = w.arbiter.engine.core.stopping
+        w.say(JobStopped(job=job, attempt=1, steps=3.0))
+        assert [row.name for row in views.nodes(w.arbiter).nodes] == ["m0"]
+        put(w, machines__m1__gpus=2)
+        w.turn(0.1)
+        assert size(w) == 3
+        assert {row.name: row.gpus for row in views.nodes(w.arbiter).nodes} == {"m0": 1, "m1": 2}
+    whole(tmp_path)
+
+
+def test_an_app_that_no_longer_fits_is_named_and_waits(tmp_path: Path) -> None:
+    with world(tmp_path, gpus=4) as w:
+        enter(w, "big", gpus=(4, 4))
+        assert any("'big'" in line and "waits" in line for line in put(w, gpus=2))
+        assert w.held() == {}
+        put(w, gpus=5)
+        w.turn(0.1)
+        assert len(w.held()[0]) == 4
+    whole(tmp_path)
+
+
+def test_weights_and_quotas_hold_for_apps_that_are_there(tmp_path: Path) -> None:
+    with world(tmp_path, gpus=4) as w:
+        for name in "abcd":
+            enter(w, name, user="ann" if name < "c" else "bob")
+        put(w, users__ann__weight=3, users__ann__gpus=1, groups__ml__weight=2)
+        put(w, users__bob__group="ml")
+        s = w.arbiter.state
+        assert s.apps.given[:4].tolist() == [3.0, 3.0, 2.0, 2.0]
+        assert s.apps.weight[:4].tolist() == [1.5, 1.5, 1.0, 1.0], "a user's share is divided among the user's apps"
+        assert s.quotas == {"user ann": (("ann",), 1)}
+        w.turn(5.0)
+        assert sum(int(s.jobs.gpus[j]) for j in w.held() if s.app_specs[int(s.jobs.app[j])].user == "ann") == 1
+        put(w, users__ann="none", others__weight=0.5)
+        assert s.apps.given[:4].tolist() == [0.5, 0.5, 2.0, 2.0]
+        assert s.quotas == {}
+    whole(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ({"gpus": 0}, "gpus is 0, expected at least 1 GPU"),
+        ({"gpus": "x"}, "setting gpus: key 'gpus': got 'x', expected"),
+        ({"policy": "dfr"}, "unknown policy 'dfr'. Did you mean 'drf'"),
+        ({"policy": "themis:g=1"}, "unknown parameter of policy themis 'g'"),
+        ({"lease_s": -1}, "setting lease: key 'lease': got -1, expected"),
+        ({"lease": "1ms"}, "lease is 0.001 s, shorter than tick"),
+        ({"leese": 3}, "unknown setting 'leese'. Did you mean 'lease'"),
+        ({"port": 1}, "port changes only when the service starts"),
+        ({"lease": 5, "lease_s": 6}, "give each setting once"),
+        ({"users__ann__wieght": 2}, "unknown setting 'users.ann.wieght'. Did you mean 'weight'"),
+        ({"users__ann__weight": 0}, "got 0, expected a number of at least 1e-06"),
+        ({"users__ann__group": "ml"}, "unknown group 'ml'"),
+        ({"users__zoe": "none"}, "unknown user 'zoe'"),
+        ({"machines": "2by2"}, "unknown cluster '2by2'"),
+        ({"machines__m9": "none"}, "unknown machine 'm9'"),
+        ({"policy": "drf", "gpus": 0}, "gpus is 0"),
+        ({}, "nothing to set was given"),
+    ],
+)
+def test_wrong_input_is_one_sentence_and_changes_nothing(
+    tmp_path: Path, texts: dict[str, object], message: str
+) -> None:
+    with world(tmp_path, gpus=2) as w:
+        enter(w)
+        before, config = w.arbiter.journal.last(), w.arbiter.config
+        with pytest.raises(InputError) as error:
+            put(w, **texts)
+        assert message in str(error.value)
+        assert "\n" not in str(error.value)
+        assert w.arbiter.config == config
+        w.turn()
+        assert w.arbiter.journal.last()[0] == before[0]
+
+
+def test_two_administrators_at_the_same_time_both_have_their_change(tmp_path: Path) -> None:
+    from concurrent.futures import Future
+
+    from themis.service.engine.calls import Call
+
+    with world(tmp_path, gpus=2) as w:
+        replies: list[Future[Any]] = []
+        for user, texts in (("ann", {"lease": "5s"}), ("bob", {"policy": "drf"}), ("ann", {"lease": "7s"})):
+            reply: Future[Any] = Future()
+            replies.append(reply)
+            w.arbiter.queue.put(
+                Call(lambda u=user, t=texts: w.arbiter.change(lambda config: changed(config, t), u), reply)
+            )
+        w.turn()
+        assert [reply.result(0) for reply in replies] == [
+            ["lease: 2 -> 5"],
+            ["policy: themis -> drf"],
+            ["lease: 5 -> 7"],
+        ]
+        assert (w.arbiter.settings.lease_s, w.arbiter.config.policy) == (7.0, "drf")
+        assert {k: v[2] for k, v in w.arbiter.state.changed.items()} == {"lease": "ann", "policy": "bob"}
+    whole(tmp_path)
+
+
+def test_every_setting_survives_being_spelled() -> None:
+    config = with_values(
+        Config(),
+        {
+            "machines": {"name": "x", "machines": [{"name": "m", "gpus": 2}]},
+            "users.a.b.weight": 2.0,
+            "users.a.b.group": "g",
+            "users.a.b.gpus": 3,
+            "groups.g.weight": 0.37,
+            "groups.g.gpus": 0,
+            "others.gpus": 4,
+        },
+    )
+    assert with_values(Config(), values_of(config)) == config
+    assert config.weight("a.b") == 2.0 * 0.37
+    assert config.quotas("zoe") == {"user zoe": (frozenset({"zoe"}), 4)}
+    assert os.linesep not in str(values_of(config))
+
+
+def test_a_fold_knows_the_settings_in_force(tmp_path: Path) -> None:
+    with world(tmp_path, gpus=2) as w:
+        put(w, lease="5s", policy="themis:f=0.4")
+        for full in (True, False):
+            engine = engine_over(w.arbiter.journal)
+            fold(engine, whole=full)
+            assert engine.core.settings.lease_s == 5.0
+            assert engine.policy == w.arbiter.engine.policy
+            assert engine.core.pace == w.arbiter.engine.core.pace
+        enter(w)
+        assert any(isinstance(c, Grant) for c in w.executor.commands)
