@@ -20,6 +20,7 @@ from themis.model.dynamic import Dynamic, Mode
 from themis.model.events import BatchChanged, JobProgress, JobReached, JobStarted, JobStopped
 from themis.model.workload import Job, Regime
 from themis.node import keeper
+from themis.node.system import System, clock
 from themis.testing.builders import app
 
 pytestmark = pytest.mark.slow
@@ -248,7 +249,7 @@ def test_logs_are_bounded(root: Path) -> None:
 def test_ranks_are_not_let_go_once_their_lease_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Looking through a checkpoint folder may take longer than the lease."""
     now = [10.0]
-    monkeypatch.setattr(keeper, "clock", lambda: now[0])
+    monkeypatch.setattr(System, "clock", lambda system: now[0])
     task = {"checkpoint_dir": str(tmp_path)}
     kept = keeper.Supervisor(folder=tmp_path, task=task, deadline=20.0, control=-1)
     kept.status.phase = "prepared"
@@ -285,7 +286,7 @@ def test_who_ended_before_the_signal_ended_by_itself(
     assert kept.status.phase == "stopping"
     assert (kept.status.cause, kept.status.codes) == (("", [0]) if ended else ("expired", [None]))
     assert (tmp_path / "stop").exists() != ended
-    assert kept.kill_at - keeper.clock() == pytest.approx(5.0, abs=1.0)
+    assert kept.kill_at - clock() == pytest.approx(5.0, abs=1.0)
 
 
 def test_a_keeper_that_cannot_fork_blames_the_machine(tmp_path: Path) -> None:
