@@ -1,0 +1,8 @@
+"""The whole service in one process under one seed: simulation testing as FoundationDB does it.
+
+The real arbiter, journal, executor, node agents and supervisors run; simulated are time (``world``), the process tables and
+signals of machines (``kernel``, ``bodies``), the network (``network``), and what a crash leaves of the disk (``disk``). A seed gives a plan
+(``plan``): what users do, and which faults happen when. ``python -m simulation --help`` in ``tests`` runs seeds by hand.
+
+FoundationDB's simulation: Zhou et al., "FoundationDB: A Distributed Unbundled Transactional Key Value Store", SIGMOD 2021, §4.
+"""
