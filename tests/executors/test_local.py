@@ -250,7 +250,7 @@ def test_ranks_are_not_let_go_once_their_lease_is_over(tmp_path: Path, monkeypat
     """Looking through a checkpoint folder may take longer than the lease."""
     now = [10.0]
     monkeypatch.setattr(System, "clock", lambda system: now[0])
-    task = {"checkpoint_dir": str(tmp_path)}
+    task = {"checkpoint_dir": str(tmp_path), "grace_s": 9.0, "stop_signal": "SIGTERM"}
     kept = keeper.Supervisor(folder=tmp_path, task=task, deadline=20.0, control=-1)
     kept.status.phase = "prepared"
 
@@ -260,10 +260,25 @@ def test_ranks_are_not_let_go_once_their_lease_is_over(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(keeper, "newest", slow)
     kept.go({})
-    assert kept.status.phase == "prepared"
-    kept.deadline = 60.0
-    kept.go({})
-    assert kept.status.phase == "running"
+    assert (kept.status.phase, kept.status.cause) == ("stopping", "lease"), "else a lease that comes late keeps it waiting"
+    assert not kept.status.began
+
+
+@pytest.mark.parametrize("renewed", [True, False])
+def test_a_supervisor_that_was_stopped_for_a_while_lets_its_ranks_go_or_ends_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renewed: bool
+) -> None:
+    """Found by simulation: it read the go before the lease, did neither, and the gang held its GPUs for ever."""
+    hear, say = os.pipe()
+    monkeypatch.setattr(System, "clock", lambda system: 30.0)
+    task = {"checkpoint_dir": str(tmp_path), "grace_s": 9.0, "stop_signal": "SIGTERM"}
+    kept = keeper.Supervisor(folder=tmp_path, task=task, deadline=20.0, control=hear)
+    kept.status.phase = "prepared"
+    os.write(say, b'{"go": {}}\n' + b'{"lease": 60.0}\n' * renewed)
+    kept._obey()
+    for file in (hear, say):
+        os.close(file)
+    assert kept.status.phase == ("running" if renewed else "stopping")
 
 
 @pytest.mark.parametrize("ended", [True, False])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 
 from simulation import world
 from simulation.plan import draw
+from simulation.shrink import report
 
 
 def main() -> int:
@@ -16,15 +18,19 @@ def main() -> int:
     parser.add_argument("first", type=int, help="first seed")
     parser.add_argument("count", type=int, nargs="?", default=1, help="number of seeds")
     parser.add_argument("--story", action="store_true", help="print what happened")
+    parser.add_argument("--shrink", action="store_true", help="print the shortest story of each failure")
     parser.add_argument("--trace", action="store_true", help="raise the first failure")
     given = parser.parse_args()
     world.TRACE = given.trace
+    logging.disable(logging.ERROR)
     began, bad = time.process_time(), 0
     for seed in range(given.first, given.first + given.count):
         history = world.run(draw(seed))
-        if history.wrong or given.story:
+        if (history.wrong and not given.shrink) or given.story:
             print(f"seed {seed}: {history.wrong or 'all promises kept'}", flush=True)
             print("\n".join(history.story) if given.story else "", flush=True)
+        if history.wrong and given.shrink:
+            print(report(draw(seed)), flush=True)
         bad += bool(history.wrong)
     took = time.process_time() - began
     print(f"{given.count} histories, {bad} broken, {took:.1f} CPU seconds, {given.count / took:.1f} a second")

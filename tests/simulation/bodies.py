@@ -109,6 +109,7 @@ class Rank:
         self.files = [os.dup(file) for file in files]
         self.behaviour = Behaviour(**json.loads(task["argv"][1]))
         self.first, self.attempt = env["RANK"] == "0", int(env["THEMIS_ATTEMPT"])
+        self.job = int(env["THEMIS_JOB_ID"])
         local = int(env["LOCAL_RANK"])
         self.slots = tuple(task["spec"]["slots"])[local : local + 1]
         self.grace_s = float(task["grace_s"])

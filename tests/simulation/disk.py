@@ -35,6 +35,10 @@ class Disk:
         """What SQLite answers to each write; empty while all is well."""
         self.power = False
         """The crash is one of the whole machine: what was not synced is lost."""
+        self.loses = ""
+        """What the disk loses in a crash of what was synced: the end of the journal's log, or all of the journal."""
+        self.whole: Path | None = None
+        """A copy of what the disk lost, for the operator to put back."""
         self.on_crash: Callable[[], None] = lambda: None
         self._open_folder()
 
@@ -57,6 +61,7 @@ class Disk:
             if (old / name).exists():
                 shutil.copyfile(old / name, self.folder / name)
         self._tear(torn_from)
+        self._lose()
         if db is not None:
             db.dead = True
             db.inner.close()
@@ -72,6 +77,27 @@ class Disk:
             torn_from = 0  # nothing of the log was ever synced for sure
         if torn_from is not None and torn_from < size:
             os.truncate(log, int(self.rng.integers(torn_from, size + 1)))
+
+    def _lose(self) -> None:
+        log = self.folder / "journal.db-wal"
+        if not self.loses or not log.exists() or log.stat().st_size < 10_000:
+            self.loses = ""
+            return
+        self.whole = self.root / f"whole-{self.life}"
+        shutil.copytree(self.folder, self.whole)
+        if self.loses == "end":
+            os.truncate(log, int(self.rng.integers(log.stat().st_size // 2)))
+        else:
+            log.unlink()
+            (self.folder / "journal.db").unlink()
+        self.loses = ""
+
+    def put_back(self) -> None:
+        """The operator restores what the disk lost."""
+        assert self.whole is not None
+        shutil.rmtree(self.folder)
+        self.whole.rename(self.folder)
+        self.whole = None
 
     def full(self, pages: int) -> None:
         """The journal may grow by so many pages only."""

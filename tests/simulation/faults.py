@@ -69,6 +69,12 @@ def _service(world: World, fault: Fault) -> None:
             disk.crash_at, disk.power = (fault.moment, fault.count), "power" in fault.what
         case "service killed":
             service.kill()
+        case "service crashes and its disk loses the end of the journal":
+            disk.loses = "end"
+            service.kill()
+        case "service crashes and its journal is missing":
+            disk.loses = "all"
+            service.kill()
         case "service stops in good order":
             if not service.within and not service.arbiter._closing:
                 service.stop()

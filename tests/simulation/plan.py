@@ -81,6 +81,8 @@ FAULTS = (
     ("service killed", 1.5),
     ("machine of the service loses power", 1.0),
     ("service stops in good order", 0.7),
+    ("service crashes and its disk loses the end of the journal", 0.5),
+    ("service crashes and its journal is missing", 0.3),
     ("service pauses", 1.0),
     ("disk is full", 1.0),
     ("disk is read-only", 0.7),

@@ -177,11 +177,20 @@ class Service:
             self.died()
             return
         except ThemisError as error:
+            if world.disk.whole is not None:
+                world.tell("service refuses the journal; the operator restores it")
+                self.discard()
+                world.disk.db = None
+                world.disk.put_back()
+                return
             if world.disk.failing or "cannot be written" in str(error):
                 self.discard()
                 self.start_at = world.now + RESTART_S
                 return
             raise
+        if world.disk.whole is not None:
+            world.tell("service accepts a journal that lost its end")
+            world.disk.whole = None
         world.tell(f"service starts, {arbiter.recovered} records")
         world.users.reconnect()
         world.checks.after_start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -79,6 +78,7 @@ class World:
         """A machine loses power for some time."""
         self.wires[n].cut()
         self.kernels[n].power_off(offset=10.0)
+        self.checks.powered_off(self.kernels[n])
         self.off_until[n] = self.now + seconds
 
     # ---- time -----------------------------------------------------------------------------------------------------
@@ -123,17 +123,13 @@ class World:
             self.turn()
         self.disk.crash_at = None
         self.service.stop()
-        self.checks.at_end()
+        self.tell(f"records and their digest: {self.checks.at_end()}")
 
     def close(self) -> None:
         """Let go of all files."""
         self.service.discard()
         for kernel in self.kernels:
             kernel.power_off(0.0)
-
-
-class Wrong(AssertionError):
-    """A promise is broken."""
 
 
 @contextmanager
@@ -162,7 +158,6 @@ def run(plan: Plan | int) -> History:
         except Exception as error:
             wrong = f"{type(error).__name__}: {error}"
             world.tell(f"WRONG: {wrong}")
-            world.error = error  # type: ignore[attr-defined]
             if TRACE:
                 raise
         finally:
@@ -172,4 +167,4 @@ def run(plan: Plan | int) -> History:
 
 
 TRACE = False
-TERM = signal.SIGTERM
+"""Raise what is wrong, with its traceback, instead of returning it."""

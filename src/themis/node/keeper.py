@@ -52,6 +52,7 @@ TICK_S = 0.2
 NOT_RUN = 127
 """Exit code of a rank that did not get to its program, as shells have it."""
 DIED = "a rank died before it was started"
+LAPSED = "the machine's lease was not renewed"
 LOOK_S = 3.0
 """For looking whether anything was saved."""
 STUCK_S = 5.0
@@ -186,7 +187,10 @@ class Supervisor:
             return
         self.checkpoints = newest(self.task["checkpoint_dir"])
         if self.system.clock() >= self.deadline:
-            return  # looking took so long that the GPUs may be another's; the loop ends the ranks
+            # Looking took so long, or this process was stopped so long, that the GPUs may be another's. Without a word the gang would
+            # wait here for ever: a lease that comes next keeps the loop from ending it.
+            self.stop("lease", 0.0, LAPSED)
+            return
         self.status.phase, self.status.began = "running", self.system.clock()
         self.publish()
         word = json.dumps(env).encode() + b"\n"
@@ -337,7 +341,7 @@ class Supervisor:
         if self.told_to_end and self.status.phase not in ("stopping", "ended"):
             self.stop("keeper", self.task["grace_s"], "the supervisor of this job was asked to end")
         if self.system.clock() >= self.deadline and self.status.phase not in ("stopping", "ended"):
-            self.stop("lease", self.task["grace_s"], "the machine's lease was not renewed")
+            self.stop("lease", self.task["grace_s"], LAPSED)
         self._look_at_memory()
         if self.cell.kind == NONE and self.status.began and self.system.clock() >= self.recorded_at + MEMBERS_S:
             self._record()
@@ -368,11 +372,13 @@ class Supervisor:
     def _obey(self) -> None:
         self.buffer += os.read(self.control, 65536)
         *lines, self.buffer = self.buffer.split(b"\n")
-        for line in filter(None, lines):
-            order = json.loads(line)
+        orders = [json.loads(line) for line in filter(None, lines)]
+        # A process that was stopped for a while finds several words: what the last of them grants holds for the others.
+        for order in orders:
             if "lease" in order:
                 self.deadline = float(order["lease"])
-            elif "go" in order:
+        for order in orders:
+            if "go" in order:
                 self.go(order["go"])
             elif "stop" in order:
                 # Who ended before the signal ended by itself, also if nothing checked it since.
