@@ -14,7 +14,6 @@ from simulation.kernel import Kernel, Process
 from themis.node.agent import NodeAgent
 from themis.node.keeper import Supervisor, as_cell
 
-
 SAVE_EVERY_S = 1.0
 """Between two checkpoints, so that every job ends although its leases are short."""
 
@@ -198,4 +197,3 @@ class Stray:
 
     def close(self) -> None:
         pass
-

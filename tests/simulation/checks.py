@@ -82,7 +82,9 @@ class Checks:
         had = rank.kernel.clock() - rank.asked_at
         self.require(
             had >= rank.grace_s - 0.3,
-            lambda: f"{victim.task} was killed {had:.1f} s after SIGTERM ({kept.status.cause}); its grace is {rank.grace_s:.1f} s",
+            lambda: (
+                f"{victim.task} was killed {had:.1f} s after SIGTERM ({kept.status.cause}); its grace is {rank.grace_s:.1f} s"
+            ),
         )
 
     # ---- at each start, and at the end ----------------------------------------------------------------------------

@@ -101,13 +101,13 @@ class Disk:
 
     def full(self, pages: int) -> None:
         """The journal may grow by so many pages only."""
-        if self.db is not None and not self.db.inner.in_transaction:
+        if self.db is not None and not self.db.dead and not self.db.inner.in_transaction:
             there = int(self.db.inner.execute("PRAGMA page_count").fetchone()[0])
             self.db.inner.execute(f"PRAGMA max_page_count = {there + pages}")
 
     def room(self) -> None:
         """There is room again."""
-        if self.db is not None:
+        if self.db is not None and not self.db.dead:
             self.db.inner.execute(f"PRAGMA max_page_count = {1 << 30}")
 
     def log_size(self) -> int:
@@ -187,6 +187,7 @@ class Connection:
     def close(self) -> None:
         """Let go of the files."""
         if not self.dead:
+            self.dead = True
             self.inner.close()
 
     def __getattr__(self, name: str) -> Any:

@@ -24,7 +24,6 @@ from themis.executors.local import LocalExecutor
 from themis.model.events import JobStopped, Revoke
 from themis.node.agent import NodeAgent
 from themis.node.keeper import Supervisor
-from themis.node.messages import Prepare
 from themis.node.tasks import Task
 from themis.service.engine import integrity
 from themis.service.engine.calls import Call
@@ -56,8 +55,8 @@ def _every_step_moves_the_clock(self: Scheduler, event: Any, now: float) -> Any:
 def _journals_without_trace() -> Iterator[None]:
     """Decision 17, 4: before, SQLite dropped the end of a damaged log in silence, and acknowledged submissions with it."""
     with (
-        mock.patch.object(integrity, "leave_trace", lambda journal, number, digest: None),
-        mock.patch.object(integrity, "trace_of_a_journal", lambda journal: ""),
+        mock.patch.object(integrity, "leave_trace", return_value=None),
+        mock.patch.object(integrity, "trace_of_a_journal", return_value=""),
     ):
         yield
 
@@ -66,8 +65,8 @@ def _journals_without_trace() -> Iterator[None]:
 def _gangs_found_by_their_environment() -> Iterator[None]:
     """Decision 26, 3: before, what outlived a killed supervisor was found by its environment alone."""
     with (
-        mock.patch.object(NodeAgent, "_orphans", lambda agent: set()),
-        mock.patch.object(Task, "_recorded", lambda task, raw: []),
+        mock.patch.object(NodeAgent, "_orphans", return_value=set()),
+        mock.patch.object(Task, "_recorded", return_value=[]),
     ):
         yield
 
@@ -123,12 +122,6 @@ def _deadline_forgotten(real: Any, self: Supervisor, woken: int) -> bool:
     return bool(real(self, woken))
 
 
-def _prepare_again(self: NodeAgent, message: Any, real: Any = NodeAgent.handle) -> None:
-    if isinstance(message, Prepare):
-        self.tasks.pop(message.spec.task, None)
-    real(self, message)
-
-
 def _nothing(*given: Any, **more: Any) -> None:
     pass
 
@@ -136,6 +129,13 @@ def _nothing(*given: Any, **more: Any) -> None:
 def _stray_orphans(self: Gangs, machine: int, state: Any, *, recorded: bool) -> None:
     """A task that this arbiter does not know is left alone."""
 
+
+def _forgets_keys(real: Any, self: Journal, where: str = "1", *values: object, **more: Any) -> Any:
+    return [] if where == "key = ?" else real(self, where, *values, **more)
+
+
+_EXECUTE, _STOP, _REVOKE = disk.Connection.execute, Supervisor.stop, Gangs._revoke
+_NUMBERED, _TURN, _APPS = Records.numbered, Supervisor.turn, Journal.apps
 
 MUTATIONS: dict[str, Mutation] = {
     "unrecorded steps move the clock": replaced(Scheduler, "step", _every_step_moves_the_clock),
@@ -148,7 +148,6 @@ MUTATIONS: dict[str, Mutation] = {
     "GPUs are free before JobStopped": replaced(Gangs, "_revoke", lambda *a: _free_at_once(_REVOKE, *a)),
     "a fold drops the last record": replaced(Records, "numbered", lambda *a: _without_the_last(_NUMBERED, *a)),
     "supervisors forget the machine's lease": replaced(Supervisor, "turn", lambda *a: _deadline_forgotten(_TURN, *a)),
-    "a repeated Prepare starts the gang again": replaced(NodeAgent, "handle", _prepare_again),
     "gangs are not restored after a start": replaced(LocalExecutor, "restore", _nothing),
     "unknown gangs are left alone": replaced(Gangs, "_orphan", _stray_orphans),
     "a silent machine's GPUs are free at once": replaced(
@@ -156,12 +155,6 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "repeated submissions are new apps": replaced(Journal, "apps", lambda *a, **m: _forgets_keys(_APPS, *a, **m)),
 }
-_EXECUTE, _STOP, _REVOKE = disk.Connection.execute, Supervisor.stop, Gangs._revoke
-_NUMBERED, _TURN, _APPS = Records.numbered, Supervisor.turn, Journal.apps
-
-
-def _forgets_keys(real: Any, self: Journal, where: str = "1", *values: object, **more: Any) -> Any:
-    return [] if where == "key = ?" else real(self, where, *values, **more)
 
 
 def find(name: str, most: int, first: int = 0) -> tuple[int, History] | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from simulation.disk import Crash
 from themis.errors import ThemisError
 from themis.executors.hosts import Host, NodeSettings
 from themis.executors.local import LocalExecutor
@@ -18,7 +19,6 @@ from themis.service.engine.config import Config
 from themis.service.engine.executor import estimated_pace
 from themis.service.engine.journal import Journal
 from themis.service.engine.solving import Reply, Task, decide
-from simulation.disk import Crash
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -69,7 +69,9 @@ class Executor(LocalExecutor):
 
     def __init__(self, world: World, *given: Any, **more: Any) -> None:
         self.world = world
-        super().__init__(world.root / "run", *given, settings=NODE, allow_root=True, clock=lambda: world.now + 5.0, **more)
+        super().__init__(
+            world.root / "run", *given, settings=NODE, allow_root=True, clock=lambda: world.now + 5.0, **more
+        )
 
     def start(self) -> Executor:
         for wire in self.world.wires:

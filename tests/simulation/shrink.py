@@ -52,10 +52,11 @@ def report(plan: Plan) -> str:
     return (
         f"seed {plan.seed} breaks a promise: {history.wrong}\n"
         f"{len(shorter.events)} of its {before} events are needed (machines of {_sizes(plan)} GPUs, policy {plan.policy}):\n"
-        f"{needed}\nWhat happened:\n" + "\n".join(history.story) + f"\nAgain: cd tests && python -m simulation {plan.seed} --story"
+        f"{needed}\nWhat happened:\n"
+        + "\n".join(history.story)
+        + f"\nAgain: cd tests && python -m simulation {plan.seed} --story"
     )
 
 
 def _sizes(plan: Plan) -> str:
     return " and ".join(map(str, plan.machines))
-

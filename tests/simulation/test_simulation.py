@@ -1,4 +1,4 @@
-"""Seeded histories of the whole service in one process: no promise is broken, the same seed tells the same story, mutations are found.
+"""Seeded histories of the whole service in one process: no promise is broken, one seed is one story, mutations are found.
 
 ``THEMIS_SIMULATED_SEEDS`` is the number of histories, ``THEMIS_SIMULATED_FIRST`` the first seed; ``make soak`` runs 10,000.
 """
@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from simulation import mutations
 from simulation.plan import draw
-from simulation.shrink import report, shrink
+from simulation.shrink import report
 from simulation.world import run
 
 pytestmark = pytest.mark.slow

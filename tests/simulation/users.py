@@ -59,7 +59,9 @@ class Users:
         if arbiter is None:
             return ["the service is not there"]
         ended = {app for app, _, outcome in arbiter.journal.outcomes() if outcome}
-        return [key for key, (app, _) in self.acknowledged.items() if app not in ended] + [str(e) for e, _ in self.waiting]
+        return [key for key, (app, _) in self.acknowledged.items() if app not in ended] + [
+            str(e) for e, _ in self.waiting
+        ]
 
     def _ask(self, event: Submission | Action) -> Future[Any] | None:
         service = self.world.service

@@ -163,7 +163,9 @@ def run(plan: Plan | int) -> History:
         finally:
             world.close()
             shutil.rmtree(root, ignore_errors=True)
-    return History(tuple(line.replace(str(root), "ROOT") for line in world.story), wrong.replace(str(root), "ROOT"), world.turns)
+    return History(
+        tuple(line.replace(str(root), "ROOT") for line in world.story), wrong.replace(str(root), "ROOT"), world.turns
+    )
 
 
 TRACE = False

@@ -8,8 +8,8 @@ so that nothing runs on when nobody comes back: the agent moves the deadline, an
 The agent writes lines of JSON into the FIFO ``control``; the supervisor answers by replacing ``status.json``, and is alive
 as long as it holds the lock on ``lock``. The cause of a stop is in the status before the first signal is sent.
 Standard library alone, and run as a script by its path with ``-I -S``: neither the job's environment nor any package
-can break it, and it starts in milliseconds. How the gang's processes are held together is in ``cells.py``, which is loaded
-from the same folder at the start.
+can break it, and it starts in milliseconds. How the gang's processes are held together is in ``cells.py``, what is used of the
+machine in ``system.py``; both are loaded from the same folder at the start.
 """
 
 from __future__ import annotations
