@@ -32,6 +32,8 @@ def main() -> int:
         if history.wrong and given.shrink:
             print(report(draw(seed)), flush=True)
         bad += bool(history.wrong)
+        if (seed - given.first) % 100 == 99:
+            print(f"{seed + 1 - given.first} histories, {bad} broken", file=sys.stderr, flush=True)
     took = time.process_time() - began
     print(f"{given.count} histories, {bad} broken, {took:.1f} CPU seconds, {given.count / took:.1f} a second")
     return int(bad > 0)

@@ -32,6 +32,8 @@ def happens(world: World, fault: Fault) -> None:
     match fault.what:
         case "machine loses power":
             world.power_off(n, fault.lasts)
+        case "machine has no room for processes":
+            world.kernels[n].full_until = until
         case "network drops connections":
             wire.cut()
         case "network is partitioned":

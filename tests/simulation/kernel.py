@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -86,7 +87,8 @@ class Kernel(System):
         self.boot = now() - offset
         self.table: dict[int, Process] = {}
         self.current: Process | None = None
-        self.spent = 0.0
+        self.spent = self.full_until = 0.0
+        """``full_until`` : until then no process can be started."""
         self.killed: Callable[[Process | None, Process], None] = lambda sender, victim: None
         self.supervise: Callable[[Kernel, Path], Body]
         self.become_rank: Callable[[Kernel, Process, Sequence[int], Any], Body]
@@ -181,6 +183,7 @@ class Kernel(System):
         return self.current.pid
 
     def fork(self, child: Callable[[], NoReturn], files: Sequence[int]) -> int:
+        self._room()
         assert isinstance(child, partial)
         task, env = child.args[:2]
         process = self.spawn(None, "rank", parent=self.getpid(), dies_with_parent=True)  # type: ignore[arg-type]
@@ -190,11 +193,16 @@ class Kernel(System):
         return process.pid
 
     def start(self, command: Sequence[str], errors: Any, files: Sequence[int]) -> Handle:
+        self._room()
         folder = Path(command[-1])
         process = self.spawn(
             self.supervise(self, folder), "supervisor", parent=self.getpid(), task=folder.name, reaper=True
         )
         return Handle(self, process)
+
+    def _room(self) -> None:
+        if self.now() < self.full_until:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
     def kill(self, pid: int, number: int) -> None:
         self.spent += STRIDE

@@ -93,6 +93,7 @@ FAULTS = (
     ("supervisor asked to end", 0.4),
     ("rank killed", 0.7),
     ("machine loses power", 0.7),
+    ("machine has no room for processes", 0.6),
     ("network drops connections", 1.5),
     ("network is partitioned", 1.0),
     ("network holds messages back", 1.0),
@@ -101,7 +102,7 @@ FAULTS = (
     ("clock of the service's machine is set", 0.7),
 )
 """Each with its weight."""
-LASTING = ("pauses", "is full", "read-only", "partitioned", "holds", "slow", "repeats", "loses power", "clock")
+LASTING = ("pauses", "is full", "read-only", "partitioned", "holds", "slow", "repeats", "loses power", "no room", "clock")
 
 Event = Submission | Action | Fault
 

@@ -95,6 +95,12 @@ class Executor(LocalExecutor):
             if (agent := self.world.agent_of(n)) is not None:
                 agent.body.signal(15)
 
+    def submit(self, command: Any) -> None:
+        if self.world.disk.reach("before a command"):
+            self.world.disk.crash()
+            raise Crash
+        super().submit(command)
+
     def discard(self) -> None:
         """Close what the process had open."""
         self._server.close()

@@ -187,8 +187,8 @@ class Supervisor:
             return
         self.checkpoints = newest(self.task["checkpoint_dir"])
         if self.system.clock() >= self.deadline:
-            # Looking took so long, or this process was stopped so long, that the GPUs may be another's. Without a word the gang would
-            # wait here for ever: a lease that comes next keeps the loop from ending it.
+            # Looking took so long, or this process was stopped so long, that the GPUs may be another's. It ends here: a lease that
+            # comes next would keep the loop from ending it, and the gang would wait for ever.
             self.stop("lease", 0.0, LAPSED)
             return
         self.status.phase, self.status.began = "running", self.system.clock()
