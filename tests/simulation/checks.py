@@ -11,6 +11,7 @@ from audit import audit
 from simulation.bodies import Agent, Keeper, Rank
 from simulation.kernel import Kernel, Process
 from themis.model.events import Grant, JobStopped, Renew, Revoke
+from themis.node.keeper import MEMBERS_S
 from themis.service.engine.journal import Journal, read_records
 
 if TYPE_CHECKING:
@@ -18,6 +19,14 @@ if TYPE_CHECKING:
 
 SLACK_S = 2.0
 """Seconds that a supervisor's steps may take in addition to lease and grace."""
+
+
+def unseen(process: Process) -> bool:
+    """Whether a process is one that nobody can know of, without containment (docs/containment.md).
+
+    It was forked less than a second before its supervisor was killed, and the agent was killed before it looked.
+    """
+    return not process.seen and process.orphaned_at - process.born < MEMBERS_S + 0.7
 
 
 class Broken(AssertionError):
@@ -47,7 +56,7 @@ class Checks:
         for kernel in self.world.kernels:
             users: dict[int, Process] = {}
             for process in kernel.living():
-                for slot in process.slots:
+                for slot in () if unseen(process) else process.slots:
                     self._alone(f"GPU {slot} of {kernel.name}", users.setdefault(slot, process), process)
                 if isinstance(process.body, Agent):
                     now = kernel.clock()

@@ -16,7 +16,14 @@ from typing import Any
 import numpy as np
 
 FILES = ("journal.db", "journal.db-wal", "journal.head")
-MOMENTS = ("before a write", "after a write", "before a commit", "within a commit", "after a commit", "before a command")
+MOMENTS = (
+    "before a write",
+    "after a write",
+    "before a commit",
+    "within a commit",
+    "after a commit",
+    "before a command",
+)
 """Of a crash: in the journal, or as a command goes to the executor."""
 
 

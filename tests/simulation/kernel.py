@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -52,6 +53,10 @@ class Process:
     stuck_until: float = 0.0
     """It hangs in the kernel: SIGKILL ends it only then."""
     doomed: bool = False
+    born: float = 0.0
+    orphaned_at: float = math.inf
+    """When its supervisor ended; ``seen`` : the agent that became its parent looked at it since."""
+    seen: bool = False
     code: int | None = None
 
 
@@ -114,13 +119,18 @@ class Kernel(System):
             code = process.body.step()
         finally:
             self.current = before
+        if process.name == "agent":
+            for child in self.table.values():
+                child.seen |= child.parent == process.pid
         if code is not None and process.code is None:
             self.end(process, code)
 
     def spawn(self, body: Body, name: str, *, parent: int = 1, **more: Any) -> Process:
         """A new process."""
         self._next += 1
-        process = Process(pid=self._next, parent=parent, start=self._next, body=body, name=name, **more)
+        process = Process(
+            pid=self._next, parent=parent, start=self._next, body=body, name=name, born=self.now(), **more
+        )
         self.table[process.pid] = process
         return process
 
@@ -133,6 +143,8 @@ class Kernel(System):
             if child.dies_with_parent and child.code is None:
                 self._die(child)
             child.parent = heir
+            if process.name == "supervisor":
+                child.orphaned_at = self.now()
             self._collected_by_init(child)
         self._collected_by_init(process)
 

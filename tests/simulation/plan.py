@@ -102,7 +102,18 @@ FAULTS = (
     ("clock of the service's machine is set", 0.7),
 )
 """Each with its weight."""
-LASTING = ("pauses", "is full", "read-only", "partitioned", "holds", "slow", "repeats", "loses power", "no room", "clock")
+LASTING = (
+    "pauses",
+    "is full",
+    "read-only",
+    "partitioned",
+    "holds",
+    "slow",
+    "repeats",
+    "loses power",
+    "no room",
+    "clock",
+)
 
 Event = Submission | Action | Fault
 

@@ -152,6 +152,8 @@ class NodeAgent:
             if self.channel is None:
                 self._connect()
             if self.channel is None:
+                # What a dead supervisor left is ended, and written down, whether or not an arbiter is there.
+                self.states()
                 self.system.sleep(self.settings.poll_s)
                 return
             if self.system.clock() >= self.renew_at:

@@ -56,6 +56,8 @@ class Task:
         self.cell = keeper.as_cell(raw)
         self.left: set[int] = set()
         """Processes that outlived the end of the gang."""
+        self._left_recorded: dict[int, int] = {}
+        """Those that are on disk, with when each started."""
         self.orphans: Callable[[], set[int]] = set
         """Processes that no supervisor has any more, for the agent whose children they became."""
         self._lease_over = self._stop_over = math.inf
@@ -245,9 +247,20 @@ class Task:
             with contextlib.suppress(OSError):
                 self.system.kill(pid, signal.SIGKILL)
         self.left = {pid for pid, _, state in table if pid in found and state not in "ZX"}
+        self._record_left()
         self._swept = not found and self.cell.empty()
         if self._swept:
             self.cell.remove()
+
+    def _record_left(self) -> None:
+        """Write down what is left, as its supervisor did: an agent that comes next is not the parent of these orphans."""
+        left = {pid: self.system.started(pid) for pid in sorted(self.left)}
+        if left and left != self._left_recorded:
+            draft = self.folder / "members.json.new"
+            with contextlib.suppress(OSError):
+                draft.write_text(json.dumps(left))
+                draft.replace(self.folder / "members.json")
+                self._left_recorded = left
 
     def _recorded(self, raw: dict[str, Any]) -> list[tuple[int, int]]:
         """Processes that the supervisor wrote down, each with when it started."""
