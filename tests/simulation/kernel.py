@@ -230,7 +230,7 @@ class Kernel(System):
             process.body.signal(number)
 
     def kill_started(self, pid: int, start: int) -> set[int]:
-        if self.started(pid) != start:
+        if pid not in self.table or self.started(pid) != start:
             return set()
         self.kill(pid, signal.SIGKILL)
         return {pid}

@@ -142,6 +142,7 @@ MUTATIONS: dict[str, Mutation] = {
     "journals leave no trace outside": _journals_without_trace,
     "strays are found by their environment alone": _gangs_found_by_their_environment,
     "a supervisor takes words in order": replaced(Supervisor, "_obey", _words_in_order),
+    "what is left is not written down": replaced(Task, "_record_left", lambda task: None),
     "answers go out before the commit": replaced(Call, "run", _answer_before_the_commit),
     "commits are not synced": replaced(disk.Connection, "execute", lambda *a: _sync_less(_EXECUTE, *a)),
     "the grace is forgotten": replaced(Supervisor, "stop", lambda *a: _no_grace(_STOP, *a)),

@@ -254,7 +254,7 @@ class Task:
 
     def _record_left(self) -> None:
         """Write down what is left, as its supervisor did: an agent that comes next is not the parent of these orphans."""
-        left = {pid: self.system.started(pid) for pid in sorted(self.left)}
+        left = {pid: start for pid in sorted(self.left) if (start := self.system.started(pid))}
         if left and left != self._left_recorded:
             draft = self.folder / "members.json.new"
             with contextlib.suppress(OSError):
