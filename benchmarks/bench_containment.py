@@ -27,7 +27,7 @@ from themis.model.cluster import Machine
 from themis.model.events import Grant, JobStarted, JobStopped, Revoke
 from themis.node import means
 from themis.node.cells import KINDS
-from themis.node.keeper import processes
+from themis.node.system import SYSTEM
 from themis.testing.builders import app, job
 
 HIDES = """
@@ -103,7 +103,7 @@ def trial(root: Path, kind: str) -> tuple[float, float, int]:
         stop(1)
         start(2)
         storm = stop(2)
-    left = [pid for pid, _, state in processes() if state not in "ZX" and str(files[0]).encode() in arguments(pid)]
+    left = [pid for pid, _, state in SYSTEM.processes() if state not in "ZX" and str(files[0]).encode() in arguments(pid)]
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     return gap, storm, len(left)

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from themis.node.keeper import as_cell, processes
+from themis.node.keeper import as_cell
+from themis.node.system import SYSTEM
 
 PATIENCE_S = 150.0
 """How long something that surely comes may take on a busy machine."""
@@ -44,7 +45,7 @@ def ranks_of(root: Path) -> list[int]:
 
 
 def _texts() -> Iterator[tuple[int, bytes]]:
-    for pid, _, state in processes():
+    for pid, _, state in SYSTEM.processes():
         with contextlib.suppress(OSError):
             text = Path(f"/proc/{pid}/environ").read_bytes() + b"\0" + Path(f"/proc/{pid}/cmdline").read_bytes()
             if pid != os.getpid() and state not in "ZX":

@@ -19,7 +19,7 @@ from themis.executors.program import AttemptEnded, Ending, Program
 from themis.model.events import JobProgress, JobReached, JobStarted, JobStopped
 from themis.node import cells, means
 from themis.node.cells import CGROUP, KINDS, NAMESPACE, NONE, Cell
-from themis.node.keeper import processes
+from themis.node.system import SYSTEM
 
 pytestmark = pytest.mark.slow
 
@@ -94,7 +94,7 @@ def alive(beats: Path) -> list[int]:
     """Processes that have this file among their arguments."""
     return [
         pid
-        for pid, _, state in processes()
+        for pid, _, state in SYSTEM.processes()
         if state not in "ZX" and pid != os.getpid() and str(beats).encode() in arguments(pid)
     ]
 

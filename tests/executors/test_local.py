@@ -20,6 +20,7 @@ from themis.model.dynamic import Dynamic, Mode
 from themis.model.events import BatchChanged, JobProgress, JobReached, JobStarted, JobStopped
 from themis.model.workload import Job, Regime
 from themis.node import keeper
+from themis.node.system import System, clock
 from themis.testing.builders import app
 
 pytestmark = pytest.mark.slow
@@ -248,8 +249,8 @@ def test_logs_are_bounded(root: Path) -> None:
 def test_ranks_are_not_let_go_once_their_lease_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Looking through a checkpoint folder may take longer than the lease."""
     now = [10.0]
-    monkeypatch.setattr(keeper, "clock", lambda: now[0])
-    task = {"checkpoint_dir": str(tmp_path)}
+    monkeypatch.setattr(System, "clock", lambda system: now[0])
+    task = {"checkpoint_dir": str(tmp_path), "grace_s": 9.0, "stop_signal": "SIGTERM"}
     kept = keeper.Supervisor(folder=tmp_path, task=task, deadline=20.0, control=-1)
     kept.status.phase = "prepared"
 
@@ -259,10 +260,25 @@ def test_ranks_are_not_let_go_once_their_lease_is_over(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(keeper, "newest", slow)
     kept.go({})
-    assert kept.status.phase == "prepared"
-    kept.deadline = 60.0
-    kept.go({})
-    assert kept.status.phase == "running"
+    assert (kept.status.phase, kept.status.cause) == ("stopping", "lease"), "else a lease that comes late keeps it waiting"
+    assert not kept.status.began
+
+
+@pytest.mark.parametrize("renewed", [True, False])
+def test_a_supervisor_that_was_stopped_for_a_while_lets_its_ranks_go_or_ends_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renewed: bool
+) -> None:
+    """Found by simulation: it read the go before the lease, did neither, and the gang held its GPUs for ever."""
+    hear, say = os.pipe()
+    monkeypatch.setattr(System, "clock", lambda system: 30.0)
+    task = {"checkpoint_dir": str(tmp_path), "grace_s": 9.0, "stop_signal": "SIGTERM"}
+    kept = keeper.Supervisor(folder=tmp_path, task=task, deadline=20.0, control=hear)
+    kept.status.phase = "prepared"
+    os.write(say, b'{"go": {}}\n' + b'{"lease": 60.0}\n' * renewed)
+    kept._obey()
+    for file in (hear, say):
+        os.close(file)
+    assert kept.status.phase == ("running" if renewed else "stopping")
 
 
 @pytest.mark.parametrize("ended", [True, False])
@@ -285,7 +301,7 @@ def test_who_ended_before_the_signal_ended_by_itself(
     assert kept.status.phase == "stopping"
     assert (kept.status.cause, kept.status.codes) == (("", [0]) if ended else ("expired", [None]))
     assert (tmp_path / "stop").exists() != ended
-    assert kept.kill_at - keeper.clock() == pytest.approx(5.0, abs=1.0)
+    assert kept.kill_at - clock() == pytest.approx(5.0, abs=1.0)
 
 
 def test_a_keeper_that_cannot_fork_blames_the_machine(tmp_path: Path) -> None:

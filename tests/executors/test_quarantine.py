@@ -93,9 +93,9 @@ def test_a_gpu_with_a_process_that_cannot_be_ended_is_withheld_until_it_is_gone(
 
 def sleeper(keeper: int) -> int | None:
     """The gang's process that sleeps in a session of its own, as this machine counts."""
-    from themis.node.keeper import descendants
+    from themis.node.system import SYSTEM
 
-    for pid in descendants(keeper):
+    for pid in SYSTEM.descendants(keeper):
         try:
             if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"sleep\0001000") and os.getsid(pid) == pid:
                 return pid

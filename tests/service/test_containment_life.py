@@ -14,7 +14,7 @@ from processes import end_all, left_of, wait_until
 from themis.cli.rows import NODES
 from themis.client import themis_pb2 as pb
 from themis.node import means
-from themis.node.keeper import processes
+from themis.node.system import SYSTEM
 from themis.service.api.pages import as_dict
 from themis.service.operations.doctor import examine
 
@@ -43,7 +43,7 @@ def request(name: str, *argv: str, memory: int = 0) -> pb.SubmitRequest:
 def hidden(mark: str) -> list[int]:
     """Processes with this argument and no environment."""
     found = []
-    for pid, _, state in processes():
+    for pid, _, state in SYSTEM.processes():
         try:
             text = Path(f"/proc/{pid}/cmdline").read_bytes()
             if state not in "ZX" and mark.encode() in text and not Path(f"/proc/{pid}/environ").read_bytes():

@@ -1,4 +1,4 @@
-"""kill -9 of arbiter, node agents and jobs at random moments: no job is lost, no GPU serves two, nothing is left running.
+"""kill -9 and SIGSTOP of arbiter, agents, supervisors, jobs at random moments: no job is lost, no GPU serves two, nothing is left.
 
 Checked twice: in the journal, and by what the processes themselves wrote. On Ray as on one machine, the same test.
 ``make soak`` runs 200 kills on each.
@@ -32,7 +32,17 @@ TRIALS = int(os.environ.get("THEMIS_FAULT_TRIALS", "10"))
 RAY_TRIALS = int(os.environ.get("THEMIS_RAY_FAULT_TRIALS", "3"))
 BATCH = 5
 """Kills in one home; each batch has a seed of its own."""
-WHAT = ("arbiter", "agent", "both", "arbiter for long", "job")
+WHAT = (
+    "arbiter",
+    "agent",
+    "both",
+    "supervisor",
+    "arbiter for long",
+    "job",
+    "supervisor is stopped",
+    "supervisor and arbiter",
+    "agent is stopped",
+)
 RETRIES = 3
 
 
@@ -58,7 +68,7 @@ def _survives(tmp_path: Path, seed: int, trials: int, **more: Sequence[str]) -> 
         for trial in range(min(BATCH, trials - seed * BATCH)):
             keys += [_submit(service, witness, rng) for _ in range(2)]
             time.sleep(float(rng.uniform(0.0, 2.5)))
-            what = WHAT[(trial + seed) % len(WHAT)]
+            what = WHAT[(trial + seed * BATCH) % len(WHAT)]
             if what == "job":
                 struck |= _strike_job(service, rng)
             else:
@@ -70,13 +80,14 @@ def _survives(tmp_path: Path, seed: int, trials: int, **more: Sequence[str]) -> 
         wait_until(lambda: not left_of(service.home / "run"), lambda: "no process is left")
         check_home(service.home, witness, len(keys))
     failed = _failed(service.home)
-    assert failed <= struck, f"only what was killed itself may count as failed: {failed}, {struck}"
+    assert failed.keys() <= struck, f"only what was killed itself may count as failed: {failed}, {struck}"
 
 
-def _failed(home: Path) -> set[str]:
-    """Attempts that used up a retry."""
+def _failed(home: Path) -> dict[str, list[object]]:
+    """Attempts that used up a retry, and how each ended."""
     with closing(sqlite3.connect(home / "journal.db")) as db:
-        return {f"job{job}-attempt{n}" for job, n in db.execute("SELECT job, attempt FROM attempts WHERE failure")}
+        rows = db.execute("SELECT job, attempt, ending, cause, code, killed, message FROM attempts WHERE failure")
+        return {f"job{job}-attempt{n}": how for job, n, *how in rows}
 
 
 def check_home(home: Path, witness: Path, apps: int) -> None:
@@ -91,6 +102,7 @@ def _submit(service: Daemon, witness: Path, rng: np.random.Generator) -> int:
     low = int(rng.integers(1, 3))
     steps = int(rng.integers(10, 60))
     command = [sys.executable, "-I", "-S", str(PROGRAMS / "beats.py"), str(witness), str(steps), "0.05"]
+    command += ["stray"] * (rng.random() < 0.3)
     with service.client() as client:
         return client.run(command, gpus=(low, int(rng.integers(low, 4))), hours=steps / 72000, retries=RETRIES).app
 
@@ -111,6 +123,15 @@ def _strike_job(service: Daemon, rng: np.random.Generator) -> set[str]:
 
 
 def _strike(service: Daemon, what: str, rng: np.random.Generator) -> None:
+    if what.endswith("is stopped"):
+        _stop(service.agents() if what.startswith("agent") else _supervisors(service), rng)
+        return
+    if what.startswith("supervisor"):
+        for pid in rng.permutation(_supervisors(service))[:2].tolist():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if what == "supervisor":
+            return
     if what in ("agent", "both"):
         victims = service.agents()
         for pid in rng.permutation(victims)[: int(rng.integers(1, 3))].tolist():
@@ -121,6 +142,29 @@ def _strike(service: Daemon, what: str, rng: np.random.Generator) -> None:
         # Longer than the machines' lease: the keepers end the jobs by themselves.
         time.sleep(7.0 if what == "arbiter for long" else float(rng.uniform(0.0, 1.0)))
         service.up()
+
+
+def _supervisors(service: Daemon) -> list[int]:
+    """The supervisors of all gangs, once there is one."""
+    found: list[int] = []
+    end = time.monotonic() + 3.0
+    while not found and time.monotonic() < end:
+        time.sleep(0.05)
+        for pid in left_of(service.home):
+            with suppress(OSError):
+                if b"keeper.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found.append(pid)
+    return sorted(found)
+
+
+def _stop(pids: list[int], rng: np.random.Generator) -> None:
+    """SIGSTOP to one of them, for less or more than the machine's lease."""
+    if pids:
+        pid = int(rng.choice(pids))
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(float(rng.uniform(0.5, 7.0)))
+            os.kill(pid, signal.SIGCONT)
 
 
 def _check_processes(witness: Path, grants: dict[tuple[int, int], Grant]) -> None:

@@ -134,9 +134,9 @@ def _storage(study: optuna.Study) -> Any:
     storage = getattr(storage, "_backend", storage)
     if not in_memory(study):
         return storage
-    from themis.node.tasks import free_port
+    from themis.node.system import SYSTEM
 
-    port = free_port()
+    port = SYSTEM.free_port()
     serve = optuna.storages.run_grpc_proxy_server
     threading.Thread(target=serve, args=(storage,), kwargs={"host": "127.0.0.1", "port": port}, daemon=True).start()
     return optuna.storages.GrpcStorageProxy(host="127.0.0.1", port=port)

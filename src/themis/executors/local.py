@@ -33,10 +33,10 @@ from themis.model.events import Command, Event, Grant
 from themis.model.workload import App
 from themis.node.channel import ChannelClosed, SocketChannel, listen, readable
 from themis.node.gpus import Claim, release
-from themis.node.keeper import clock
 from themis.node.locks import locked
 from themis.node.means import AUTO
 from themis.node.messages import Hello, Message, NodeFound, NodeLeaves, ProtocolError
+from themis.node.system import clock
 from themis.node.tasks import user_for
 
 TICK_S = 0.1
@@ -58,7 +58,7 @@ class LocalExecutor(Executor):
     pace : believed steps per second, for jobs that report nothing.
     allow_root : let jobs run as root where this process is.
     claims : the machine's GPUs, claimed; agents and what they start keep them so.
-    containment : of gangs, as ``node.means.find`` takes it.
+    containment : of gangs, as ``node.means.find`` takes it. ``clock`` : seconds, never set back.
     devices : real GPUs of machines that join, by the machine's name.
     """
 
@@ -77,7 +77,9 @@ class LocalExecutor(Executor):
         claims: Sequence[Claim] = (),
         containment: str = AUTO,
         devices: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+        clock: Callable[[], float] = clock,
     ) -> None:
+        self.clock = clock
         self.containment, self.devices = containment, devices
         self.claims = claims
         self.root, self.emit, self.note = root.resolve(), emit, note
@@ -119,7 +121,7 @@ class LocalExecutor(Executor):
 
     def submit(self, command: Command) -> None:
         """Carry out a command; the answer comes as events."""
-        self._do(lambda: self._carry_out(self.gangs.command(command, clock())))
+        self._do(lambda: self._carry_out(self.gangs.command(command, self.clock())))
 
     def dismiss(self, jobs: Sequence[int]) -> None:
         """Nothing of these jobs will start again."""
@@ -127,11 +129,11 @@ class LocalExecutor(Executor):
 
     def restore(self, grant: Grant, steps: float, *, started: bool = True) -> None:
         """Take back a gang that was granted before this arbiter started; call it before ``start``, after ``admit``."""
-        self._do(lambda: self._carry_out(self.gangs.restore(grant, steps, clock(), started=started)))
+        self._do(lambda: self._carry_out(self.gangs.restore(grant, steps, self.clock(), started=started)))
 
     def recorded(self, job: int, attempt: int) -> None:
         """How this attempt ended is on the caller's disk; until then machines report it to each arbiter that comes."""
-        self._do(lambda: self._carry_out(self.gangs.recorded(job, attempt, clock())))
+        self._do(lambda: self._carry_out(self.gangs.recorded(job, attempt, self.clock())))
 
     def restore_lost(self, machine: int) -> None:
         """A machine that had failed when the arbiter before this one ended; call it before ``start``."""
@@ -174,8 +176,8 @@ class LocalExecutor(Executor):
             self._do(lambda: self._carry_out(self.gangs.stop_all("shutdown")))
             self._do(lambda: done.set())
             done.wait(timeout_s)
-            until = clock() + timeout_s
-            while self.gangs.running and self._thread.is_alive() and clock() < until:
+            until = self.clock() + timeout_s
+            while self.gangs.running and self._thread.is_alive() and self.clock() < until:
                 self._closing.wait(0.05)
         self._closing.set()
         self._poke()
@@ -236,17 +238,27 @@ class LocalExecutor(Executor):
                 channel.close()
 
     def _turn(self) -> None:
-        talkers = {c.socket.fileno(): (n, c) for n, c in self._channels.items()}
-        unidentified = {c.socket.fileno(): c for c in self._unidentified}
-        control = self._control
-        ready = readable(
-            [self._woken, self._server, *talkers, *unidentified, *([control.socket] if control else [])], TICK_S
-        )
-        if self._woken in ready:
-            os.read(self._woken, 4096)
+        ready = self._wait()
         with contextlib.suppress(Empty):
             while True:
                 self._todo.get_nowait()()
+        for channel in ready:
+            if channel is self._control:
+                self._obey(self._receive(channel))
+            elif channel in self._unidentified:
+                self._introduce(channel)
+            else:
+                self._listen(channel)
+        self._carry_out(self.gangs.tick(self.clock()))
+        self._revive()
+
+    def _wait(self) -> list[SocketChannel]:
+        """Wait for something to do; returns the channels with something to read. Connections that came in are accepted."""
+        control = [self._control] if self._control else []
+        channels = {c.socket.fileno(): c for c in (*self._unidentified, *self._channels.values(), *control)}
+        ready = readable([self._woken, self._server, *channels], TICK_S)
+        if self._woken in ready:
+            os.read(self._woken, 4096)
         if self._server.fileno() in ready:
             try:
                 self._unidentified.append(SocketChannel(self._server.accept()[0]))
@@ -254,15 +266,7 @@ class LocalExecutor(Executor):
                 # Callers have opened as many files as we may have; who waits here is let in when some are closed again.
                 log.warning("a node agent is kept waiting: %s", error)
                 self._closing.wait(TICK_S)
-        for file in ready:
-            if file in unidentified:
-                self._introduce(unidentified[file])
-            elif file in talkers:
-                self._listen(*talkers[file])
-            elif control is not None and file == control.socket.fileno():
-                self._obey(self._receive(control))
-        self._carry_out(self.gangs.tick(clock()))
-        self._revive()
+        return [channels[file] for file in ready if file in channels]
 
     def _introduce(self, channel: SocketChannel) -> None:
         """The first message names the machine; a new connection of a machine replaces its old one."""
@@ -289,8 +293,9 @@ class LocalExecutor(Executor):
             self._control.close()
         self._control = None
 
-    def _listen(self, n: int, channel: SocketChannel) -> None:
-        if self._channels.get(n) is not channel:
+    def _listen(self, channel: SocketChannel) -> None:
+        n = next((n for n, c in self._channels.items() if c is channel), None)
+        if n is None:
             return  # a new connection took its place a moment ago
         messages = self._receive(channel)
         if messages is None:
@@ -306,7 +311,7 @@ class LocalExecutor(Executor):
 
     def _handle_messages(self, n: int, messages: list[Message]) -> None:
         for message in messages:
-            self._carry_out(self.gangs.handle_message(n, message, clock()))
+            self._carry_out(self.gangs.handle_message(n, message, self.clock()))
 
     def _hang_up(self, n: int) -> None:
         channel = self._channels.pop(n, None)
@@ -397,9 +402,9 @@ class LocalExecutor(Executor):
             gone = agent is None or agent.poll() is not None
             if self.respawn and gone and n not in self._channels and not self._closing.is_set():
                 at, wait = self._patience.get(n, (-math.inf, RESPAWN_S / 2))
-                if clock() >= at + wait:
+                if self.clock() >= at + wait:
                     # One that cannot even start is not started over and over.
-                    self._patience[n] = clock(), min(2 * wait, RESPAWN_MOST_S)
+                    self._patience[n] = self.clock(), min(2 * wait, RESPAWN_MOST_S)
                     try:
                         self._spawn(n)
                     except OSError as error:

@@ -22,10 +22,10 @@ from themis.executors.program import AttemptEnded, Measurement, Programs
 from themis.model.cluster import Machine
 from themis.model.events import Event, MachineJoined
 from themis.node.channel import ChannelClosed
-from themis.node.keeper import clock
 from themis.node.logfile import turned
 from themis.node.means import AUTO
 from themis.node.messages import EndNodes, Message, NodeFound, NodeLeaves
+from themis.node.system import clock
 
 NODE_ROOT = "/var/tmp/themis"
 RESPAWN_S = 2.0

@@ -9,8 +9,9 @@ from pathlib import Path
 from themis.errors import ThemisError
 from themis.node.agent import AgentSettings, NodeAgent
 from themis.node.channel import connect
-from themis.node.keeper import PR_SET_CHILD_SUBREAPER, prctl
+from themis.node.keeper import PR_SET_CHILD_SUBREAPER
 from themis.node.means import AUTO, find
+from themis.node.system import prctl
 
 
 def main(arguments: list[str] | None = None) -> int:

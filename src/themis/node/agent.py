@@ -15,7 +15,6 @@ import os
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,8 +22,6 @@ from pathlib import Path
 from themis.errors import InputError
 from themis.node.channel import Channel, ChannelClosed
 from themis.node.foreign import Foreign
-from themis.node.keeper import children, clock, descendants
-from themis.node.locks import locked
 from themis.node.means import UNCONTAINED, Means
 from themis.node.messages import (
     Forget,
@@ -40,6 +37,7 @@ from themis.node.messages import (
     TaskSpec,
     TaskState,
 )
+from themis.node.system import SYSTEM, System
 from themis.node.tasks import Task
 
 MACHINES_OWN = frozenset(
@@ -107,6 +105,7 @@ class NodeAgent:
     sequence: int = 0
     renew_at: float = 0.0
     ending: bool = False
+    system: System = SYSTEM
     foreign: Foreign = field(init=False)
 
     def __post_init__(self) -> None:
@@ -135,17 +134,17 @@ class NodeAgent:
                 shutil.rmtree(path, ignore_errors=True)  # half made, or half removed
                 continue
             try:
-                self._keep(Task(self.settings.root, path.name))
+                self._keep(Task(self.settings.root, path.name, system=self.system))
             except (OSError, ValueError, KeyError, TypeError, InputError) as error:
                 # Power was lost while it was written: nothing of it lives, or another version's supervisor, until its lease ends.
-                if locked(path / "lock"):
+                if self.system.locked(path / "lock"):
                     raise InputError(
                         f"{path} cannot be read ({error}), and its job still runs; wait until the job ends."
                     ) from None
                 print(f"themis node: {path} cannot be read ({error}); it is dropped.", file=sys.stderr, flush=True)
                 shutil.rmtree(path, ignore_errors=True)
         # The lease of a machine is not remembered; one that is granted again serves these tasks too.
-        self.deadline = clock()
+        self.deadline = self.system.clock()
 
     def turn(self) -> None:
         """Handle the arbiter's messages, renew the lease when it is time, report what changed."""
@@ -153,9 +152,11 @@ class NodeAgent:
             if self.channel is None:
                 self._connect()
             if self.channel is None:
-                time.sleep(self.settings.poll_s)
+                # What a dead supervisor left is ended, and written down, whether or not an arbiter is there.
+                self.states()
+                self.system.sleep(self.settings.poll_s)
                 return
-            if clock() >= self.renew_at:
+            if self.system.clock() >= self.renew_at:
                 self._renew()
             for message in self.channel.receive(self.settings.poll_s):
                 self.handle(message)
@@ -191,7 +192,7 @@ class NodeAgent:
     def _prepare(self, spec: TaskSpec) -> None:
         settings = self.settings
         try:
-            if clock() >= self.deadline:
+            if self.system.clock() >= self.deadline:
                 self._refuse(spec, "lease", f"machine {settings.node!r} holds no lease")
                 return
             task = Task.prepare(
@@ -201,6 +202,7 @@ class NodeAgent:
                 allow_root=settings.allow_root,
                 claims=settings.claims,
                 means=settings.means,
+                system=self.system,
             )
             self._keep(task)
             self.failed.pop(spec.task, None)
@@ -234,10 +236,10 @@ class NodeAgent:
         """Processes of gangs whose supervisors died, if they became this process's children; those that ended are collected."""
         supervisors = {task.process.pid for task in self.tasks.values() if task.process is not None}
         found: set[int] = set()
-        for pid in children(os.getpid()) - supervisors:
+        for pid in self.system.children(self.system.getpid()) - supervisors:
             with contextlib.suppress(ChildProcessError):
-                if os.waitpid(pid, os.WNOHANG)[0] == 0:
-                    found |= {pid} | descendants(pid)
+                if self.system.waitpid(pid)[0] == 0:
+                    found |= {pid} | self.system.descendants(pid)
         return found
 
     def _occupied(self, states: Iterable[TaskState]) -> tuple[Occupied, ...]:
@@ -253,7 +255,7 @@ class NodeAgent:
     def _ours(self) -> set[int]:
         """Every process of the gangs here, those that a gang left among them."""
         tasks = self.tasks.values()
-        below = descendants(*filter(None, (task.supervisor_pid() for task in tasks)))
+        below = self.system.descendants(*filter(None, (task.supervisor_pid() for task in tasks)))
         return below.union(*(task.cell.pids() | task.left for task in tasks))
 
     def _say(self, name: str, word: dict[str, object]) -> None:
@@ -292,8 +294,8 @@ class NodeAgent:
         assert self.channel is not None
         self.sequence += 1
         # Timed from before it is sent: the arbiter's lease of this machine always ends later than the machine's own.
-        self.sent[self.sequence] = clock()
-        self.renew_at = clock() + self.settings.renew_s
+        self.sent[self.sequence] = self.system.clock()
+        self.renew_at = self.system.clock() + self.settings.renew_s
         self.channel.send(Renew(sequence=self.sequence))
 
     def _report(self) -> None:
@@ -322,11 +324,11 @@ class NodeAgent:
             self.channel.close()
         self.channel = None
         self.sent.clear()
-        time.sleep(self.settings.poll_s)
+        self.system.sleep(self.settings.poll_s)
 
     def _idle(self) -> bool:
         """No arbiter to serve and nothing to keep."""
-        over = self.channel is None and clock() >= self.deadline
+        over = self.channel is None and self.system.clock() >= self.deadline
         return over and all(not task.alive() for task in self.tasks.values())
 
     def _told_to_end(self, *_: object) -> None:

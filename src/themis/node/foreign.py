@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from themis.node.keeper import clock, processes
 from themis.node.messages import Occupied
+from themis.node.system import SYSTEM, clock
 
 LOOK_S = 5.0
 """Seconds between two looks. A process counts when two looks in a row see it: one that just ended is listed for a moment."""
@@ -48,7 +48,7 @@ class Foreign:
         seen = [self._on(device) for device in self.devices]
         if any(seen):
             ours = self.ours()
-            names = {pid: _name(pid) for pid, _, state in processes() if state not in "ZX" and pid not in ours}
+            names = {pid: _name(pid) for pid, _, state in SYSTEM.processes() if state not in "ZX" and pid not in ours}
             seen = [{pid for pid in pids if pid in names and names[pid] not in HELPERS} for pids in seen]
         both = [now & before for now, before in zip(seen, self._before)]
         self._before = seen

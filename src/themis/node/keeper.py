@@ -8,14 +8,13 @@ so that nothing runs on when nobody comes back: the agent moves the deadline, an
 The agent writes lines of JSON into the FIFO ``control``; the supervisor answers by replacing ``status.json``, and is alive
 as long as it holds the lock on ``lock``. The cause of a stop is in the status before the first signal is sent.
 Standard library alone, and run as a script by its path with ``-I -S``: neither the job's environment nor any package
-can break it, and it starts in milliseconds. How the gang's processes are held together is in ``cells.py``, which is loaded
-from the same folder at the start.
+can break it, and it starts in milliseconds. How the gang's processes are held together is in ``cells.py``, what is used of the
+machine in ``system.py``; both are loaded from the same folder at the start.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import json
@@ -26,17 +25,19 @@ import shutil
 import signal
 import stat
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING or __name__ != "__main__":
     from themis.node.cells import NAMESPACE, NONE, Cell, fork_init, mount_proc, unshare_pids
+    from themis.node.system import System, clock, prctl
 else:
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     from cells import NAMESPACE, NONE, Cell, fork_init, mount_proc, unshare_pids
+    from system import System, clock, prctl
 
     del sys.path[0]
 
@@ -51,6 +52,7 @@ TICK_S = 0.2
 NOT_RUN = 127
 """Exit code of a rank that did not get to its program, as shells have it."""
 DIED = "a rank died before it was started"
+LAPSED = "the machine's lease was not renewed"
 LOOK_S = 3.0
 """For looking whether anything was saved."""
 STUCK_S = 5.0
@@ -59,11 +61,6 @@ CHASE_S = 0.1
 """For killing processes that fork and exit faster than /proc is read, in each round."""
 MEMBERS_S = 1.0
 """Between two records of the gang's processes, where neither a cgroup nor a namespace holds them together."""
-
-
-def clock() -> float:
-    """Seconds since boot, never set back, also counting sleep: one clock for every process of this machine."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass(slots=True)
@@ -143,6 +140,7 @@ class Supervisor:
     told_to_end: bool = False
     published: bool = True
     cell: Cell = field(default_factory=Cell)
+    system: System = field(default_factory=System)
     init: int = 0
     """Of the gang's PID namespace, as long as it lives."""
     recorded_at: float = 0.0
@@ -156,19 +154,16 @@ class Supervisor:
         if self.cell.kind == NAMESPACE:
             unshare_pids()
             self.init = fork_init()
-            self.status.init = (self.init, started(self.init))
+            self.status.init = (self.init, self.system.started(self.init))
         for number, env in enumerate(self.task["ranks"]):
             log = Log(self.task["logs"][number], self.task["log_bytes"])
             barrier, go = os.pipe2(os.O_CLOEXEC)
             ready, report = os.pipe2(os.O_CLOEXEC)
             output, out = os.pipe2(os.O_CLOEXEC)
-            parent = os.getpid()
-            pid = os.fork()
-            if pid == 0:
-                # Another rank's barrier, held open here, would never report its end of file.
-                for fd in [go, ready, output, *(r.barrier for r in self.ranks)]:
-                    os.close(fd)
-                run_rank(self.task, env, parent, barrier, report, out)
+            # Another rank's barrier, held open in the child, would never report its end of file.
+            others = [go, ready, output, *(r.barrier for r in self.ranks)]
+            become_rank = partial(run_rank, self.task, env, self.system.getpid(), barrier, report, out, others)
+            pid = self.system.fork(become_rank, (barrier, report, out))
             for fd in (barrier, report, out):
                 os.close(fd)
             os.set_blocking(output, False)
@@ -191,9 +186,12 @@ class Supervisor:
         if self.status.phase != "prepared":
             return
         self.checkpoints = newest(self.task["checkpoint_dir"])
-        if clock() >= self.deadline:
-            return  # looking took so long that the GPUs may be another's; the loop ends the ranks
-        self.status.phase, self.status.began = "running", clock()
+        if self.system.clock() >= self.deadline:
+            # Looking took so long, or this process was stopped so long, that the GPUs may be another's. It ends here: a lease that
+            # comes next would keep the loop from ending it, and the gang would wait for ever.
+            self.stop("lease", 0.0, LAPSED)
+            return
+        self.status.phase, self.status.began = "running", self.system.clock()
         self.publish()
         word = json.dumps(env).encode() + b"\n"
         for rank in self.ranks:
@@ -209,14 +207,14 @@ class Supervisor:
         if self.status.phase == "ended":
             return
         if self.status.phase == "stopping":
-            self.kill_at = min(self.kill_at, clock() + grace_s)
+            self.kill_at = min(self.kill_at, self.system.clock() + grace_s)
             return
         if self.status.phase == "running" and all(rank.code is not None for rank in self.ranks):
             self._tidy(grace_s)  # they ended by themselves; no cause of ours
             return
         never_ran = self.status.phase in ("preparing", "prepared")
         self.status.phase, self.status.cause, self.status.message = "stopping", cause, message
-        self.kill_at = clock() + (0.0 if never_ran else grace_s)
+        self.kill_at = self.system.clock() + (0.0 if never_ran else grace_s)
         self.publish()
         with contextlib.suppress(OSError):
             (self.folder / "stop").touch()
@@ -225,14 +223,17 @@ class Supervisor:
 
     def _tidy(self, grace_s: float) -> None:
         """All ranks ended by themselves: what they left behind has a little time to end too."""
-        self.status.phase, self.kill_at = "stopping", clock() + min(LEFTOVERS_S, grace_s, self.task["grace_s"])
+        self.status.phase, self.kill_at = (
+            "stopping",
+            self.system.clock() + min(LEFTOVERS_S, grace_s, self.task["grace_s"]),
+        )
         self.publish()
 
     def _signal(self, number: signal.Signals, pids: set[int]) -> None:
         self.termed |= pids
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+                self.system.kill(pid, number)
 
     def _pursue(self) -> None:
         """Ask what outlived all ranks to end (a shell's child that still saves, a daemon); kill at the deadline."""
@@ -243,28 +244,28 @@ class Supervisor:
             self._signal(signal.Signals[self.task["stop_signal"]], alive - self.termed)
             if self.init and not alive:
                 self._signal(signal.SIGKILL, {self.init})  # an empty namespace
-        if clock() >= self.kill_at and alive:
+        if self.system.clock() >= self.kill_at and alive:
             self.status.killed = True
             self.cell.kill()
             # The end of a namespace's first process is the end of all others in it.
             self._signal(signal.SIGKILL, {self.init} if self.init else alive)
             if self.cell.kind == NONE:
                 self._chase()
-            if clock() >= self.kill_at + STUCK_S:
+            if self.system.clock() >= self.kill_at + STUCK_S:
                 self._give_up(alive)
 
     def _alive(self) -> set[int]:
         """The gang's processes: what descends from this one, and what the kernel counts in the gang's cgroup."""
-        return (descendants(os.getpid()) - {self.init}) | self.cell.pids()
+        return (self.system.descendants(self.system.getpid()) - {self.init}) | self.cell.pids()
 
     def _chase(self) -> None:
         """SIGKILL to all children, again and again: processes that fork and exit are gone before /proc is read as a whole.
 
         Every orphan of the gang is a child of this process, and its pid is not used again before it is collected here.
         """
-        until, me = clock() + CHASE_S, os.getpid()
-        while clock() < until and not self._over():
-            self._signal(signal.SIGKILL, children(me))
+        until, me = self.system.clock() + CHASE_S, self.system.getpid()
+        while self.system.clock() < until and not self._over():
+            self._signal(signal.SIGKILL, self.system.children(me))
 
     def _give_up(self, alive: set[int]) -> None:
         """What SIGKILL does not end hangs in the kernel: the gang has ended but for that, and its GPUs are not free."""
@@ -285,17 +286,17 @@ class Supervisor:
         if self.status.phase == "running":
             self.stop("memory", 0.0, why)
         if self.status.phase == "stopping" and self.status.cause in ("", "peer"):
-            self.status.cause, self.status.message, self.kill_at = "memory", why, clock()
+            self.status.cause, self.status.message, self.kill_at = "memory", why, self.system.clock()
             self.publish()
 
     def _record(self) -> None:
         """Write down who belongs to the gang: should this process be killed, the agent finds them by that."""
-        self.recorded_at = clock()
-        todo, found = [os.getpid()], dict[int, int]()
+        self.recorded_at = self.system.clock()
+        todo, found = [self.system.getpid()], dict[int, int]()
         while todo:
-            for pid in children(todo.pop()) - found.keys():
+            for pid in self.system.children(todo.pop()) - found.keys():
                 todo.append(pid)
-                found[pid] = started(pid)
+                found[pid] = self.system.started(pid)
         if found == self.members:
             return
         draft = self.folder / "members.json.new"
@@ -314,37 +315,51 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._told_to_end)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        self.begin()
+        while self.turn(woken):
+            pass
+
+    def begin(self) -> None:
+        """Fork the ranks."""
         try:
             self.fork_ranks()
         except OSError as error:  # no more processes or files; those that are there wait at the barrier
             self.stop("machine", 0.0, f"the ranks cannot be started: {error}")
-        while not self._over():
-            self._wait(woken)
-            if not self.published:
-                self.publish()
-            if self.told_to_end and self.status.phase not in ("stopping", "ended"):
-                self.stop("keeper", self.task["grace_s"], "the supervisor of this job was asked to end")
-            if clock() >= self.deadline and self.status.phase not in ("stopping", "ended"):
-                self.stop("lease", self.task["grace_s"], "the machine's lease was not renewed")
+
+    def turn(self, woken: int) -> bool:
+        """Wait for something to happen and handle it; returns False once nothing is left of the gang.
+
+        ``woken`` : file from which can be read when a signal came; -1 for none.
+        """
+        if self._over():
             self._look_at_memory()
-            if self.cell.kind == NONE and self.status.began and clock() >= self.recorded_at + MEMBERS_S:
-                self._record()
-            if self.status.phase in ("stopping", "ended") or all(r.code is not None for r in self.ranks):
-                self._pursue()
+            self._finish()
+            return False
+        self._wait(woken)
+        if not self.published:
+            self.publish()
+        if self.told_to_end and self.status.phase not in ("stopping", "ended"):
+            self.stop("keeper", self.task["grace_s"], "the supervisor of this job was asked to end")
+        if self.system.clock() >= self.deadline and self.status.phase not in ("stopping", "ended"):
+            self.stop("lease", self.task["grace_s"], LAPSED)
         self._look_at_memory()
-        self._finish()
+        if self.cell.kind == NONE and self.status.began and self.system.clock() >= self.recorded_at + MEMBERS_S:
+            self._record()
+        if self.status.phase in ("stopping", "ended") or all(r.code is not None for r in self.ranks):
+            self._pursue()
+        return True
 
     def _told_to_end(self, *_: object) -> None:
         # A handler may interrupt anything, so the loop does the rest.
         self.told_to_end = True
 
     def _wait(self, woken: int) -> None:
-        poll = select.poll()
+        poll, now = select.poll(), self.system.clock()
         waiting = {r.ready: r for r in self.ranks if self.status.phase == "preparing" and not r.is_ready}
         outputs = {r.output: r for r in self.ranks if r.output >= 0}
-        for fd in (woken, self.control, *waiting, *outputs):
+        for fd in (*((woken,) if woken >= 0 else ()), self.control, *waiting, *outputs):
             poll.register(fd, select.POLLIN)
-        for fd, _ in poll.poll(1000.0 * max(min(self.deadline, self.kill_at, clock() + TICK_S) - clock(), 0.01)):
+        for fd, _ in self.system.poll(poll, max(min(self.deadline, self.kill_at, now + TICK_S) - now, 0.01)):
             if fd == woken:
                 os.read(woken, 4096)
             elif fd == self.control:
@@ -357,11 +372,13 @@ class Supervisor:
     def _obey(self) -> None:
         self.buffer += os.read(self.control, 65536)
         *lines, self.buffer = self.buffer.split(b"\n")
-        for line in filter(None, lines):
-            order = json.loads(line)
+        orders = [json.loads(line) for line in filter(None, lines)]
+        # A process that was stopped for a while finds several words: what the last of them grants holds for the others.
+        for order in orders:
             if "lease" in order:
                 self.deadline = float(order["lease"])
-            elif "go" in order:
+        for order in orders:
+            if "go" in order:
                 self.go(order["go"])
             elif "stop" in order:
                 # Who ended before the signal ended by itself, also if nothing checked it since.
@@ -380,7 +397,7 @@ class Supervisor:
         """Collect the dead; nothing is left when no child is, adopted ones included, and the kernel counts none."""
         while True:
             try:
-                pid, wait = os.waitpid(-1, os.WNOHANG)
+                pid, wait = self.system.waitpid(-1)
             except ChildProcessError:
                 return self.cell.empty()
             if pid == 0:
@@ -416,7 +433,7 @@ class Supervisor:
         self.cell.remove()
         self.publish()
         while not self.published:
-            time.sleep(1.0)
+            self.system.sleep(1.0)
             self.publish()
 
     def _conclude(self) -> None:
@@ -428,7 +445,7 @@ class Supervisor:
                 if rank.output >= 0 and rank.log.size == before:
                     break
         self.status.saved = bool(self.status.began) and newest(self.task["checkpoint_dir"]) != self.checkpoints
-        self.status.phase, self.status.ended = "ended", clock()
+        self.status.phase, self.status.ended = "ended", self.system.clock()
         for note in notes(self.status, self.task):
             for rank in self.ranks[:1]:
                 rank.log.write(f"themis: {note}\n".encode())
@@ -452,8 +469,15 @@ class Absent(Exception):
     """What the job names is not on this machine, or not for its user: another attempt would find it no more than this one."""
 
 
-def run_rank(task: dict[str, Any], env: dict[str, str], parent: int, barrier: int, report: int, out: int) -> NoReturn:
-    """Become the rank: a session of its own, its user, its folder; then wait for the word and ``exec``."""
+def run_rank(
+    task: dict[str, Any], env: dict[str, str], parent: int, barrier: int, report: int, out: int, others: Sequence[int]
+) -> NoReturn:
+    """Become the rank: a session of its own, its user, its folder; then wait for the word and ``exec``.
+
+    ``others`` : open files that are not the rank's, to be closed.
+    """
+    for file in others:
+        os.close(file)
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)
@@ -531,59 +555,7 @@ def become(name: str) -> None:
     os.setuid(user.pw_uid)
 
 
-def prctl(option: int, value: int) -> None:
-    """Linux' prctl(2)."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), f"prctl({option}) failed")
-
-
 # ---- looking around -----------------------------------------------------------------------------------------------------
-
-
-def processes() -> Iterator[tuple[int, int, str]]:
-    """(pid, parent, state) of every process."""
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                # The command's name may hold spaces and parentheses; what follows the last one does not.
-                rest = Path(f"/proc/{name}/stat").read_text(errors="replace").rpartition(")")[2].split()
-                yield int(name), int(rest[1]), rest[0]
-
-
-def descendants(*roots: int) -> set[int]:
-    """All living descendants of these; complete for subreapers, whom every orphan below them comes to."""
-    children: dict[int, list[tuple[int, str]]] = {}
-    for pid, parent, state in processes():
-        children.setdefault(parent, []).append((pid, state))
-    found: set[int] = set()
-    todo = [*roots]
-    while todo:
-        for pid, state in children.get(todo.pop(), []):
-            todo.append(pid)
-            if state not in "ZX":
-                found.add(pid)
-    return found
-
-
-def started(pid: int) -> int:
-    """When a process started, in clock ticks since boot: with its pid that names one process for ever; 0 if there is none."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
-    return 0
-
-
-def children(pid: int) -> set[int]:
-    """Living and dead children of a process, as far as they are not collected; empty where it is gone."""
-    found: set[int] = set()
-    try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(ProcessLookupError):
-                found |= {int(child) for child in Path(f"/proc/{pid}/task/{thread}/children").read_text().split()}
-    except FileNotFoundError:
-        # It is gone, or this kernel does not list children (CONFIG_PROC_CHILDREN).
-        return {child for child, parent, _ in processes() if parent == pid}
-    return found
 
 
 def as_cell(task: dict[str, Any]) -> Cell:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 from pathlib import Path
+
+from themis.node.system import SYSTEM
 
 
 def locked(path: Path) -> bool:
     """Whether another process holds the lock on this file."""
-    with contextlib.suppress(OSError), open(path, "rb+") as lock:
-        try:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+    return SYSTEM.locked(path)
 
 
 def inhabited(root: Path) -> bool:

@@ -24,12 +24,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from themis.errors import InputError
-from themis.node import keeper
 from themis.node.channel import ChannelClosed, listen, readable
 from themis.node.gpus import Claim, claim, nvml_gpus, release
 from themis.node.locks import locked
 from themis.node.logfile import turned
 from themis.node.messages import PROTOCOL
+from themis.node.system import clock
 
 WAIT_S = 1.0
 """Longest that a call waits."""
@@ -69,7 +69,7 @@ class Relay:
         # Root's jobs run as their submitters, who must come through to their own folders.
         self.root.chmod(0o711 if os.geteuid() == 0 else 0o700)
         # The latest relay of a folder is the one that counts: an engine may start another before the last one is dead.
-        self.mark = f"{os.getpid()} {keeper.clock()}"
+        self.mark = f"{os.getpid()} {clock()}"
         (self.root / "relay").write_text(self.mark)
         self.server = listen(self.root / "relay.sock")
         threading.Thread(target=self._watch, name="themis-relay", daemon=True).start()

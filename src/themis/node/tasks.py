@@ -14,12 +14,9 @@ import json
 import math
 import os
 import pwd
-import random
 import shutil
 import signal
-import socket
 import stat
-import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -28,13 +25,11 @@ from typing import Any
 from themis.errors import InputError
 from themis.node import keeper
 from themis.node.environment import rank_env
-from themis.node.keeper import STUCK_S, clock
-from themis.node.locks import locked
+from themis.node.keeper import STUCK_S
 from themis.node.means import UNCONTAINED, Means
 from themis.node.messages import TaskReport, TaskSpec, TaskState, build
+from themis.node.system import PORTS, SYSTEM, Child, System
 
-PORTS = range(20000, 32000)
-"""Below what Linux hands out for outgoing connections, so that a port found free stays free."""
 READ_AT_MOST = 1 << 20
 HUNG_S = 5.0
 """A supervisor whose gang lives so long after even a process that hangs in the kernel counts as left hangs itself."""
@@ -47,9 +42,9 @@ REPORTED = ("steps", "saved", "unsaved", "step_s", "loss", "reached", "epochs", 
 class Task:
     """One gang's ranks on this machine, alive or ended, started by this agent or by one before it."""
 
-    def __init__(self, root: Path, name: str, process: subprocess.Popen[bytes] | None = None) -> None:
+    def __init__(self, root: Path, name: str, process: Child | None = None, system: System = SYSTEM) -> None:
         self.name, self.root, self.folder = name, root, root / "tasks" / name
-        self.process = process
+        self.process, self.system = process, system
         raw = json.loads((self.folder / "task.json").read_text())
         self.spec: TaskSpec = build(TaskSpec, raw["spec"])
         self.port: int = raw["port"]
@@ -61,6 +56,8 @@ class Task:
         self.cell = keeper.as_cell(raw)
         self.left: set[int] = set()
         """Processes that outlived the end of the gang."""
+        self._left_recorded: dict[int, int] = {}
+        """Those that are on disk, with when each started."""
         self.orphans: Callable[[], set[int]] = set
         """Processes that no supervisor has any more, for the agent whose children they became."""
         self._lease_over = self._stop_over = math.inf
@@ -83,6 +80,7 @@ class Task:
         allow_root: bool = False,
         claims: tuple[int, ...] = (),
         means: Means = UNCONTAINED,
+        system: System = SYSTEM,
     ) -> Task:
         """Write the task's folder and start its supervisor, which brings the ranks to the barrier.
 
@@ -107,7 +105,8 @@ class Task:
             # A folder that the user named is made by the rank itself: root would hand over whatever was named.
             _make_for(Path(spec.checkpoint_dir), spec)
         os.mkfifo(draft / "control", 0o600)
-        port = free_port()
+        if not (port := system.free_port()):
+            raise InputError(f"none of 200 ports between {PORTS.start} and {PORTS.stop} is free on this machine.")
         cell = means.cell(folder, spec.memory, spec.cpus)
         task = {
             "spec": dataclasses.asdict(spec),
@@ -132,27 +131,19 @@ class Task:
         draft.rename(folder)
         try:
             with open(folder / "keeper.log", "wb") as errors:
-                process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", keeper.__file__, str(folder)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=errors,
-                    start_new_session=True,
-                    cwd="/",
-                    pass_fds=claims,
-                )
+                process = system.start([sys.executable, "-I", "-S", keeper.__file__, str(folder)], errors, claims)
         except OSError:
             shutil.rmtree(folder, ignore_errors=True)
             cell.remove()
             raise
-        return cls(root, spec.task, process)
+        return cls(root, spec.task, process, system)
 
     def send(self, word: dict[str, Any]) -> None:
         """A line to the supervisor; lost when that has ended."""
         if "lease" in word:
             self._lease(float(word["lease"]))
         elif "stop" in word:
-            self._stop_over = min(self._stop_over, clock() + float(word["grace_s"]) + STUCK_S + HUNG_S)
+            self._stop_over = min(self._stop_over, self.system.clock() + float(word["grace_s"]) + STUCK_S + HUNG_S)
         with contextlib.suppress(OSError):
             control = os.open(self.folder / "control", os.O_WRONLY | os.O_NONBLOCK)
             try:
@@ -171,7 +162,7 @@ class Task:
 
     def alive(self) -> bool:
         """Whether its supervisor is."""
-        return locked(self.folder / "lock") if self.process is None else self.process.poll() is None
+        return self.system.locked(self.folder / "lock") if self.process is None else self.process.poll() is None
 
     def state(self) -> TaskState:
         """How it stands now. A supervisor that is gone without an end takes its ranks with it: cause ``lost``."""
@@ -181,7 +172,7 @@ class Task:
         if phase != "ended" and not alive:
             self._sweep(raw)
             # What does not end even so hangs in the kernel: the gang is over, its GPUs are not free.
-            over = not self.left or clock() >= self._lost_at + STUCK_S
+            over = not self.left or self.system.clock() >= self._lost_at + STUCK_S
             return TaskState(
                 task=self.name,
                 phase="ended" if over else "stopping",
@@ -189,7 +180,7 @@ class Task:
                 port=self.port,
                 message="the process that kept this job died",
             )
-        if phase != "ended" and clock() >= min(self._lease_over, self._stop_over):
+        if phase != "ended" and self.system.clock() >= min(self._lease_over, self._stop_over):
             self._end_supervisor()
         self.left = self._living(raw.get("left", ()))
         began, ended = float(raw.get("began", 0.0)), float(raw.get("ended", 0.0))
@@ -219,9 +210,9 @@ class Task:
 
     def _end_supervisor(self) -> None:
         """It should have ended its gang long ago: a process that was stopped, say, keeps no lease."""
-        if (pid := self.supervisor_pid()) and keeper.descendants(pid):
+        if (pid := self.supervisor_pid()) and self.system.descendants(pid):
             with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+                self.system.kill(pid, signal.SIGKILL)
 
     def supervisor_pid(self) -> int:
         """Of its supervisor, if that lives; 0 otherwise."""
@@ -239,26 +230,37 @@ class Task:
         """
         if self._swept:
             return
-        self._lost_at = min(self._lost_at, clock())
+        self._lost_at = min(self._lost_at, self.system.clock())
         self.cell.kill()
-        table = [*keeper.processes()]
+        table = [*self.system.processes()]
         found = self.cell.pids() | self.orphans()
         for pid, start in self._recorded(raw):
-            found |= _end(pid, start)
+            found |= self.system.kill_started(pid, start)
         for _ in range(len(table)):
             below = {pid for pid, parent, _ in table if parent in found} - found
             if not below:
                 break
             found |= below
-        found |= {pid for pid, _, _ in table if self._mark in _environment(pid)}
-        found.discard(os.getpid())
+        found |= {pid for pid, _, _ in table if self._mark in self.system.environment(pid)}
+        found.discard(self.system.getpid())
         for pid in found:
             with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+                self.system.kill(pid, signal.SIGKILL)
         self.left = {pid for pid, _, state in table if pid in found and state not in "ZX"}
+        self._record_left()
         self._swept = not found and self.cell.empty()
         if self._swept:
             self.cell.remove()
+
+    def _record_left(self) -> None:
+        """Write down what is left, as its supervisor did: an agent that comes next is not the parent of these orphans."""
+        left = {pid: start for pid in sorted(self.left) if (start := self.system.started(pid))}
+        if left and left != self._left_recorded:
+            draft = self.folder / "members.json.new"
+            with contextlib.suppress(OSError):
+                draft.write_text(json.dumps(left))
+                draft.replace(self.folder / "members.json")
+                self._left_recorded = left
 
     def _recorded(self, raw: dict[str, Any]) -> list[tuple[int, int]]:
         """Processes that the supervisor wrote down, each with when it started."""
@@ -268,10 +270,13 @@ class Task:
             out += [(int(pid), start) for pid, start in json.loads((self.folder / "members.json").read_text()).items()]
         return out
 
-    @staticmethod
-    def _living(pids: Iterable[int]) -> set[int]:
+    def _living(self, pids: Iterable[int]) -> set[int]:
         wanted = set(pids)
-        return {pid for pid, _, state in keeper.processes() if pid in wanted and state not in "ZX"} if wanted else set()
+        return (
+            {pid for pid, _, state in self.system.processes() if pid in wanted and state not in "ZX"}
+            if wanted
+            else set()
+        )
 
     def report(self) -> TaskReport | None:
         """What rank 0 wrote since the last call, the last of each; the file is the job's, so nothing in it is trusted."""
@@ -370,15 +375,6 @@ def user_for(name: str, *, allow_root: bool) -> str:
     )
 
 
-def free_port() -> int:
-    """A port of this machine that no process listens on now."""
-    for port in random.sample(PORTS, 200):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("", port))
-            return port
-    raise InputError(f"none of 200 ports between {PORTS.start} and {PORTS.stop} is free on this machine.")
-
-
 def _make_for(path: Path, spec: TaskSpec) -> None:
     """The folder, owned by the job's user from the moment that it is made."""
     try:
@@ -402,26 +398,3 @@ def _give(path: Path, user: str) -> None:
     if os.geteuid() == 0 and user:
         entry = pwd.getpwnam(user)
         os.chown(path, entry.pw_uid, entry.pw_gid)
-
-
-def _environment(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return []
-
-
-def _end(pid: int, start: int) -> set[int]:
-    """SIGKILL to the process of this pid if it is the one that started then; it, or nothing where that is gone."""
-    try:
-        held = os.pidfd_open(pid)
-    except OSError:
-        return set()
-    try:
-        if keeper.started(pid) != start:
-            return set()
-        with contextlib.suppress(OSError):
-            signal.pidfd_send_signal(held, signal.SIGKILL)
-        return {pid}
-    finally:
-        os.close(held)

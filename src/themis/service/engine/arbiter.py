@@ -269,8 +269,9 @@ class Arbiter:
             self._ended = True
             self._refuse_rest()
 
-    def _transaction(self) -> None:
-        items = self._wait()
+    def _transaction(self, most_s: Seconds = IDLE_S) -> None:
+        """Take what came in, waiting at most so long for it."""
+        items = self._wait(most_s)
         try:
             self._take_in(items)
         except BaseException:
@@ -313,10 +314,10 @@ class Arbiter:
         for answer in answers:
             answer()
 
-    def _wait(self) -> list[Message | Call]:
+    def _wait(self, most_s: Seconds) -> list[Message | Call]:
         """The items that came in, immediately if there are some, at latest when the core wants to be woken."""
         due = min((at for at in (self.engine.next_wake, self.housekeeping.due) if at is not None), default=None)
-        wait = IDLE_S if due is None or self._closing else min(max(due - self.now(), 0.0), IDLE_S)
+        wait = most_s if due is None or self._closing else min(max(due - self.now(), 0.0), most_s)
         items: list[Message | Call] = []
         try:
             items.append(self.queue.get(timeout=wait) if wait > 0 else self.queue.get_nowait())

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -93,8 +93,8 @@ class Entry:
 class Journal(Records):
     """The journal of one arbiter; the caller sees to it that there is only one."""
 
-    def __init__(self, path: Path) -> None:
-        """Open the journal, making it where there is none.
+    def __init__(self, path: Path, connect: Callable[..., sqlite3.Connection] = sqlite3.connect) -> None:
+        """Open the journal, making it where there is none; ``connect`` as ``sqlite3.connect``.
 
         Raises
         ------
@@ -106,7 +106,7 @@ class Journal(Records):
         # Programs hold their submitters' environments: no other user may read them, from the first byte on.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         try:
-            super().__init__(path, sqlite3.connect(path, isolation_level=None, check_same_thread=False))
+            super().__init__(path, connect(path, isolation_level=None, check_same_thread=False))
             self.db.execute("PRAGMA journal_mode = WAL")
             self.db.execute("PRAGMA synchronous = FULL")
             if fresh or not self._tables():

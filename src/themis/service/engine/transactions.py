@@ -58,6 +58,8 @@ class Transactions:
         """Why nothing can be written down at this moment; for any thread to read."""
         self.patient: Callable[[], bool] = lambda: False
         """Asked before each new try to write; where it says no, ``NoRoom`` is raised."""
+        self.pause: Callable[[float], None] = time.sleep
+        """Waits between two tries."""
         self._written: list[tuple[str, Sequence[object]]] | None = None
         """What the open transaction wrote so far."""
 
@@ -162,7 +164,7 @@ class Transactions:
             if time.monotonic() >= reported + SAY_S:
                 reported = time.monotonic()
                 log.error("%s", self.stuck)
-            time.sleep(LOOK_S)
+            self.pause(LOOK_S)
             try:
                 self._again()
                 if commit:

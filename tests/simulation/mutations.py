@@ -1,0 +1,185 @@
+"""Faults that were mended, and others that could be made, put back into the running code: the simulation has to find each.
+
+``python -m simulation.mutations`` says after how many seeds each is found; ``NAMES`` after it chooses some.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import math
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from unittest import mock
+
+from simulation import disk, service
+from simulation.world import History, run
+from themis.core.scheduler import Scheduler
+from themis.core.validate import validate
+from themis.executors.gangs import Gangs
+from themis.executors.local import LocalExecutor
+from themis.model.events import JobStopped, Revoke
+from themis.node.agent import NodeAgent
+from themis.node.keeper import Supervisor
+from themis.node.tasks import Task
+from themis.service.engine import integrity
+from themis.service.engine.calls import Call
+from themis.service.engine.journal import Journal
+from themis.service.engine.records import Records
+
+Mutation = Callable[[], AbstractContextManager[Any]]
+
+
+def replaced(owner: Any, name: str, by: Any) -> Mutation:
+    """A mutation that puts something else in the place of an attribute."""
+    return lambda: mock.patch.object(owner, name, by)
+
+
+# ---- faults that were mended --------------------------------------------------------------------------------------------
+
+
+def _every_step_moves_the_clock(self: Scheduler, event: Any, now: float) -> Any:
+    """Decision 17, 1: before, a step that no record holds moved the state's clock, and the journal refused itself after a crash."""
+    self.out = self.leases.out = []
+    self.state.advance(now)
+    self._handle(event)
+    if self.settings.validate:
+        validate(self.state)
+    return self.out
+
+
+@contextmanager
+def _journals_without_trace() -> Iterator[None]:
+    """Decision 17, 4: before, SQLite dropped the end of a damaged log in silence, and acknowledged submissions with it."""
+    with (
+        mock.patch.object(integrity, "leave_trace", return_value=None),
+        mock.patch.object(integrity, "trace_of_a_journal", return_value=""),
+    ):
+        yield
+
+
+@contextmanager
+def _gangs_found_by_their_environment() -> Iterator[None]:
+    """Decision 26, 3: before, what outlived a killed supervisor was found by its environment alone."""
+    with (
+        mock.patch.object(NodeAgent, "_orphans", return_value=set()),
+        mock.patch.object(Task, "_recorded", return_value=[]),
+    ):
+        yield
+
+
+def _words_in_order(self: Supervisor) -> None:
+    """Found by this simulation: a go that came with a late lease was dropped, and the gang held its GPUs for ever."""
+    self.buffer += os.read(self.control, 65536)
+    *lines, self.buffer = self.buffer.split(b"\n")
+    for line in filter(None, lines):
+        order = json.loads(line)
+        if "lease" in order:
+            self.deadline = float(order["lease"])
+        elif "go" in order and self.system.clock() < self.deadline:
+            self.go(order["go"])
+        elif "stop" in order:
+            self._over()
+            self.stop(order["stop"], float(order["grace_s"]))
+
+
+# ---- others ---------------------------------------------------------------------------------------------------------------
+
+
+def _answer_before_the_commit(self: Call, changes: Any) -> Any:
+    try:
+        self.reply.set_result(self.do())
+    except Exception as error:
+        self.reply.set_exception(error)
+    return lambda: None
+
+
+def _sync_less(real: Any, self: disk.Connection, sql: str, given: Any = ()) -> Any:
+    return real(self, sql.replace("synchronous = FULL", "synchronous = NORMAL"), given)
+
+
+def _no_grace(real: Any, self: Supervisor, cause: str, grace_s: float, message: str = "") -> None:
+    real(self, cause, 0.0, message)
+
+
+def _free_at_once(real: Any, self: Gangs, revoke: Revoke) -> None:
+    gang = self.gangs.get(revoke.job)
+    real(self, revoke)
+    if gang is not None and not gang.ended and gang.grant.attempt == revoke.attempt:
+        self.out.append(JobStopped(job=revoke.job, attempt=revoke.attempt, steps=0.0))
+
+
+def _without_the_last(real: Any, self: Records, after: int = 0) -> Iterator[Any]:
+    rows = list(real(self, after))
+    yield from rows[:-1]
+
+
+def _deadline_forgotten(real: Any, self: Supervisor, woken: int) -> bool:
+    self.deadline = math.inf
+    return bool(real(self, woken))
+
+
+def _nothing(*given: Any, **more: Any) -> None:
+    pass
+
+
+def _stray_orphans(self: Gangs, machine: int, state: Any, *, recorded: bool) -> None:
+    """A task that this arbiter does not know is left alone."""
+
+
+def _forgets_keys(real: Any, self: Journal, where: str = "1", *values: object, **more: Any) -> Any:
+    return [] if where == "key = ?" else real(self, where, *values, **more)
+
+
+_EXECUTE, _STOP, _REVOKE = disk.Connection.execute, Supervisor.stop, Gangs._revoke
+_NUMBERED, _TURN, _APPS = Records.numbered, Supervisor.turn, Journal.apps
+
+MUTATIONS: dict[str, Mutation] = {
+    "unrecorded steps move the clock": replaced(Scheduler, "step", _every_step_moves_the_clock),
+    "journals leave no trace outside": _journals_without_trace,
+    "strays are found by their environment alone": _gangs_found_by_their_environment,
+    "a supervisor takes words in order": replaced(Supervisor, "_obey", _words_in_order),
+    "what is left is not written down": replaced(Task, "_record_left", lambda task: None),
+    "answers go out before the commit": replaced(Call, "run", _answer_before_the_commit),
+    "commits are not synced": replaced(disk.Connection, "execute", lambda *a: _sync_less(_EXECUTE, *a)),
+    "the grace is forgotten": replaced(Supervisor, "stop", lambda *a: _no_grace(_STOP, *a)),
+    "GPUs are free before JobStopped": replaced(Gangs, "_revoke", lambda *a: _free_at_once(_REVOKE, *a)),
+    "a fold drops the last record": replaced(Records, "numbered", lambda *a: _without_the_last(_NUMBERED, *a)),
+    "supervisors forget the machine's lease": replaced(Supervisor, "turn", lambda *a: _deadline_forgotten(_TURN, *a)),
+    "gangs are not restored after a start": replaced(LocalExecutor, "restore", _nothing),
+    "unknown gangs are left alone": replaced(Gangs, "_orphan", _stray_orphans),
+    "a silent machine's GPUs are free at once": replaced(
+        service, "NODE", service.replace(service.NODE, margin_s=-60.0)
+    ),
+    "repeated submissions are new apps": replaced(Journal, "apps", lambda *a, **m: _forgets_keys(_APPS, *a, **m)),
+}
+
+
+def find(name: str, most: int, first: int = 0) -> tuple[int, History] | None:
+    """The first seed that finds a mutation, with its history; None if none of so many does."""
+    with MUTATIONS[name]():
+        for seed in range(first, first + most):
+            history = run(seed)
+            if history.wrong:
+                return seed, history
+    return None
+
+
+def main() -> None:
+    """Print a line for each mutation."""
+    parser = argparse.ArgumentParser(prog="python -m simulation.mutations", description=__doc__)
+    parser.add_argument("names", nargs="*", help="some of them; all where there is none")
+    parser.add_argument("--most", type=int, default=300, help="seeds for each (300)")
+    given = parser.parse_args()
+    logging.disable(logging.ERROR)
+    for name in given.names or MUTATIONS:
+        found = find(name, given.most)
+        what = f"after {found[0] + 1} seeds: {found[1].wrong[:150]}" if found else f"NOT within {given.most} seeds"
+        print(f"{name}: {what}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

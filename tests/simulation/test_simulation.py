@@ -1,0 +1,68 @@
+"""Seeded histories of the whole service in one process: no promise is broken, one seed is one story, mutations are found.
+
+``THEMIS_SIMULATED_SEEDS`` is the number of histories, ``THEMIS_SIMULATED_FIRST`` the first seed; ``make soak`` runs 10,000.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from simulation.mutations import MUTATIONS as ALL
+from simulation.mutations import find
+from simulation.plan import draw
+from simulation.shrink import report
+from simulation.world import run
+
+pytestmark = pytest.mark.slow
+SEEDS = int(os.environ.get("THEMIS_SIMULATED_SEEDS", "96"))
+FIRST = int(os.environ.get("THEMIS_SIMULATED_FIRST", "0"))
+PARTS = 4
+"""Tests that share the seeds, for pytest-xdist."""
+MUTATIONS = int(os.environ.get("THEMIS_SIMULATED_MUTATIONS", "0"))
+"""Seeds in which each mutation must be found, from seed 0 on; 0: ``QUICK`` alone, from a seed near the one that finds it."""
+QUICK = {
+    "unrecorded steps move the clock": 10,
+    "journals leave no trace outside": 10,
+    "strays are found by their environment alone": 25,
+    "answers go out before the commit": 35,
+    "commits are not synced": 0,
+    "the grace is forgotten": 0,
+    "GPUs are free before JobStopped": 5,
+    "a fold drops the last record": 0,
+}
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """Simulated disks are full, and the service says so."""
+    logging.disable(logging.ERROR)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.timeout(450 if SEEDS <= 1000 else 4 * SEEDS)
+def test_no_promise_is_broken_in_any_simulated_history(part: int) -> None:
+    for seed in range(FIRST + part, FIRST + SEEDS, PARTS):
+        history = run(seed)
+        assert not history.wrong, report(draw(seed))
+
+
+def test_the_same_seed_gives_the_same_story(tmp_path: Path) -> None:
+    for seed in range(1000, 1002):
+        first, second = run(seed), run(seed)
+        assert first == second
+        assert len(first.story) > 5
+
+
+@pytest.mark.parametrize("name", ALL if MUTATIONS else QUICK)
+@pytest.mark.timeout(450 if not MUTATIONS else 10 * MUTATIONS)
+def test_faults_that_are_put_into_the_code_are_found(name: str) -> None:
+    found = find(name, MUTATIONS or 40, first=0 if MUTATIONS else QUICK[name])
+    assert found is not None, f"no history breaks a promise although {name}"
+    print(f"{name}: found by seed {found[0]}: {found[1].wrong}")

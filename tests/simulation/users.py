@@ -1,0 +1,126 @@
+"""What users and the operator do, and what was acknowledged to them. A call that was not answered is made again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from simulation.plan import Action, Submission
+from themis.client import themis_pb2 as pb
+from themis.errors import InputError
+from themis.service.api.submission import submit
+from themis.service.engine.arbiter import Arbiter
+from themis.service.engine.calls import Call, Closed
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+
+@dataclass
+class Users:
+    """All callers of the service."""
+
+    world: World
+    acknowledged: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Number and name of each app by the key of its submission."""
+    cancelled: set[str] = field(default_factory=set)
+    waiting: list[tuple[Submission | Action, Future[Any] | None]] = field(default_factory=list)
+
+    def does(self, event: Submission | Action) -> None:
+        """Somebody wants something."""
+        self.waiting.append((event, None))
+
+    def step(self) -> None:
+        """Read answers; make calls that nobody answered, as soon as the service is there."""
+        waiting, self.waiting = self.waiting, []
+        for event, reply in waiting:
+            if reply is not None and reply.done():
+                if self._answered(event, reply):
+                    continue
+                reply = None
+            self.waiting.append((event, reply or self._ask(event)))
+
+    def reconnect(self) -> None:
+        """The service is another process: what was asked of the last one is asked again."""
+        self.waiting = [(event, reply if reply is not None and reply.done() else None) for event, reply in self.waiting]
+
+    def all_ended(self) -> bool:
+        """Whether every app that was acknowledged is over, and nobody waits for an answer."""
+        arbiter = self.world.service.arbiter
+        if self.waiting or arbiter is None:
+            return False
+        return not self.open()
+
+    def open(self) -> list[str]:
+        """Keys of apps that are not over."""
+        arbiter = self.world.service.arbiter
+        if arbiter is None:
+            return ["the service is not there"]
+        ended = {app for app, _, outcome in arbiter.journal.outcomes() if outcome}
+        return [key for key, (app, _) in self.acknowledged.items() if app not in ended] + [
+            str(e) for e, _ in self.waiting
+        ]
+
+    def _ask(self, event: Submission | Action) -> Future[Any] | None:
+        service = self.world.service
+        arbiter = service.arbiter
+        if arbiter is None or arbiter._closing or self.world.now < service.paused_until or arbiter.journal.stuck:
+            return None
+        if isinstance(event, Action) and event.target.startswith("a") and event.target not in self.acknowledged:
+            return None
+        reply: Future[Any] = Future()
+        arbiter.queue.put(Call(self._call(arbiter, event), reply))
+        return reply
+
+    def _call(self, arbiter: Arbiter, event: Submission | Action) -> Callable[[], Any]:
+        if isinstance(event, Submission):
+            return lambda: submit(arbiter, request(event))
+        what, target = event.what, event.target
+        if what in ("drain", "undrain"):
+            return lambda: arbiter.drain(int(target), what == "drain")
+        app = self.acknowledged[target][0]
+
+        def do() -> None:
+            if not arbiter.state.apps.active[app]:
+                raise InputError("the app is over.")
+            getattr(arbiter, what)(app)
+
+        return do
+
+    def _answered(self, event: Submission | Action, reply: Future[Any]) -> bool:
+        error = reply.exception()
+        if isinstance(error, Closed) or (error is not None and not isinstance(error, InputError)):
+            return False  # the service ended, or broke, before it answered
+        if isinstance(event, Submission):
+            if error is not None:
+                raise error
+            found = reply.result()
+            self.acknowledged[event.key] = found.app, found.name
+            self.world.tell(f"{event.key} is app {found.app}")
+        elif error is None and event.what == "cancel":
+            self.cancelled.add(event.target)
+        return True
+
+
+def request(event: Submission) -> pb.SubmitRequest:
+    """As it goes over the wire."""
+    program = pb.Program(argv=event.behaviour.argv(), cwd="/tmp", grace_s=event.grace_s, work_is_time=True)
+    return pb.SubmitRequest(
+        name=event.key,
+        user=f"u{int(event.key[1:]) % 3}",
+        key=event.key,
+        weight=event.weight,
+        retries=50,
+        jobs=[
+            pb.Job(
+                name=f"j{i}",
+                regimes=[pb.Regime(steps=event.behaviour.work_s)],
+                gpus_min=event.gpus[0],
+                gpus_max=event.gpus[1],
+                program=program,
+            )
+            for i in range(event.jobs)
+        ],
+    )
