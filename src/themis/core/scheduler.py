@@ -194,6 +194,11 @@ class Scheduler:
                 self._gpus_withheld(event)
         self._changed()
 
+    def drop_caches(self) -> None:
+        """Forget what earlier decisions computed: it may be dropped at any moment and changes no decision."""
+        self.memo = snapshots.Memo()
+        self.state.drop_caches()
+
     @property
     def stopping(self) -> Mapping[int, Seconds]:
         """Jobs whose gang was asked to stop and has not stopped yet, with the time of the request."""

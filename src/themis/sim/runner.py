@@ -229,6 +229,7 @@ class _Run(Driver):
     def solve(self, decision: Decision, now: Seconds) -> Solved | None:
         if self.drop_bench():
             self.bench.clear()
+            self.core.drop_caches()
         return self.sim.policy(decision.snapshot, self.bench)
 
     def collect(self, decision: Decision, ask: Ask, now: Seconds) -> Bids | None:
