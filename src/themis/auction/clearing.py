@@ -165,7 +165,10 @@ def _outcome(
     row[bids.row_bidder[rows]] = rows
     who, machine, gpus = (np.array(x, np.int64) for x in grants or ([], [], []))
     paid = cost if weight is None else cost / weight
-    kept, low, high = np.array([math.exp(-nats) for nats in paid.ravel().tolist()]).reshape(3, bids.bidders)
+    shares = np.ones(paid.size)
+    costs = paid.ravel().nonzero()[0]  # most bidders cost the others nothing
+    shares[costs] = [math.exp(-nats) for nats in paid.ravel()[costs].tolist()]
+    kept, low, high = shares.reshape(3, bids.bidders)
     return Outcome(
         row=row,
         win_bidder=who,

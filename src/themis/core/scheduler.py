@@ -207,7 +207,13 @@ class Scheduler:
 
     def use(self, policy: Policy) -> None:
         """Be paced by another policy from now on, and show it what it asks for."""
-        self.pace, self.needs, self.memo = policy.pace, policy.needs, snapshots.Memo()
+        self.pace, self.needs = policy.pace, policy.needs
+        self.drop_caches()
+
+    def drop_caches(self) -> None:
+        """Forget what earlier decisions computed: it may be dropped at any moment and changes no decision."""
+        self.memo = snapshots.Memo()
+        self.state.drop_caches()
 
     @property
     def stopping(self) -> Mapping[int, Seconds]:

@@ -75,10 +75,10 @@ def take_renewing(
     apps = state.apps
     af = dict(zip(apps.floats, np.take(apps.f, app_id, axis=1)))
     ai = dict(zip(apps.ints, np.take(apps.i, app_id, axis=1)))
-    contention, capacity = state.averages(app_id)
+    contention, capacity = state.averages_of(af)
     gpu_free = free_gpus(state, state.now) if free is None else free
     done = _done(state, f)
-    phase, future = state.phase[:, app_id], state.future[:, app_id]
+    phase, future = np.take(state.phase, app_id, axis=1), np.take(state.future, app_id, axis=1)
 
     snapshot = Snapshot.of(
         version=state.version,
@@ -118,13 +118,12 @@ def take_renewing(
         app_budget=af["budget"],
         app_demand=ai["demand"],
         app_longest=af["longest_s"],
-        app_left_held=np.full(len(app_id), np.inf),
         app_deadline=af["deadline"],
         app_away=af["away"],
         phase_work=phase[0],
         phase_longest=phase[1],
         phase_jobs=phase[2].astype(np.int64),
-        phase_bracket=state.phase_bracket[app_id],
+        phase_bracket=np.take(state.phase_bracket, app_id, axis=0),
         future_work=future[0],
         future_longest=future[1],
         future_jobs=future[2].astype(np.int64),
@@ -161,8 +160,11 @@ def take_renewing(
         snapshot = _with_later(state, snapshot, later)
     expected = forecast_jobs(state, job_id, done, memo.forecasts) if "ahead" in needs else None
     finishes = reference.finishes(state, app_id, memo.finishes) if "reference" in needs else None
-    left, renewed = _left_held(state, snapshot, i)
-    return snapshot.filled(app_left_held=left, ahead=expected, reference=finishes), renewed
+    snapshot.filled(ahead=expected, reference=finishes)
+    if ((snapshot.app_kind == BAG) & snapshot.app_rigid & (snapshot.app_held > 0)).any():
+        left, renewed = _with_bags(state, snapshot)
+        return snapshot.filled(app_left_held=left), renewed
+    return snapshot.deferring(app_left_held=_left_held), {}
 
 
 def _lease_length(state: State, s: Snapshot) -> Seconds:
@@ -197,18 +199,32 @@ def _done(state: State, f: dict[str, Float]) -> Float:
     return out
 
 
-def _left_held(state: State, s: Snapshot, i: dict[str, Int]) -> tuple[Float, dict[int, Seconds]]:
-    """Seconds left at the GPUs held beyond this instant, [A]; forecast finishes of job sets, remade when their leases change."""
-    held = s.job_held > 0
-    rows = held.nonzero()[0]
-    worth = np.zeros(s.jobs)
-    worth[rows] = s.speeds.effective(s.job_config[rows], i["gpu_type"][rows], s.job_held[rows], s.job_locality[rows])
+def _worth(s: Snapshot) -> Float:
+    """[J], reference GPUs that each gang held beyond this instant is worth."""
+    rows, worth = (s.job_held > 0).nonzero()[0], np.zeros(s.jobs)
+    worth[rows] = s.speeds.effective(s.job_config[rows], s.job_gpu_type[rows], s.job_held[rows], s.job_locality[rows])
+    return worth
+
+
+def _left_held(s: Snapshot) -> Float:
+    """Seconds left at the GPUs held beyond this instant, [A], of all apps but job sets that need a schedule."""
+    return np.maximum(_shared_left(s, _worth(s))[0], 0.0)
+
+
+def _shared_left(s: Snapshot, worth: Float) -> tuple[Float, Float]:
+    """The same, and what the GPUs are worth, [A]."""
     effective = np.bincount(s.job_app, weights=worth, minlength=s.apps).astype(np.float64)
     # A job may grow to its most GPUs where it is; those of the app's widest job stand for all.
     widest = s.app_gang_max[s.job_app]
-    most = worth * np.where(held, widest / np.maximum(s.job_held, 1), 0.0)
+    most = worth * np.where(s.job_held > 0, widest / np.maximum(s.job_held, 1), 0.0)
     gang = np.maximum.reduceat(most, s.job_ptr[:-1]) if s.apps else np.zeros(0)
-    left = left_held(s, effective, gang)
+    return left_held(s, effective, gang), effective
+
+
+def _with_bags(state: State, s: Snapshot) -> tuple[Float, dict[int, Seconds]]:
+    """``_left_held`` of all apps; forecast finishes of job sets, remade when their leases change."""
+    worth = _worth(s)
+    left, effective = _shared_left(s, worth)
     apps = state.apps
     bags = ((s.app_kind == BAG) & s.app_rigid & (effective > 0)).nonzero()[0]
     renewed: dict[int, Seconds] = {}

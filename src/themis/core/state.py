@@ -9,7 +9,7 @@ model's rate and replaced by what executors report.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -152,6 +152,10 @@ class State(Machines):
         """``worth`` of gangs that there were, by ``_worth_by``'s speeds; a cache."""
         self._worth_by = self.speeds
 
+    def drop_caches(self) -> None:
+        """Forget what follows from the tables and was looked up before."""
+        self._worth = {}
+
     # ---- time -------------------------------------------------------------------------------------------------------
 
     def advance(self, now: Seconds) -> None:
@@ -265,9 +269,12 @@ class State(Machines):
 
     def allowed(self, rows: Int) -> Bool:
         """[J, K]: the model runs on the type with every gang that the job may have, and the job did not rule it out."""
-        config, scale = self.jobs.config[rows], self.speeds.scale
-        allowed: Bool = scale[config, :, self.jobs.gpus_min[rows]] > 0
-        allowed &= scale[config, :, self.jobs.gpus_max[rows]] > 0
+        if not self.barring:
+            allowed = np.ones((len(rows), len(self.gpu_types)), dtype=bool)
+        else:
+            config, scale = self.jobs.config[rows], self.speeds.scale
+            allowed = scale[config, :, self.jobs.gpus_min[rows]] > 0
+            allowed &= scale[config, :, self.jobs.gpus_max[rows]] > 0
         if self.restricted or (self.changing and self.barring):
             for row, j in enumerate(rows.tolist()):
                 job = self.job_specs[j]
@@ -304,14 +311,18 @@ class State(Machines):
 
     def averages(self, rows: Int) -> tuple[Float, Float]:
         """(N_avg, R_C) of these apps from their arrival to now; at elapsed 0 the values of this instant."""
-        t = self.apps
-        elapsed = self.now - t.arrival[rows] - t.away[rows]
-        weight, capacity = self.weight_integral - t.contention_0[rows], self.capacity_integral - t.capacity_0[rows]
+        names = ("arrival", "away", "contention_0", "capacity_0", "weight")
+        return self.averages_of({name: getattr(self.apps, name)[rows] for name in names})
+
+    def averages_of(self, apps: Mapping[str, Float]) -> tuple[Float, Float]:
+        """``averages`` of apps whose columns are read out already."""
+        elapsed = self.now - apps["arrival"] - apps["away"]
+        weight, capacity = self.weight_integral - apps["contention_0"], self.capacity_integral - apps["capacity_0"]
         fresh = elapsed <= 0
         if fresh.any():
             elapsed[fresh], weight[fresh], capacity[fresh] = 1.0, self.weight_in_system, self.capacity
         weight, capacity = weight / elapsed, capacity / elapsed
-        return np.maximum(weight / t.weight[rows], 1e-9), np.maximum(capacity, 1e-9)
+        return np.maximum(weight / apps["weight"], 1e-9), np.maximum(capacity, 1e-9)
 
     def apps_attained(self) -> Float:
         """GPU-seconds that each app has had until now, [all apps ever]."""
@@ -362,7 +373,7 @@ class State(Machines):
 
     def received_now(self, rows: Int) -> Float:
         """[J, K] seconds on each type up to now, running leases included."""
-        t, out = self.jobs, self.received[rows]
+        t, out = self.jobs, np.take(self.received, rows, axis=0)
         at = (t.status[rows] == RUNNING).nonzero()[0]
         held = rows[at]
         out[at, t.gpu_type[held]] += self.now - t.since[held]

@@ -17,8 +17,11 @@ def worst_first(rho: Float, arrival: Float, app_id: Int, served: Int | None = No
     ----------
     served : [n], from ``service_rank`` where an app without GPUs counts as unbounded: lower ranks come before all higher ones.
     """
-    rank = np.zeros(len(rho), dtype=np.int64) if served is None else served
-    out: Int = np.lexsort((app_id, arrival, -rho, rank))
+    keys = (-rho,) if served is None else (-rho, served)
+    # Sorting is stable, and a snapshot's apps stand in order of arrival and id already.
+    if (arrival[1:] < arrival[:-1]).any() or (app_id[1:] < app_id[:-1]).any():
+        keys = (app_id, arrival, *keys)
+    out: Int = np.lexsort(keys)
     return out
 
 

@@ -244,6 +244,7 @@ class _Run(Driver):
     def solve(self, decision: Decision, now: Seconds) -> Solved | None:
         if self.drop_bench():
             self.bench.clear()
+            self.core.drop_caches()
         return self.policy(decision.snapshot, self.bench)
 
     def collect(self, decision: Decision, ask: Ask, now: Seconds) -> Bids | None:
