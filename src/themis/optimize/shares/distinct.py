@@ -102,13 +102,13 @@ class _Search:
                     return Reached(level=level, x=x / max(over, 1.0), share=binding, ties=ties, solves=self.solves)
                 _, chosen = self._answer(mixes, share)
             lower = self._lower(need, chosen, share, level, floor)
-            if lower >= level:
-                raise NotSolved(
-                    f"the level of {len(mixes.need)} jobs stands at {level:.6g}, above what the GPUs allow."
-                )
             if level <= floor:
                 raise NotSolved(
                     f"the rates of {len(mixes.need)} jobs at the least level need more GPUs than there are."
+                )
+            if lower >= level:
+                raise NotSolved(
+                    f"the level of {len(mixes.need)} jobs stands at {level:.6g}, above what the GPUs allow."
                 )
             level, binding = lower, share
             mixes = self._mixes(need, level)
