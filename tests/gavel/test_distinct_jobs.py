@@ -1,4 +1,4 @@
-"""Jobs of which no two are alike: programs over the few whose way is open, against programs with a row for each job (HiGHS in scipy)."""
+"""Jobs of which no two are alike: programs over the few whose way is open, against HiGHS in scipy with a row for each job."""
 
 from __future__ import annotations
 
