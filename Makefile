@@ -50,10 +50,9 @@ lint: $(VENV)/.dev ## Style, types and directions of imports
 docs: $(VENV)/.docs ## The documentation as a site in out/site, built strictly: a link that leads nowhere is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
-bench: $(VENV)/.bench ## Measurements, as ratios against references in the same run (long)
+bench: $(VENV)/.bench ## Measurements, as ratios against references in the same run; writes docs/benchmarks.md (long)
 	$(BIN)/python -m pytest -m bench || [ $$? -eq 5 ]
-	@set -e; for file in benchmarks/bench_*.py; do echo "== $$file"; \
-	  OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 RAYON_NUM_THREADS=1 $(BIN)/python "$$file"; done
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 RAYON_NUM_THREADS=1 $(BIN)/python benchmarks/write_tables.py
 
 KILLS ?= 200
 RAY_KILLS ?= $(KILLS)

@@ -32,7 +32,8 @@ def min_makespan(problem: Problem, left: Float, *, fill: bool = True) -> Shares:
     ceiling = float((problem.fastest[able] / left[able]).min())
     found = highest_level(problem, lambda t: work * t, ceiling)
     x = found.x
-    if fill:
+    used = (problem.rate > 0).any(axis=0)
+    if fill and not (found.price[problem.pool] > 0)[used].all():  # with a price on every pool nothing is left over
         x = _shortest_first(problem, left, work * (found.level * (1.0 - _SLACK)))
     rate = problem.throughput(x)
     seconds = float((left[able] / rate[able]).max())

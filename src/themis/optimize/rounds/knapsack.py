@@ -262,32 +262,36 @@ def fitting(w: Window, n: Int, floor: Int) -> Int:
     """Counts that fit: rounds are taken from the jobs that lose least per GPU-round, then given to those that gain most."""
     n = np.minimum(n, w.useful)
     room = w.room - int(w.gpus @ w.takes(n))
+    (gain, use), jobs = _gains(w), np.arange(w.jobs)
     for lowest in (floor, np.zeros_like(floor)):
+        # One entry changes at a time: what the last choice of each job gained.
+        last = np.where(n > lowest, gain[jobs, np.maximum(n - 1, 0)], np.inf)
         while room < 0:
-            at = np.flatnonzero(n > lowest)
-            if not len(at):
+            j = int(last.argmin())
+            if n[j] <= lowest[j]:
                 break
-            j = int(at[np.argmin(_gain(w, at, n[at] - 1))])
             n[j] -= 1
-            room += _step(w, j, int(n[j]))
+            room += int(use[j, n[j]])
+            last[j] = gain[j, n[j] - 1] if n[j] > lowest[j] else np.inf
+    columns = gain.shape[1] - 1
+    following = np.where(n < w.useful, gain[jobs, np.minimum(n, columns)], -np.inf)
+    takes = np.where(n < w.useful, use[jobs, np.minimum(n, columns)], w.room + 1)
     while room > 0:
-        at = np.flatnonzero(n < w.useful)
-        at = at[w.gpus[at] * (w.spent[at, n[at] + 1] - w.spent[at, n[at]]) <= room]
-        if not len(at):
+        fits = takes <= room
+        if not fits.any():
             break
-        j = int(at[np.argmax(_gain(w, at, n[at]))])
-        room -= _step(w, j, int(n[j]))
+        j = int(np.where(fits, following, -np.inf).argmax())
+        room -= int(takes[j])
         n[j] += 1
+        more = n[j] < w.useful[j]
+        following[j], takes[j] = (gain[j, n[j]], use[j, n[j]]) if more else (-np.inf, w.room + 1)
     return n
 
 
-def _step(w: Window, j: int, n: int) -> int:
-    """GPU-rounds between a choice and the next."""
-    return int(w.gpus[j] * (w.spent[j, n + 1] - w.spent[j, n]))
-
-
-def _gain(w: Window, at: Int, n: Int) -> Float:
-    """What the choice after ``n`` is worth per GPU-round to these jobs, by progress and by work done."""
-    shared = w.pull * w.gpus[at] / w.capacity * (w.left[at, n] - w.left[at, n + 1])
-    gain: Float = (w.value[at, n + 1] - w.value[at, n] + shared) / (w.gpus[at] * (w.spent[at, n + 1] - w.spent[at, n]))
-    return gain
+def _gains(w: Window) -> tuple[Float, Int]:
+    """[J, C], what each step to the next choice is worth per GPU-round, by progress and by work done, and its GPU-rounds."""
+    use: Int = w.gpus[:, None] * np.diff(w.spent, axis=1)
+    shared = (w.pull * w.gpus / w.capacity)[:, None] * (w.left[:, :-1] - w.left[:, 1:])
+    with np.errstate(divide="ignore", invalid="ignore"):  # steps past the useful ones, which are never taken
+        gain: Float = (np.diff(w.value, axis=1) + shared) / use
+    return gain, use

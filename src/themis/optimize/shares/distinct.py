@@ -102,13 +102,13 @@ class _Search:
                     return Reached(level=level, x=x / max(over, 1.0), share=binding, ties=ties, solves=self.solves)
                 _, chosen = self._answer(mixes, share)
             lower = self._lower(need, chosen, share, level, floor)
-            if lower >= level:
-                raise NotSolved(
-                    f"the level of {len(mixes.need)} jobs stands at {level:.6g}, above what the GPUs allow."
-                )
             if level <= floor:
                 raise NotSolved(
                     f"the rates of {len(mixes.need)} jobs at the least level need more GPUs than there are."
+                )
+            if lower >= level:
+                raise NotSolved(
+                    f"the level of {len(mixes.need)} jobs stands at {level:.6g}, above what the GPUs allow."
                 )
             level, binding = lower, share
             mixes = self._mixes(need, level)
@@ -121,15 +121,15 @@ class _Search:
         rows = np.arange(0, jobs, every)
         workers = self.workers * float(self.ways.gpus[rows].sum() / self.ways.gpus.sum())
         some = _Search(self.ways.only(rows), workers)
-        share = some._rough(lambda t: need(t)[rows], ceiling, floor)
+        found = some._rough(lambda t: need(t)[rows], ceiling, floor)
         self.solves += some.solves
-        return share
+        return found
 
     def _rough(self, need: Need, level: float, floor: float) -> Float:
         """The price at which the rates of about the highest level cost most, by mixtures of all jobs' answers."""
         pools = np.eye(len(self.workers))[self.workers > 0]
         start = self.workers / self.workers.sum()
-        tried = [start, *pools]
+        tried: list[Float] = [start, *pools]
         for _ in range(_LEVELS):
             mixes = self._mixes(need, level)
             answers = [self._answer(mixes, share) for share in tried]
@@ -161,7 +161,8 @@ class _Search:
 
     def _price(self, share: Float) -> Float:
         """[M], price of one GPU of each pool."""
-        return share * self.per_worker
+        out: Float = share * self.per_worker
+        return out
 
     def _answer(self, mixes: Mixes, share: Float) -> tuple[float, Chosen]:
         """What the rates cost at a price, and how."""
@@ -174,7 +175,8 @@ class _Search:
         """[J], jobs with two ways of least cost that use different GPUs."""
         costs = mixes.costs(self._price(share))
         close = costs <= costs.min(axis=0) * (1.0 + 1e-9) + 1e-15
-        return (close.sum(axis=0) > 1) & (mixes.need > 0)
+        out: Bool = (close.sum(axis=0) > 1) & (mixes.need > 0)
+        return out
 
     def _lower(self, need: Need, chosen: Chosen, share: Float, level: float, floor: float) -> float:
         """Where the rates cost at least 1 by the lines that support the jobs' costs; the floor if they do there."""

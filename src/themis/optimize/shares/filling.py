@@ -62,8 +62,9 @@ def water_fill(problem: Problem, unit: Float, grow: Growth, base: Float | None =
     amount = np.zeros(problem.jobs) if base is None else base.copy()
     stuck, open_ = ~problem.active, np.ones(problem.types, dtype=bool)
     first, price = amount, np.zeros(len(problem.workers))
+    x = np.zeros((problem.jobs, problem.types))
     found: Level | None = None
-    settled, kept = np.zeros(problem.jobs, dtype=bool), np.zeros((problem.jobs, problem.types))
+    settled, kept = np.zeros(problem.jobs, dtype=bool), x
 
     def rise() -> tuple[Fill, Level]:
         rate = np.where(np.where(stuck[:, None], ~settled[:, None], open_[None, :]), problem.rate, 0.0)
@@ -83,10 +84,10 @@ def water_fill(problem: Problem, unit: Float, grow: Growth, base: Float | None =
                 raise
             # Prices of pools may differ by ten orders of magnitude: rounding then hides what a job's rate costs. Jobs that
             # use a closed pool in the shares found keep their rate; all others use open pools alone, so the rates fit.
-            stuck = stuck | ((found.x + kept)[:, ~open_] > 0.0).any(axis=1)
+            stuck = stuck | (x[:, ~open_] > 0.0).any(axis=1)
             settled, kept = np.zeros_like(stuck), np.zeros_like(kept)
             fill, found = rise()
-        amount = amount + fill(found.level)
+        amount, x = amount + fill(found.level), found.x + kept
         if rounds == 1:
             first, price = amount, found.price
         open_ &= found.price[problem.pool] <= 0.0
@@ -96,10 +97,10 @@ def water_fill(problem: Problem, unit: Float, grow: Growth, base: Float | None =
             if found.ties is not None and (found.ties & stuck & ~settled).sum() < (found.price > 0.0).sum():
                 # Whoever is stuck has one way to its rate, but for the jobs that fill the pools to the last: theirs is
                 # as unique as the solution of as many equations.
-                kept = np.where((stuck & ~settled)[:, None], found.x, kept)
+                kept = np.where(stuck[:, None], x, 0.0)
                 settled |= stuck
         if stuck.all() or not open_.any() or not found.price.any():
-            return Filled(x=found.x + kept, amount=amount, first=first, price=price, rounds=rounds)
+            return Filled(x=x, amount=amount, first=first, price=price, rounds=rounds)
     raise NotSolved(f"water filling over {len(problem.workers)} pools needs more rounds than there are pools.")
 
 

@@ -122,7 +122,8 @@ class Mixes:
     @property
     def reach(self) -> Bool:
         """[Q, J], ways that reach the rate."""
-        return self.bar == 0.0
+        out: Bool = self.bar == 0.0
+        return out
 
     def gains(self, way: Int, job: Int) -> Float:
         """What ways of jobs gain: nothing, where all that counts is to reach the rate."""

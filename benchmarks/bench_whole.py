@@ -1,0 +1,148 @@
+"""Gavel's policies as users run them: the program and what it leaves over, on jobs of which no two are alike; asserts no seconds.
+
+    python benchmarks/bench_whole.py [--quick] [--simulations]
+
+- Whole policies (program, leftovers and allocation of them) on 2,048 jobs, alike (26 models) and all distinct, on three and seven
+  types, against cvxpy's bare program with its fastest conic solver; objective equal or better, ratio of times.
+- 10,000 jobs, all distinct: weights alike and over four orders of magnitude.
+- ``--simulations``: whole simulations of ossp and allox on generated workloads.
+
+Rates are drawn. CPU seconds of one thread, medians of five (Themis) and three (cvxpy).
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+
+import highspy
+import numpy as np
+
+from bench_gavel import GANG_PART, GANGS, Instance, new_jobs, textbook, timed, work_left
+from themis.gavel.finish_time import JobsProgress, finish_time_fairness
+from themis.gavel.makespan import min_makespan
+from themis.gavel.max_min import max_min, max_min_water_filling
+from themis.gavel.total import best_total, cost_adjusted, in_order, relative
+from themis.model.units import Float
+from themis.optimize.shares.pairs import PairRates
+from themis.optimize.shares.problem import Problem, Shares
+from themis.policies.api import make_policy
+from themis.profiles.library import load_book
+from themis.profiles.presets import load_cluster
+from themis.sim.runner import Simulation
+from themis.traces.api import load_workload
+
+Run = Callable[[], Shares]
+QUEUES = (("460", "128", "32x4@V100"), ("900", "256", "64x4@V100"))
+
+
+def drawn(jobs: int, types: int, *, alike: bool, seed: int = 0) -> Instance:
+    """Gangs of 1 to 8 on three GPUs for four jobs; ``alike`` : 26 models' rates, else each job's own. Weights from 0.01 to 100."""
+    rng = np.random.default_rng(seed)
+    models = 26 if alike else jobs
+    alone = rng.uniform(1, 50, (models, 1)) * rng.uniform(0.15, 1.0, (models, types)) * np.linspace(1, 0.4, types)
+    gpus = np.array(GANGS)[rng.choice(4, size=jobs, p=GANG_PART)]
+    rate = alone[rng.integers(26, size=jobs) if alike else np.arange(jobs)] * gpus[:, None] ** 0.9
+    problem = Problem.of(rate, gpus, np.full(types, np.floor(jobs * 0.75 / types)))
+    minutes = 10 ** np.where(rng.random(jobs) < 0.8, rng.uniform(1.5, 3, jobs), rng.uniform(3, 4, jobs))
+    work, done, isolated = 60 * minutes * rate[:, 0], rng.uniform(0.0, 0.9, jobs), problem.isolated_rate()
+    so_far = done * work / isolated
+    progress = JobsProgress(
+        left=(1 - done) * work,
+        elapsed=so_far * rng.uniform(0.8, 1.2, jobs),
+        isolated_elapsed=so_far,
+        isolated_rate=isolated,
+    )
+    none = PairRates(model=np.full(jobs, -1), rate=np.zeros((0, 0, types)))
+    return Instance(problem=problem, progress=progress, pairs=none, weight=10 ** rng.uniform(-2, 2, jobs))
+
+
+def policies(i: Instance) -> Iterator[tuple[str, Run, bool]]:
+    """(Goal as ``bench_gavel.textbook`` knows it, whole policy, whether more is better)."""
+    ones = np.ones(i.problem.jobs)
+    yield "max_min", lambda: max_min(i.problem, ones), True
+    yield "finish_time", lambda: finish_time_fairness(i.problem, i.progress, ones), False
+    yield "finish_time, new jobs", lambda: finish_time_fairness(i.problem, new_jobs(i), ones), False
+    yield "makespan", lambda: min_makespan(i.problem, i.progress.left), False
+    yield "makespan, a day each", lambda: min_makespan(i.problem, work_left(i, "a day each")), False
+
+
+def against_cvxpy(jobs: int, kinds: list[tuple[bool, int]]) -> None:
+    """Whole policies against the bare program."""
+    print("\n| whole policy | jobs | types | Themis | gap | cvxpy's bare program | solver | ratio | objective |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for alike, types in kinds:
+        i = drawn(jobs, types, alike=alike)
+        for goal, run, larger in policies(i):
+            found, mine = run(), timed(run)
+            value, bare, solver = textbook(i, goal)
+            highspy.Highs.resetGlobalScheduler(True)  # cvxpy's HiGHS may have started threads
+            better = found.objective / value - 1 if larger else 1 - found.objective / value
+            kind = "26 models" if alike else "distinct"
+            print(
+                f"| {goal} | {jobs:,} {kind} | {types} | {mine:.3f} | {found.gap:.0e} | {bare:.3f} | {solver} "
+                f"| {bare / mine:.1f} | {better:+.0e} |",
+                flush=True,
+            )
+
+
+def large(jobs: int, kinds: list[tuple[bool, int]]) -> None:
+    """Every policy anew, leftovers included."""
+    print("\n| whole policy, leftovers included | jobs | types | s | gap |\n|---|---|---|---|---|")
+    for alike, types in kinds:
+        i = drawn(jobs, types, alike=alike)
+        p, w = i.problem, i.weight
+        cost: Float = np.array([3.0, 1.5, 0.5, 1.0, 2.0, 2.5, 0.7])[:types]
+        runs: dict[str, Run] = {name: run for name, run, _ in policies(i)} | {
+            "max_min, weights 0.01 to 100": lambda p=p, w=w: max_min(p, w),
+            "water filling, weights 0.01 to 100": lambda p=p, w=w: max_min_water_filling(p, w),
+            "finish_time, weights 0.01 to 100": lambda p=p, w=w, i=i: finish_time_fairness(p, i.progress, w),
+            "fifo_hetero": lambda p=p: in_order(p, np.arange(p.jobs)),
+            "max_throughput": lambda p=p: best_total(p, relative(p)),
+            "min_cost": lambda p=p, cost=cost: cost_adjusted(p, cost),
+        }
+        kind = "26 models" if alike else "distinct"
+        for name, run in runs.items():
+            print(f"| {name} | {jobs:,} {kind} | {types} | {timed(run, 3):.3f} | {abs(run().gap):.0e} |", flush=True)
+
+
+def simulations(sizes: tuple[tuple[str, str, str], ...]) -> None:
+    """Whole simulations, log not written; its hash shows whether two versions decide alike."""
+    print("\n| simulation | jobs | GPUs | CPU s | decisions' hash |\n|---|---|---|---|---|")
+    for policy in ("ossp", "allox"):
+        for jobs, gpus, cluster in sizes:
+            simulation = Simulation(
+                workload=load_workload("shockwave_jobs", seed=0, jobs=jobs, gpus=gpus),
+                cluster=load_cluster(cluster),
+                book=load_book("gavel"),
+                policy_name=policy,
+                policy=make_policy(policy),
+            )
+            digest = hashlib.sha256()
+            began = time.process_time()
+            simulation.run(lambda at, record, d=digest: d.update(f"{at!r}{record!r}".encode()))
+            print(
+                f"| {policy} | {jobs} | {gpus} | {time.process_time() - began:.1f} | {digest.hexdigest()[:12]} |",
+                flush=True,
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small sizes, without cvxpy")
+    parser.add_argument("--simulations", action="store_true", help="ossp and allox alone")
+    given = parser.parse_args()
+    if given.quick:
+        large(220, [(False, 3)])
+        return
+    if not given.simulations:
+        kinds = [(False, 7), (False, 3), (True, 7), (True, 3)]
+        against_cvxpy(2048, kinds)
+        large(10_000, kinds[:3])
+    simulations(QUEUES)
+
+
+if __name__ == "__main__":
+    main()
