@@ -7,6 +7,8 @@
     profiles   speeds that came with a submission
     nodes      machines that were drained
     checkpoints  the core's whole state after a record: a start folds only what came later
+    leases, usage  GPU time by attempt and by day (``books``)
+    run_ids    of what a job reported to MLflow or Weights & Biases
     seals      a checksum of every row but the records', which have a chain of them (``chain``)
 
 Everything that the arbiter changes is one transaction, on disk before any command goes out. One connection,
@@ -49,6 +51,24 @@ CREATE TABLE profiles (name TEXT PRIMARY KEY, message BLOB NOT NULL) WITHOUT ROW
 CREATE TABLE nodes (name TEXT PRIMARY KEY, drained INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE checkpoints (number INTEGER PRIMARY KEY, t REAL NOT NULL, state BLOB NOT NULL);
 CREATE TABLE seals (name TEXT NOT NULL, key TEXT NOT NULL, digest BLOB NOT NULL, PRIMARY KEY (name, key)) WITHOUT ROWID;
+CREATE TABLE leases (
+    job INTEGER NOT NULL, attempt INTEGER NOT NULL, app INTEGER NOT NULL, user TEXT NOT NULL, user_group TEXT NOT NULL,
+    gpu_type TEXT NOT NULL, currency TEXT NOT NULL, gpus INTEGER NOT NULL, since REAL NOT NULL, started REAL, ended REAL,
+    booked REAL NOT NULL, cause TEXT NOT NULL, price REAL NOT NULL, lost REAL NOT NULL, idle REAL NOT NULL,
+    idle_by TEXT NOT NULL, cost REAL NOT NULL, PRIMARY KEY (job, attempt)
+) WITHOUT ROWID;
+CREATE TABLE usage (
+    number INTEGER PRIMARY KEY, zone TEXT NOT NULL, day TEXT NOT NULL, user TEXT NOT NULL, user_group TEXT NOT NULL,
+    gpu_type TEXT NOT NULL, currency TEXT NOT NULL, leased REAL NOT NULL, restart REAL NOT NULL, lost REAL NOT NULL,
+    idle REAL NOT NULL, cost REAL NOT NULL, UNIQUE (zone, day, user, user_group, gpu_type, currency)
+);
+CREATE TABLE run_ids (
+    number INTEGER PRIMARY KEY, app INTEGER NOT NULL, job INTEGER NOT NULL, attempt INTEGER NOT NULL, tracker TEXT NOT NULL,
+    run TEXT NOT NULL, UNIQUE (job, tracker, run)
+);
+CREATE INDEX open_leases ON leases (job) WHERE ended IS NULL;
+CREATE INDEX leases_of_app ON leases (app);
+CREATE INDEX run_ids_of_app ON run_ids (app);
 CREATE INDEX open_apps ON apps (app) WHERE ended IS NULL;
 CREATE INDEX apps_of_user ON apps (user, submitted);
 """

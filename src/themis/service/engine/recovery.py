@@ -73,6 +73,7 @@ def begin(engine: Engine, start: Start, wall: float) -> None:
         journal.set_meta("epoch", repr(wall))
         journal.compare_exactly()
         journal.append(0.0, header)
+        engine.books.open(engine.core.state)
         for machine in start.machines:
             engine.feed(MachineJoined(machine=machine), 0.0)
         if config.between != engine.core.state.between:
@@ -127,6 +128,7 @@ def recall(engine: Engine, start: Start) -> int:
     count = fold(engine)
     with journal.transaction():
         journal.compare_exactly()
+        engine.books.open(engine.core.state, [grant for grant, _, _ in engine.held()])
     machines = engine.core.state.machines
     # The nodes of an engine come and go; those that are there introduce themselves.
     if machines != list(start.machines) and config.engine == "local":

@@ -43,11 +43,10 @@ from themis.service.engine import chain, integrity
 from themis.service.engine.engine import Engine
 from themis.service.engine.folding import Differs, fold
 from themis.service.engine.journal import Entry, Journal
+from themis.service.engine.records import KEPT
 from themis.service.engine.recovery import engine_over
 from themis.service.engine.salvage import Salvage, salvage
 
-KEPT = ("Header", "MachineJoined", "AppSubmitted", "AppFinished")
-"""Records that stay where others before a snapshot are missing."""
 _LOST = "its submission was lost with the damaged part of the journal; submit it again"
 
 
