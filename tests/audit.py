@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -12,11 +13,14 @@ from typing import Any
 
 import orjson
 
+from themis.accounts.charges import Amounts
+from themis.accounts.fold import Accounts, Tally
 from themis.core.checkpoint import save
 from themis.core.tables import Status
-from themis.model.events import Compacted, Header
+from themis.model.events import Compacted, Header, JournalRepaired
 from themis.profiles.library import BOOKS
 from themis.service.engine import chain, integrity, recovery, state_snapshots
+from themis.service.engine.books import DONE, Books
 from themis.service.engine.engine import Engine
 from themis.service.engine.folding import RunningFold, fold
 from themis.service.engine.journal import Journal
@@ -132,7 +136,49 @@ def audit(path: Path) -> Audited:
             short = engine_over(journal)
             fold(short)
             same(short, engine, f"{path}: from the last snapshot, and from the beginning")
+            repaired = any(isinstance(record, JournalRepaired) for _, record in journal.records())
+            if journal.meta(DONE) is not None and not repaired:
+                audit_accounts(journal, engine, whole=not compacted, where=str(path))
     return found
+
+
+def audit_accounts(journal: Journal, engine: Engine, *, whole: bool, where: str) -> None:
+    """The accounts are what the records come to, and have the GPU time that the core counted for each app, to 1e-9."""
+    state = engine.core.state
+    books = Books(journal)
+    with journal.transaction():
+        books.open(state)
+    assert books.accounts is not None
+    if whole:
+        tally = Tally()
+        accounts = Accounts(tally)
+        for _, time, record in journal.numbered():
+            accounts.add(time, record)
+        kept = {(lease.job, lease.attempt): lease for lease in books.leases("1")}
+        assert {key: repr(lease) for key, lease in kept.items()} == {
+            k: repr(v) for k, v in sorted(tally.leases.items())
+        }, where
+        assert accounts.open.keys() == books.accounts.open.keys() == state.job_gpus.keys(), where
+        total = Amounts()
+        for charge in tally.charges:
+            total = total.plus(charge.amounts)
+        for zone in ("utc", "local"):
+            row = journal.db.execute(
+                "SELECT total(leased), total(restart), total(lost), total(idle), total(cost) FROM usage WHERE zone = ?",
+                (zone,),
+            ).fetchone()
+            assert all(near(a, b) for a, b in zip(row, total, strict=True)), (where, zone, row, total)
+    users: dict[str, float] = {}
+    for spec, seconds in zip(state.app_specs, state.apps_attained().tolist(), strict=True):
+        users[spec.user] = users.get(spec.user, 0.0) + seconds
+    for user, seconds in users.items():
+        rows = books.totals(state.now, "0001-01-01", "9999-12-31", user=user)
+        assert near(sum(amounts.leased for _, _, amounts in rows), seconds), (where, user, rows, seconds)
+
+
+def near(a: float, b: float) -> bool:
+    """Equal to 1e-9, of the larger one or of a GPU-second."""
+    return math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9 * 3600)
 
 
 def audit_below(folder: Path) -> None:

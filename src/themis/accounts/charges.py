@@ -1,6 +1,7 @@
 """What a fold of the log charges: leases, and the time that is added to the totals of days.
 
-Amounts are GPU-seconds, of which ``leased`` is the sum of the useful, restart, lost and idle ones; ``cost`` is in the tariff's currency.
+Amounts are GPU-seconds, of which ``leased`` is the sum of the useful, restart, lost and idle ones; ``cost`` is in the currency
+of the tariff.
 """
 
 from __future__ import annotations
@@ -102,6 +103,4 @@ class Lease:
         started = now if math.isnan(self.started) else self.started
         restart = max(min(started, now) - self.booked, 0.0)
         cost = seconds * self.gpus * self.price / 3600
-        return Charge(
-            self.booked, now, self.account, Amounts(self.gpus * seconds, self.gpus * restart, 0.0, 0.0, cost)
-        )
+        return Charge(self.booked, now, self.account, Amounts(self.gpus * seconds, self.gpus * restart, 0.0, 0.0, cost))

@@ -1,7 +1,8 @@
 """Event log -> charges: every lease, its cost, and what is added to the totals, in one pass.
 
-What counts as restart and as lost is what reports count (``report.ledger``), so both have the same GPU time. A lease is charged when it
-ends, and where its price or account changes. Leaves out: where charges are kept (``service.engine.books``), days (``days``).
+What counts as restart and as lost is what reports count (``report.ledger``), so both have the same GPU time. A lease is charged
+when it ends, and where its price or account changes. Leaves out: where charges are kept (``service.engine.books``),
+days (``days``).
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from themis.accounts.charges import UNKNOWN, Account, Amounts, Charge, Lease
-from themis.model import events
-from themis.model.events import AccountingSet, AppSubmitted, Grant, GpusIdle, Header, JobStarted, MachineJoined, Revoke
+from themis.model.events import AccountingSet, AppSubmitted, GpusIdle, Grant, Header, JobStarted, MachineJoined, Revoke
 from themis.model.units import GpuSeconds, Seconds
 
 
@@ -49,6 +49,11 @@ class Accounts:
         user = self.users.get(app, UNKNOWN)
         return Account(user, dict(self.tariff.groups).get(user, ""), gpu_type, self.tariff.currency)
 
+    def price(self, gpu_type: str) -> float:
+        """Of a GPU hour now."""
+        prices = dict(self.tariff.prices)
+        return prices.get(gpu_type, prices.get("*", 0.0))
+
     def settle(self, app: int, time: Seconds, rest: GpuSeconds) -> None:
         """Charge time of an app whose leases are not known, at one instant and without a price."""
         self.sink.charge(Charge(time, time, self.account(app, UNKNOWN), Amounts(leased=rest)))
@@ -74,7 +79,7 @@ class Accounts:
             gpus=len(grant.gpus),
             since=time,
             booked=time,
-            price=dict(self.tariff.prices).get(kind, 0.0),
+            price=self.price(kind),
         )
         self.sink.save(lease)
 
@@ -113,10 +118,10 @@ class Accounts:
 
     def _tariff(self, time: Seconds, tariff: AccountingSet) -> None:
         """New prices and groups count from now on: what was leased until now is charged by the old ones."""
-        self.tariff, prices = tariff, dict(tariff.prices)
+        self.tariff = tariff
         for _, lease in sorted(self.open.items()):
             account = self.account(lease.app, lease.account.gpu_type)
-            price = prices.get(account.gpu_type, 0.0)
+            price = self.price(account.gpu_type)
             if (account, price) != (lease.account, lease.price):
                 self._book(lease, time)
                 lease.account, lease.price = account, price

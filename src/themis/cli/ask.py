@@ -11,16 +11,13 @@ import typer
 
 from themis.cli.rows import (
     ALL_APPS,
-    ALL_ENDED,
     ALL_JOBS,
     ALL_SHARES,
     APPS,
-    ENDED,
     JOBS,
     NODES,
     SHARES,
     STEPS,
-    USAGES,
     AppName,
     Home,
     Output,
@@ -65,24 +62,6 @@ def queue(
     """
     with connect(home) as client:
         show_list(lambda: client.queue(user), ALL_APPS if verbose else APPS, output, watch, empty=NO_APPS)
-
-
-def history(
-    user: User = "",
-    limit: Annotated[
-        int, typer.Option("--limit", "-l", min=0, help="Maximum number of apps, newest first (0: 1000).")
-    ] = 0,
-    output: Output = "table",
-    watch: Watch = False,
-    verbose: Verbose = False,
-    home: Home = None,
-) -> None:
-    """List the finished apps.
-
-    Example: [cyan]themis history --user alice -o json[/cyan]
-    """
-    with connect(home) as client:
-        show_list(lambda: client.history(user, limit), ALL_ENDED if verbose else ENDED, output, watch)
 
 
 def show(
@@ -220,15 +199,6 @@ def share(
     """
     with connect(home) as client:
         show_list(lambda: client.share(user), ALL_SHARES if verbose else SHARES, output, watch)
-
-
-def usage(user: User = "", output: Output = "table", watch: Watch = False, home: Home = None) -> None:
-    """Show the GPU time and the apps of each user so far.
-
-    Example: [cyan]themis usage -o yaml[/cyan]
-    """
-    with connect(home) as client:
-        show_list(lambda: client.usage(user), USAGES, output, watch)
 
 
 def events(

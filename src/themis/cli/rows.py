@@ -205,15 +205,6 @@ APPS: Columns = {
     "pending reason": _plain("waits"),
 }
 ALL_APPS: Columns = {**APPS, **FAIRNESS, "GPU hours": _number("gpu_hours"), "submitted": _time("submitted")}
-ENDED: Columns = {**WHO, "jobs": _plain("jobs"), "GPU hours": _number("gpu_hours"), "ended": _time("ended")}
-ALL_ENDED: Columns = {
-    **WHO,
-    "jobs": _plain("jobs"),
-    **FAIRNESS,
-    "GPU hours": _number("gpu_hours"),
-    "submitted": _time("submitted"),
-    "ended": _time("ended"),
-}
 JOBS: Columns = {
     "job": _plain("id"),
     "name": _plain("name"),
@@ -272,14 +263,6 @@ ALL_SHARES: Columns = {
     "shared between": _plain("between"),
     "worst rho": _number("rho_worst"),
     "median rho": _number("rho_median"),
-}
-USAGES: Columns = {
-    "user": _plain("user"),
-    "apps": _plain("apps"),
-    "completed": _plain("completed"),
-    "cancelled": _plain("cancelled"),
-    "failed": _plain("failed"),
-    "GPU hours": _number("gpu_hours"),
 }
 STEPS: Columns = {
     "s since submitted": _number("time", ".1f"),

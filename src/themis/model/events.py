@@ -328,7 +328,8 @@ class AccountingSet:
 
     Attributes
     ----------
-    prices : (GPU type, price of one GPU hour); other types cost nothing. ``currency`` : of the prices, for people.
+    prices : (GPU type, price of one GPU hour), ``*`` for the others; types without one cost nothing.
+    currency : of the prices, for people.
     groups : (user, group) of users who are in one. ``zone`` : time zone of the service's days, by its IANA name.
     """
 

@@ -14,6 +14,7 @@ from themis.errors import InputError, UnknownName
 from themis.fairness.finish_time import FinishTime, Form
 from themis.model.units import NONE, Bool, Float
 from themis.service.api import reasons, wait_reasons
+from themis.service.api.accounts import run_ids
 from themis.service.engine.arbiter import Arbiter
 from themis.service.engine.journal import Entry
 from themis.sim import dump
@@ -158,7 +159,7 @@ def show(arbiter: Arbiter, ref: str) -> pb.ShowReply:
                 ended=arbiter.epoch + ended,
             )
         )
-    return pb.ShowReply(app=app_row(arbiter, s, entry, rho_now(s)), jobs=rows.values())
+    return pb.ShowReply(app=app_row(arbiter, s, entry, rho_now(s)), jobs=rows.values(), runs=run_ids(arbiter, a))
 
 
 def _job_row(arbiter: Arbiter, s: State, j: int, argv: Iterable[str]) -> pb.JobInfo:
@@ -252,20 +253,6 @@ def share(arbiter: Arbiter, user: str = "") -> pb.ShareReply:
         if known:
             row.rho_worst, row.rho_median = max(known), float(np.median(known))
     return pb.ShareReply(users=[row for row in out.users if user in ("", row.user)])
-
-
-def usage(arbiter: Arbiter, user: str = "") -> pb.UsageReply:
-    """What everybody had since the journal began."""
-    s, rows = state_now(arbiter), dict[str, pb.UserUsage]()
-    attained = s.apps_attained()
-    for app, name, outcome in arbiter.journal.outcomes(user):
-        row = rows.setdefault(name, pb.UserUsage(user=name))
-        row.apps += 1
-        row.gpu_hours += float(attained[app]) / 3600
-        row.completed += outcome == "completed"
-        row.cancelled += outcome == "cancelled"
-        row.failed += outcome == "failed"
-    return pb.UsageReply(users=[rows[name] for name in sorted(rows)])
 
 
 def machine_of(arbiter: Arbiter, ref: str) -> int:

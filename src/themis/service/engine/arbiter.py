@@ -131,6 +131,7 @@ class Arbiter:
         self.executor = make_executor(self._program, self.queue.put, lambda: self.book)
         self.programs |= recovery.programs_of(self.engine)
         self.housekeeping.lost |= recovery.hand_over(self.engine, self.executor, join=config.engine != "local")
+        self.queue.put(Call(lambda: self.housekeeping.set_tariff(self.instant)))
         self.queue.put(Call(lambda: self.housekeeping.all_quotas(self.instant)))
         self._thread = Thread(target=self._run, name="themis-arbiter", daemon=True)
 

@@ -151,7 +151,7 @@ class Books:
         """
         out = dict[tuple[str, Account], Amounts]()
         rows = self.journal.db.execute(
-            f"SELECT day, user, user_group, gpu_type, currency, leased, restart, lost, idle, cost FROM usage "
+            "SELECT day, user, user_group, gpu_type, currency, leased, restart, lost, idle, cost FROM usage "
             "WHERE zone = ? AND day >= ? AND day <= ? AND (?4 = '' OR user = ?4)",
             ("utc" if utc else "local", since, until, user),
         )

@@ -221,6 +221,12 @@ class Housekeeping:
             self.engine.feed(QuotaSet(name=name, users=state.quotas[name][0], gpus=None), now)
         self.quotas(sorted(state.users), now)
 
+    def set_tariff(self, now: Seconds) -> None:
+        """Record how GPU time is charged from now on, where the settings differ from what was recorded."""
+        accounts = self.engine.books.accounts
+        if accounts is not None and accounts.tariff != self.config.tariff():
+            self.engine.feed(self.config.tariff(), now)
+
     # ---- machines ------------------------------------------------------------------------------------------------------
 
     def reachable(self, event: MachineFailed | MachineReturned, now: Seconds) -> None:

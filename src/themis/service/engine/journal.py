@@ -210,10 +210,10 @@ class Journal(Records):
         ).fetchone()
         return None if row[0] is None else int(row[0])
 
-    def outcomes(self, user: str = "") -> list[tuple[int, str, str]]:
-        """(app, user, how it ended or nothing) of every app that ever was, or of this user's."""
+    def outcomes(self, user: str = "") -> list[tuple[int, str, str, Seconds | None]]:
+        """(app, user, how it ended or nothing, when) of every app that ever was, or of this user's."""
         rows = self.db.execute(
-            "SELECT app, user, coalesce(outcome, '') FROM apps WHERE ?1 = '' OR user = ?1 ORDER BY app", (user,)
+            "SELECT app, user, coalesce(outcome, ''), ended FROM apps WHERE ?1 = '' OR user = ?1 ORDER BY app", (user,)
         )
         return list(rows)
 
@@ -287,6 +287,18 @@ class Journal(Records):
         """How long a job ran in the attempts that are over."""
         row = self.db.execute("SELECT coalesce(sum(seconds), 0) FROM attempts WHERE job = ?", (job,)).fetchone()
         return float(row[0])
+
+    def add_run_id(self, app: int, job: int, attempt: int, tracker: str, run: str) -> None:
+        """A job's attempt is this run of MLflow or Weights & Biases; the attempt that reported it first stays."""
+        self.write(
+            "INSERT OR IGNORE INTO run_ids (app, job, attempt, tracker, run) VALUES (?, ?, ?, ?, ?)",
+            (app, job, attempt, tracker, run),
+        )
+
+    def run_ids(self, app: int) -> list[tuple[int, int, str, str]]:
+        """(job, attempt, tracker, run) of an app, in the order of their reports."""
+        rows = self.db.execute("SELECT job, attempt, tracker, run FROM run_ids WHERE app = ? ORDER BY number", (app,))
+        return list(rows)
 
     def submissions(self, user: str, since: Seconds) -> int:
         """How many apps a user has submitted since then."""

@@ -175,7 +175,8 @@ class Records(Transactions):
     def compact(self, before: Seconds) -> int:
         """Drop records from before a time that the older snapshot covers; returns how many.
 
-        What says which machines, apps and jobs there are stays, how apps ended, and prices. A ``Compacted`` stands where others were.
+        What says which machines, apps and jobs there are stays, how apps ended, and prices. A ``Compacted`` stands in the
+        place of others.
         """
         row = self.db.execute("SELECT number FROM checkpoints ORDER BY number DESC LIMIT 1 OFFSET 1").fetchone()
         kept = ", ".join(f"'{kind}'" for kind in KEPT)

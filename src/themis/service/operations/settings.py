@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from themis.accounts.days import local_zone, zone_of
 from themis.client.home import default_home
 from themis.errors import InputError, ThemisError, UnknownName
 from themis.jobs import check as check_jobs
@@ -22,14 +23,28 @@ from themis.model.workload import Group, User
 from themis.profiles.cluster_file import ClusterFile, MachineGroup, build_cluster
 from themis.profiles.library import every_model
 from themis.profiles.presets import load_cluster
-from themis.service.engine.config import Config
+from themis.service.engine.config import Budget, Config
 from themis.yaml_text import BadYaml, Document, documents
 
-NESTED = ("gpu_names", "groups", "users", "others")
+NESTED = ("gpu_names", "price", "groups", "users", "others")
 """Keys that only a file can set."""
 
 Weight = Annotated[float, Field(ge=1e-6, le=1e6)]
 Quota = Annotated[int, Field(ge=0, le=10**9)] | None
+
+
+Limit = Annotated[float, Field(ge=0, le=1e15)] | None
+
+
+class BudgetText(Written):
+    """``budget`` of a user or group."""
+
+    hard: Limit = Field(
+        default=None, description="limit from which on no lease is granted or renewed until the period ends"
+    )
+    soft: Limit = Field(default=None, description="limit from which on `queue`, `show` and `why` warn")
+    of: Literal["gpu_hours", "cost"] = Field(default="gpu_hours", description="what is limited (gpu_hours)")
+    per: Literal["day", "week", "month", "total"] = Field(default="month", description="period of the limits (month)")
 
 
 class GroupText(Written):
@@ -37,6 +52,10 @@ class GroupText(Written):
 
     weight: Weight = Field(default=1.0, description="weight of the group: 2 entitles it to twice the share (1)")
     gpus: Quota = Field(default=None, description="maximum number of GPUs of all its users together (no limit)")
+    budget: BudgetText | None = Field(
+        default=None,
+        description="limits of GPU hours or cost of all its users together, see [accounting.md](accounting.md#budgets) (no limit)",
+    )
 
 
 class UserText(GroupText):
@@ -44,6 +63,10 @@ class UserText(GroupText):
 
     weight: Weight = Field(default=1.0, description="weight of the user: 2 entitles them to twice the share (1)")
     gpus: Quota = Field(default=None, description="maximum number of GPUs of the user (no limit)")
+    budget: BudgetText | None = Field(
+        default=None,
+        description="limits of GPU hours or cost of the user, see [accounting.md](accounting.md#budgets) (no limit)",
+    )
     group: Name | None = Field(default=None, description="group of the user (none)")
 
 
@@ -52,6 +75,10 @@ class OthersText(Written):
 
     weight: Weight = Field(default=1.0, description="weight of each user who is not listed (1)")
     gpus: Quota = Field(default=None, description="maximum number of GPUs of each of them (no limit)")
+    budget: BudgetText | None = Field(
+        default=None,
+        description="limits of GPU hours or cost of each of them, see [accounting.md](accounting.md#budgets) (no limit)",
+    )
 
 
 LEAST_MESSAGE, MOST_MESSAGE = 64 << 10, (2 << 30) - 1
@@ -72,6 +99,23 @@ def _message(value: object) -> int:
 Wait = Annotated[float, reads(readers.zero_or_more)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Port = Annotated[int, Field(ge=0, lt=65536)]
+Price = Annotated[float, Field(ge=0, le=1e9)]
+
+
+def _zone(value: object) -> str:
+    """A time zone."""
+    try:
+        zone_of(readers.text(value))
+    except InputError:
+        raise sizes.Unreadable("a time zone of the IANA database, such as Europe/Berlin or UTC") from None
+    return str(value)
+
+
+def _currency(value: object) -> str:
+    """A currency."""
+    if not isinstance(value, str) or not value.isalpha() or len(value) > 10:
+        raise sizes.Unreadable("a currency of at most 10 letters, such as EUR")
+    return value
 
 
 class ServiceText(Written):
@@ -168,6 +212,15 @@ class ServiceText(Written):
         default=None,
         description="retention of checkpoints in the data directory after the app completed; those of other apps are kept (no "
         "limit)",
+    )
+    price: dict[Annotated[str, reads(readers.text)], Price] = Field(
+        default={},
+        description="price of a GPU hour by GPU type, `'*'` for all others: `{H200: 3.5, '*': 1}`, see "
+        "[accounting.md](accounting.md#prices) (none)",
+    )
+    currency: Annotated[str, reads(_currency)] = Field(default="", description="currency of prices, such as EUR (none)")
+    time_zone: Annotated[str, reads(_zone)] | None = Field(
+        default=None, description="time zone of the days of accounts and budgets (the machine's)"
     )
     agent_wait: Duration = Field(default=2.0, description="timeout for answers of apps' own agents (2s)")
     agent_misses: Annotated[int, Field(ge=1, le=1000)] = Field(
@@ -440,4 +493,14 @@ def _config(findings: Findings, path: Path | None) -> Config:
         group_gpus={n: g.gpus for n, g in text.groups.items() if g.gpus is not None},
         others_weight=text.others.weight,
         others_gpus=text.others.gpus,
+        prices=dict(text.price),
+        currency=text.currency,
+        time_zone=text.time_zone or local_zone(),
+        user_budgets={n: _budget(u.budget) for n, u in text.users.items() if u.budget is not None},
+        group_budgets={n: _budget(g.budget) for n, g in text.groups.items() if g.budget is not None},
+        others_budget=_budget(text.others.budget) if text.others.budget is not None else None,
     )
+
+
+def _budget(text: BudgetText) -> Budget:
+    return Budget(hard=text.hard, soft=text.soft, of=text.of, per=text.per)
