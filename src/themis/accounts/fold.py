@@ -54,9 +54,13 @@ class Accounts:
         prices = dict(self.tariff.prices)
         return prices.get(gpu_type, prices.get("*", 0.0))
 
-    def settle(self, app: int, time: Seconds, rest: GpuSeconds) -> None:
-        """Charge time of an app whose leases are not known, at one instant and without a price."""
-        self.sink.charge(Charge(time, time, self.account(app, UNKNOWN), Amounts(leased=rest)))
+    def settle(self, app: int, first_job: int, time: Seconds, rest: GpuSeconds) -> None:
+        """Charge time of an app whose leases are not known, at one instant and without a price, as attempt 0 of its first job."""
+        account, since = self.account(app, UNKNOWN), time - rest
+        self.sink.charge(Charge(time, time, account, Amounts(leased=rest)))
+        lease = Lease(app=app, job=first_job, attempt=0, account=account, gpus=1, since=since, booked=time)
+        lease.started, lease.ended, lease.cause = since, time, UNKNOWN
+        self.sink.save(lease)
 
     # ---- records ----------------------------------------------------------------------------------------------------
 

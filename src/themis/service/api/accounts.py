@@ -149,10 +149,6 @@ def _past(arbiter: Arbiter, entry: Entry) -> pb.PastApp:
     )
     for lease in leases:
         add(out, lease.amounts(arbiter.instant))
-    # What its leases do not hold is from before there were accounts.
-    rest = float(s.apps.attained[entry.app]) / 3600 - out.gpu_hours
-    if rest > 1e-9 * max(out.gpu_hours, 1.0):
-        out.gpu_hours, out.useful_hours = out.gpu_hours + rest, out.useful_hours + rest
     ends = {(job, number): rest for job, number, *rest in arbiter.journal.attempts(jobs)}
     out.attempts.extend(_attempt(arbiter, lease, ends.get((lease.job, lease.attempt))) for lease in leases)
     return out

@@ -20,7 +20,7 @@ from themis.accounts.days import by_day, zone_of
 from themis.accounts.fold import CHARGED, Accounts
 from themis.core.state import State
 from themis.errors import InputError
-from themis.model.events import AppFinished, Grant
+from themis.model.events import AppFinished, Compacted, Grant
 from themis.model.log import decode
 from themis.model.units import Seconds
 from themis.service.engine.records import Record, Records
@@ -113,7 +113,10 @@ class Books:
         self._dirty, self._added = {}, {}
 
     def _settle(self, accounts: Accounts, state: State, grants: dict[int, Grant]) -> None:
-        """Charge what the state knows of apps' GPU time and the records that are left do not."""
+        """Charge what the state knows of apps' GPU time and the records that are left do not, where some were dropped."""
+        dropped = [time for _, time, record in self.journal.numbered() if isinstance(record, Compacted)]
+        if not dropped:
+            return
         now, known = state.now, dict[int, float]()
         for job in sorted(state.job_gpus.keys() & grants.keys() - accounts.open.keys()):
             since = float(state.jobs.since[job])
@@ -127,8 +130,8 @@ class Books:
         ended = {record.app: time for _, time, record in self.journal.numbered() if isinstance(record, AppFinished)}
         for app, seconds in enumerate(state.at(now).apps_attained().tolist()):
             rest = seconds - known.get(app, 0.0)
-            if rest > LEAST_S:
-                accounts.settle(app, ended.get(app, now), rest)
+            if rest > LEAST_S and state.apps.arrival[app] <= max(dropped):
+                accounts.settle(app, int(state.apps.first_job[app]), ended.get(app, now), rest)
 
     # ---- reading ------------------------------------------------------------------------------------------------------
 
