@@ -83,7 +83,9 @@ def show(
             if output != "table":
                 dump(as_dict(found), output)
                 continue
+            runs = ", ".join(f"{run.tracker} {run.run}" for run in found.runs)
             lines = [_summary(found.app), _more(found.app) if verbose else ""]
+            lines += [f"Warning: {found.app.warning}." if found.app.warning else "", f"Runs: {runs}." if runs else ""]
             _print_lines(lines)
             show_rows([as_dict(job) for job in found.jobs], output, ALL_JOBS if verbose else JOBS)
             _print_lines(last_words(found))

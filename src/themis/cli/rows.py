@@ -124,8 +124,9 @@ def show_list(
     for _ in again(watch, output):
         rows = [as_dict(row) for row in get()]
         show_rows(rows, output, columns)
-        if empty and not rows and output == "table":
-            out.print(empty, markup=False, highlight=False, soft_wrap=True)
+        below = [f"Warning: {text}." for text in dict.fromkeys(row.get("warning", "") for row in rows) if text]
+        for line in below or ([empty] if empty and not rows else []) if output == "table" else []:
+            out.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]], output: str, columns: Columns) -> None:
@@ -291,6 +292,7 @@ def why_now(found: Any, *, verbose: bool = False) -> list[str]:
     ``verbose`` : the reason's code and the app's finish-time fairness too.
     """
     lines = [f"{STATES.get(found.code, 'waiting')}: {found.sentence}"]
+    lines += [f"Warning: {found.warning}."] if found.warning else []
     if verbose:
         lines.append(f"Reason code: {found.code}.")
     if found.position:

@@ -228,7 +228,7 @@ class SubmitReply(_message.Message):
     def __init__(self, app: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
 
 class App(_message.Message):
-    __slots__ = ("id", "name", "user", "state", "gpus", "demand", "jobs", "jobs_ended", "progress", "submitted", "ended", "rho", "gpu_hours", "weight", "reason", "waits")
+    __slots__ = ("id", "name", "user", "state", "gpus", "demand", "jobs", "jobs_ended", "progress", "submitted", "ended", "rho", "gpu_hours", "weight", "reason", "waits", "warning")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
@@ -245,6 +245,7 @@ class App(_message.Message):
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     WAITS_FIELD_NUMBER: _ClassVar[int]
+    WARNING_FIELD_NUMBER: _ClassVar[int]
     id: int
     name: str
     user: str
@@ -261,7 +262,8 @@ class App(_message.Message):
     weight: float
     reason: str
     waits: str
-    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., state: _Optional[str] = ..., gpus: _Optional[int] = ..., demand: _Optional[int] = ..., jobs: _Optional[int] = ..., jobs_ended: _Optional[int] = ..., progress: _Optional[float] = ..., submitted: _Optional[float] = ..., ended: _Optional[float] = ..., rho: _Optional[float] = ..., gpu_hours: _Optional[float] = ..., weight: _Optional[float] = ..., reason: _Optional[str] = ..., waits: _Optional[str] = ...) -> None: ...
+    warning: str
+    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., state: _Optional[str] = ..., gpus: _Optional[int] = ..., demand: _Optional[int] = ..., jobs: _Optional[int] = ..., jobs_ended: _Optional[int] = ..., progress: _Optional[float] = ..., submitted: _Optional[float] = ..., ended: _Optional[float] = ..., rho: _Optional[float] = ..., gpu_hours: _Optional[float] = ..., weight: _Optional[float] = ..., reason: _Optional[str] = ..., waits: _Optional[str] = ..., warning: _Optional[str] = ...) -> None: ...
 
 class Attempt(_message.Message):
     __slots__ = ("number", "ending", "cause", "code", "seconds", "steps", "killed", "message", "ended")
@@ -706,7 +708,7 @@ class LogChunk(_message.Message):
     def __init__(self, data: _Optional[bytes] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class WhyReply(_message.Message):
-    __slots__ = ("json", "code", "sentence", "position", "of", "rho", "ahead", "start_median", "start_earliest", "start_latest", "simulations", "between", "weight", "fair")
+    __slots__ = ("json", "code", "sentence", "position", "of", "rho", "ahead", "start_median", "start_earliest", "start_latest", "simulations", "between", "weight", "fair", "warning")
     JSON_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     SENTENCE_FIELD_NUMBER: _ClassVar[int]
@@ -721,6 +723,7 @@ class WhyReply(_message.Message):
     BETWEEN_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     FAIR_FIELD_NUMBER: _ClassVar[int]
+    WARNING_FIELD_NUMBER: _ClassVar[int]
     json: str
     code: str
     sentence: str
@@ -735,7 +738,8 @@ class WhyReply(_message.Message):
     between: str
     weight: float
     fair: float
-    def __init__(self, json: _Optional[str] = ..., code: _Optional[str] = ..., sentence: _Optional[str] = ..., position: _Optional[int] = ..., of: _Optional[int] = ..., rho: _Optional[float] = ..., ahead: _Optional[_Iterable[_Union[Ahead, _Mapping]]] = ..., start_median: _Optional[float] = ..., start_earliest: _Optional[float] = ..., start_latest: _Optional[float] = ..., simulations: _Optional[int] = ..., between: _Optional[str] = ..., weight: _Optional[float] = ..., fair: _Optional[float] = ...) -> None: ...
+    warning: str
+    def __init__(self, json: _Optional[str] = ..., code: _Optional[str] = ..., sentence: _Optional[str] = ..., position: _Optional[int] = ..., of: _Optional[int] = ..., rho: _Optional[float] = ..., ahead: _Optional[_Iterable[_Union[Ahead, _Mapping]]] = ..., start_median: _Optional[float] = ..., start_earliest: _Optional[float] = ..., start_latest: _Optional[float] = ..., simulations: _Optional[int] = ..., between: _Optional[str] = ..., weight: _Optional[float] = ..., fair: _Optional[float] = ..., warning: _Optional[str] = ...) -> None: ...
 
 class Ahead(_message.Message):
     __slots__ = ("app", "name", "user", "rho")

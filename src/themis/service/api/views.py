@@ -101,13 +101,20 @@ def app_row(
     if entry.ended is None and row.state in ("waiting", "held"):
         left_out = wait_reasons.left_out(s) if left_out is None else left_out
         row.waits, why = wait_reasons.of_app(arbiter.journal, arbiter.epoch, s, entry, left_out)
-        row.reason = row.reason or why
+        row.reason = row.reason or _budget_words(arbiter, row.user, row.waits) or why
+    if entry.ended is None:
+        row.warning = arbiter.housekeeping.budgets.of(entry.user, arbiter.instant, hard=False)
     if entry.ended is not None:
         row.ended = arbiter.epoch + entry.ended
     known = entry.rho if entry.rho is not None else rho.get(a)
     if known is not None:
         row.rho = known
     return row
+
+
+def _budget_words(arbiter: Arbiter, user: str, code: str) -> str:
+    """The budget that is used up, with its figures; empty where an app waits for something else."""
+    return arbiter.housekeeping.budgets.of(user, arbiter.instant, hard=True) if code == reasons.Code.BUDGET else ""
 
 
 def _progress(done: Float, ended: Bool) -> float:
@@ -266,8 +273,15 @@ def why(arbiter: Arbiter, ref: str) -> tuple[int, str, pb.WhyReply, bytes]:
     """An app's number, its name, why it waits, and the state to simulate from if it does."""
     app, s = find_app(arbiter, ref), state_now(arbiter)
     found, place = reasons.reason(arbiter.engine, arbiter.epoch, app, s), reasons.standing(s, app)
+    user = s.app_specs[app].user
+    budget = _budget_words(arbiter, user, found.code)
     reply = pb.WhyReply(
-        code=found.code, sentence=found.sentence, position=place.position, of=place.of, between=s.between
+        code=found.code,
+        sentence=f"{budget}." if budget else found.sentence,
+        position=place.position,
+        of=place.of,
+        between=s.between,
+        warning=arbiter.housekeeping.budgets.of(user, arbiter.instant, hard=False) if s.apps.active[app] else "",
     )
     if s.apps.active[app] and not s.apps.held[app]:
         reply.weight = float(s.apps.weight[app])

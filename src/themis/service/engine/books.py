@@ -53,6 +53,8 @@ class Books:
     accounts: Accounts | None = None
     epoch: Seconds = 0.0
     """Begin of the journal, seconds since 1970."""
+    version: int = 0
+    """Rises with each change."""
     _dirty: dict[tuple[int, int], Lease] = field(default_factory=dict)
     _added: dict[tuple[str, str, Account], Amounts] = field(default_factory=dict)
 
@@ -95,6 +97,7 @@ class Books:
 
     def charge(self, charge: Charge) -> None:
         """Add to the totals of the days that it falls on."""
+        self.version += 1
         for zone, name in ((UTC, "utc"), (self.zone, "local")):
             for day, amounts in by_day(charge, self.epoch, zone):
                 key = name, day, charge.account
@@ -103,6 +106,7 @@ class Books:
     def save(self, lease: Lease) -> None:
         """Write a lease with the transaction."""
         self._dirty[lease.job, lease.attempt] = lease
+        self.version += 1
 
     def flush(self) -> None:
         """Write what the transaction came to."""
@@ -144,6 +148,15 @@ class Books:
         """Leases for which an SQL condition holds, in order of job and attempt."""
         rows = self.journal.db.execute(f"SELECT {_COLUMNS} FROM leases WHERE {where} ORDER BY job, attempt", values)
         return [_lease(row) for row in rows]
+
+    def sum_since(self, day: str, users: Iterable[str], column: str) -> float:
+        """What was charged to these users since a day of the service's time zone: of ``leased`` in GPU-seconds, or ``cost``."""
+        members = sorted(users)
+        row = self.journal.db.execute(
+            f"SELECT total({column}) FROM usage WHERE zone = 'local' AND day >= ? AND user IN ({', '.join('?' * len(members))})",
+            (day, *members),
+        ).fetchone()
+        return float(row[0])
 
     def totals(self, now: Seconds, since: str, until: str, *, utc: bool = False, user: str = "") -> list[Total]:
         """Amounts by day and account, of leases that are held up to ``now``.

@@ -29,6 +29,7 @@ from themis.model.events import (
     QuotaSet,
 )
 from themis.model.units import Seconds
+from themis.service.engine.budgets import PREFIX, Budgets
 from themis.service.engine.config import Config
 from themis.service.engine.engine import Engine
 from themis.service.engine.journal import Entry, Journal, Options
@@ -44,6 +45,7 @@ class Housekeeping:
 
     def __init__(self, engine: Engine, config: Config, now: Seconds) -> None:
         self.engine, self.journal, self.config = engine, engine.journal, config
+        self.budgets = Budgets(engine, config)
         self.chores: list[Callable[[Seconds], object]] = []
         """Called with the time in each transaction, for tasks that do not concern the core."""
         self.waiting: dict[int, Options] = {}
@@ -140,7 +142,8 @@ class Housekeeping:
     @property
     def due(self) -> Seconds | None:
         """When ``run`` has something to do."""
-        return min((*self.until.values(), *self.state.draining.values()), default=None)
+        budgets = () if self.budgets.due is None else (self.budgets.due,)
+        return min((*self.until.values(), *self.state.draining.values(), *budgets), default=None)
 
     def run(self, now: Seconds) -> None:
         """Do what has become due."""
@@ -150,6 +153,7 @@ class Housekeeping:
         state = self.state
         for machine in sorted(n for n, until in state.draining.items() if until <= now or not state.occupants(n)):
             self.drain(machine, True, now)
+        self.budgets.run(now)
         for chore in self.chores:
             chore(now)
         while self.check_dependencies:
@@ -217,7 +221,7 @@ class Housekeeping:
         if (state.between, state.groups) != (fairness.between, groups_of(fairness)):
             self.engine.feed(fairness, now)
         wanted = {name for user in state.users for name in config.quotas(user)}
-        for name in sorted(state.quotas.keys() - wanted):
+        for name in sorted(name for name in state.quotas.keys() - wanted if not name.startswith(PREFIX)):
             self.engine.feed(QuotaSet(name=name, users=state.quotas[name][0], gpus=None), now)
         self.quotas(sorted(state.users), now)
 
