@@ -251,7 +251,7 @@ def _cell(name: str, value: Any) -> object:
 
 
 def _paid(columns: Columns, rows: Sequence[Mapping[str, Any]]) -> Columns:
-    """The columns, with the cost where there is one."""
+    """The columns, with the cost if any has one."""
     return {**columns, "cost": _cost} if any(row["cost"] for row in rows) else columns
 
 
