@@ -76,6 +76,8 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
         single_trust: true
         gather: 1s
         check_state: true
+        idle_warn: 10m
+        idle_cancel: 20m
         price: {V100: 2}
         currency: EUR
         time_zone: Europe/Berlin

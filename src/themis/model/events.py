@@ -344,12 +344,14 @@ class GpusIdle:
     """A gang's GPUs did nothing for so many GPU-seconds since it trains, all together.
 
     ``by`` : nvml (no kernel ran on them) | reports (the job reported steps before, and reports none now).
+    ``action`` : warned | cancelled, where the settings say so; empty otherwise.
     """
 
     job: int
     attempt: int
     gpu_seconds: GpuSeconds
     by: str
+    action: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,7 +103,7 @@ def app_row(
         row.waits, why = wait_reasons.of_app(arbiter.journal, arbiter.epoch, s, entry, left_out)
         row.reason = row.reason or _budget_words(arbiter, row.user, row.waits) or why
     if entry.ended is None:
-        row.warning = arbiter.housekeeping.budgets.of(entry.user, arbiter.instant, hard=False)
+        row.warning = _warning(arbiter, a, entry.user)
     if entry.ended is not None:
         row.ended = arbiter.epoch + entry.ended
     known = entry.rho if entry.rho is not None else rho.get(a)
@@ -115,6 +115,12 @@ def app_row(
 def _budget_words(arbiter: Arbiter, user: str, code: str) -> str:
     """The budget that is used up, with its figures; empty where an app waits for something else."""
     return arbiter.housekeeping.budgets.of(user, arbiter.instant, hard=True) if code == reasons.Code.BUDGET else ""
+
+
+def _warning(arbiter: Arbiter, app: int, user: str) -> str:
+    """Budgets over their soft limit, and idle GPUs; empty if there are none."""
+    keeping, now = arbiter.housekeeping, arbiter.instant
+    return "; ".join(filter(None, (keeping.budgets.of(user, now, hard=False), keeping.idle_warning(app, now))))
 
 
 def _progress(done: Float, ended: Bool) -> float:
@@ -281,7 +287,7 @@ def why(arbiter: Arbiter, ref: str) -> tuple[int, str, pb.WhyReply, bytes]:
         position=place.position,
         of=place.of,
         between=s.between,
-        warning=arbiter.housekeeping.budgets.of(user, arbiter.instant, hard=False) if s.apps.active[app] else "",
+        warning=_warning(arbiter, app, user) if s.apps.active[app] else "",
     )
     if s.apps.active[app] and not s.apps.held[app]:
         reply.weight = float(s.apps.weight[app])

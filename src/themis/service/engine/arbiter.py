@@ -22,7 +22,7 @@ from themis.core.scheduler import Scheduler
 from themis.core.state import EPS, State
 from themis.core.tables import ENDED
 from themis.executors.hosts import Host
-from themis.executors.program import UNABLE, AttemptEnded, Ending, Measurement, Program
+from themis.executors.program import UNABLE, AttemptEnded, Ending, GangIdle, Measurement, Program, RunReported
 from themis.model.events import (
     AppFinished,
     AppHeld,
@@ -290,6 +290,10 @@ class Arbiter:
                     self.housekeeping.again(item, now)
             case Measurement():
                 self._learn_speed(item, now)
+            case GangIdle():
+                self.housekeeping.idle_gpus(item, now)
+            case RunReported():
+                self.journal.add_run_id(item.app, item.job, item.attempt, item.tracker, item.run)
             case WakeUp():
                 pass
             case MachineJoined():

@@ -65,7 +65,8 @@ class Standing:
         unit = "GPU hours" if self.budget.of == "gpu_hours" else currency or "of cost"
         limit = self.budget.hard if self.over_hard else self.budget.soft
         kind = "" if self.over_hard else " (soft limit)"
-        used = f"{self.name} has used {self.used + self.rate * (now - self.at):.1f} of {limit:g} {unit}{kind} {_WORDS[self.budget.per]}"
+        amount = self.used + self.rate * (now - self.at)
+        used = f"{self.name} has used {amount:.1f} of {limit:g} {unit}{kind} {_WORDS[self.budget.per]}"
         if not math.isfinite(self.ends):
             return used
         return f"{used}; the budget is renewed on {datetime.fromtimestamp(epoch + self.ends):%Y-%m-%d %H:%M}"

@@ -60,6 +60,7 @@ class Config:
     grace_s : from the stop signal to SIGKILL, where a job does not say. ``max_grace_s`` : most that a job may ask for.
     node_lease_s, node_renew_s, node_margin_s : leases of machines (``themis.executors.hosts``).
     progress_s : minimum interval between two progress records of a job.
+    idle_warn_s, idle_cancel_s : an app whose gang's GPUs did nothing for so long is warned of, and cancelled; 0: never.
     between : unit of fairness: apps, users or groups.
     users, groups : those with a weight or a group; users who are not listed have ``others_weight``.
     user_gpus, group_gpus : quotas of those who have one. ``others_gpus`` : of each user who is not listed, or None.
@@ -110,6 +111,8 @@ class Config:
     node_renew_s: Seconds = 10.0
     node_margin_s: Seconds = 5.0
     progress_s: Seconds = 30.0
+    idle_warn_s: Seconds = 0.0
+    idle_cancel_s: Seconds = 0.0
     users: tuple[User, ...] = ()
     groups: tuple[Group, ...] = ()
     user_gpus: Mapping[str, int] = field(default_factory=dict)
@@ -151,6 +154,10 @@ class Config:
             raise InputError(f"gpus is {self.gpus} and machines {self.cluster.name!r}; give one of them.")
         if self.grace_s > self.max_grace_s:
             raise InputError(f"grace is {self.grace_s:g} s, more than max_grace, {self.max_grace_s:g} s.")
+        if 0 < self.idle_cancel_s < self.idle_warn_s:
+            raise InputError(
+                f"idle_cancel is {self.idle_cancel_s:g} s, below idle_warn, {self.idle_warn_s:g} s; a warning comes first."
+            )
         if self.lease_s < self.tick_s:
             raise InputError(
                 f"lease is {self.lease_s:g} s, shorter than tick, {self.tick_s:g} s; "

@@ -202,6 +202,14 @@ class ServiceText(Written):
         description="margin after lease and grace period, before the GPUs of an unreachable machine are reused (5s)",
     )
     progress: Wait = Field(default=30.0, description="minimum interval between two progress records of a job (30s)")
+    idle_warn: Wait = Field(
+        default=0.0,
+        description="warn of an app whose job's GPUs did nothing for this time, see [accounting.md](accounting.md#idle-gpus); 0: "
+        "never (0)",
+    )
+    idle_cancel: Wait = Field(
+        default=0.0, description="cancel an app whose job's GPUs did nothing for this time; 0: never (0)"
+    )
     solve: Duration = Field(
         default=10.0,
         description="approximate time limit of a decision; the search then returns the best solution found (10s)",
@@ -394,6 +402,11 @@ def _check_file(findings: Findings, path: Path | None, *, alone: bool = False) -
             f"key 'lease' is {text.lease:g} s, below the tick of {text.tick:g} s; make the lease at "
             "least one tick, or the tick shorter (--set tick=5s).",
         )
+    if 0 < text.idle_cancel < text.idle_warn:
+        findings.add(
+            ("idle_cancel",),
+            f"key 'idle_cancel' is {text.idle_cancel:g} s, below idle_warn, {text.idle_warn:g} s; a warning comes first.",
+        )
     if text.node_renew >= text.node_lease:
         findings.add(
             ("node_renew",),
@@ -471,6 +484,8 @@ def _config(findings: Findings, path: Path | None) -> Config:
         node_renew_s=text.node_renew,
         node_margin_s=text.node_margin,
         progress_s=text.progress,
+        idle_warn_s=text.idle_warn,
+        idle_cancel_s=text.idle_cancel,
         solve_s=text.solve,
         agent_s=text.agent_wait,
         journal_keep_s=text.journal_keep,

@@ -44,6 +44,8 @@ from themis.service.operations.retention import keep_swept
 
 log = logging.getLogger("themis.service")
 
+IDLE_AFTER_S = 60.0
+"""Seconds without a report of new steps after which a job that reports steps is idle, where NVML measures nothing."""
 NODES_S = 60.0
 """Seconds to wait for the first node of an engine."""
 
@@ -103,7 +105,10 @@ def start(home: Path, config: Config) -> Service:
         home / "run",
         [home / "run" / "nodes" / host.machine.name for host in hosts],
     )
+    limits = [limit for limit in (config.idle_warn_s, config.idle_cancel_s) if limit > 0]
     nodes = NodeSettings(
+        idle_after_s=min([IDLE_AFTER_S, *limits]),
+        idle_every_s=min([config.progress_s, *limits]),
         lease_s=config.node_lease_s,
         renew_s=config.node_renew_s,
         margin_s=config.node_margin_s,
