@@ -76,6 +76,7 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
         single_trust: true
         gather: 1s
         check_state: true
+        notify: {admins: ["json://127.0.0.1:9"], users: {u: ["json://127.0.0.1:9"]}, events: [failed]}
         idle_warn: 10m
         idle_cancel: 20m
         price: {V100: 2}

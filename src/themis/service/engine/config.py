@@ -34,6 +34,28 @@ class Budget:
     per: str = "month"
 
 
+NOTICES = ("finished", "failed", "preempted", "idle", "budget", "machine_lost", "disk")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notify:
+    """Who is notified of what.
+
+    Attributes
+    ----------
+    admins : addresses as apprise takes them. ``users`` : likewise, by user. ``events`` : of ``NOTICES``.
+    preempted_after_s : of an app that waits so long after it lost its GPUs. ``per_hour`` : most messages to one recipient.
+    disk_free : bytes; below, the disk is nearly full.
+    """
+
+    admins: tuple[str, ...] = ()
+    users: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    events: tuple[str, ...] = NOTICES
+    preempted_after_s: Seconds = 1800.0
+    per_hour: int = 20
+    disk_free: int = 5 << 30
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """Settings of an arbiter.
@@ -125,6 +147,7 @@ class Config:
     others_budget: Budget | None = None
     prices: Mapping[str, float] = field(default_factory=dict)
     currency: str = ""
+    notify: Notify = Notify()
     time_zone: str = field(default_factory=local_zone)
     solve_s: Seconds = 10.0
     agent_s: Seconds = 2.0

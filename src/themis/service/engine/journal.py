@@ -339,6 +339,13 @@ def read_records(path: Path, after: int = 0, limit: int = -1) -> list[tuple[int,
         return [(number, time, kind, line.decode()) for number, time, kind, line in rows]
 
 
+def read_reason(path: Path, app: int) -> str:
+    """Why an app failed or was cancelled, for any thread; empty if there is no reason."""
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+        row = db.execute("SELECT reason FROM apps WHERE app = ?", (app,)).fetchone()
+        return str(row[0]) if row else ""
+
+
 def export(path: Path, log: Path) -> int:
     """Write the journal as an event log that ``themis explain`` and ``themis replay`` read; returns its records."""
     count = 0

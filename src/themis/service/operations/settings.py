@@ -23,10 +23,10 @@ from themis.model.workload import Group, User
 from themis.profiles.cluster_file import ClusterFile, MachineGroup, build_cluster
 from themis.profiles.library import every_model
 from themis.profiles.presets import load_cluster
-from themis.service.engine.config import Budget, Config
+from themis.service.engine.config import NOTICES, Budget, Config, Notify
 from themis.yaml_text import BadYaml, Document, documents
 
-NESTED = ("gpu_names", "price", "groups", "users", "others")
+NESTED = ("gpu_names", "price", "notify", "groups", "users", "others")
 """Keys that only a file can set."""
 
 Weight = Annotated[float, Field(ge=1e-6, le=1e6)]
@@ -45,6 +45,29 @@ class BudgetText(Written):
     soft: Limit = Field(default=None, description="limit from which on `queue`, `show` and `why` warn")
     of: Literal["gpu_hours", "cost"] = Field(default="gpu_hours", description="what is limited (gpu_hours)")
     per: Literal["day", "week", "month", "total"] = Field(default="month", description="period of the limits (month)")
+
+
+class NotifyText(Written):
+    """``notify``."""
+
+    admins: list[Annotated[str, reads(readers.text)]] = Field(
+        default=[], description="addresses of administrators, as apprise takes them (none)"
+    )
+    users: dict[Name, list[Annotated[str, reads(readers.text)]]] = Field(
+        default={}, description="addresses of users, by name (none)"
+    )
+    events: list[Literal["finished", "failed", "preempted", "idle", "budget", "machine_lost", "disk"]] = Field(
+        default=list(NOTICES), description="what to notify of (all)"
+    )
+    preempted_after: Duration = Field(
+        default=1800.0, description="notify of an app that waits for this time after it lost its GPUs (30m)"
+    )
+    per_hour: Annotated[int, Field(ge=1, le=100_000)] = Field(
+        default=20, description="maximum number of messages to one recipient in an hour (20)"
+    )
+    disk_free: Annotated[int, reads(sizes.memory)] = Field(
+        default=5 << 30, description="notify when less of the data directory's disk is free (5 GiB)"
+    )
 
 
 class GroupText(Written):
@@ -229,6 +252,10 @@ class ServiceText(Written):
     currency: Annotated[str, reads(_currency)] = Field(default="", description="currency of prices, such as EUR (none)")
     time_zone: Annotated[str, reads(_zone)] | None = Field(
         default=None, description="time zone of the days of accounts and budgets (the machine's)"
+    )
+    notify: NotifyText | None = Field(
+        default=None,
+        description="addresses and events of notifications, see [accounting.md](accounting.md#notifications) (none)",
     )
     agent_wait: Duration = Field(default=2.0, description="timeout for answers of apps' own agents (2s)")
     agent_misses: Annotated[int, Field(ge=1, le=1000)] = Field(
@@ -510,10 +537,22 @@ def _config(findings: Findings, path: Path | None) -> Config:
         others_gpus=text.others.gpus,
         prices=dict(text.price),
         currency=text.currency,
+        notify=_notify(text.notify) if text.notify is not None else Notify(),
         time_zone=text.time_zone or local_zone(),
         user_budgets={n: _budget(u.budget) for n, u in text.users.items() if u.budget is not None},
         group_budgets={n: _budget(g.budget) for n, g in text.groups.items() if g.budget is not None},
         others_budget=_budget(text.others.budget) if text.others.budget is not None else None,
+    )
+
+
+def _notify(text: NotifyText) -> Notify:
+    return Notify(
+        admins=tuple(text.admins),
+        users={name: tuple(urls) for name, urls in text.users.items()},
+        events=tuple(text.events),
+        preempted_after_s=text.preempted_after,
+        per_hour=text.per_hour,
+        disk_free=text.disk_free,
     )
 
 

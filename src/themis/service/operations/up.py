@@ -40,6 +40,7 @@ from themis.service.engine.machines import find_hosts
 from themis.service.engine.repair import repair
 from themis.service.operations import rights
 from themis.service.operations.lock import only_one
+from themis.service.operations.notify import Notifier, notifier
 from themis.service.operations.retention import keep_swept
 
 log = logging.getLogger("themis.service")
@@ -59,6 +60,7 @@ class Service:
     api: Api
     server: grpc.Server
     http: ThreadingHTTPServer | None
+    notifier: Notifier | None = None
 
     def close(self, *, stop_jobs: bool = True) -> None:
         """Stop it: first the arbiter, so that calls in the meantime are refused with a message."""
@@ -66,6 +68,8 @@ class Service:
         try:
             self.arbiter.close(stop_jobs=stop_jobs)
         finally:
+            if self.notifier is not None:
+                self.notifier.close()
             self.server.stop(grace=1.0).wait()
             if self.http is not None:
                 self.http.shutdown()
@@ -146,6 +150,7 @@ def start(home: Path, config: Config) -> Service:
 
     book = load_book(config.profiles, home / "profiles")
     arbiter = Arbiter(config, hosts, Journal(home / "journal.db"), executor, book=book, apart=True)
+    notifies = notifier(arbiter, config.notify)
     keep_swept(arbiter)
     api = Api(arbiter, home / "run", access)
     server, port = serve(api, config.host, config.port, config.max_message_bytes)
@@ -169,7 +174,7 @@ def start(home: Path, config: Config) -> Service:
         pid=os.getpid(),
     )
     write_endpoint(home, endpoint)
-    return Service(arbiter, endpoint, api, server, http)
+    return Service(arbiter, endpoint, api, server, http, notifies.start() if notifies else None)
 
 
 def _await_nodes(arbiter: Arbiter, executor: RayExecutor) -> None:
