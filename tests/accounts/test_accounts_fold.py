@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from themis.accounts.charges import Account, Amounts, Charge
+from themis.accounts.charges import Amounts, Charge, Payer
 from themis.accounts.days import by_day, local_zone, zone_of
 from themis.accounts.fold import Accounts, Tally
 from themis.errors import InputError
@@ -90,7 +90,7 @@ def test_a_lease_is_charged_as_useful_restart_lost_and_idle() -> None:
     assert tally.total() == Amounts(leased=320.0, restart=20.0, lost=100.0, idle=40.0)
     assert tally.total().useful == 160.0
     (lease,) = tally.leases.values()
-    assert (lease.cause, lease.idle_by, lease.account) == ("failed", "nvml", Account("ann", "", "A", ""))
+    assert (lease.cause, lease.idle_by, lease.account) == ("failed", "nvml", Payer("ann", "", "A", ""))
     assert lease.amounts(0.0) == tally.total()
 
 
@@ -109,8 +109,8 @@ def test_a_change_of_price_counts_from_then_on() -> None:
     assert tally.leases[0, 1].cost == pytest.approx(100 * 2 * 0.01 + 100 * 2 * 0.02)
     assert tally.leases[1, 1].cost == pytest.approx(100 * 0.001)
     by_account = {charge.account: charge.amounts.cost for charge in tally.charges}
-    assert by_account[Account("ann", "", "A", "EUR")] == pytest.approx(2.0)
-    assert by_account[Account("ann", "lab", "A", "EUR")] == pytest.approx(4.0)
+    assert by_account[Payer("ann", "", "A", "EUR")] == pytest.approx(2.0)
+    assert by_account[Payer("ann", "lab", "A", "EUR")] == pytest.approx(4.0)
     assert near(tally.total().cost, sum(lease.cost for lease in tally.leases.values()))
 
 
@@ -168,7 +168,7 @@ ZONES = ("UTC", "Europe/Berlin", "Asia/Kathmandu", "America/New_York", "Pacific/
     st.floats(0, 1e6),
 )
 def test_the_parts_of_days_add_up_to_the_charge(since: float, seconds: float, zone: str, amount: float) -> None:
-    charge = Charge(since, since + seconds, Account("u", "", "A", ""), Amounts(amount, amount / 3, 0.0, 1.0, 2.0))
+    charge = Charge(since, since + seconds, Payer("u", "", "A", ""), Amounts(amount, amount / 3, 0.0, 1.0, 2.0))
     parts = list(by_day(charge, 0.0, zone_of(zone)))
     days = [day for day, _ in parts]
     assert days == sorted(set(days))
@@ -183,7 +183,7 @@ def test_a_day_of_a_time_zone_is_as_long_as_its_clock_says() -> None:
     for day, hours in (("2026-03-29", 23), ("2026-10-25", 25)):
         noon = datetime.fromisoformat(f"{day}T12:00").replace(tzinfo=ZoneInfo("Europe/Berlin"))
         since = noon.timestamp() - 86400 * 2
-        charge = Charge(since, since + 4 * 86400, Account("u", "", "A", ""), Amounts(leased=4 * 86400.0))
+        charge = Charge(since, since + 4 * 86400, Payer("u", "", "A", ""), Amounts(leased=4 * 86400.0))
         parts = dict(by_day(charge, 0.0, ZoneInfo("Europe/Berlin")))
         assert near(parts[day].leased, hours * 3600)
 

@@ -28,7 +28,8 @@ LEASE: dict[str, Any] = {
 
 def row(w: World, app: int = 0) -> pb.App:
     found = w.ask(lambda a: views.apps(a, pb.AppsRequest()))
-    return next(app_ for app_ in found.apps if app_.id == app)
+    one: pb.App = next(row for row in found.apps if row.id == app)
+    return one
 
 
 def run_for(w: World, seconds: float, step: float = 60.0) -> None:

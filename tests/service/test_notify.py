@@ -22,7 +22,7 @@ from themis.model.events import AppFinished, Grant, MachineFailed, QuotaSet, Rev
 from themis.model.settings import Settings
 from themis.profiles.models import DEFAULT_BOOK
 from themis.service.engine.config import Config, Notify
-from themis.service.operations.notify import ADMINS, HOUR, Mailbox, Message, Watcher, sender
+from themis.service.operations.notify import ADMINS, HOUR, Mailbox, Notification, Watcher, sender
 from themis.service.operations.up import running
 from themis.testing.builders import app, job
 
@@ -150,9 +150,9 @@ def test_an_hour_has_a_limit_and_the_next_message_says_what_was_left_out() -> No
     sent: list[tuple[str, str]] = []
     box = Mailbox(lambda title, text: sent.append((title, text)) is None, per_hour=2)
     for n in range(5):
-        box.put(Message("u", f"t{n}", "text"), 10.0 * n)
+        box.put(Notification("u", f"t{n}", "text"), 10.0 * n)
     assert [title for title, _ in sent] == ["t0", "t1"]
-    box.put(Message("u", "t5", "text"), HOUR + 5.0)
+    box.put(Notification("u", "t5", "text"), HOUR + 5.0)
     assert sent[-1] == ("t5", "text (3 messages left out in the last hour)")
 
 

@@ -157,8 +157,8 @@ def test_apps_that_are_long_over_are_told_of_as_before(tmp_path: Path, monkeypat
                     views.show(a, "0"),
                     views.show(a, "two"),
                     views.apps(a, over),
-                    accounts.history(a, pb.HistoryRequest(user="u")),
-                    accounts.usage(a, pb.UsageRequest(user="u")),
+                    accounts.history(a, pb.HistoryRequest(), "u"),
+                    accounts.usage(a, pb.UsageRequest(), "u"),
                     views.owners(a),
                     views.why(a, "two")[2],
                 )

@@ -45,7 +45,7 @@ class Amounts(NamedTuple):
         return Amounts(*(a * part for a in self))
 
 
-class Account(NamedTuple):
+class Payer(NamedTuple):
     """Who pays, for what, in which currency ("" where none is set)."""
 
     user: str
@@ -59,12 +59,12 @@ class Charge(NamedTuple):
 
     since: Seconds
     until: Seconds
-    account: Account
+    account: Payer
     amounts: Amounts
 
 
 @dataclass(slots=True, kw_only=True)
-class Lease:
+class ChargedLease:
     """One attempt of a job on its GPUs; open while ``ended`` is not a number.
 
     Attributes
@@ -77,7 +77,7 @@ class Lease:
     app: int
     job: int
     attempt: int
-    account: Account
+    account: Payer
     gpus: int
     since: Seconds
     booked: Seconds

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from themis.accounts.charges import UNKNOWN, Account, Amounts, Charge, Lease
+from themis.accounts.charges import UNKNOWN, Amounts, Charge, ChargedLease, Payer
 from themis.model.events import AccountingSet, AppSubmitted, GpusIdle, Grant, Header, JobStarted, MachineJoined, Revoke
 from themis.model.units import GpuSeconds, Seconds
 
@@ -23,7 +23,7 @@ class Sink(Protocol):
     def charge(self, charge: Charge) -> None:
         """Add to the totals."""
 
-    def save(self, lease: Lease) -> None:
+    def save(self, lease: ChargedLease) -> None:
         """A lease began, changed or ended."""
 
 
@@ -32,7 +32,7 @@ class Accounts:
     """The fold. ``open`` : leases that are held, by job; ``gpu_types`` : of each GPU; ``users`` : of each app."""
 
     sink: Sink
-    open: dict[int, Lease] = field(default_factory=dict)
+    open: dict[int, ChargedLease] = field(default_factory=dict)
     gpu_types: list[str] = field(default_factory=list)
     users: dict[int, str] = field(default_factory=dict)
     tariff: AccountingSet = field(default_factory=AccountingSet)
@@ -44,10 +44,10 @@ class Accounts:
         if handle is not None:
             handle(self, time, record)
 
-    def account(self, app: int, gpu_type: str) -> Account:
+    def account(self, app: int, gpu_type: str) -> Payer:
         """Who pays for an app's time on GPUs of this type."""
         user = self.users.get(app, UNKNOWN)
-        return Account(user, dict(self.tariff.groups).get(user, ""), gpu_type, self.tariff.currency)
+        return Payer(user, dict(self.tariff.groups).get(user, ""), gpu_type, self.tariff.currency)
 
     def price(self, gpu_type: str) -> float:
         """Of a GPU hour now."""
@@ -58,7 +58,7 @@ class Accounts:
         """Charge time of an app whose leases are not known, at one instant and without a price, as attempt 0 of its first job."""
         account, since = self.account(app, UNKNOWN), time - rest
         self.sink.charge(Charge(time, time, account, Amounts(leased=rest)))
-        lease = Lease(app=app, job=first_job, attempt=0, account=account, gpus=1, since=since, booked=time)
+        lease = ChargedLease(app=app, job=first_job, attempt=0, account=account, gpus=1, since=since, booked=time)
         lease.started, lease.ended, lease.cause = since, time, UNKNOWN
         self.sink.save(lease)
 
@@ -75,7 +75,7 @@ class Accounts:
 
     def _granted(self, time: Seconds, grant: Grant) -> None:
         kind = self.gpu_types[grant.gpus[0]]
-        self.open[grant.job] = lease = Lease(
+        self.open[grant.job] = lease = ChargedLease(
             app=grant.app,
             job=grant.job,
             attempt=grant.attempt,
@@ -131,7 +131,7 @@ class Accounts:
                 lease.account, lease.price = account, price
                 self.sink.save(lease)
 
-    def _book(self, lease: Lease, time: Seconds) -> None:
+    def _book(self, lease: ChargedLease, time: Seconds) -> None:
         charge = lease.charge(time)
         if charge.until > charge.since:
             self.sink.charge(charge)
@@ -157,14 +157,14 @@ CHARGED = frozenset(kind.__name__ for kind in _HANDLERS)
 class Tally:
     """A sink in memory: all leases, and totals by account."""
 
-    leases: dict[tuple[int, int], Lease] = field(default_factory=dict)
+    leases: dict[tuple[int, int], ChargedLease] = field(default_factory=dict)
     charges: list[Charge] = field(default_factory=list)
 
     def charge(self, charge: Charge) -> None:
         """Keep it."""
         self.charges.append(charge)
 
-    def save(self, lease: Lease) -> None:
+    def save(self, lease: ChargedLease) -> None:
         """Keep it as it is now."""
         self.leases[lease.job, lease.attempt] = replace(lease)
 

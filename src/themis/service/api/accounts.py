@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, tzinfo
 
-from themis.accounts.charges import Account, Amounts, Lease
+from themis.accounts.charges import Amounts, ChargedLease, Payer
 from themis.accounts.days import day_of
 from themis.client import themis_pb2 as pb
 from themis.errors import InputError, UnknownName
@@ -19,8 +19,8 @@ MOST_APPS = 1000
 FIRST, LAST = date(1, 1, 1), date(9999, 12, 31)
 
 
-def usage(arbiter: Arbiter, request: pb.UsageRequest) -> pb.UsageReply:
-    """GPU time and cost by user, group, day or GPU type.
+def usage(arbiter: Arbiter, request: pb.UsageRequest, user: str = "") -> pb.UsageReply:
+    """GPU time and cost by user, group, day or GPU type; of ``user``, empty: of all.
 
     Raises
     ------
@@ -36,7 +36,7 @@ def usage(arbiter: Arbiter, request: pb.UsageRequest) -> pb.UsageReply:
     until = _day(request.until, zone) if request.HasField("until") else LAST
     rows: dict[tuple[str, ...], pb.UserUsage] = {}
 
-    def row(account: Account, day: str = "") -> pb.UserUsage:
+    def row(account: Payer, day: str = "") -> pb.UserUsage:
         values = {**account._asdict(), "day": day}
         chosen = {name: values[name] for name in BY if name in by}
         key = (*chosen.values(), account.currency)
@@ -45,9 +45,9 @@ def usage(arbiter: Arbiter, request: pb.UsageRequest) -> pb.UsageReply:
         return rows[key]
 
     if set(by) <= {"user", "group"}:
-        _count_apps(arbiter, request.user, (since, until, zone), row)
+        _count_apps(arbiter, user, (since, until, zone), row)
     for day, account, amounts in books.totals(
-        arbiter.instant, since.isoformat(), until.isoformat(), utc=request.utc, user=request.user
+        arbiter.instant, since.isoformat(), until.isoformat(), utc=request.utc, user=user
     ):
         add(row(account, day), amounts)
     name = "UTC" if request.utc or books.accounts is None else books.accounts.tariff.zone
@@ -64,7 +64,7 @@ def _day(moment: float, zone: tzinfo) -> date:
 
 
 def _count_apps(
-    arbiter: Arbiter, user: str, days: tuple[date, date, tzinfo], row: Callable[[Account], pb.UserUsage]
+    arbiter: Arbiter, user: str, days: tuple[date, date, tzinfo], row: Callable[[Payer], pb.UserUsage]
 ) -> None:
     """Count the apps that are active, or ended on these days, in the rows of their accounts."""
     since, until, zone = days
@@ -92,8 +92,8 @@ def add(row: pb.UserUsage | pb.PastApp | pb.PastAttempt, amounts: Amounts) -> No
 # ---- history -----------------------------------------------------------------------------------------------------------
 
 
-def history(arbiter: Arbiter, request: pb.HistoryRequest) -> pb.HistoryReply:
-    """Finished apps with their attempts.
+def history(arbiter: Arbiter, request: pb.HistoryRequest, user: str = "") -> pb.HistoryReply:
+    """Finished apps with their attempts; of ``user``, empty: of all.
 
     Raises
     ------
@@ -108,9 +108,9 @@ def history(arbiter: Arbiter, request: pb.HistoryRequest) -> pb.HistoryReply:
     if request.state:
         where.append(f"outcome IN ({', '.join('?' * len(request.state))})")
         values += request.state
-    if request.user:
+    if user:
         where.append("user = ?")
-        values.append(request.user)
+        values.append(user)
     for name, sign in (("since", ">="), ("until", "<=")):
         if request.HasField(name):
             where.append(f"ended {sign} ?")
@@ -154,7 +154,7 @@ def _past(arbiter: Arbiter, entry: Entry) -> pb.PastApp:
     return out
 
 
-def _attempt(arbiter: Arbiter, lease: Lease, end: Sequence[object] | None) -> pb.PastAttempt:
+def _attempt(arbiter: Arbiter, lease: ChargedLease, end: Sequence[object] | None) -> pb.PastAttempt:
     row = pb.PastAttempt(
         job=lease.job,
         name=arbiter.state.job_specs[lease.job].name,

@@ -214,26 +214,13 @@ class Api:
 
     def Usage(self, request: pb.UsageRequest) -> pb.UsageReply:
         """GPU hours, cost and apps: of the caller, or for administrators of all users."""
-        asked = pb.UsageRequest()
-        asked.CopyFrom(request)
-        asked.user = self._whose(request.user, "usage")
-        return self._look(lambda a: accounts.usage(a, asked))  # type: ignore[no-any-return]
+        user = self.caller.may_see(request.user, "usage")
+        return self._look(lambda a: accounts.usage(a, request, user))  # type: ignore[no-any-return]
 
     def History(self, request: pb.HistoryRequest) -> pb.HistoryReply:
         """Finished apps with their attempts: of the caller, or for administrators of all users."""
-        asked = pb.HistoryRequest()
-        asked.CopyFrom(request)
-        asked.user = self._whose(request.user, "history")
-        return self._look(lambda a: accounts.history(a, asked))  # type: ignore[no-any-return]
-
-    def _whose(self, user: str, what: str) -> str:
-        """The user whose accounts the caller asked for and may see; empty: all users."""
-        if not self.caller.admin and user not in ("", self.caller.user):
-            raise Forbidden(
-                f"Permission denied: only {user} and administrators may see the {what} of {user}, and you are "
-                f"{self.caller.user}."
-            )
-        return user if self.caller.admin else self.caller.user
+        user = self.caller.may_see(request.user, "history")
+        return self._look(lambda a: accounts.history(a, request, user))  # type: ignore[no-any-return]
 
     def Why(self, request: pb.AppRef) -> pb.WhyReply:
         """Why an app waits, when it may begin, and its story; outside the arbiter's thread, for that may be long."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
 from typing import Any
 
-from themis.accounts.charges import Account, Amounts, Charge, Lease
+from themis.accounts.charges import Amounts, Charge, ChargedLease, Payer
 from themis.accounts.days import by_day, zone_of
 from themis.accounts.fold import CHARGED, Accounts
 from themis.core.state import State
@@ -41,7 +41,7 @@ _ADD = (
     "idle = idle + excluded.idle, cost = cost + excluded.cost"
 )
 
-Total = tuple[str, Account, Amounts]
+Total = tuple[str, Payer, Amounts]
 """Day, account, amounts."""
 
 
@@ -55,8 +55,8 @@ class Books:
     """Begin of the journal, seconds since 1970."""
     version: int = 0
     """Rises with each change."""
-    _dirty: dict[tuple[int, int], Lease] = field(default_factory=dict)
-    _added: dict[tuple[str, str, Account], Amounts] = field(default_factory=dict)
+    _dirty: dict[tuple[int, int], ChargedLease] = field(default_factory=dict)
+    _added: dict[tuple[str, str, Payer], Amounts] = field(default_factory=dict)
 
     # ---- writing ------------------------------------------------------------------------------------------------------
 
@@ -103,7 +103,7 @@ class Books:
                 key = name, day, charge.account
                 self._added[key] = self._added.get(key, Amounts()).plus(amounts)
 
-    def save(self, lease: Lease) -> None:
+    def save(self, lease: ChargedLease) -> None:
         """Write a lease with the transaction."""
         self._dirty[lease.job, lease.attempt] = lease
         self.version += 1
@@ -144,7 +144,7 @@ class Books:
         """Of the service's days."""
         return zone_called(self.accounts.tariff.zone if self.accounts else "UTC")
 
-    def leases(self, where: str, *values: object) -> list[Lease]:
+    def leases(self, where: str, *values: object) -> list[ChargedLease]:
         """Leases for which an SQL condition holds, in order of job and attempt."""
         rows = self.journal.db.execute(f"SELECT {_COLUMNS} FROM leases WHERE {where} ORDER BY job, attempt", values)
         return [_lease(row) for row in rows]
@@ -165,14 +165,14 @@ class Books:
         ----------
         since, until : first and last day, such as ``2026-11-23``. ``user`` : only this one's; empty: all.
         """
-        out = dict[tuple[str, Account], Amounts]()
+        out = dict[tuple[str, Payer], Amounts]()
         rows = self.journal.db.execute(
             "SELECT day, user, user_group, gpu_type, currency, leased, restart, lost, idle, cost FROM usage "
             "WHERE zone = ? AND day >= ? AND day <= ? AND (?4 = '' OR user = ?4)",
             ("utc" if utc else "local", since, until, user),
         )
         for day, *rest in rows:
-            out[day, Account(*rest[:4])] = Amounts(*rest[4:])
+            out[day, Payer(*rest[:4])] = Amounts(*rest[4:])
         zone = UTC if utc else self.zone
         for lease in self.accounts.open.values() if self.accounts else ():
             if user in ("", lease.account.user):
@@ -191,7 +191,7 @@ def zone_called(name: str) -> tzinfo:
         return UTC
 
 
-def _row(lease: Lease) -> tuple[object, ...]:
+def _row(lease: ChargedLease) -> tuple[object, ...]:
     return (
         lease.job,
         lease.attempt,
@@ -211,14 +211,14 @@ def _row(lease: Lease) -> tuple[object, ...]:
     )
 
 
-def _lease(row: tuple[Any, ...]) -> Lease:
+def _lease(row: tuple[Any, ...]) -> ChargedLease:
     job, attempt, app, user, group, kind, currency, gpus, since, started, ended, booked, *rest = row
     cause, price, lost, idle, idle_by, cost = rest
-    return Lease(
+    return ChargedLease(
         job=job,
         attempt=attempt,
         app=app,
-        account=Account(user, group, kind, currency),
+        account=Payer(user, group, kind, currency),
         gpus=gpus,
         since=since,
         booked=booked,

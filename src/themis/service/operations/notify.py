@@ -40,7 +40,7 @@ Send = Callable[[str, str], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class Notification:
     """What to send to a user, or to ``ADMINS``."""
 
     user: str
@@ -57,7 +57,7 @@ class Mailbox:
     sent: deque[Seconds] = field(default_factory=deque)
     left_out: int = 0
 
-    def put(self, message: Message, now: Seconds) -> None:
+    def put(self, message: Notification, now: Seconds) -> None:
         """Send a message, or leave it out."""
         while self.sent and self.sent[0] <= now - HOUR:
             self.sent.popleft()
@@ -88,7 +88,7 @@ class Watcher:
     held: dict[int, set[int]] = field(default_factory=dict)
     waiting: dict[int, Seconds] = field(default_factory=dict)
 
-    def see(self, now: Seconds, record: object) -> list[Message]:
+    def see(self, now: Seconds, record: object) -> list[Notification]:
         """What a record has to say."""
         match record:
             case AppFinished():
@@ -106,7 +106,7 @@ class Watcher:
             case MachineFailed(drained=False) if "machine_lost" in self.settings.events:
                 name = self.state.machines[record.machine].name
                 return [
-                    Message(
+                    Notification(
                         ADMINS, f"machine {name} is lost", f"The service cannot reach machine {name}; its jobs restart."
                     )
                 ]
@@ -117,12 +117,14 @@ class Watcher:
             case QuotaSet(gpus=0) if record.name.startswith(PREFIX) and "budget" in self.settings.events:
                 name = record.name.removeprefix(PREFIX)
                 text = f"The budget of {name} is used up; jobs wait until it is renewed."
-                return [Message(user, f"the budget of {name} is used up", text) for user in (*record.users, ADMINS)]
+                return [
+                    Notification(user, f"the budget of {name} is used up", text) for user in (*record.users, ADMINS)
+                ]
             case _:
                 pass
         return []
 
-    def overdue(self, now: Seconds) -> list[Message]:
+    def overdue(self, now: Seconds) -> list[Notification]:
         """Apps that wait for longer than the settings allow, each once."""
         if "preempted" not in self.settings.events:
             return []
@@ -133,7 +135,7 @@ class Watcher:
             for app in late
         ]
 
-    def _finished(self, end: AppFinished) -> list[Message]:
+    def _finished(self, end: AppFinished) -> list[Notification]:
         event = "failed" if end.outcome == "failed" else "finished"
         if event not in self.settings.events:
             return []
@@ -143,9 +145,9 @@ class Watcher:
             self._of(end.app, f"has {end.outcome}".replace("has cancelled", "is cancelled"), f"{took} {reason}".strip())
         ]
 
-    def _of(self, app: int, what: str, text: str) -> Message:
+    def _of(self, app: int, what: str, text: str) -> Notification:
         spec = self.state.app_specs[app]
-        return Message(spec.user, f"app {app}, {spec.name}, {what}", text)
+        return Notification(spec.user, f"app {app}, {spec.name}, {what}", text)
 
 
 class Notifier:
@@ -193,12 +195,12 @@ class Notifier:
         self._put(self.watcher.overdue(self.now()))
         self._put(self._disk())
 
-    def _put(self, messages: list[Message]) -> None:
+    def _put(self, messages: list[Notification]) -> None:
         for message in messages:
             if (box := self.boxes.get(message.user)) is not None and not self._ending.is_set():
                 box.put(message, time.monotonic())
 
-    def _disk(self) -> list[Message]:
+    def _disk(self) -> list[Notification]:
         if "disk" not in self.settings.events or time.monotonic() < self._disk_at:
             return []
         self._disk_at = time.monotonic() + DISK_S
@@ -207,7 +209,7 @@ class Notifier:
         if was or not self._full:
             return []
         text = f"{free / 2**30:.1f} GiB are free for the journal, logs and checkpoints in {self.path.parent}."
-        return [Message(ADMINS, "the disk is nearly full", text)]
+        return [Notification(ADMINS, "the disk is nearly full", text)]
 
     def _read_mark(self, last: int) -> int:
         with suppress(OSError, ValueError):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from themis.accounts.days import local_zone, zone_of
+from themis.accounts.days import local_zone
 from themis.client.home import default_home
 from themis.errors import InputError, ThemisError, UnknownName
 from themis.jobs import check as check_jobs
@@ -23,7 +23,8 @@ from themis.model.workload import Group, User
 from themis.profiles.cluster_file import ClusterFile, MachineGroup, build_cluster
 from themis.profiles.library import every_model
 from themis.profiles.presets import load_cluster
-from themis.service.engine.config import NOTICES, Budget, Config, Notify
+from themis.service.engine.config import Config, Notify
+from themis.service.operations import accounting
 from themis.yaml_text import BadYaml, Document, documents
 
 NESTED = ("gpu_names", "price", "notify", "groups", "users", "others")
@@ -33,49 +34,12 @@ Weight = Annotated[float, Field(ge=1e-6, le=1e6)]
 Quota = Annotated[int, Field(ge=0, le=10**9)] | None
 
 
-Limit = Annotated[float, Field(ge=0, le=1e15)] | None
-
-
-class BudgetText(Written):
-    """``budget`` of a user or group."""
-
-    hard: Limit = Field(
-        default=None, description="limit from which on no lease is granted or renewed until the period ends"
-    )
-    soft: Limit = Field(default=None, description="limit from which on `queue`, `show` and `why` warn")
-    of: Literal["gpu_hours", "cost"] = Field(default="gpu_hours", description="what is limited (gpu_hours)")
-    per: Literal["day", "week", "month", "total"] = Field(default="month", description="period of the limits (month)")
-
-
-class NotifyText(Written):
-    """``notify``."""
-
-    admins: list[Annotated[str, reads(readers.text)]] = Field(
-        default=[], description="addresses of administrators, as apprise takes them (none)"
-    )
-    users: dict[Name, list[Annotated[str, reads(readers.text)]]] = Field(
-        default={}, description="addresses of users, by name (none)"
-    )
-    events: list[Literal["finished", "failed", "preempted", "idle", "budget", "machine_lost", "disk"]] = Field(
-        default=list(NOTICES), description="what to notify of (all)"
-    )
-    preempted_after: Duration = Field(
-        default=1800.0, description="notify of an app that waits for this time after it lost its GPUs (30m)"
-    )
-    per_hour: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        default=20, description="maximum number of messages to one recipient in an hour (20)"
-    )
-    disk_free: Annotated[int, reads(sizes.memory)] = Field(
-        default=5 << 30, description="notify when less of the data directory's disk is free (5 GiB)"
-    )
-
-
 class GroupText(Written):
     """One of ``groups``."""
 
     weight: Weight = Field(default=1.0, description="weight of the group: 2 entitles it to twice the share (1)")
     gpus: Quota = Field(default=None, description="maximum number of GPUs of all its users together (no limit)")
-    budget: BudgetText | None = Field(
+    budget: accounting.BudgetText | None = Field(
         default=None,
         description="limits of GPU hours or cost of all its users together, see [accounting.md](accounting.md#budgets) (no limit)",
     )
@@ -86,7 +50,7 @@ class UserText(GroupText):
 
     weight: Weight = Field(default=1.0, description="weight of the user: 2 entitles them to twice the share (1)")
     gpus: Quota = Field(default=None, description="maximum number of GPUs of the user (no limit)")
-    budget: BudgetText | None = Field(
+    budget: accounting.BudgetText | None = Field(
         default=None,
         description="limits of GPU hours or cost of the user, see [accounting.md](accounting.md#budgets) (no limit)",
     )
@@ -98,7 +62,7 @@ class OthersText(Written):
 
     weight: Weight = Field(default=1.0, description="weight of each user who is not listed (1)")
     gpus: Quota = Field(default=None, description="maximum number of GPUs of each of them (no limit)")
-    budget: BudgetText | None = Field(
+    budget: accounting.BudgetText | None = Field(
         default=None,
         description="limits of GPU hours or cost of each of them, see [accounting.md](accounting.md#budgets) (no limit)",
     )
@@ -122,23 +86,6 @@ def _message(value: object) -> int:
 Wait = Annotated[float, reads(readers.zero_or_more)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Port = Annotated[int, Field(ge=0, lt=65536)]
-Price = Annotated[float, Field(ge=0, le=1e9)]
-
-
-def _zone(value: object) -> str:
-    """A time zone."""
-    try:
-        zone_of(readers.text(value))
-    except InputError:
-        raise sizes.Unreadable("a time zone of the IANA database, such as Europe/Berlin or UTC") from None
-    return str(value)
-
-
-def _currency(value: object) -> str:
-    """A currency."""
-    if not isinstance(value, str) or not value.isalpha() or len(value) > 10:
-        raise sizes.Unreadable("a currency of at most 10 letters, such as EUR")
-    return value
 
 
 class ServiceText(Written):
@@ -244,16 +191,18 @@ class ServiceText(Written):
         description="retention of checkpoints in the data directory after the app completed; those of other apps are kept (no "
         "limit)",
     )
-    price: dict[Annotated[str, reads(readers.text)], Price] = Field(
+    price: dict[Annotated[str, reads(readers.text)], accounting.Price] = Field(
         default={},
         description="price of a GPU hour by GPU type, `'*'` for all others: `{H200: 3.5, '*': 1}`, see "
         "[accounting.md](accounting.md#prices) (none)",
     )
-    currency: Annotated[str, reads(_currency)] = Field(default="", description="currency of prices, such as EUR (none)")
-    time_zone: Annotated[str, reads(_zone)] | None = Field(
+    currency: Annotated[str, reads(accounting.currency)] = Field(
+        default="", description="currency of prices, such as EUR (none)"
+    )
+    time_zone: Annotated[str, reads(accounting.zone)] | None = Field(
         default=None, description="time zone of the days of accounts and budgets (the machine's)"
     )
-    notify: NotifyText | None = Field(
+    notify: accounting.NotifyText | None = Field(
         default=None,
         description="addresses and events of notifications, see [accounting.md](accounting.md#notifications) (none)",
     )
@@ -537,24 +486,9 @@ def _config(findings: Findings, path: Path | None) -> Config:
         others_gpus=text.others.gpus,
         prices=dict(text.price),
         currency=text.currency,
-        notify=_notify(text.notify) if text.notify is not None else Notify(),
+        notify=text.notify.read() if text.notify is not None else Notify(),
         time_zone=text.time_zone or local_zone(),
-        user_budgets={n: _budget(u.budget) for n, u in text.users.items() if u.budget is not None},
-        group_budgets={n: _budget(g.budget) for n, g in text.groups.items() if g.budget is not None},
-        others_budget=_budget(text.others.budget) if text.others.budget is not None else None,
+        user_budgets={n: u.budget.read() for n, u in text.users.items() if u.budget is not None},
+        group_budgets={n: g.budget.read() for n, g in text.groups.items() if g.budget is not None},
+        others_budget=text.others.budget.read() if text.others.budget is not None else None,
     )
-
-
-def _notify(text: NotifyText) -> Notify:
-    return Notify(
-        admins=tuple(text.admins),
-        users={name: tuple(urls) for name, urls in text.users.items()},
-        events=tuple(text.events),
-        preempted_after_s=text.preempted_after,
-        per_hour=text.per_hour,
-        disk_free=text.disk_free,
-    )
-
-
-def _budget(text: BudgetText) -> Budget:
-    return Budget(hard=text.hard, soft=text.soft, of=text.of, per=text.per)
