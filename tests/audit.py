@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -10,13 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 
+from themis.accounts.charges import Amounts
+from themis.accounts.fold import Accounts, Tally
 from themis.core.checkpoint import save
 from themis.core.tables import Status
-from themis.model.events import Compacted, Header
+from themis.model.events import Compacted, Header, JournalRepaired
 from themis.profiles.library import BOOKS
 from themis.service.engine import chain, integrity, recovery, state_snapshots
+from themis.service.engine.books import DONE, Books
 from themis.service.engine.engine import Engine
 from themis.service.engine.folding import RunningFold, fold
 from themis.service.engine.journal import Journal
@@ -132,7 +137,49 @@ def audit(path: Path) -> Audited:
             short = engine_over(journal)
             fold(short)
             same(short, engine, f"{path}: from the last snapshot, and from the beginning")
+            repaired = any(isinstance(record, JournalRepaired) for _, record in journal.records())
+            if journal.meta(DONE) is not None and not repaired:
+                audit_accounts(journal, engine, whole=not compacted, where=str(path))
     return found
+
+
+def audit_accounts(journal: Journal, engine: Engine, *, whole: bool, where: str) -> None:
+    """The accounts are what the records come to, to 1e-9, and of no app more than the core counted."""
+    state = engine.core.state
+    books = Books(journal)
+    with journal.transaction():
+        books.open(state)
+    assert books.accounts is not None
+    if whole:
+        tally = Tally()
+        accounts = Accounts(tally)
+        for _, time, record in journal.numbered():
+            accounts.add(time, record)
+        kept = {(lease.job, lease.attempt): lease for lease in books.leases("1")}
+        assert {key: repr(lease) for key, lease in kept.items()} == {
+            k: repr(v) for k, v in sorted(tally.leases.items())
+        }, where
+        assert accounts.open.keys() == books.accounts.open.keys() == state.job_gpus.keys(), where
+        total = Amounts()
+        for charge in tally.charges:
+            total = total.plus(charge.amounts)
+        for zone in ("utc", "local"):
+            row = journal.db.execute(
+                "SELECT total(leased), total(restart), total(lost), total(idle), total(cost) FROM usage WHERE zone = ?",
+                (zone,),
+            ).fetchone()
+            assert all(near(a, b) for a, b in zip(row, total, strict=True)), (where, zone, row, total)
+    # The core counts time in which a gang waits for others to release its GPUs, too; no lease is granted before they did.
+    attained = state.apps_attained()
+    leased = np.zeros(len(attained))
+    for lease in books.leases("1"):
+        leased[lease.app] += lease.amounts(state.now).leased
+    assert (leased <= attained * (1 + 1e-9) + 1e-6).all(), (where, leased, attained)
+
+
+def near(a: float, b: float) -> bool:
+    """Equal to 1e-9, of the larger one or of a GPU-second."""
+    return math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9 * 3600)
 
 
 def audit_below(folder: Path) -> None:

@@ -12,7 +12,7 @@ from themis.client import themis_pb2 as pb
 from themis.core.retire import is_pruned
 from themis.model.events import JobStopped
 from themis.node.logfile import MOST, turned
-from themis.service.api import views
+from themis.service.api import accounts, views
 from themis.service.api.submission import submit
 from themis.service.engine import state_snapshots
 from themis.service.engine.config import Config
@@ -157,7 +157,8 @@ def test_apps_that_are_long_over_are_told_of_as_before(tmp_path: Path, monkeypat
                     views.show(a, "0"),
                     views.show(a, "two"),
                     views.apps(a, over),
-                    views.usage(a, "u"),
+                    accounts.history(a, pb.HistoryRequest(), "u"),
+                    accounts.usage(a, pb.UsageRequest(), "u"),
                     views.owners(a),
                     views.why(a, "two")[2],
                 )

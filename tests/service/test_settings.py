@@ -76,9 +76,15 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
         single_trust: true
         gather: 1s
         check_state: true
-        groups: {g: {weight: 2, gpus: 5}}
-        users: {u: {group: g, gpus: 3}}
-        others: {weight: 0.5, gpus: 1}
+        notify: {admins: ["json://127.0.0.1:9"], users: {u: ["json://127.0.0.1:9"]}, events: [failed]}
+        idle_warn: 10m
+        idle_cancel: 20m
+        price: {V100: 2}
+        currency: EUR
+        time_zone: Europe/Berlin
+        groups: {g: {weight: 2, gpus: 5, budget: {hard: 5}}}
+        users: {u: {group: g, gpus: 3, budget: {soft: 1, of: cost, per: day}}}
+        others: {weight: 0.5, gpus: 1, budget: {hard: 0}}
     """
     found, default = load(tmp_path, text), Config()
     same = {f.name for f in fields(Config) if getattr(found, f.name) == getattr(default, f.name)}
@@ -138,7 +144,7 @@ def test_machines_may_be_a_preset_a_shorthand_or_a_file_beside(tmp_path: Path) -
         ("max_message: 2 GiB", "from 64 KiB to just below 2 GiB"),
         (
             "users: {a: {wight: 2}}",
-            "unknown key 'wight' in users.a. Did you mean 'weight'? Known: gpus, group, weight.",
+            "unknown key 'wight' in users.a. Did you mean 'weight'? Known: budget, gpus, group, weight.",
         ),
         ("users:\n  a: {weight: 0}", "line 2: key 'weight' in users.a: got 0, expected a number of at least 1e-06."),
         ("users: {a: {group: b}}\ngroups: {bb: {}}", "key 'group' in users.a: unknown group 'b'. Did you mean 'bb'?"),

@@ -11,16 +11,13 @@ import typer
 
 from themis.cli.rows import (
     ALL_APPS,
-    ALL_ENDED,
     ALL_JOBS,
     ALL_SHARES,
     APPS,
-    ENDED,
     JOBS,
     NODES,
     SHARES,
     STEPS,
-    USAGES,
     AppName,
     Home,
     Output,
@@ -67,24 +64,6 @@ def queue(
         show_list(lambda: client.queue(user), ALL_APPS if verbose else APPS, output, watch, empty=NO_APPS)
 
 
-def history(
-    user: User = "",
-    limit: Annotated[
-        int, typer.Option("--limit", "-l", min=0, help="Maximum number of apps, newest first (0: 1000).")
-    ] = 0,
-    output: Output = "table",
-    watch: Watch = False,
-    verbose: Verbose = False,
-    home: Home = None,
-) -> None:
-    """List the finished apps.
-
-    Example: [cyan]themis history --user alice -o json[/cyan]
-    """
-    with connect(home) as client:
-        show_list(lambda: client.history(user, limit), ALL_ENDED if verbose else ENDED, output, watch)
-
-
 def show(
     app: AppName,
     output: Output = "table",
@@ -104,7 +83,9 @@ def show(
             if output != "table":
                 dump(as_dict(found), output)
                 continue
+            runs = ", ".join(f"{run.tracker} {run.run}" for run in found.runs)
             lines = [_summary(found.app), _more(found.app) if verbose else ""]
+            lines += [f"Warning: {found.app.warning}." if found.app.warning else "", f"Runs: {runs}." if runs else ""]
             _print_lines(lines)
             show_rows([as_dict(job) for job in found.jobs], output, ALL_JOBS if verbose else JOBS)
             _print_lines(last_words(found))
@@ -220,15 +201,6 @@ def share(
     """
     with connect(home) as client:
         show_list(lambda: client.share(user), ALL_SHARES if verbose else SHARES, output, watch)
-
-
-def usage(user: User = "", output: Output = "table", watch: Watch = False, home: Home = None) -> None:
-    """Show the GPU time and the apps of each user so far.
-
-    Example: [cyan]themis usage -o yaml[/cyan]
-    """
-    with connect(home) as client:
-        show_list(lambda: client.usage(user), USAGES, output, watch)
 
 
 def events(

@@ -124,8 +124,9 @@ def show_list(
     for _ in again(watch, output):
         rows = [as_dict(row) for row in get()]
         show_rows(rows, output, columns)
-        if empty and not rows and output == "table":
-            out.print(empty, markup=False, highlight=False, soft_wrap=True)
+        below = [f"Warning: {text}." for text in dict.fromkeys(row.get("warning", "") for row in rows) if text]
+        for line in below or ([empty] if empty and not rows else []) if output == "table" else []:
+            out.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]], output: str, columns: Columns) -> None:
@@ -205,15 +206,6 @@ APPS: Columns = {
     "pending reason": _plain("waits"),
 }
 ALL_APPS: Columns = {**APPS, **FAIRNESS, "GPU hours": _number("gpu_hours"), "submitted": _time("submitted")}
-ENDED: Columns = {**WHO, "jobs": _plain("jobs"), "GPU hours": _number("gpu_hours"), "ended": _time("ended")}
-ALL_ENDED: Columns = {
-    **WHO,
-    "jobs": _plain("jobs"),
-    **FAIRNESS,
-    "GPU hours": _number("gpu_hours"),
-    "submitted": _time("submitted"),
-    "ended": _time("ended"),
-}
 JOBS: Columns = {
     "job": _plain("id"),
     "name": _plain("name"),
@@ -273,14 +265,6 @@ ALL_SHARES: Columns = {
     "worst rho": _number("rho_worst"),
     "median rho": _number("rho_median"),
 }
-USAGES: Columns = {
-    "user": _plain("user"),
-    "apps": _plain("apps"),
-    "completed": _plain("completed"),
-    "cancelled": _plain("cancelled"),
-    "failed": _plain("failed"),
-    "GPU hours": _number("gpu_hours"),
-}
 STEPS: Columns = {
     "s since submitted": _number("time", ".1f"),
     "round": lambda r: r["round"] if r["round"] >= 0 else "",
@@ -308,6 +292,7 @@ def why_now(found: Any, *, verbose: bool = False) -> list[str]:
     ``verbose`` : the reason's code and the app's finish-time fairness too.
     """
     lines = [f"{STATES.get(found.code, 'waiting')}: {found.sentence}"]
+    lines += [f"Warning: {found.warning}."] if found.warning else []
     if verbose:
         lines.append(f"Reason code: {found.code}.")
     if found.position:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from themis.cli import act, ask, backup, user
+from themis.cli import accounts, act, ask, backup, user
 from themis.cli.rows import Home, Output, show_rows
 from themis.cli.settings import set_
 from themis.console import err, out, say_red
@@ -35,9 +35,9 @@ def register(app: typer.Typer) -> None:
             act.cancel,
             act.hold,
             act.resume,
-            ask.history,
+            accounts.history,
         ),
-        CLUSTER: (ask.share, ask.usage, ask.nodes, act.drain, act.undrain, ask.events),
+        CLUSTER: (ask.share, accounts.usage, ask.nodes, act.drain, act.undrain, ask.events),
     }
     # Options after the program belong to the program.
     app.command(context_settings={"allow_interspersed_args": False}, rich_help_panel=JOBS)(act.run)

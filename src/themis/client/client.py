@@ -209,11 +209,26 @@ class Client:
         """Apps that are not over."""
         return list(cast(pb.AppsReply, self._call("Apps", _made(pb.AppsRequest, user=user))).apps)
 
-    def history(self, user: str = "", limit: int = 0) -> list[pb.App]:
-        """Apps that are over, the newest last."""
-        return list(
-            cast(pb.AppsReply, self._call("Apps", _made(pb.AppsRequest, user=user, ended=True, limit=limit))).apps
-        )
+    def history(
+        self,
+        user: str = "",
+        limit: int = 0,
+        *,
+        since: float | None = None,
+        until: float | None = None,
+        state: Sequence[str] = (),
+        reason: str = "",
+    ) -> list[pb.PastApp]:
+        """Finished apps with their attempts, GPU hours and cost, the newest last; your own, or for administrators all users'.
+
+        Parameters
+        ----------
+        since, until : only apps that ended then, seconds since 1970. ``state`` : completed, cancelled, failed; none: all.
+        reason : part of an app's reason, or how an attempt ended (``failed``, ``node_lost``), its cause or message.
+        limit : maximum number, newest first; 0: 1000.
+        """
+        request = _made(pb.HistoryRequest, user=user, since=since, until=until, state=state, reason=reason, limit=limit)
+        return list(cast(pb.HistoryReply, self._call("History", request)).apps)
 
     def show(self, app: int | str) -> pb.ShowReply:
         """An app with its jobs and their attempts."""
@@ -310,9 +325,25 @@ class Client:
         """Each user's GPUs now, fair share, rho, and GPU hours so far compared with those on a private 1/N of the cluster."""
         return list(cast(pb.ShareReply, self._call("Share", _made(pb.UsersRequest, user=user))).users)
 
-    def usage(self, user: str = "") -> list[pb.UserUsage]:
-        """Each user's GPU hours and apps so far."""
-        return list(cast(pb.UsageReply, self._call("Usage", _made(pb.UsersRequest, user=user))).users)
+    def usage(
+        self,
+        user: str = "",
+        *,
+        since: float | None = None,
+        until: float | None = None,
+        by: Sequence[str] = ("user",),
+        utc: bool = False,
+    ) -> list[pb.UserUsage]:
+        """GPU hours, their cost and apps; your own, or for administrators all users'.
+
+        Parameters
+        ----------
+        since, until : times of the first and last day, seconds since 1970; all days without them.
+        by : what each row stands for, of user, group, day and gpu_type.
+        utc : days of UTC instead of the service's time zone.
+        """
+        request = _made(pb.UsageRequest, user=user, since=since, until=until, by=by, utc=utc)
+        return list(cast(pb.UsageReply, self._call("Usage", request)).users)
 
     def events(self, after: int = 0, *, follow: bool = False, limit: int = 0, user: str = "") -> Iterator[pb.Record]:
         """The journal's records after a number; with ``user``, those about the user's apps."""

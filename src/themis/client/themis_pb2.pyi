@@ -273,7 +273,7 @@ class SubmitReply(_message.Message):
     def __init__(self, app: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
 
 class App(_message.Message):
-    __slots__ = ("id", "name", "user", "state", "gpus", "demand", "jobs", "jobs_ended", "progress", "submitted", "ended", "rho", "gpu_hours", "weight", "reason", "waits")
+    __slots__ = ("id", "name", "user", "state", "gpus", "demand", "jobs", "jobs_ended", "progress", "submitted", "ended", "rho", "gpu_hours", "weight", "reason", "waits", "warning")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
@@ -290,6 +290,7 @@ class App(_message.Message):
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     WAITS_FIELD_NUMBER: _ClassVar[int]
+    WARNING_FIELD_NUMBER: _ClassVar[int]
     id: int
     name: str
     user: str
@@ -306,7 +307,8 @@ class App(_message.Message):
     weight: float
     reason: str
     waits: str
-    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., state: _Optional[str] = ..., gpus: _Optional[int] = ..., demand: _Optional[int] = ..., jobs: _Optional[int] = ..., jobs_ended: _Optional[int] = ..., progress: _Optional[float] = ..., submitted: _Optional[float] = ..., ended: _Optional[float] = ..., rho: _Optional[float] = ..., gpu_hours: _Optional[float] = ..., weight: _Optional[float] = ..., reason: _Optional[str] = ..., waits: _Optional[str] = ...) -> None: ...
+    warning: str
+    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., state: _Optional[str] = ..., gpus: _Optional[int] = ..., demand: _Optional[int] = ..., jobs: _Optional[int] = ..., jobs_ended: _Optional[int] = ..., progress: _Optional[float] = ..., submitted: _Optional[float] = ..., ended: _Optional[float] = ..., rho: _Optional[float] = ..., gpu_hours: _Optional[float] = ..., weight: _Optional[float] = ..., reason: _Optional[str] = ..., waits: _Optional[str] = ..., warning: _Optional[str] = ...) -> None: ...
 
 class Attempt(_message.Message):
     __slots__ = ("number", "ending", "cause", "code", "seconds", "steps", "killed", "message", "ended")
@@ -367,12 +369,14 @@ class AppReply(_message.Message):
     def __init__(self, app: _Optional[_Union[App, _Mapping]] = ...) -> None: ...
 
 class ShowReply(_message.Message):
-    __slots__ = ("app", "jobs")
+    __slots__ = ("app", "jobs", "runs")
     APP_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
     app: App
     jobs: _containers.RepeatedCompositeFieldContainer[JobInfo]
-    def __init__(self, app: _Optional[_Union[App, _Mapping]] = ..., jobs: _Optional[_Iterable[_Union[JobInfo, _Mapping]]] = ...) -> None: ...
+    runs: _containers.RepeatedCompositeFieldContainer[RunId]
+    def __init__(self, app: _Optional[_Union[App, _Mapping]] = ..., jobs: _Optional[_Iterable[_Union[JobInfo, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[RunId, _Mapping]]] = ...) -> None: ...
 
 class AppsRequest(_message.Message):
     __slots__ = ("user", "ended", "limit")
@@ -484,27 +488,185 @@ class ShareReply(_message.Message):
     users: _containers.RepeatedCompositeFieldContainer[UserShare]
     def __init__(self, users: _Optional[_Iterable[_Union[UserShare, _Mapping]]] = ...) -> None: ...
 
+class UsageRequest(_message.Message):
+    __slots__ = ("user", "since", "until", "by", "utc")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    UTC_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    since: float
+    until: float
+    by: _containers.RepeatedScalarFieldContainer[str]
+    utc: bool
+    def __init__(self, user: _Optional[str] = ..., since: _Optional[float] = ..., until: _Optional[float] = ..., by: _Optional[_Iterable[str]] = ..., utc: _Optional[bool] = ...) -> None: ...
+
 class UserUsage(_message.Message):
-    __slots__ = ("user", "apps", "completed", "cancelled", "failed", "gpu_hours")
+    __slots__ = ("user", "apps", "completed", "cancelled", "failed", "gpu_hours", "group", "day", "gpu_type", "useful_hours", "restart_hours", "lost_hours", "idle_hours", "cost", "currency")
     USER_FIELD_NUMBER: _ClassVar[int]
     APPS_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_FIELD_NUMBER: _ClassVar[int]
     CANCELLED_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     GPU_HOURS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    DAY_FIELD_NUMBER: _ClassVar[int]
+    GPU_TYPE_FIELD_NUMBER: _ClassVar[int]
+    USEFUL_HOURS_FIELD_NUMBER: _ClassVar[int]
+    RESTART_HOURS_FIELD_NUMBER: _ClassVar[int]
+    LOST_HOURS_FIELD_NUMBER: _ClassVar[int]
+    IDLE_HOURS_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
+    CURRENCY_FIELD_NUMBER: _ClassVar[int]
     user: str
     apps: int
     completed: int
     cancelled: int
     failed: int
     gpu_hours: float
-    def __init__(self, user: _Optional[str] = ..., apps: _Optional[int] = ..., completed: _Optional[int] = ..., cancelled: _Optional[int] = ..., failed: _Optional[int] = ..., gpu_hours: _Optional[float] = ...) -> None: ...
+    group: str
+    day: str
+    gpu_type: str
+    useful_hours: float
+    restart_hours: float
+    lost_hours: float
+    idle_hours: float
+    cost: float
+    currency: str
+    def __init__(self, user: _Optional[str] = ..., apps: _Optional[int] = ..., completed: _Optional[int] = ..., cancelled: _Optional[int] = ..., failed: _Optional[int] = ..., gpu_hours: _Optional[float] = ..., group: _Optional[str] = ..., day: _Optional[str] = ..., gpu_type: _Optional[str] = ..., useful_hours: _Optional[float] = ..., restart_hours: _Optional[float] = ..., lost_hours: _Optional[float] = ..., idle_hours: _Optional[float] = ..., cost: _Optional[float] = ..., currency: _Optional[str] = ...) -> None: ...
 
 class UsageReply(_message.Message):
-    __slots__ = ("users",)
+    __slots__ = ("users", "zone")
     USERS_FIELD_NUMBER: _ClassVar[int]
+    ZONE_FIELD_NUMBER: _ClassVar[int]
     users: _containers.RepeatedCompositeFieldContainer[UserUsage]
-    def __init__(self, users: _Optional[_Iterable[_Union[UserUsage, _Mapping]]] = ...) -> None: ...
+    zone: str
+    def __init__(self, users: _Optional[_Iterable[_Union[UserUsage, _Mapping]]] = ..., zone: _Optional[str] = ...) -> None: ...
+
+class HistoryRequest(_message.Message):
+    __slots__ = ("user", "since", "until", "state", "reason", "limit")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    since: float
+    until: float
+    state: _containers.RepeatedScalarFieldContainer[str]
+    reason: str
+    limit: int
+    def __init__(self, user: _Optional[str] = ..., since: _Optional[float] = ..., until: _Optional[float] = ..., state: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class RunId(_message.Message):
+    __slots__ = ("tracker", "run", "job", "attempt")
+    TRACKER_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    tracker: str
+    run: str
+    job: int
+    attempt: int
+    def __init__(self, tracker: _Optional[str] = ..., run: _Optional[str] = ..., job: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
+
+class PastAttempt(_message.Message):
+    __slots__ = ("job", "name", "attempt", "gpus", "gpu_type", "since", "started", "ended", "cause", "ending", "code", "message", "gpu_hours", "useful_hours", "restart_hours", "lost_hours", "idle_hours", "idle_by", "cost", "currency")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    GPU_TYPE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    ENDING_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    GPU_HOURS_FIELD_NUMBER: _ClassVar[int]
+    USEFUL_HOURS_FIELD_NUMBER: _ClassVar[int]
+    RESTART_HOURS_FIELD_NUMBER: _ClassVar[int]
+    LOST_HOURS_FIELD_NUMBER: _ClassVar[int]
+    IDLE_HOURS_FIELD_NUMBER: _ClassVar[int]
+    IDLE_BY_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
+    CURRENCY_FIELD_NUMBER: _ClassVar[int]
+    job: int
+    name: str
+    attempt: int
+    gpus: int
+    gpu_type: str
+    since: float
+    started: float
+    ended: float
+    cause: str
+    ending: str
+    code: int
+    message: str
+    gpu_hours: float
+    useful_hours: float
+    restart_hours: float
+    lost_hours: float
+    idle_hours: float
+    idle_by: str
+    cost: float
+    currency: str
+    def __init__(self, job: _Optional[int] = ..., name: _Optional[str] = ..., attempt: _Optional[int] = ..., gpus: _Optional[int] = ..., gpu_type: _Optional[str] = ..., since: _Optional[float] = ..., started: _Optional[float] = ..., ended: _Optional[float] = ..., cause: _Optional[str] = ..., ending: _Optional[str] = ..., code: _Optional[int] = ..., message: _Optional[str] = ..., gpu_hours: _Optional[float] = ..., useful_hours: _Optional[float] = ..., restart_hours: _Optional[float] = ..., lost_hours: _Optional[float] = ..., idle_hours: _Optional[float] = ..., idle_by: _Optional[str] = ..., cost: _Optional[float] = ..., currency: _Optional[str] = ...) -> None: ...
+
+class PastApp(_message.Message):
+    __slots__ = ("id", "name", "user", "group", "state", "reason", "jobs", "submitted", "started", "ended", "rho", "gpu_hours", "useful_hours", "restart_hours", "lost_hours", "idle_hours", "cost", "currency", "gpu_types", "attempts", "runs")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    SUBMITTED_FIELD_NUMBER: _ClassVar[int]
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    RHO_FIELD_NUMBER: _ClassVar[int]
+    GPU_HOURS_FIELD_NUMBER: _ClassVar[int]
+    USEFUL_HOURS_FIELD_NUMBER: _ClassVar[int]
+    RESTART_HOURS_FIELD_NUMBER: _ClassVar[int]
+    LOST_HOURS_FIELD_NUMBER: _ClassVar[int]
+    IDLE_HOURS_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
+    CURRENCY_FIELD_NUMBER: _ClassVar[int]
+    GPU_TYPES_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    name: str
+    user: str
+    group: str
+    state: str
+    reason: str
+    jobs: int
+    submitted: float
+    started: float
+    ended: float
+    rho: float
+    gpu_hours: float
+    useful_hours: float
+    restart_hours: float
+    lost_hours: float
+    idle_hours: float
+    cost: float
+    currency: str
+    gpu_types: _containers.RepeatedScalarFieldContainer[str]
+    attempts: _containers.RepeatedCompositeFieldContainer[PastAttempt]
+    runs: _containers.RepeatedCompositeFieldContainer[RunId]
+    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., group: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., jobs: _Optional[int] = ..., submitted: _Optional[float] = ..., started: _Optional[float] = ..., ended: _Optional[float] = ..., rho: _Optional[float] = ..., gpu_hours: _Optional[float] = ..., useful_hours: _Optional[float] = ..., restart_hours: _Optional[float] = ..., lost_hours: _Optional[float] = ..., idle_hours: _Optional[float] = ..., cost: _Optional[float] = ..., currency: _Optional[str] = ..., gpu_types: _Optional[_Iterable[str]] = ..., attempts: _Optional[_Iterable[_Union[PastAttempt, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[RunId, _Mapping]]] = ...) -> None: ...
+
+class HistoryReply(_message.Message):
+    __slots__ = ("apps",)
+    APPS_FIELD_NUMBER: _ClassVar[int]
+    apps: _containers.RepeatedCompositeFieldContainer[PastApp]
+    def __init__(self, apps: _Optional[_Iterable[_Union[PastApp, _Mapping]]] = ...) -> None: ...
 
 class UserRef(_message.Message):
     __slots__ = ("user", "admin")
@@ -591,7 +753,7 @@ class LogChunk(_message.Message):
     def __init__(self, data: _Optional[bytes] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class WhyReply(_message.Message):
-    __slots__ = ("json", "code", "sentence", "position", "of", "rho", "ahead", "start_median", "start_earliest", "start_latest", "simulations", "between", "weight", "fair")
+    __slots__ = ("json", "code", "sentence", "position", "of", "rho", "ahead", "start_median", "start_earliest", "start_latest", "simulations", "between", "weight", "fair", "warning")
     JSON_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     SENTENCE_FIELD_NUMBER: _ClassVar[int]
@@ -606,6 +768,7 @@ class WhyReply(_message.Message):
     BETWEEN_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     FAIR_FIELD_NUMBER: _ClassVar[int]
+    WARNING_FIELD_NUMBER: _ClassVar[int]
     json: str
     code: str
     sentence: str
@@ -620,7 +783,8 @@ class WhyReply(_message.Message):
     between: str
     weight: float
     fair: float
-    def __init__(self, json: _Optional[str] = ..., code: _Optional[str] = ..., sentence: _Optional[str] = ..., position: _Optional[int] = ..., of: _Optional[int] = ..., rho: _Optional[float] = ..., ahead: _Optional[_Iterable[_Union[Ahead, _Mapping]]] = ..., start_median: _Optional[float] = ..., start_earliest: _Optional[float] = ..., start_latest: _Optional[float] = ..., simulations: _Optional[int] = ..., between: _Optional[str] = ..., weight: _Optional[float] = ..., fair: _Optional[float] = ...) -> None: ...
+    warning: str
+    def __init__(self, json: _Optional[str] = ..., code: _Optional[str] = ..., sentence: _Optional[str] = ..., position: _Optional[int] = ..., of: _Optional[int] = ..., rho: _Optional[float] = ..., ahead: _Optional[_Iterable[_Union[Ahead, _Mapping]]] = ..., start_median: _Optional[float] = ..., start_earliest: _Optional[float] = ..., start_latest: _Optional[float] = ..., simulations: _Optional[int] = ..., between: _Optional[str] = ..., weight: _Optional[float] = ..., fair: _Optional[float] = ..., warning: _Optional[str] = ...) -> None: ...
 
 class Ahead(_message.Message):
     __slots__ = ("app", "name", "user", "rho")

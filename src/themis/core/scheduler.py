@@ -28,6 +28,7 @@ from themis.core.validate import validate
 from themis.forecast.rules import FORECASTER, Forecaster
 from themis.model.answers import Answer, Ask, GpuGrant, RoundPlan, Solved, TimeShare
 from themis.model.events import (
+    AccountingSet,
     AgentBid,
     Allocated,
     AppCancelled,
@@ -42,6 +43,7 @@ from themis.model.events import (
     CurveStopped,
     Event,
     FairnessSet,
+    GpusIdle,
     GpusWithheld,
     JobDelayed,
     JobEnded,
@@ -138,7 +140,7 @@ class Scheduler:
             case Wake():
                 self._settle()
                 return
-            case AgentBid() | Compacted():
+            case AgentBid() | Compacted() | AccountingSet() | GpusIdle():
                 return
             case JobsOrdered():
                 self._ordered(event)

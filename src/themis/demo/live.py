@@ -161,7 +161,9 @@ def _watch(client: Client, folder: Path, limit_s: float) -> Sequence[pb.App]:
                 user = waiting.pop(0)
                 for request in read_requests(folder / f"{user}.yaml", user, folder=folder):
                     client.submit(request)
-            apps = sorted([*client.queue(), *client.history()], key=lambda app: app.id)
+            apps = sorted(
+                [*client.queue(), *client.call("Apps", pb.AppsRequest(ended=True)).apps], key=lambda app: app.id
+            )
             live.update(_picture(apps, client, elapsed))
             if not waiting and all(app.state in OVER for app in apps):
                 return apps

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from themis.executors.hosts import Host
+from themis.executors.idle import IdleGang
 from themis.executors.lifecycle import GangState, Goal, PartState
 from themis.executors.program import Program
 from themis.model.events import Grant
@@ -85,6 +86,7 @@ class Gang:
     report: TaskReport | None = None
     last: TaskReport | None = None
     """The last report, also of a program whose steps are not its app's."""
+    idle: IdleGang = field(default_factory=IdleGang)
     progress_at: Seconds = -math.inf
     batch: int = 0
     """Batch size that a dynamic job reported last in this attempt; 0 for none yet."""

@@ -21,7 +21,7 @@ from themis.executors.endings import Pace, how_it_ended
 from themis.executors.gang import Gang, GangPart, Node, went_wrong
 from themis.executors.hosts import NO_TARGET, Host, NodeSettings, task_name, task_specs
 from themis.executors.lifecycle import MISSING, Action, GangEvent, GangState, Goal, PartState, transition
-from themis.executors.program import AttemptEnded, Ending, Measurement, Programs
+from themis.executors.program import AttemptEnded, Ending, Note, Programs, RunReported
 from themis.executors.progress import measurement, progress_events
 from themis.model.events import (
     Command,
@@ -50,7 +50,9 @@ from themis.node.messages import (
     Prepare,
     Renew,
     Stop,
+    TaskIdle,
     TaskReport,
+    TaskRuns,
     TaskState,
 )
 
@@ -63,7 +65,7 @@ class Send:
     message: Message
 
 
-Out: TypeAlias = Send | Event | AttemptEnded | Measurement
+Out: TypeAlias = Send | Event | Note
 
 
 class Gangs:
@@ -236,6 +238,10 @@ class Gangs:
                 self._occupied(machine, message.items)
             case TaskReport():
                 self._report(machine, message, now)
+            case TaskIdle():
+                self._idle(machine, message)
+            case TaskRuns():
+                self._runs(machine, message)
             case _:
                 pass
         return self._done()
@@ -332,6 +338,7 @@ class Gangs:
         if gang is None or machine not in gang.parts or gang.ended:
             return
         gang.last = report
+        gang.idle.reported(report, now)
         if not gang.program.own_steps:
             return
         gang.report = report
@@ -349,6 +356,19 @@ class Gangs:
         mine = set(gang.grant.gpus)
         return [g for g in self.gangs.values() if g is not gang and not g.ended and not mine.isdisjoint(g.grant.gpus)]
 
+    def _idle(self, machine: int, message: TaskIdle) -> None:
+        gang = self.of_task.get(message.task)
+        if gang is not None and gang.state is GangState.RUNNING and machine in gang.parts:
+            gang.idle.measured(machine, message)
+
+    def _runs(self, machine: int, message: TaskRuns) -> None:
+        gang = self.of_task.get(message.task)
+        for run in message.runs if gang is not None and machine in gang.parts else ():
+            tracker, _, name = run.partition(":")
+            assert gang is not None
+            app, job, attempt = gang.grant.app, gang.grant.job, gang.grant.attempt
+            self.out.append(RunReported(app=app, job=job, attempt=attempt, tracker=tracker, run=name))
+
     # ---- time -----------------------------------------------------------------------------------------------------
 
     def tick(self, now: Seconds) -> list[Out]:
@@ -362,6 +382,11 @@ class Gangs:
             if gang.state is GangState.PREPARING and now >= gang.since + self.settings.prepare_s:
                 self._happens(gang, GangEvent.TIMEOUT, "lost")
                 self._reconcile(gang)
+            if gang.state is GangState.RUNNING:
+                idle = gang.idle.look(
+                    gang.grant, now, after_s=self.settings.idle_after_s, every_s=self.settings.idle_every_s
+                )
+                self.out += [idle] if idle is not None else []
             for n, part in gang.parts.items():
                 dead_at = self.nodes[n].lease_until + gang.program.grace_s + self.settings.margin_s
                 if self.nodes[n].failed and not part.ended and now >= dead_at:

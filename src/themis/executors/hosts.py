@@ -26,6 +26,8 @@ class NodeSettings:
     margin_s : added to lease and grace before a silent machine's GPUs count as free: signals and reaping take time.
     prepare_s : a gang that is not ready by then is given up.
     progress_s : minimum interval between two progress events of a job, seconds.
+    idle_after_s : a job that reported steps and then no new one for so long is idle. ``idle_every_s`` : minimum interval between
+        two reports of idle GPUs of a gang.
     log_bytes : bound of each rank's log.
     """
 
@@ -34,6 +36,8 @@ class NodeSettings:
     margin_s: Seconds = 5.0
     prepare_s: Seconds = 60.0
     progress_s: Seconds = 30.0
+    idle_after_s: Seconds = 60.0
+    idle_every_s: Seconds = 30.0
     log_bytes: int = 64 << 20
 
     def __post_init__(self) -> None:

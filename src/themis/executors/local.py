@@ -27,7 +27,7 @@ from themis.executors.api import Executor
 from themis.executors.endings import Pace
 from themis.executors.gangs import Gangs, Out, Send
 from themis.executors.hosts import Host, NodeSettings
-from themis.executors.program import AttemptEnded, Measurement, Programs
+from themis.executors.program import Note, Programs
 from themis.model.cluster import Machine
 from themis.model.events import Command, Event, Grant
 from themis.model.workload import App
@@ -68,7 +68,7 @@ class LocalExecutor(Executor):
         hosts: Sequence[Host],
         programs: Programs,
         emit: Callable[[Event], None],
-        note: Callable[[AttemptEnded | Measurement], None] = lambda note: None,
+        note: Callable[[Note], None] = lambda note: None,
         *,
         settings: NodeSettings | None = None,
         pace: Pace | None = None,
@@ -328,7 +328,7 @@ class LocalExecutor(Executor):
                         channel.send(item.message)
                 except ChannelClosed:
                     self._hang_up(item.machine)
-            elif isinstance(item, AttemptEnded | Measurement):
+            elif isinstance(item, Note):
                 self.note(item)
             else:
                 self.emit(item)

@@ -135,6 +135,39 @@ class Measurement:
     partner_batch: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangIdle:
+    """A gang's GPUs did nothing.
+
+    Attributes
+    ----------
+    gpu_seconds : of all its GPUs, since the last one. ``idle_s`` : seconds since any of them did something; 0 where one does.
+    by : nvml | reports.
+    """
+
+    app: int
+    job: int
+    attempt: int
+    gpu_seconds: float
+    idle_s: Seconds
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReported:
+    """A job reported its run in a tracker, ``mlflow`` or ``wandb``."""
+
+    app: int
+    job: int
+    attempt: int
+    tracker: str
+    run: str
+
+
+Note = AttemptEnded | Measurement | GangIdle | RunReported
+"""What the arbiter hears of gangs that is no event."""
+
+
 def ending_of(*, asked: bool, cause: str, code: int | None) -> Ending:
     """What an attempt's end means.
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from themis.executors.endings import Pace
 from themis.executors.hosts import Host, NodeSettings
 from themis.executors.local import LocalExecutor
-from themis.executors.program import AttemptEnded, Measurement, Programs
+from themis.executors.program import Note, Programs
 from themis.model.cluster import Machine
 from themis.model.events import Event, MachineJoined
 from themis.node.channel import ChannelClosed
@@ -64,7 +64,7 @@ class RayExecutor(LocalExecutor):
         root: Path,
         programs: Programs,
         emit: Callable[[Event], None],
-        note: Callable[[AttemptEnded | Measurement], None] = lambda note: None,
+        note: Callable[[Note], None] = lambda note: None,
         *,
         ray: RaySettings,
         settings: NodeSettings | None = None,

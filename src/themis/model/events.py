@@ -363,6 +363,38 @@ class AgentBid:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AccountingSet:
+    """From now on GPU time is charged like this (``themis.accounts``); the scheduler does not look at it.
+
+    Attributes
+    ----------
+    prices : (GPU type, price of one GPU hour), ``*`` for the others; types without one cost nothing.
+    currency : of the prices, for people.
+    groups : (user, group) of users who are in one. ``zone`` : time zone of the service's days, by its IANA name.
+    """
+
+    prices: tuple[tuple[str, float], ...] = ()
+    currency: str = ""
+    groups: tuple[tuple[str, str], ...] = ()
+    zone: str = "UTC"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpusIdle:
+    """A gang's GPUs did nothing for so many GPU-seconds since it trains, all together.
+
+    ``by`` : nvml (no kernel ran on them) | reports (the job reported steps before, and reports none now).
+    ``action`` : warned | cancelled, where the settings say so; empty otherwise.
+    """
+
+    job: int
+    attempt: int
+    gpu_seconds: GpuSeconds
+    by: str
+    action: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobsOrdered:
     """An app's own scheduler wants its waiting jobs to get gangs in this order, before any that it does not name."""
 
@@ -411,6 +443,8 @@ Event: TypeAlias = (
     | Wake
     | AgentBid
     | JobsOrdered
+    | AccountingSet
+    | GpusIdle
     | Compacted
     | GpusWithheld
 )

@@ -71,6 +71,8 @@ _FLAT = (
     events.Compacted,
     events.JournalRepaired,
     events.GpusWithheld,
+    events.AccountingSet,
+    events.GpusIdle,
 )
 
 
@@ -324,6 +326,9 @@ _DECODERS: Mapping[str, Callable[[Fields], Record]] = MappingProxyType(
         "JobsOrdered": lambda d: events.JobsOrdered(app=d["app"], jobs=tuple(d["jobs"])),
         "JournalRepaired": lambda d: events.JournalRepaired(
             lost=d["lost"], attempts=tuple((job, attempt) for job, attempt in d["attempts"])
+        ),
+        "AccountingSet": lambda d: events.AccountingSet(
+            **{**d, "prices": tuple(map(tuple, d["prices"])), "groups": tuple(map(tuple, d["groups"]))}
         ),
         "QuotaSet": lambda d: events.QuotaSet(**{**d, "users": tuple(d["users"])}),
         "GpusWithheld": lambda d: events.GpusWithheld(

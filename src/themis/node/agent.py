@@ -22,6 +22,7 @@ from pathlib import Path
 from themis.errors import InputError
 from themis.node.channel import Channel, ChannelClosed
 from themis.node.foreign import Foreign
+from themis.node.idle import Idleness
 from themis.node.means import UNCONTAINED, Means
 from themis.node.messages import (
     Forget,
@@ -34,6 +35,7 @@ from themis.node.messages import (
     Prepare,
     Renew,
     Stop,
+    TaskRuns,
     TaskSpec,
     TaskState,
 )
@@ -106,10 +108,14 @@ class NodeAgent:
     renew_at: float = 0.0
     ending: bool = False
     system: System = SYSTEM
+    runs_sent: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Runs of each task that the arbiter received last."""
     foreign: Foreign = field(init=False)
+    idleness: Idleness = field(init=False)
 
     def __post_init__(self) -> None:
         self.foreign = Foreign(self.settings.devices, self._ours)
+        self.idleness = Idleness(self.settings.devices)
 
     def run(self) -> None:
         """Until asked to end; jobs stay, for the agent that comes next, as long as the lease lasts."""
@@ -230,6 +236,7 @@ class NodeAgent:
         for name in [name for name in self.forgotten if not self.tasks[name].left]:
             self.forgotten.remove(name)
             self.tasks.pop(name).remove()
+            self.runs_sent.pop(name, None)
             self.reported.pop(name, None)
 
     def _orphans(self) -> set[int]:
@@ -288,6 +295,7 @@ class NodeAgent:
                 )
             )
             self.reported = {state.task: state for state in states}
+            self.runs_sent.clear()
             self.renew_at = 0.0
 
     def _renew(self) -> None:
@@ -311,9 +319,16 @@ class NodeAgent:
             state = states[name]
             if (report := task.report()) is not None:
                 self.channel.send(report)
+            runs = tuple(f"{tracker}:{run}" for tracker, run in sorted(task.runs.items()))
+            if runs != self.runs_sent.get(name, ()):
+                self.channel.send(TaskRuns(task=name, runs=runs))
+                self.runs_sent[name] = runs
             if state != self.reported.get(name):
                 self.channel.send(state)
                 self.reported[name] = state
+        training = {name: self.tasks[name].spec.slots for name, state in states.items() if state.phase == "running"}
+        for idle in self.idleness.look(training):
+            self.channel.send(idle)
         for name, state in self.failed.items():
             if self.reported.get(name) != state:
                 self.channel.send(state)

@@ -1,6 +1,6 @@
 """What the arbiter and a node agent send each other: frozen dataclasses, independent of how they travel.
 
-    agent -> arbiter    Hello, Renew, TaskState, TaskReport, GpusOccupied
+    agent -> arbiter    Hello, Renew, TaskState, TaskReport, TaskRuns, TaskIdle, GpusOccupied
     arbiter -> agent    Lease, Prepare, Go, Stop, Forget
     bridge  -> arbiter  NodeFound, NodeLeaves
     arbiter -> bridge   EndNodes
@@ -130,6 +130,23 @@ class TaskReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRuns:
+    """The runs that rank 0 reported, last of each tracker: ``mlflow:ID``, ``wandb:ID``."""
+
+    task: str
+    runs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskIdle:
+    """Of a task's GPUs by NVML: GPU-seconds that they did nothing since the last message; seconds since any of them did."""
+
+    task: str
+    gpu_seconds: float
+    idle_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Occupied:
     """GPUs of this machine, by position, that cannot be given to a gang while these processes live; ``reason`` says why."""
 
@@ -240,6 +257,8 @@ Message: TypeAlias = (
     | Renew
     | TaskState
     | TaskReport
+    | TaskRuns
+    | TaskIdle
     | GpusOccupied
     | Lease
     | Prepare

@@ -14,6 +14,7 @@ import json
 import math
 import os
 import pwd
+import re
 import shutil
 import signal
 import stat
@@ -35,6 +36,9 @@ HUNG_S = 5.0
 """A supervisor whose gang lives so long after even a process that hangs in the kernel counts as left hangs itself."""
 MOST_BATCH = 1e9
 """A batch size above is none."""
+TRACKERS = ("mlflow", "wandb")
+"""Where scripts record their runs; of each, the id is read."""
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,199}")
 REPORTED = ("steps", "saved", "unsaved", "step_s", "loss", "reached", "epochs", "saved_epochs", "batch")
 """What of a report is read."""
 
@@ -53,6 +57,8 @@ class Task:
         self._read_up_to = 0
         self._reported: dict[str, Any] = {}
         """The last of each that was ever read."""
+        self.runs: dict[str, str] = {}
+        """The last run that rank 0 reported, by tracker."""
         self.cell = keeper.as_cell(raw)
         self.left: set[int] = set()
         """Processes that outlived the end of the gang."""
@@ -302,6 +308,7 @@ class Task:
             with contextlib.suppress(ValueError, RecursionError):
                 if isinstance(row := json.loads(line), dict):
                     values |= {name: row[name] for name in REPORTED if isinstance(row.get(name), int | float)}
+                    self.runs |= {name: row[name] for name in TRACKERS if _is_run_id(row.get(name))}
         self._reported |= values
         return as_report(self.name, values) if values else None
 
@@ -343,6 +350,10 @@ def as_report(task: str, values: dict[str, Any]) -> TaskReport:
         batch=int(min(number("batch"), MOST_BATCH)),
         unsaved=number("unsaved"),
     )
+
+
+def _is_run_id(value: object) -> bool:
+    return isinstance(value, str) and RUN_ID.fullmatch(value) is not None
 
 
 def user_for(name: str, *, allow_root: bool) -> str:

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from themis.train.agree import Agree, alone, over_torch, process_group
 from themis.train.checkpoints import Checkpoints
+from themis.train.trackers import RUN_ID, TRACKERS, run_ids
 from themis.train.world import World
 
 PREEMPTED = 143
@@ -82,6 +83,7 @@ class Run:
         self._epochs = 0.0
         """What a loop that counts by itself reported."""
         self._loss: Any = None
+        self._runs: dict[str, str] = {}
         self._loaded = False
         self._saved_step, self._saved_epochs = -1, 0.0
         self._unsaved_step = 0
@@ -197,6 +199,23 @@ class Run:
             self.report(loss)
         if changed or now >= self._reported_at + self.report_every_s:
             self._tell()
+
+    def track(self, **runs: str) -> None:
+        """Ids of this script's runs, which ``themis show`` and ``history`` list: ``run.track(mlflow=ID, wandb="team/project/ID")``.
+
+        Without it, the active runs of both libraries are found, or the variables MLFLOW_RUN_ID and WANDB_RUN_ID.
+
+        Raises
+        ------
+        ValueError : another tracker, or no id.
+        """
+        for name, run in runs.items():
+            if name not in TRACKERS or not RUN_ID.fullmatch(run):
+                raise ValueError(
+                    f"{name}={run!r:.100}, expected mlflow=ID or wandb=ID of letters, digits, '.', '_', '/' and '-'."
+                )
+        self._runs |= runs
+        self._tell()
 
     def should_preempt(self) -> bool:
         """Whether to save and stop now, the same on every rank; every rank calls it equally often."""
@@ -411,6 +430,7 @@ class Run:
                 "saved_epochs": self._saved_epochs or None,
                 "batch": self._batch_size or None,
                 "loss": loss if loss is not None and math.isfinite(loss) else None,
+                **run_ids(self._runs),
             }
         )
 

@@ -47,7 +47,7 @@ class World:
         """Whether the node agent asked this gang to stop, also where its signal did not come through."""
         return self.run_dir is not None and (self.run_dir / "stop").exists()
 
-    def report(self, row: Mapping[str, float | bool | None]) -> None:
+    def report(self, row: Mapping[str, float | bool | str | None]) -> None:
         """Report to the scheduler; rank 0 alone does. A report that cannot be written must not end the training."""
         if self.run_dir is None or self.rank != 0:
             return

@@ -38,6 +38,21 @@ class Caller:
     user: str
     admin: bool
 
+    def may_see(self, user: str, what: str) -> str:
+        """The user whose accounts are shown where those of ``user`` are asked for; empty: all users'.
+
+        Raises
+        ------
+        Forbidden : another user's, and the caller is no administrator.
+        """
+        if self.admin:
+            return user
+        if user not in ("", self.user):
+            raise Forbidden(
+                f"Permission denied: only {user} and administrators may see the {what} of {user}, and you are {self.user}."
+            )
+        return self.user
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:

@@ -21,7 +21,7 @@ from typing import Any
 from themis import __version__
 from themis.client import themis_pb2 as pb
 from themis.errors import InputError, UnknownName, counted
-from themis.service.api import reasons, settings, views
+from themis.service.api import accounts, reasons, settings, views
 from themis.service.api.access import Access, Caller, Forbidden
 from themis.service.api.call_limits import CallLimit
 from themis.service.api.story import story
@@ -212,9 +212,15 @@ class Api:
         """GPUs that each user holds."""
         return self._look(lambda a: views.share(a, request.user))  # type: ignore[no-any-return]
 
-    def Usage(self, request: pb.UsersRequest) -> pb.UsageReply:
-        """GPU hours that each user had."""
-        return self._look(lambda a: views.usage(a, request.user))  # type: ignore[no-any-return]
+    def Usage(self, request: pb.UsageRequest) -> pb.UsageReply:
+        """GPU hours, cost and apps: of the caller, or for administrators of all users."""
+        user = self.caller.may_see(request.user, "usage")
+        return self._look(lambda a: accounts.usage(a, request, user))  # type: ignore[no-any-return]
+
+    def History(self, request: pb.HistoryRequest) -> pb.HistoryReply:
+        """Finished apps with their attempts: of the caller, or for administrators of all users."""
+        user = self.caller.may_see(request.user, "history")
+        return self._look(lambda a: accounts.history(a, request, user))  # type: ignore[no-any-return]
 
     def Why(self, request: pb.AppRef) -> pb.WhyReply:
         """Why an app waits, when it may begin, and its story; outside the arbiter's thread, for that may be long."""

@@ -349,8 +349,8 @@ PAGES: tuple[Page, ...] = (
     ),
     _page(
         "/v1/usage",
-        "GPU hours and finished apps of each user so far.",
-        lambda api, v: api.Usage(pb.UsersRequest(**v)),
+        "GPU hours, cost and apps of each user so far; of the caller alone, unless an administrator.",
+        lambda api, v: api.Usage(pb.UsageRequest(**v)),
         pb.UsageReply,
         "users",
         parameters=_OF_USER,

@@ -37,6 +37,8 @@ class Code(StrEnum):
     AFTER = "after"
     """Other apps must end first."""
     QUOTA = "quota"
+    BUDGET = "budget"
+    """What its user or group may use in this period is used up."""
     AT_ONCE = "at_once"
     BACKOFF = "backoff"
     """Its last attempt failed, or ended after a few seconds and asked for another; the next one waits."""

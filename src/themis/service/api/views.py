@@ -14,6 +14,7 @@ from themis.errors import InputError, UnknownName
 from themis.fairness.finish_time import FinishTime, Form
 from themis.model.units import NONE, Bool, Float
 from themis.service.api import reasons, wait_reasons
+from themis.service.api.accounts import run_ids
 from themis.service.engine.arbiter import Arbiter
 from themis.service.engine.journal import Entry
 from themis.sim import dump
@@ -105,13 +106,26 @@ def app_row(
     if entry.ended is None and row.state in ("waiting", "held"):
         left_out = wait_reasons.left_out(s) if left_out is None else left_out
         row.waits, why = wait_reasons.of_app(arbiter.journal, arbiter.epoch, s, entry, left_out)
-        row.reason = row.reason or why
+        row.reason = row.reason or _budget_words(arbiter, row.user, row.waits) or why
+    if entry.ended is None:
+        row.warning = _warning(arbiter, a, entry.user)
     if entry.ended is not None:
         row.ended = arbiter.epoch + entry.ended
     known = entry.rho if entry.rho is not None else rho.get(a)
     if known is not None:
         row.rho = known
     return row
+
+
+def _budget_words(arbiter: Arbiter, user: str, code: str) -> str:
+    """The budget that is used up, with its figures; empty where an app waits for something else."""
+    return arbiter.housekeeping.budgets.of(user, arbiter.instant, hard=True) if code == reasons.Code.BUDGET else ""
+
+
+def _warning(arbiter: Arbiter, app: int, user: str) -> str:
+    """Budgets over their soft limit, and idle GPUs; empty if there are none."""
+    keeping, now = arbiter.housekeeping, arbiter.instant
+    return "; ".join(filter(None, (keeping.budgets.of(user, now, hard=False), keeping.idle_warning(app, now))))
 
 
 def _progress(done: Float, ended: Bool) -> float:
@@ -163,7 +177,7 @@ def show(arbiter: Arbiter, ref: str) -> pb.ShowReply:
                 ended=arbiter.epoch + ended,
             )
         )
-    return pb.ShowReply(app=app_row(arbiter, s, entry, rho_now(s)), jobs=rows.values())
+    return pb.ShowReply(app=app_row(arbiter, s, entry, rho_now(s)), jobs=rows.values(), runs=run_ids(arbiter, a))
 
 
 def _job_row(arbiter: Arbiter, s: State, j: int, argv: Iterable[str]) -> pb.JobInfo:
@@ -270,20 +284,6 @@ def share(arbiter: Arbiter, user: str = "") -> pb.ShareReply:
     return pb.ShareReply(users=[row for row in out.users if user in ("", row.user)])
 
 
-def usage(arbiter: Arbiter, user: str = "") -> pb.UsageReply:
-    """What everybody had since the journal began."""
-    s, rows = state_now(arbiter), dict[str, pb.UserUsage]()
-    attained = s.apps_attained()
-    for app, name, outcome in arbiter.journal.outcomes(user):
-        row = rows.setdefault(name, pb.UserUsage(user=name))
-        row.apps += 1
-        row.gpu_hours += float(attained[app]) / 3600
-        row.completed += outcome == "completed"
-        row.cancelled += outcome == "cancelled"
-        row.failed += outcome == "failed"
-    return pb.UsageReply(users=[rows[name] for name in sorted(rows)])
-
-
 def machine_of(arbiter: Arbiter, ref: str) -> int:
     """As ``find_machine``, refusing empty names in words."""
     if not ref:
@@ -295,8 +295,15 @@ def why(arbiter: Arbiter, ref: str) -> tuple[int, str, pb.WhyReply, bytes]:
     """An app's number, its name, why it waits, and the state to simulate from if it does."""
     app, s = find_app(arbiter, ref), state_now(arbiter)
     found, place = reasons.reason(arbiter.engine, arbiter.epoch, app, s), reasons.standing(s, app)
+    user = s.app_specs[app].user
+    budget = _budget_words(arbiter, user, found.code)
     reply = pb.WhyReply(
-        code=found.code, sentence=found.sentence, position=place.position, of=place.of, between=s.between
+        code=found.code,
+        sentence=f"{budget}." if budget else found.sentence,
+        position=place.position,
+        of=place.of,
+        between=s.between,
+        warning=_warning(arbiter, app, user) if s.apps.active[app] else "",
     )
     if s.apps.active[app] and not s.apps.held[app]:
         reply.weight = float(s.apps.weight[app])

@@ -10,6 +10,7 @@ from themis.core import limits
 from themis.core.state import State
 from themis.core.tables import Status
 from themis.model.units import Seconds
+from themis.service.engine.budgets import PREFIX
 from themis.service.engine.journal import Entry, Journal
 
 
@@ -38,6 +39,8 @@ def of_app(journal: Journal, epoch: Seconds, s: State, entry: Entry, left: dict[
     if entry.options.waiting:
         return "after", _after(journal, entry)
     match left.get(entry.app, ""):
+        case "quota" if _over_budget(s, s.app_specs[entry.app].user):
+            return "budget", "its budget is used up"
         case "quota":
             return "quota", _quota(s, s.app_specs[entry.app].user)
         case "backoff":
@@ -52,6 +55,10 @@ def _after(journal: Journal, entry: Entry) -> str:
     others = [(journal.apps("app = ?", app)[0], when) for app, when in entry.options.after]
     words = {"ok": "to complete", "any": "to end", "failed": "to fail"}
     return "waits for " + ", ".join(f"{other.name} {words[when]}" for other, when in others if not other.outcome)
+
+
+def _over_budget(s: State, user: str) -> bool:
+    return any(name.startswith(PREFIX) and user in members for name, (members, _) in s.quotas.items())
 
 
 def _quota(s: State, user: str) -> str:

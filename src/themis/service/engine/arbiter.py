@@ -24,7 +24,7 @@ from themis.core.state import EPS, State
 from themis.core.tables import ENDED
 from themis.errors import counted
 from themis.executors.hosts import Host
-from themis.executors.program import UNABLE, AttemptEnded, Ending, Measurement, Program
+from themis.executors.program import UNABLE, AttemptEnded, Ending, GangIdle, Measurement, Program, RunReported
 from themis.model.events import (
     AppFinished,
     AppHeld,
@@ -142,6 +142,7 @@ class Arbiter:
             self.engine.solver = WorkerSolver(self.engine.policy, config.solve_s, self.queue.put)
         # Before anything else that comes in.
         self.queue.put(Call(lambda: self._begin(wanted, owner)))
+        self.queue.put(Call(lambda: self.housekeeping.set_tariff(self.instant)))
         self._thread = Thread(target=self._run, name="themis-arbiter", daemon=True)
 
     @property
@@ -339,6 +340,10 @@ class Arbiter:
                     self.housekeeping.again(item, now)
             case Measurement():
                 self._learn_speed(item, now)
+            case GangIdle():
+                self.housekeeping.idle_gpus(item, now)
+            case RunReported():
+                self.journal.add_run_id(item.app, item.job, item.attempt, item.tracker, item.run)
             case WakeUp():
                 pass
             case MachineFailed(machine=n) | MachineReturned(machine=n) | GpusWithheld(machine=n) if (

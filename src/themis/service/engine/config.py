@@ -5,16 +5,55 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from themis.accounts.days import local_zone
 from themis.errors import InputError, UnknownName
 from themis.jobs.build import PRIOR_S
 from themis.model.cluster import Cluster
-from themis.model.events import FairnessSet
+from themis.model.events import AccountingSet, FairnessSet
 from themis.model.settings import Settings
 from themis.model.units import Seconds
 from themis.model.workload import Group, User, members
 from themis.node.means import AUTO, WANTED
 
 ENGINES = ("local", "ray")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Limits of what a user or group may use in a period.
+
+    Attributes
+    ----------
+    hard, soft : in GPU hours or in the tariff's currency, by ``of`` (gpu_hours | cost); None: no limit.
+    per : day | week | month | total; weeks begin on Monday, and all in the service's time zone.
+    """
+
+    hard: float | None = None
+    soft: float | None = None
+    of: str = "gpu_hours"
+    per: str = "month"
+
+
+NOTICES = ("finished", "failed", "preempted", "idle", "budget", "machine_lost", "disk")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notify:
+    """Who is notified of what.
+
+    Attributes
+    ----------
+    admins : addresses as apprise takes them. ``users`` : likewise, by user. ``events`` : of ``NOTICES``.
+    preempted_after_s : of an app that waits so long after it lost its GPUs. ``per_hour`` : most messages to one recipient.
+    disk_free : bytes; below, the disk is nearly full.
+    """
+
+    admins: tuple[str, ...] = ()
+    users: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    events: tuple[str, ...] = NOTICES
+    preempted_after_s: Seconds = 1800.0
+    per_hour: int = 20
+    disk_free: int = 5 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +82,12 @@ class Config:
     grace_s : from the stop signal to SIGKILL, where a job does not say. ``max_grace_s`` : most that a job may ask for.
     node_lease_s, node_renew_s, node_margin_s : leases of machines (``themis.executors.hosts``).
     progress_s : minimum interval between two progress records of a job.
+    idle_warn_s, idle_cancel_s : an app whose gang's GPUs did nothing for so long is warned of, and cancelled; 0: never.
     between : unit of fairness: apps, users or groups.
     users, groups : those with a weight or a group; users who are not listed have ``others_weight``.
     user_gpus, group_gpus : quotas of those who have one. ``others_gpus`` : of each user who is not listed, or None.
+    user_budgets, group_budgets, others_budget : likewise. ``prices`` : of a GPU hour by GPU type, ``*`` for the others.
+    time_zone : of the days of accounts and budgets, by its IANA name.
     solve_s : approximate limit of a decision; its searches then stop with the best answer found and its proven gap.
         A policy that takes three times as long is stopped, and ``fifo`` decides.
     journal_keep_s : records of the journal that are older are dropped once pictures of the state cover them.
@@ -91,6 +133,8 @@ class Config:
     node_renew_s: Seconds = 10.0
     node_margin_s: Seconds = 5.0
     progress_s: Seconds = 30.0
+    idle_warn_s: Seconds = 0.0
+    idle_cancel_s: Seconds = 0.0
     users: tuple[User, ...] = ()
     groups: tuple[Group, ...] = ()
     user_gpus: Mapping[str, int] = field(default_factory=dict)
@@ -98,6 +142,13 @@ class Config:
     others_weight: float = 1.0
     between: str = "users"
     others_gpus: int | None = None
+    user_budgets: Mapping[str, Budget] = field(default_factory=dict)
+    group_budgets: Mapping[str, Budget] = field(default_factory=dict)
+    others_budget: Budget | None = None
+    prices: Mapping[str, float] = field(default_factory=dict)
+    currency: str = ""
+    notify: Notify = Notify()
+    time_zone: str = field(default_factory=local_zone)
     solve_s: Seconds = 10.0
     agent_s: Seconds = 2.0
     journal_keep_s: Seconds = 30 * 86400.0
@@ -126,6 +177,10 @@ class Config:
             raise InputError(f"gpus is {self.gpus} and machines {self.cluster.name!r}; give one of them.")
         if self.grace_s > self.max_grace_s:
             raise InputError(f"grace is {self.grace_s:g} s, more than max_grace, {self.max_grace_s:g} s.")
+        if 0 < self.idle_cancel_s < self.idle_warn_s:
+            raise InputError(
+                f"idle_cancel is {self.idle_cancel_s:g} s, below idle_warn, {self.idle_warn_s:g} s; a warning comes first."
+            )
         if self.lease_s < self.tick_s:
             raise InputError(
                 f"lease is {self.lease_s:g} s, shorter than tick, {self.tick_s:g} s; "
@@ -176,6 +231,25 @@ class Config:
             members = frozenset(u.name for u in self.users if u.group == known.group)
             out[f"group {known.group}"] = (members, self.group_gpus[known.group])
         return out
+
+    def budgets(self, user: str) -> Mapping[str, tuple[frozenset[str], Budget]]:
+        """Budgets that the user is under: name of the budget -> who shares it, its limits."""
+        known = self._user(user)
+        own = self.user_budgets.get(user) if known else self.others_budget
+        out = {} if own is None else {f"user {user}": (frozenset({user}), own)}
+        if known and known.group in self.group_budgets:
+            members = frozenset(u.name for u in self.users if u.group == known.group)
+            out[f"group {known.group}"] = (members, self.group_budgets[known.group])
+        return out
+
+    def tariff(self) -> AccountingSet:
+        """How GPU time is charged, as an event for the log."""
+        return AccountingSet(
+            prices=tuple(sorted(self.prices.items())),
+            currency=self.currency,
+            groups=tuple(sorted((user.name, user.group) for user in self.users if user.group)),
+            zone=self.time_zone,
+        )
 
     def _user(self, name: str) -> User | None:
         return next((u for u in self.users if u.name == name), None)

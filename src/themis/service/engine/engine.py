@@ -39,6 +39,7 @@ from themis.model.log import decode
 from themis.model.units import Seconds
 from themis.policies.api import Policy, Workbench
 from themis.service.engine.agents import AgentRegistry
+from themis.service.engine.books import Books
 from themis.service.engine.journal import Journal
 from themis.service.engine.solving import PolicySolver, Reply, Task, decide, fall_back
 from themis.tuning.outside import merge
@@ -75,6 +76,10 @@ class Engine(Driver):
     saved: dict[int, float] = field(default_factory=dict)
     """Steps with which each job's next attempt begins, as last reported."""
     out: list[Command] = field(default_factory=list)
+    books: Books = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.books = Books(self.journal)
 
     # ---- live -----------------------------------------------------------------------------------------------------
 
@@ -83,6 +88,7 @@ class Engine(Driver):
         line = self.journal.append(now, event)
         event = cast(Event, decode(line)[1]) if line else event
         self.note(event)
+        self.books.add(now, event)
         return event
 
     def advance(self, now: Seconds) -> None:
@@ -195,6 +201,7 @@ class Engine(Driver):
         """Write a command down; it is done after the transaction."""
         self.journal.append(now, command)
         self.remember(command)
+        self.books.add(now, command)
         self.announce(now, command)
         self.out.append(command)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from themis.executors.program import AttemptEnded, Measurement, Programs
+from themis.executors.program import Note, Programs
 from themis.model.cluster import Machine
 from themis.model.events import Command, Event, Grant
 from themis.model.units import Locality
@@ -20,7 +20,7 @@ class WakeUp:
     """Something may be due earlier than the arbiter's thread expects."""
 
 
-Message = Event | AttemptEnded | Measurement | Reply | WakeUp
+Message = Event | Note | Reply | WakeUp
 """An item of the arbiter's queue that no caller waits for."""
 
 

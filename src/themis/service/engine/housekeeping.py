@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable
 from themis.core.state import State
 from themis.core.unit import groups_of
 from themis.errors import InputError
-from themis.executors.program import ABSENT, AttemptEnded
+from themis.executors.program import ABSENT, AttemptEnded, GangIdle
 from themis.jobs import After, When, decide
 from themis.model.events import (
     AppCancelled,
     AppHeld,
     AppResumed,
     Event,
+    GpusIdle,
     JobDelayed,
     JobGivenUp,
     JobReached,
@@ -29,6 +30,7 @@ from themis.model.events import (
     QuotaSet,
 )
 from themis.model.units import Seconds
+from themis.service.engine.budgets import PREFIX, Budgets
 from themis.service.engine.config import Config
 from themis.service.engine.engine import Engine
 from themis.service.engine.journal import Entry, Journal, Options
@@ -44,6 +46,7 @@ class Housekeeping:
 
     def __init__(self, engine: Engine, config: Config, now: Seconds) -> None:
         self.engine, self.journal, self.config = engine, engine.journal, config
+        self.budgets = Budgets(engine, config)
         self.chores: list[Callable[[Seconds], object]] = []
         """Called with the time in each transaction, for tasks that do not concern the core."""
         self.waiting: dict[int, Options] = {}
@@ -52,6 +55,8 @@ class Housekeeping:
         """Most seconds of each job that has such a limit."""
         self.until: dict[int, Seconds] = {}
         """When the walltime of a job that runs is used up."""
+        self.idle: dict[int, tuple[GangIdle, Seconds]] = {}
+        """Jobs that were warned of idle GPUs: the last report and when it came."""
         self.lost: set[int] = set()
         """Machines whose lease lapsed, whether or not they are drained."""
         self.check_dependencies = True
@@ -94,8 +99,47 @@ class Housekeeping:
                 self._began(event.job, now)
             case JobStopped() | JobReached():
                 self.until.pop(event.job, None)
+                self.idle.pop(event.job, None)
             case _:
                 pass
+
+    def idle_gpus(self, idle: GangIdle, now: Seconds) -> None:
+        """A gang's GPUs did nothing: charge it, warn, and cancel the app where the settings say so."""
+        accounts, s = self.engine.books.accounts, self.state
+        lease = accounts.open.get(idle.job) if accounts is not None else None
+        if lease is None or lease.attempt != idle.attempt or not s.apps.active[idle.app]:
+            return
+        cancel = 0 < self.config.idle_cancel_s <= idle.idle_s
+        warn = 0 < self.config.idle_warn_s <= idle.idle_s and idle.job not in self.idle
+        action = "cancelled" if cancel else "warned" if warn else ""
+        if idle.gpu_seconds > 0 or action:
+            seconds = lease.idle + idle.gpu_seconds
+            self.engine.feed(
+                GpusIdle(job=idle.job, attempt=idle.attempt, gpu_seconds=seconds, by=idle.by, action=action), now
+            )
+        if warn or idle.job in self.idle:
+            self.idle[idle.job] = (idle, now)
+        if idle.idle_s < self.config.idle_warn_s:
+            self.idle.pop(idle.job, None)
+        if cancel:
+            limit = _words(self.config.idle_cancel_s)
+            self.journal.give_reason(idle.app, f"{self._idle_words(idle, now, now)}, and idle_cancel is {limit}")
+            self.engine.feed(AppCancelled(app=idle.app), now)
+
+    def idle_warning(self, app: int, now: Seconds) -> str:
+        """Which GPUs of an app did nothing for longer than ``idle_warn_s``, in words; empty if none."""
+        jobs = {job for job in self.state.app_jobs(app).tolist() if job in self.state.job_gpus}
+        return "; ".join(self._idle_words(*self.idle[job], now) for job in sorted(jobs & self.idle.keys()))
+
+    def _idle_words(self, idle: GangIdle, at: Seconds, now: Seconds) -> str:
+        how = "by NVML" if idle.by == "nvml" else "it reports no new steps"
+        gpus = len(self.state.job_gpus.get(idle.job, ()))
+        name = self.state.job_specs[idle.job].name
+        whose = "its GPUs" if name == "job" else f"the GPUs of job {name}"
+        cancel = self.config.idle_cancel_s
+        then = f"; the app is cancelled after {_words(cancel)}" if cancel > idle.idle_s else ""
+        seconds = round(idle.idle_s + now - at)
+        return f"{whose} ({gpus}) did nothing for {_words(float(seconds))} ({how}){then}"
 
     def _began(self, job: int, at: Seconds) -> None:
         self.until[job] = at + self.walltime[job] - self.journal.seconds(job)
@@ -140,7 +184,8 @@ class Housekeeping:
     @property
     def due(self) -> Seconds | None:
         """When ``run`` has something to do."""
-        return min((*self.until.values(), *self.state.draining.values()), default=None)
+        budgets = () if self.budgets.due is None else (self.budgets.due,)
+        return min((*self.until.values(), *self.state.draining.values(), *budgets), default=None)
 
     def run(self, now: Seconds) -> None:
         """Do what has become due."""
@@ -150,6 +195,7 @@ class Housekeeping:
         state = self.state
         for machine in sorted(n for n, until in state.draining.items() if until <= now or not state.occupants(n)):
             self.drain(machine, True, now)
+        self.budgets.run(now)
         for chore in self.chores:
             chore(now)
         while self.check_dependencies:
@@ -217,9 +263,15 @@ class Housekeeping:
         if (state.between, state.groups) != (fairness.between, groups_of(fairness)):
             self.engine.feed(fairness, now)
         wanted = {name for user in state.users for name in config.quotas(user)}
-        for name in sorted(state.quotas.keys() - wanted):
+        for name in sorted(name for name in state.quotas.keys() - wanted if not name.startswith(PREFIX)):
             self.engine.feed(QuotaSet(name=name, users=state.quotas[name][0], gpus=None), now)
         self.quotas(sorted(state.users), now)
+
+    def set_tariff(self, now: Seconds) -> None:
+        """Record how GPU time is charged from now on, where the settings differ from what was recorded."""
+        accounts = self.engine.books.accounts
+        if accounts is not None and accounts.tariff != self.config.tariff():
+            self.engine.feed(self.config.tariff(), now)
 
     # ---- machines ------------------------------------------------------------------------------------------------------
 

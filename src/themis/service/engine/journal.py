@@ -7,6 +7,8 @@
     profiles   speeds that came with a submission
     nodes      machines that were drained
     checkpoints  the core's whole state after a record: a start folds only what came later
+    leases, usage  GPU time by attempt and by day (``books``)
+    run_ids    of what a job reported to MLflow or Weights & Biases
     seals      a checksum of every row but the records', which have a chain of them (``chain``)
 
 Everything that the arbiter changes is one transaction, on disk before any command goes out. One connection,
@@ -49,6 +51,24 @@ CREATE TABLE profiles (name TEXT PRIMARY KEY, message BLOB NOT NULL) WITHOUT ROW
 CREATE TABLE nodes (name TEXT PRIMARY KEY, drained INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE checkpoints (number INTEGER PRIMARY KEY, t REAL NOT NULL, state BLOB NOT NULL);
 CREATE TABLE seals (name TEXT NOT NULL, key TEXT NOT NULL, digest BLOB NOT NULL, PRIMARY KEY (name, key)) WITHOUT ROWID;
+CREATE TABLE leases (
+    job INTEGER NOT NULL, attempt INTEGER NOT NULL, app INTEGER NOT NULL, user TEXT NOT NULL, user_group TEXT NOT NULL,
+    gpu_type TEXT NOT NULL, currency TEXT NOT NULL, gpus INTEGER NOT NULL, since REAL NOT NULL, started REAL, ended REAL,
+    booked REAL NOT NULL, cause TEXT NOT NULL, price REAL NOT NULL, lost REAL NOT NULL, idle REAL NOT NULL,
+    idle_by TEXT NOT NULL, cost REAL NOT NULL, PRIMARY KEY (job, attempt)
+) WITHOUT ROWID;
+CREATE TABLE usage (
+    number INTEGER PRIMARY KEY, zone TEXT NOT NULL, day TEXT NOT NULL, user TEXT NOT NULL, user_group TEXT NOT NULL,
+    gpu_type TEXT NOT NULL, currency TEXT NOT NULL, leased REAL NOT NULL, restart REAL NOT NULL, lost REAL NOT NULL,
+    idle REAL NOT NULL, cost REAL NOT NULL, UNIQUE (zone, day, user, user_group, gpu_type, currency)
+);
+CREATE TABLE run_ids (
+    number INTEGER PRIMARY KEY, app INTEGER NOT NULL, job INTEGER NOT NULL, attempt INTEGER NOT NULL, tracker TEXT NOT NULL,
+    run TEXT NOT NULL, UNIQUE (job, tracker, run)
+);
+CREATE INDEX open_leases ON leases (job) WHERE ended IS NULL;
+CREATE INDEX leases_of_app ON leases (app);
+CREATE INDEX run_ids_of_app ON run_ids (app);
 CREATE INDEX open_apps ON apps (app) WHERE ended IS NULL;
 CREATE INDEX apps_of_user ON apps (user, submitted);
 """
@@ -190,10 +210,10 @@ class Journal(Records):
         ).fetchone()
         return None if row[0] is None else int(row[0])
 
-    def outcomes(self, user: str = "") -> list[tuple[int, str, str]]:
-        """(app, user, how it ended or nothing) of every app that ever was, or of this user's."""
+    def outcomes(self, user: str = "") -> list[tuple[int, str, str, Seconds | None]]:
+        """(app, user, how it ended or nothing, when) of every app that ever was, or of this user's."""
         rows = self.db.execute(
-            "SELECT app, user, coalesce(outcome, '') FROM apps WHERE ?1 = '' OR user = ?1 ORDER BY app", (user,)
+            "SELECT app, user, coalesce(outcome, ''), ended FROM apps WHERE ?1 = '' OR user = ?1 ORDER BY app", (user,)
         )
         return list(rows)
 
@@ -268,6 +288,18 @@ class Journal(Records):
         row = self.db.execute("SELECT coalesce(sum(seconds), 0) FROM attempts WHERE job = ?", (job,)).fetchone()
         return float(row[0])
 
+    def add_run_id(self, app: int, job: int, attempt: int, tracker: str, run: str) -> None:
+        """A job's attempt is this run of MLflow or Weights & Biases; the attempt that reported it first stays."""
+        self.write(
+            "INSERT OR IGNORE INTO run_ids (app, job, attempt, tracker, run) VALUES (?, ?, ?, ?, ?)",
+            (app, job, attempt, tracker, run),
+        )
+
+    def run_ids(self, app: int) -> list[tuple[int, int, str, str]]:
+        """(job, attempt, tracker, run) of an app, in the order of their reports."""
+        rows = self.db.execute("SELECT job, attempt, tracker, run FROM run_ids WHERE app = ? ORDER BY number", (app,))
+        return list(rows)
+
     def submissions(self, user: str, since: Seconds) -> int:
         """How many apps a user has submitted since then."""
         row = self.db.execute("SELECT count(*) FROM apps WHERE user = ? AND submitted > ?", (user, since)).fetchone()
@@ -305,6 +337,13 @@ def read_records(path: Path, after: int = 0, limit: int = -1) -> list[tuple[int,
             (after, limit),
         )
         return [(number, time, kind, line.decode()) for number, time, kind, line in rows]
+
+
+def read_reason(path: Path, app: int) -> str:
+    """Why an app failed or was cancelled, for any thread; empty if there is no reason."""
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+        row = db.execute("SELECT reason FROM apps WHERE app = ?", (app,)).fetchone()
+        return str(row[0]) if row else ""
 
 
 def export(path: Path, log: Path) -> int:

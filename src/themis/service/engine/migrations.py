@@ -31,6 +31,27 @@ STEPS: tuple[str, ...] = (
     ALTER TABLE records ADD COLUMN digest BLOB;
     CREATE TABLE seals (name TEXT NOT NULL, key TEXT NOT NULL, digest BLOB NOT NULL, PRIMARY KEY (name, key)) WITHOUT ROWID;
     """,
+    # 5 -> 6: accounts, which are made from the records when the journal is opened; ids of runs in MLflow and W&B.
+    """
+    CREATE TABLE leases (
+        job INTEGER NOT NULL, attempt INTEGER NOT NULL, app INTEGER NOT NULL, user TEXT NOT NULL, user_group TEXT NOT NULL,
+        gpu_type TEXT NOT NULL, currency TEXT NOT NULL, gpus INTEGER NOT NULL, since REAL NOT NULL, started REAL, ended REAL,
+        booked REAL NOT NULL, cause TEXT NOT NULL, price REAL NOT NULL, lost REAL NOT NULL, idle REAL NOT NULL,
+        idle_by TEXT NOT NULL, cost REAL NOT NULL, PRIMARY KEY (job, attempt)
+    ) WITHOUT ROWID;
+    CREATE TABLE usage (
+        number INTEGER PRIMARY KEY, zone TEXT NOT NULL, day TEXT NOT NULL, user TEXT NOT NULL, user_group TEXT NOT NULL,
+        gpu_type TEXT NOT NULL, currency TEXT NOT NULL, leased REAL NOT NULL, restart REAL NOT NULL, lost REAL NOT NULL,
+        idle REAL NOT NULL, cost REAL NOT NULL, UNIQUE (zone, day, user, user_group, gpu_type, currency)
+    );
+    CREATE TABLE run_ids (
+        number INTEGER PRIMARY KEY, app INTEGER NOT NULL, job INTEGER NOT NULL, attempt INTEGER NOT NULL, tracker TEXT NOT NULL,
+        run TEXT NOT NULL, UNIQUE (job, tracker, run)
+    );
+    CREATE INDEX open_leases ON leases (job) WHERE ended IS NULL;
+    CREATE INDEX leases_of_app ON leases (app);
+    CREATE INDEX run_ids_of_app ON run_ids (app);
+    """,
 )
 """``STEPS[v - 1]`` brings the tables from schema v to v + 1."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from themis.errors import InputError
@@ -18,8 +18,16 @@ from themis.service.engine.transactions import Transactions
 
 Record = Header | Event | Command
 
-KEPT = ("Header", "MachineJoined", "MachineResized", "SettingsChanged", "AppSubmitted", "AppFinished")
-"""Kinds of records that stay where others are dropped: which settings, machines, apps and jobs there are, and how apps ended."""
+KEPT = (
+    "Header",
+    "MachineJoined",
+    "MachineResized",
+    "SettingsChanged",
+    "AppSubmitted",
+    "AppFinished",
+    "AccountingSet",
+)
+"""Kinds of records that stay where others are dropped: settings, machines, apps and jobs, how apps ended, and prices."""
 
 
 class Records(Transactions):
@@ -29,6 +37,8 @@ class Records(Transactions):
         super().__init__(path, db)
         self.head = self._head = (0, chain.BEGIN)
         """Number and digest of the last record, as written in this transaction, and as on disk."""
+        self.last_writes: Callable[[], None] = lambda: None
+        """Writes what a transaction adds up to; called before each commit."""
 
     # ---- meta and records -----------------------------------------------------------------------------------------
 
@@ -61,6 +71,7 @@ class Records(Transactions):
         return (int(row[0]), bytes(row[1] or b"")[: chain.SIZE]) if row else (0, chain.BEGIN)
 
     def _ending(self) -> None:
+        self.last_writes()
         if self.head != self._head:
             self.set_meta("head", integrity.spell(*self.head))
 
@@ -94,6 +105,14 @@ class Records(Transactions):
             except InputError as error:
                 raise InputError(f"{self.path}, record {number}: {error}") from None
             yield number, time, record
+
+    def lines_of(self, kinds: Sequence[str]) -> list[bytes]:
+        """Lines of all records of some kinds, in order."""
+        marks = ", ".join("?" * len(kinds))
+        return [
+            line
+            for (line,) in self.db.execute(f"SELECT line FROM records WHERE kind IN ({marks}) ORDER BY number", kinds)
+        ]
 
     def last(self) -> tuple[int, Seconds]:
         """Number and time of the last record; zeros where there is none."""
@@ -179,9 +198,9 @@ class Records(Transactions):
         total = count - already + sum(json.loads(line)["records"] for _, line in earlier)
         ((end,),) = self.db.execute("SELECT digest FROM records WHERE number = ?", (last,)).fetchall()
         self.write(f"DELETE FROM records WHERE {gone}", given)
-        kept = self._chain_again(max((number for number, _ in earlier), default=0), last)
+        end_kept = self._chain_again(max((number for number, _ in earlier), default=0), last)
         line = encode(time, Compacted(records=total))
-        digest = chain.compacted(kept, bytes(end)[: chain.SIZE], last, time, line)
+        digest = chain.compacted(end_kept, bytes(end)[: chain.SIZE], last, time, line)
         self.write("INSERT INTO records VALUES (?, ?, 'Compacted', ?, ?)", (last, time, line, digest))
         return int(count - already)
 

@@ -78,6 +78,7 @@ def begin(engine: Engine, start: Start, wall: float) -> None:
         journal.set_meta("given", json.dumps(values_of(config)))
         journal.compare_exactly()
         journal.append(0.0, header)
+        engine.books.open(engine.core.state)
         for machine in start.machines:
             engine.feed(MachineJoined(machine=machine), 0.0)
         if config.between != engine.core.state.between:
@@ -129,6 +130,7 @@ def recall(engine: Engine, start: Start) -> int:
     count = fold(engine)
     with journal.transaction():
         journal.compare_exactly()
+        engine.books.open(engine.core.state, [grant for grant, _, _ in engine.held()])
     return count
 
 

@@ -40,6 +40,7 @@ from themis.model.workload import App, Job, Regime
 from themis.profiles.models import GENERIC
 from themis.profiles.speed import ProfileBook
 from themis.service.engine import chain, integrity
+from themis.service.engine.books import DONE
 from themis.service.engine.engine import Engine
 from themis.service.engine.folding import Differs, fold
 from themis.service.engine.journal import Entry, Journal
@@ -200,9 +201,12 @@ def _go_on(
     for record in late:
         if isinstance(record, Grant):
             attempts[record.job] = max(attempts[record.job], record.attempt)
+    for job, attempt in journal.db.execute("SELECT job, max(attempt) FROM leases GROUP BY job"):
+        attempts[int(job)] = max(attempts[int(job)], int(attempt))
     again, gone, over = list[str](), list[str](), list[str]()
     ends = {record.app: (at, record) for at, record in journal.records() if isinstance(record, AppFinished)}
     with journal.transaction():
+        _books_again(found, engine, whole=not base and not lost)
         # Where nothing is lost that the state depends on, it goes on as if nothing had happened.
         if lost or apps_bad:
             engine.feed(JournalRepaired(lost=lost, attempts=tuple(sorted(attempts.items()))), now)
@@ -214,6 +218,7 @@ def _go_on(
         for n, machine in enumerate(state.machines):
             if machine.name in drained and state.machine_up[n]:
                 engine.feed(MachineFailed(machine=n), now)
+        engine.books.close_others(state.job_gpus)
     if again:
         out.append(f"Entered again as submitted: {', '.join(again)}.")
     if over:
@@ -226,6 +231,9 @@ def _go_on(
         "nodes": "of drained machines",
         "profiles": "of speeds that came with submissions",
         "meta": "of the journal's own settings",
+        "leases": "of accounts of attempts",
+        "usage": "of accounts of days",
+        "run_ids": "of run ids in MLflow or Weights & Biases",
     }
     out += [
         f"Lost: {counted(count, 'row')} {names.get(table, f'of {table}')}." for table, count in sorted(others.items())
@@ -236,6 +244,21 @@ def _go_on(
         "their own. Jobs that ran after the last good record continue from their last checkpoint."
     )
     return out
+
+
+def _books_again(found: Salvage, engine: Engine, *, whole: bool) -> None:
+    """Open the accounts; where rows of them are damaged and every record is there (``whole``), make them again."""
+    journal = engine.journal
+    damaged = {table for table, key, _ in found.bad if table in ("leases", "usage") or (table, key) == ("meta", DONE)}
+    if damaged and whole and not journal.lines_of(("Compacted",)):
+        journal.write("DELETE FROM leases")
+        journal.write("DELETE FROM usage")
+        journal.write("DELETE FROM meta WHERE name = ?", (DONE,))
+        found.bad = [row for row in found.bad if row[0] not in ("leases", "usage")]
+    elif damaged:
+        # What is left is all that is known; folding the records that are left would charge them twice.
+        journal.set_meta(DONE, "1")
+    engine.books.open(engine.core.state, [grant for grant, _, _ in engine.held()])
 
 
 def _machines_again(state: State, end: int, machines: Sequence[Machine], late: Sequence[object]) -> list[Machine]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from themis.accounts.days import local_zone
 from themis.client.home import default_home
 from themis.errors import InputError, ThemisError, UnknownName
 from themis.jobs import check as check_jobs
@@ -22,10 +23,11 @@ from themis.model.workload import Group, User
 from themis.profiles.cluster_file import ClusterFile, MachineGroup, build_cluster
 from themis.profiles.library import every_model
 from themis.profiles.presets import load_cluster
-from themis.service.engine.config import Config
+from themis.service.engine.config import Config, Notify
+from themis.service.operations import accounting
 from themis.yaml_text import BadYaml, Document, documents
 
-NESTED = ("gpu_names", "groups", "users", "others")
+NESTED = ("gpu_names", "price", "notify", "groups", "users", "others")
 """Keys that only a file can set."""
 
 Weight = Annotated[float, Field(ge=1e-6, le=1e6)]
@@ -37,6 +39,10 @@ class GroupText(Written):
 
     weight: Weight = Field(default=1.0, description="weight of the group: 2 entitles it to twice the share (1)")
     gpus: Quota = Field(default=None, description="maximum number of GPUs of all its users together (no limit)")
+    budget: accounting.BudgetText | None = Field(
+        default=None,
+        description="limits of GPU hours or cost of all its users together, see [accounting.md](accounting.md#budgets) (no limit)",
+    )
 
 
 class UserText(GroupText):
@@ -44,6 +50,10 @@ class UserText(GroupText):
 
     weight: Weight = Field(default=1.0, description="weight of the user: 2 entitles them to twice the share (1)")
     gpus: Quota = Field(default=None, description="maximum number of GPUs of the user (no limit)")
+    budget: accounting.BudgetText | None = Field(
+        default=None,
+        description="limits of GPU hours or cost of the user, see [accounting.md](accounting.md#budgets) (no limit)",
+    )
     group: Name | None = Field(default=None, description="group of the user (none)")
 
 
@@ -52,6 +62,10 @@ class OthersText(Written):
 
     weight: Weight = Field(default=1.0, description="weight of each user who is not listed (1)")
     gpus: Quota = Field(default=None, description="maximum number of GPUs of each of them (no limit)")
+    budget: accounting.BudgetText | None = Field(
+        default=None,
+        description="limits of GPU hours or cost of each of them, see [accounting.md](accounting.md#budgets) (no limit)",
+    )
 
 
 LEAST_MESSAGE, MOST_MESSAGE = 64 << 10, (2 << 30) - 1
@@ -158,6 +172,14 @@ class ServiceText(Written):
         description="margin after lease and grace period, before the GPUs of an unreachable machine are reused (5s)",
     )
     progress: Wait = Field(default=30.0, description="minimum interval between two progress records of a job (30s)")
+    idle_warn: Wait = Field(
+        default=0.0,
+        description="warn of an app whose job's GPUs did nothing for this time, see [accounting.md](accounting.md#idle-gpus); 0: "
+        "never (0)",
+    )
+    idle_cancel: Wait = Field(
+        default=0.0, description="cancel an app whose job's GPUs did nothing for this time; 0: never (0)"
+    )
     solve: Duration = Field(
         default=10.0,
         description="approximate time limit of a decision; the search then returns the best solution found (10s)",
@@ -168,6 +190,21 @@ class ServiceText(Written):
         default=None,
         description="retention of checkpoints in the data directory after the app completed; those of other apps are kept (no "
         "limit)",
+    )
+    price: dict[Annotated[str, reads(readers.text)], accounting.Price] = Field(
+        default={},
+        description="price of a GPU hour by GPU type, `'*'` for all others: `{H200: 3.5, '*': 1}`, see "
+        "[accounting.md](accounting.md#prices) (none)",
+    )
+    currency: Annotated[str, reads(accounting.currency)] = Field(
+        default="", description="currency of prices, such as EUR (none)"
+    )
+    time_zone: Annotated[str, reads(accounting.zone)] | None = Field(
+        default=None, description="time zone of the days of accounts and budgets (the machine's)"
+    )
+    notify: accounting.NotifyText | None = Field(
+        default=None,
+        description="addresses and events of notifications, see [accounting.md](accounting.md#notifications) (none)",
     )
     agent_wait: Duration = Field(default=2.0, description="timeout for answers of apps' own agents (2s)")
     agent_misses: Annotated[int, Field(ge=1, le=1000)] = Field(
@@ -359,6 +396,11 @@ def _check_file(findings: Findings, path: Path | None, *, alone: bool = False) -
             f"key 'lease' is {text.lease:g} s, below the tick of {text.tick:g} s; make the lease at "
             "least one tick, or the tick shorter (--set tick=5s).",
         )
+    if 0 < text.idle_cancel < text.idle_warn:
+        findings.add(
+            ("idle_cancel",),
+            f"key 'idle_cancel' is {text.idle_cancel:g} s, below idle_warn, {text.idle_warn:g} s; a warning comes first.",
+        )
     if text.node_renew >= text.node_lease:
         findings.add(
             ("node_renew",),
@@ -436,6 +478,8 @@ def _config(findings: Findings, path: Path | None) -> Config:
         node_renew_s=text.node_renew,
         node_margin_s=text.node_margin,
         progress_s=text.progress,
+        idle_warn_s=text.idle_warn,
+        idle_cancel_s=text.idle_cancel,
         solve_s=text.solve,
         agent_s=text.agent_wait,
         journal_keep_s=text.journal_keep,
@@ -458,4 +502,11 @@ def _config(findings: Findings, path: Path | None) -> Config:
         group_gpus={n: g.gpus for n, g in text.groups.items() if g.gpus is not None},
         others_weight=text.others.weight,
         others_gpus=text.others.gpus,
+        prices=dict(text.price),
+        currency=text.currency,
+        notify=text.notify.read() if text.notify is not None else Notify(),
+        time_zone=text.time_zone or local_zone(),
+        user_budgets={n: u.budget.read() for n, u in text.users.items() if u.budget is not None},
+        group_budgets={n: g.budget.read() for n, g in text.groups.items() if g.budget is not None},
+        others_budget=text.others.budget.read() if text.others.budget is not None else None,
     )

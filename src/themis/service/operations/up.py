@@ -43,10 +43,13 @@ from themis.service.engine.repair import repair
 from themis.service.operations import rights
 from themis.service.operations.changing import changed
 from themis.service.operations.lock import only_one
+from themis.service.operations.notify import Notifier, notifier
 from themis.service.operations.retention import keep_swept
 
 log = logging.getLogger("themis.service")
 
+IDLE_AFTER_S = 60.0
+"""Seconds without a report of new steps after which a job that reports steps is idle, where NVML measures nothing."""
 NODES_S = 60.0
 """Seconds to wait for the first node of an engine."""
 
@@ -60,6 +63,7 @@ class Service:
     api: Api
     server: grpc.Server
     http: ThreadingHTTPServer | None
+    notifier: Notifier | None = None
 
     def close(self, *, stop_jobs: bool = True) -> None:
         """Stop it: first the arbiter, so that calls in the meantime are refused with a message."""
@@ -67,6 +71,8 @@ class Service:
         try:
             self.arbiter.close(stop_jobs=stop_jobs)
         finally:
+            if self.notifier is not None:
+                self.notifier.close()
             self.server.stop(grace=1.0).wait()
             if self.http is not None:
                 self.http.shutdown()
@@ -106,7 +112,10 @@ def start(home: Path, config: Config, reload: Callable[[], Config] | None = None
         home / "run",
         [home / "run" / "nodes" / host.machine.name for host in hosts],
     )
+    limits = [limit for limit in (config.idle_warn_s, config.idle_cancel_s) if limit > 0]
     nodes = NodeSettings(
+        idle_after_s=min([IDLE_AFTER_S, *limits]),
+        idle_every_s=min([config.progress_s, *limits]),
         lease_s=config.node_lease_s,
         renew_s=config.node_renew_s,
         margin_s=config.node_margin_s,
@@ -147,6 +156,7 @@ def start(home: Path, config: Config, reload: Callable[[], Config] | None = None
     arbiter = Arbiter(
         config, hosts, Journal(home / "journal.db"), executor, book=book, apart=True, owner=access.owner.user
     )
+    notifies = notifier(arbiter, config.notify)
     keep_swept(arbiter)
     api = Api(arbiter, home / "run", access, Door(changed, reload or (lambda: config)))
     server, port = serve(api, config.host, config.port, config.max_message_bytes)
@@ -170,7 +180,7 @@ def start(home: Path, config: Config, reload: Callable[[], Config] | None = None
         pid=os.getpid(),
     )
     write_endpoint(home, endpoint)
-    return Service(arbiter, endpoint, api, server, http)
+    return Service(arbiter, endpoint, api, server, http, notifies.start() if notifies else None)
 
 
 def _await_nodes(arbiter: Arbiter, executor: RayExecutor) -> None:
