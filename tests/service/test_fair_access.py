@@ -127,7 +127,7 @@ def test_one_user_who_follows_all_that_may_be_followed_keeps_nobody_else_from_it
     assert b"".join(owner.logs(mine)) == b"hello\n"
     for stream in streams:
         stream.close()
-    wait_until(lambda: service.api._streams.taken.total() == 0, "the places come back")
+    wait_until(lambda: service.api.streams.taken.total() == 0, "the places come back")
     assert limits.STREAMS > limits.STREAMS_OF_USER + limits.STREAMS_KEPT
 
 
@@ -137,7 +137,7 @@ def test_logs_that_are_not_followed_take_no_place_of_those_that_are(service: Ser
     owner.wait(mine, timeout_s=PATIENCE_S)
     with ExitStack() as full:
         for _ in range(limits.STREAMS):
-            full.enter_context(service.api._streams.take(ADMIN))
+            full.enter_context(service.api.streams.take(ADMIN))
         assert b"".join(owner.logs(mine)) == b"hello\n"
         assert list(owner.events(limit=1))
         with pytest.raises(

@@ -246,7 +246,7 @@ def test_a_silent_stream_has_a_heartbeat_and_ends_with_its_reader(
     served: tuple[World, HttpServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_app, "HEARTBEAT_S", 0.1)
-    call, streams = Caller(served[1].port), served[1].app.api._streams
+    call, streams = Caller(served[1].port), served[1].app.api.streams
     with call.stream("/v1/stream?user=nobody") as answer:
         assert [answer.readline() for _ in range(3)] == [b"retry: 2000\n", b"\n", b": nothing new\n"]
         assert streams.taken == {"u": 1}
@@ -270,7 +270,7 @@ def test_a_stream_ends_when_its_token_is_removed(
 def test_streams_of_one_user_are_limited_and_leave_places_for_other_calls(served: tuple[World, HttpServer]) -> None:
     admin = Caller(served[1].port)
     eve = Caller(served[1].port, admin("PUT", "/v1/users/eve")[1]["token"])
-    streams = served[1].app.api._streams
+    streams = served[1].app.api.streams
     with ExitStack() as open_:
         answers = [open_.enter_context(eve.stream("/v1/stream?user=nobody")) for _ in range(streams.of_user)]
         assert [answer.status for answer in answers] == [200] * streams.of_user

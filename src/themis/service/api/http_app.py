@@ -8,6 +8,7 @@ import ipaddress
 import json
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -63,7 +64,7 @@ class HttpApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        request = Request(scope, receive)
+        request, began = Request(scope, receive), time.perf_counter()
         with ExitStack() as place:
             try:
                 response = await self._answer(request, place)
@@ -71,6 +72,11 @@ class HttpApp:
                 return
             except Exception as error:
                 response = _refusal(request, error)
+            page: Page | None = scope.get("themis.page")
+            name = f"{page.method} {page.path}" if page is not None else "unknown page"
+            streams = isinstance(response, StreamingResponse)
+            seconds = None if streams else time.perf_counter() - began
+            self.api.meter.add("http", name, str(response.status_code), seconds)
             await response(scope, receive, send)
 
     async def _answer(self, request: Request, place: ExitStack) -> Response:
@@ -82,6 +88,7 @@ class HttpApp:
         except UnknownName:
             self._caller(request)
             raise
+        request.scope["themis.page"] = page
         api = self.api if page.public else self._caller(request)
         if page.stream is not None:
             return await self._streamed(request, page, api, page.read(inside, query))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 import time
@@ -19,6 +20,7 @@ QUEUED = 128
 """Connections that the system keeps until they are accepted; one beyond waits for a second."""
 END_S = 2
 """Seconds for calls under way when the server ends."""
+log = logging.getLogger("themis.service")
 
 
 class HttpServer:
@@ -47,6 +49,7 @@ class HttpServer:
             h11_max_incomplete_event_size=MOST_BYTES,
             timeout_graceful_shutdown=END_S,
         )
+        log.addFilter(app.api.meter)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(
             target=self._server.run, args=([listener],), name="themis-http-server", daemon=True
@@ -59,6 +62,7 @@ class HttpServer:
         """Stop listening, and end calls and streams that are under way."""
         self._server.should_exit = True
         self._thread.join()
+        log.removeFilter(self.app.api.meter)
         self.app.threads.shutdown(wait=False, cancel_futures=True)
 
 

@@ -27,6 +27,7 @@ from themis.service.api.json_messages import (
     schema_of,
 )
 from themis.service.api.methods import Api
+from themis.service.api.metrics import metrics
 from themis.service.api.page import EVENT_STREAM, GZIP, OF_APP, REFUSALS, TEXT, Page, Parameter, Values
 from themis.service.engine.calls import Closed
 
@@ -335,6 +336,13 @@ PAGES: tuple[Page, ...] = (
         media=EVENT_STREAM,
         schema={"type": "string"},
         parameters=(*_OF_USER, _AFTER),
+    ),
+    Page(
+        path="/metrics",
+        text="Figures for monitoring, in Prometheus' text format.",
+        answer=lambda api, v: metrics(api),
+        media=TEXT,
+        schema={"type": "string"},
     ),
     Page(
         path="/v1/dump",

@@ -224,10 +224,13 @@ def owners(arbiter: Arbiter) -> tuple[list[str], list[int]]:
     return [app.user for app in state.app_specs], state.jobs.app[: state.jobs.size].tolist()
 
 
-def share(arbiter: Arbiter, user: str = "") -> pb.ShareReply:
-    """Who holds how much now, and had so far; ``fair`` is a user's part of the weight in the system."""
+def share(arbiter: Arbiter, user: str = "", rho: dict[int, float] | None = None) -> pb.ShareReply:
+    """Who holds how much now, and had so far; ``fair`` is a user's part of the weight in the system.
+
+    ``rho`` : what ``rho_now`` says, asked if it is not given.
+    """
     s = state_now(arbiter)
-    rho = rho_now(s)
+    rho = rho_now(s) if rho is None else rho
     total = max(s.weight_in_system, 1e-9)
     by_user: dict[str, list[int]] = {}
     for a in np.flatnonzero(s.apps.active[: s.apps.size]).tolist():

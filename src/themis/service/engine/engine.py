@@ -39,6 +39,7 @@ from themis.policies.api import Policy, Workbench
 from themis.service.engine.agents import AgentRegistry
 from themis.service.engine.journal import Journal
 from themis.service.engine.solving import PolicySolver, Reply, Task, decide, fall_back
+from themis.service.engine.tallies import Tallies
 from themis.tuning.outside import merge
 
 log = logging.getLogger("themis.service")
@@ -73,6 +74,7 @@ class Engine(Driver):
     saved: dict[int, float] = field(default_factory=dict)
     """Steps with which each job's next attempt begins, as last reported."""
     out: list[Command] = field(default_factory=list)
+    tallies: Tallies = field(default_factory=Tallies)
 
     # ---- live -----------------------------------------------------------------------------------------------------
 
@@ -121,6 +123,7 @@ class Engine(Driver):
 
     def _taken(self, reply: Reply) -> Solved:
         self.reply, self.problem, proof = reply, reply.problem, reply.solved.proof
+        self.tallies.replied(reply.solved.answer, proof, reply.seconds, reply.problem)
         if reply.problem:
             log.warning("%s decides instead of the policy: %s", "fifo", reply.problem)
         if not isinstance(reply.solved.answer, Ask):

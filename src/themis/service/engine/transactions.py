@@ -17,6 +17,7 @@ from pathlib import Path
 
 from themis.errors import ThemisError
 from themis.model.units import Seconds
+from themis.service.engine.tallies import SECONDS, Tally
 
 LOOK_S: Seconds = 1.0
 """Seconds between two tries."""
@@ -58,6 +59,8 @@ class Transactions:
         """Why nothing can be written down at this moment; for any thread to read."""
         self.patient: Callable[[], bool] = lambda: False
         """Asked before each new try to write; where it says no, ``NoRoom`` is raised."""
+        self.commit_s = Tally(SECONDS)
+        """How long commits took: until what was decided was on disk."""
         self._written: list[tuple[str, Sequence[object]]] | None = None
         """What the open transaction wrote so far."""
 
@@ -115,7 +118,9 @@ class Transactions:
     def _commit(self) -> None:
         if vanished := self.vanished():
             raise Vanished(vanished)
+        began = time.perf_counter()
         self.db.execute("COMMIT")
+        self.commit_s.add(time.perf_counter() - began)
 
     def write(self, sql: str, given: Sequence[object] = ()) -> None:
         """Carry out a statement that changes something."""
