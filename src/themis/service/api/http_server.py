@@ -84,4 +84,6 @@ def serve_http(api: Api, host: str, port: int) -> HttpServer:
         )
     except OSError as error:
         raise InputError(f"cannot listen on {joined(host, port)} for HTTP: {error.strerror}. Try again.") from None
+    # Headers and body are two writes: without this, each answer would wait 40 ms for the caller's acknowledgement.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return HttpServer(HttpApp(api, host, api.arbiter.config.max_message_bytes), listener)
