@@ -131,7 +131,7 @@ def apps(arbiter: Arbiter, request: pb.AppsRequest) -> pb.AppsReply:
     if request.user:
         # Without the sign SQLite would rather look through all apps that the user ever had than through the queue.
         where, values = f"{where} AND {'' if request.ended else '+'}user = ?", [request.user]
-    entries = arbiter.journal.apps(where, *values, last=request.limit or MOST_APPS)
+    entries = arbiter.journal.apps(where, *values, last=request.limit or MOST_APPS, programs=False)
     now = state_now(arbiter)
     rho = {} if request.ended else rho_now(now)
     left_out = wait_reasons.left_out(now)
