@@ -22,11 +22,13 @@ import pytest
 from fake import World, request, world
 
 from processes import PATIENCE_S
+from themis.errors import InputError
 from themis.executors.program import AttemptEnded, Ending
 from themis.service.api.access import Access
 from themis.service.api.http_server import serve_http
 from themis.service.api.methods import Api
-from themis.service.api.pages import PAGES, Page, document, find
+from themis.service.api.page import Page, Parameter
+from themis.service.api.pages import PAGES, document, find
 from themis.service.api.submission import submit
 
 TOKEN = "t"
@@ -216,3 +218,23 @@ def test_an_arbiter_that_broke_is_not_well(there: tuple[World, str], monkeypatch
     assert ask(there[1], "/healthz")[2] == {"status": "ok"}
     monkeypatch.setattr(there[0].arbiter, "broken", ValueError())
     assert ask(there[1], "/healthz")[0] == 503
+
+
+def test_parameters_may_be_missing_repeated_or_any_number() -> None:
+    since = Parameter(name="since", text="From then on.", optional=True, real=True)
+    by = Parameter(name="by", text="Names.", optional=True, several=True, choices=("user", "day"))
+    page = Page(path="/x/{a}", text="", schema={}, parameters=(Parameter(name="a", text=""), since, by))
+    assert page.read({"a": "0"}, "") == {"a": "0"}
+    assert page.read({"a": "0"}, "since=1.5&by=day&by=user") == {"a": "0", "since": 1.5, "by": ["day", "user"]}
+    for query, words in (
+        ("since=x", "since is 'x', expected a number"),
+        ("by=dya", "Did you mean 'day'"),
+        ("a=1", "unk"),
+    ):
+        with pytest.raises(InputError, match=words):
+            page.read({"a": "0"}, query)
+    with pytest.raises(InputError, match="since is given twice"):
+        page.read({"a": "0"}, "since=1&since=2")
+    described = page.described()["parameters"]
+    assert [parameter["in"] for parameter in described] == ["path", "query", "query"]
+    assert described[2]["schema"]["items"]["enum"] == ["user", "day"]

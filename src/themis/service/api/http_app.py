@@ -40,6 +40,8 @@ EVENTS_BEGIN = b"retry: 2000\n\n"
 HEARTBEAT_S = 15.0
 """Seconds between two lines of a stream of events in which nothing happens, so that proxies keep it open."""
 NO_TOKEN = "this request has no valid token; see the file token in the service's data directory."
+NO_STORE = {"Cache-Control": "no-store"}
+"""Answers are of this instant, and some have tokens."""
 log = logging.getLogger("themis.service")
 
 
@@ -99,7 +101,7 @@ class HttpApp:
             data = _rendered(page, api, values)
         else:
             data = await asyncio.get_running_loop().run_in_executor(self.threads, _rendered, page, api, values)
-        return Response(data, page.status, media_type=page.media)
+        return Response(data, page.status, NO_STORE, media_type=page.media)
 
     def _check_host(self, given: str) -> None:
         """On loopback, refuse names that a page in a browser may have made to point here."""
@@ -154,7 +156,7 @@ class HttpApp:
         follower = _Follower(pieces, gone, self.threads, lambda: self.api.access.caller(token) is not None)
         events = page.media == EVENT_STREAM
         await follower.begin(request, START_S if events else None)
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        headers = {**NO_STORE, "X-Accel-Buffering": "no"}
         begin, beat_s = (EVENTS_BEGIN, HEARTBEAT_S) if events else (b"", None)
         return StreamingResponse(follower.pieces(begin, beat_s), page.status, headers, media_type=page.media)
 

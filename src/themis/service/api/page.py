@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from themis.service.api.json_messages import Schema, body_schema, read_message, 
 from themis.service.api.methods import Api
 
 Values = Mapping[str, Any]
+_NUMBER = re.compile(r"-?[0-9]{1,300}(\.[0-9]{1,300})?([eE][+-]?[0-9]{1,3})?")
 JSON, TEXT, EVENT_STREAM, GZIP = "application/json", "text/plain", "text/event-stream", "application/gzip"
 
 REFUSALS: Mapping[int, str] = {
@@ -36,26 +38,55 @@ OF_ALL, WITH_TOKEN, WITH_BODY, OF_APP = (400, 421, 500, 503), (401, 429), (408, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A part of a page's path, or, with a default, of its query.
+    """A part of a page's path, or, with a default or ``optional``, of its query.
 
     Attributes
     ----------
-    numbers : what a whole number may be. ``choices`` : what a text may be. Neither: any text.
+    optional : it may be missing, and then has no value. ``several`` : it may be repeated; its value is a list.
+    numbers : what a whole number may be. ``real`` : any number. ``choices`` : what a text may be. None of these: any text.
     """
 
     name: str
     text: str
     default: str | int | None = None
+    optional: bool = False
+    several: bool = False
     numbers: range | None = None
+    real: bool = False
     choices: tuple[str, ...] = ()
 
-    def read(self, text: str) -> str | int:
+    @property
+    def inside(self) -> bool:
+        """Whether it is a part of the path."""
+        return self.default is None and not self.optional
+
+    def values(self, given: Mapping[str, list[str]]) -> dict[str, Any]:
+        """Its name and value, from the texts of all parameters; nothing where it is optional and missing.
+
+        Raises
+        ------
+        InputError : as ``read``, or it is given twice and may not be.
+        """
+        texts = given.get(self.name)
+        if texts is None:
+            return {} if self.optional else {self.name: self.default}
+        if self.several:
+            return {self.name: [self.read(text) for text in texts]}
+        if len(texts) > 1:
+            raise InputError(f"{self.name} is given twice.")
+        return {self.name: self.read(texts[0])}
+
+    def read(self, text: str) -> str | int | float:
         """Its value.
 
         Raises
         ------
-        InputError : it is not a whole number in its range, or none of its choices.
+        InputError : it is no number, not a whole number in its range, or none of its choices.
         """
+        if self.real:
+            if not _NUMBER.fullmatch(text):
+                raise InputError(f"{self.name} is {text[:100]!r}, expected a number.")
+            return float(text)
         if self.choices and text not in self.choices:
             known = [choice for choice in self.choices if choice]
             raise InputError(
@@ -77,7 +108,9 @@ class Parameter:
             schema["enum"] = list(self.choices)
         if self.numbers is not None:
             schema = {"type": "integer", "minimum": self.numbers[0], "maximum": self.numbers[-1]}
-        if self.default is None:
+        if self.real:
+            schema = {"type": "number"}
+        if self.inside:
             return {
                 "name": self.name,
                 "in": "path",
@@ -86,12 +119,9 @@ class Parameter:
                 "schema": {**schema, "minLength": 1},
                 "example": "0",
             }
-        return {
-            "name": self.name,
-            "in": "query",
-            "description": self.text,
-            "schema": {**schema, "default": self.default},
-        }
+        schema = {"type": "array", "items": schema} if self.several else schema
+        default = {} if self.optional else {"default": self.default}
+        return {"name": self.name, "in": "query", "description": self.text, "schema": {**schema, **default}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,16 +167,16 @@ class Page:
         ------
         InputError : one is unknown, given twice or out of its range; left out of account, it would change what is asked.
         """
-        given = dict(inside)
+        given = {name: [text] for name, text in inside.items()}
         known = [p.name for p in self.parameters if p.name not in inside]
         for name, text in parse_qsl(query, keep_blank_values=True):
             if name not in known:
                 has = f"has {', '.join(known)}" if known else "has none"
                 raise InputError(f"unknown parameter {name[:100]!r}.{closest(name[:100], known)} This page {has}.")
-            if name in given:
-                raise InputError(f"{name} is given twice.")
-            given[name] = text
-        values = {p.name: p.read(given[p.name]) if p.name in given else p.default for p in self.parameters}
+            given.setdefault(name, []).append(text)
+        values: dict[str, Any] = {}
+        for parameter in self.parameters:
+            values |= parameter.values(given)
         if self.body is None:
             return values
         fields = read_object(body)
