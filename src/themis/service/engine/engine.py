@@ -60,6 +60,7 @@ class Engine(Driver):
     """The policy's last answer."""
     decided: list[Proof] = field(default_factory=list)
     """Decisions of this transaction, for the callers that are notified of them."""
+    tallies: Tallies = field(default_factory=Tallies)
     wakes: list[Seconds] = field(default_factory=list)
     not_before: Seconds = 0.0
     """Wakes that were due earlier are delivered now: they fell into the time when no arbiter ran."""
@@ -74,7 +75,6 @@ class Engine(Driver):
     saved: dict[int, float] = field(default_factory=dict)
     """Steps with which each job's next attempt begins, as last reported."""
     out: list[Command] = field(default_factory=list)
-    tallies: Tallies = field(default_factory=Tallies)
 
     # ---- live -----------------------------------------------------------------------------------------------------
 

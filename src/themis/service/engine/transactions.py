@@ -55,12 +55,12 @@ class Transactions:
         self.path, self.db = path, db
         self._files = {path: file} if (file := _file_at(path)) is not None else {}
         """Device and number of the files that are open."""
+        self.commit_s = Tally(SECONDS)
+        """How long commits took: until what was decided was on disk."""
         self.stuck = ""
         """Why nothing can be written down at this moment; for any thread to read."""
         self.patient: Callable[[], bool] = lambda: False
         """Asked before each new try to write; where it says no, ``NoRoom`` is raised."""
-        self.commit_s = Tally(SECONDS)
-        """How long commits took: until what was decided was on disk."""
         self._written: list[tuple[str, Sequence[object]]] | None = None
         """What the open transaction wrote so far."""
 
