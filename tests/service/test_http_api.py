@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -92,6 +93,12 @@ def test_a_whole_life_over_http(served: tuple[World, HttpServer]) -> None:
     assert [row["name"] for row in call("GET", "/v1/apps?state=cancelled")[1]] == ["a"]
     assert call("GET", "/v1/apps?state=waiting")[1] == []
     assert call("GET", "/v1/dump")[1][:2] == b"\x1f\x8b"
+
+
+def test_the_submission_that_the_documentation_shows_is_taken(served: tuple[World, HttpServer]) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
+    (body,) = re.findall(r"^  -d '(\{.*\})'$", text, re.MULTILINE)
+    assert Caller(served[1].port)("POST", "/v1/apps", body.encode()) == (201, {"app": 0, "name": "a"})
 
 
 def test_users_have_the_rights_that_they_have_over_grpc(served: tuple[World, HttpServer]) -> None:
@@ -182,6 +189,7 @@ def test_a_body_in_pieces_without_a_length_is_bounded_too(wrong: HttpServer) -> 
         assert b" 413 " in answer.readline()
 
 
+@pytest.mark.slow
 def test_a_caller_that_takes_no_answer_is_hung_up_on(
     served: tuple[World, HttpServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,11 +200,12 @@ def test_a_caller_that_takes_no_answer_is_hung_up_on(
     server = served[1]
     with dial(server) as lazy:
         lazy.setblocking(False)
-        asked = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        asked = memoryview(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000)
 
         def hung_up() -> bool:
+            nonlocal asked
             try:
-                lazy.send(asked)
+                asked = asked[lazy.send(asked) :] or asked
             except BlockingIOError:
                 return False
             except OSError:
@@ -267,6 +276,7 @@ def test_a_stream_ends_when_its_token_is_removed(
                 pass
 
 
+@pytest.mark.slow
 def test_streams_of_one_user_are_limited_and_leave_places_for_other_calls(served: tuple[World, HttpServer]) -> None:
     admin = Caller(served[1].port)
     eve = Caller(served[1].port, admin("PUT", "/v1/users/eve")[1]["token"])
