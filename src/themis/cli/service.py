@@ -129,7 +129,7 @@ def up(
         size = sum(machine.gpus for machine in machines)
         out.print(
             f"Themis schedules {counted(size, 'GPU')} on {counted(len(machines), 'machine')} with the policy {found.policy}; "
-            f"data directory {where}, gRPC on {service.endpoint.grpc}, HTTP on {service.endpoint.http or 'no port'}.",
+            f"data directory {where}, gRPC on {service.endpoint.grpc}, status on {service.endpoint.http or 'no port'}.",
             markup=False,
             soft_wrap=True,
         )
