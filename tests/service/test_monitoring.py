@@ -72,7 +72,7 @@ def test_figures_say_what_the_queue_says(served: tuple[World, HttpServer]) -> No
     some_life(w, server)
     now = read(server)
     states = [row["state"] for row in Caller(server.port)("GET", "/v1/apps")[1]]
-    assert now["themis_apps"] == {(s,): float(states.count(s)) for s in ("running", "waiting", "held")}
+    assert now["themis_apps"] == {(s,): float(states.count(s)) for s in ("running", "waiting", "stopping", "held")}
     assert sum(now["themis_gpus"].values()) == 4.0
     leased = {job: gpus for job, gpus in w.held().items() if gpus}
     assert now["themis_gpus"]["gpu", "leased"] == float(sum(map(len, leased.values())))

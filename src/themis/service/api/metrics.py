@@ -176,11 +176,15 @@ def _queue(a: Arbiter, s: State) -> Iterator[Figure]:
     may = np.bincount(app_of[status <= Status.RUNNING], minlength=s.apps.size) > 0
     held = active & ~may & (np.bincount(app_of[status == Status.HELD], minlength=s.apps.size) > 0)
     left_out, after = wait_reasons.left_out(s), a.housekeeping.waiting
-    states = {"running": int((active & runs).sum()), "waiting": 0, "held": 0}
+    stopping = set(app_of[list(a.engine.core.stopping)].tolist())
+    states = {"running": int((active & runs).sum()), "waiting": 0, "stopping": 0, "held": 0}
     reasons = dict.fromkeys(("after", "at_once", "backoff", "gpus", "quota"), 0)
     for app in np.flatnonzero(active & ~runs).tolist():
         if held[app] and (app not in after or after[app].held):
             states["held"] += 1
+            continue
+        if app in stopping and app not in after:
+            states["stopping"] += 1
             continue
         states["waiting"] += 1
         reasons["after" if app in after else left_out.get(app, "") or "gpus"] += 1
