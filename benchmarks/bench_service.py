@@ -71,6 +71,9 @@ class Nothing:
     def trust(self, machine: int) -> str:
         return "single"
 
+    def containment_of(self, machine: int) -> tuple[str, tuple[str, ...]]:
+        return "", ()
+
     def start(self) -> None: ...
     def close(self, *, stop_jobs: bool = True) -> None: ...
 
@@ -336,7 +339,7 @@ def agents(count: int) -> None:
             threads = [threading.Thread(target=_attend, args=(client, app), daemon=True) for app in apps[:attending]]
             for thread in threads:
                 thread.start()
-            _wait(lambda a=a, apps=apps[:attending]: len(a.desk.present(apps)) == len(apps), 60)
+            _wait(lambda a=a, apps=apps[:attending]: len(a.agents.present(apps)) == len(apps), 60)
             times, cpu = [], time.process_time()
             for _ in range(10):
                 _wait(lambda a=a: a.ask(lambda: a.engine.flight is None and bool(a.state.job_gpus)), 60)

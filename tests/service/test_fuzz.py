@@ -16,6 +16,7 @@ import grpc
 import pytest
 import yaml
 from fake import World, request, world
+from google.protobuf.json_format import MessageToDict
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from test_agents import Scene
@@ -28,6 +29,7 @@ from themis.client.spec import read_requests
 from themis.errors import InputError
 from themis.service.api import views
 from themis.service.api.access import Caller
+from themis.service.api.json_messages import as_dict
 from themis.service.api.submission import submit
 from themis.service.engine.config import Config
 from themis.service.operations.up import Service, running
@@ -266,6 +268,13 @@ def test_any_bid_is_taken_or_refused_and_the_round_goes_on(tmp_path: Path) -> No
         scene.bid(pb.Offer(round=number), ([2], 1.0))
         assert list(w.held().values()) == [(0, 1)], "the last bid is the one that counts"
         assert w.arbiter.engine.problem == ""
+
+
+@BOUNDED
+@given(st.one_of(messages(pb.ShowReply), messages(pb.SubmitRequest), messages(pb.NodesReply), messages(pb.WhyReply)))
+def test_messages_are_the_json_that_protobuf_makes_of_them(message: Any) -> None:
+    theirs = MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    assert json.dumps(as_dict(message), sort_keys=True) == json.dumps(theirs, sort_keys=True)
 
 
 # ---- over the wire --------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ def default_home() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Addresses of an arbiter; ``http`` is empty if it serves no status pages."""
+    """Addresses of an arbiter; ``http`` is empty if it serves no HTTP."""
 
     grpc: str
     http: str

@@ -18,6 +18,8 @@ ABSENT = "absent"
 MEMORY = "memory"
 """Cause of an end where the gang exceeded the memory that its job asked for."""
 LAUNCHES = ("gpu", "machine")
+STOP_SIGNALS = frozenset(signal.Signals.__members__) - {"SIGKILL", "SIGSTOP"}
+"""Names of the signals that a program can handle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,7 @@ class Program:
             raise InputError(f"a job's launch is {self.launch!r}, expected one of {', '.join(LAUNCHES)}.")
         if not 0 <= self.grace_s < float("inf"):
             raise InputError(f"a job's grace_s is {self.grace_s}, expected 0 seconds or more.")
-        if self.stop_signal not in signal.Signals.__members__ or self.stop_signal in ("SIGKILL", "SIGSTOP"):
+        if self.stop_signal not in STOP_SIGNALS:
             raise InputError(
                 f"a job's stop_signal is {self.stop_signal!r}, expected a signal that it can handle, such as SIGTERM."
             )

@@ -7,6 +7,7 @@ import ipaddress
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -136,13 +137,13 @@ def _handler(api: Api, name: str) -> Any:
         return do
 
     def one(request: Any, context: grpc.ServicerContext) -> Any:
-        with _Status(context, name):
+        with _Status(api, context, name):
             return by(context)(read(request))
 
     def many(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         gone = threading.Event()
         context.add_callback(gone.set)  # a stream that has nothing to say would not notice otherwise
-        with _Status(context, name):
+        with _Status(api, context, name, stream=True):
             for message in by(context)(read(request), gone):
                 if _caller(api.access, context.invocation_metadata()) is None:  # removed while it followed
                     raise NoToken(NO_TOKEN)
@@ -154,15 +155,16 @@ def _handler(api: Api, name: str) -> Any:
 
 
 class _Status:
-    """Errors as status codes."""
+    """Errors as status codes, and the count of calls."""
 
-    def __init__(self, context: grpc.ServicerContext, name: str) -> None:
-        self.context, self.name = context, name
+    def __init__(self, api: Api, context: grpc.ServicerContext, name: str, *, stream: bool = False) -> None:
+        self.meter, self.context, self.name, self.stream = api.meter, context, name, stream
 
     def __enter__(self) -> None:
-        pass
+        self.began = time.perf_counter()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._count(error)
         if isinstance(error, ThemisError):
             self.context.abort(code_of(error), str(error))
         elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -172,6 +174,11 @@ class _Status:
             self.context.abort(
                 grpc.StatusCode.INTERNAL, f"a bug in Themis: {type(error).__name__}; see the arbiter's log."
             )
+
+    def _count(self, error: BaseException | None) -> None:
+        gone = error is None or isinstance(error, GeneratorExit)
+        code = "OK" if gone else code_of(error).name if isinstance(error, ThemisError) else "INTERNAL"
+        self.meter.add("grpc", self.name, code, None if self.stream else time.perf_counter() - self.began)
 
 
 def code_of(error: ThemisError) -> grpc.StatusCode:

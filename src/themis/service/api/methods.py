@@ -24,6 +24,7 @@ from themis.errors import InputError, UnknownName, counted
 from themis.service.api import accounts, reasons, settings, views
 from themis.service.api.access import Access, Caller, Forbidden
 from themis.service.api.call_limits import CallLimit
+from themis.service.api.calls_meter import CallsMeter
 from themis.service.api.story import story
 from themis.service.api.submission import submit
 from themis.service.engine.arbiter import Arbiter
@@ -62,7 +63,7 @@ class Api:
         self.caller = access.owner
         self.ending = threading.Event()
         most = arbiter.config.max_agents
-        self._streams = CallLimit(
+        self.streams = CallLimit(
             STREAMS, STREAMS_OF_USER, STREAMS_KEPT, "follow events or logs", "end one of them, or call without follow"
         )
         self._reads = CallLimit(
@@ -74,6 +75,7 @@ class Api:
             most, max(most * 3 // 4, 1), 0, "serve agents of apps", "disconnect one, or raise max_agents"
         )
         self._simulations = threading.Semaphore(2)
+        self.meter = CallsMeter()
 
     def by(self, caller: Caller) -> Api:
         """The same methods for another caller than the owner of the data directory."""
@@ -292,7 +294,7 @@ class Api:
 
     def _follows(self, follow: bool) -> AbstractContextManager[None]:
         """A place for a call that follows something, or that reads it to its end."""
-        return (self._streams if follow else self._reads).take(self.caller)
+        return (self.streams if follow else self._reads).take(self.caller)
 
     def _of_user(self, rows: list[Row], user: str) -> list[Row]:
         if not user or not rows:

@@ -150,7 +150,7 @@ def apps(arbiter: Arbiter, request: pb.AppsRequest) -> pb.AppsReply:
     if request.user:
         # Without the sign SQLite would rather look through all apps that the user ever had than through the queue.
         where, values = f"{where} AND {'' if request.ended else '+'}user = ?", [request.user]
-    entries = arbiter.journal.apps(where, *values, last=request.limit or MOST_APPS)
+    entries = arbiter.journal.apps(where, *values, last=request.limit or MOST_APPS, programs=False)
     now = state_now(arbiter)
     rho = {} if request.ended else rho_now(now)
     left_out = wait_reasons.left_out(now)
@@ -254,10 +254,13 @@ def owners(arbiter: Arbiter) -> tuple[list[str], list[int]]:
     return [app.user for app in state.app_specs], state.jobs.app[: state.jobs.size].tolist()
 
 
-def share(arbiter: Arbiter, user: str = "") -> pb.ShareReply:
-    """Who holds how much now, and had so far; ``fair`` is a user's part of the weight in the system."""
+def share(arbiter: Arbiter, user: str = "", rho: dict[int, float] | None = None) -> pb.ShareReply:
+    """Who holds how much now, and had so far; ``fair`` is a user's part of the weight in the system.
+
+    ``rho`` : what ``rho_now`` says, asked if it is not given.
+    """
     s = state_now(arbiter)
-    rho = rho_now(s)
+    rho = rho_now(s) if rho is None else rho
     total = max(s.weight_in_system, 1e-9)
     by_user: dict[str, list[int]] = {}
     for a in np.flatnonzero(s.apps.active[: s.apps.size]).tolist():

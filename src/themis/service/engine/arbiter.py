@@ -332,6 +332,7 @@ class Arbiter:
         match item:
             case AttemptEnded():
                 self.journal.add_attempt(now, item)
+                self.engine.tallies.attempts[item.ending] += 1
                 if not self.state.apps.active[item.app] or self.state.jobs.status[item.job] == ENDED:
                     return
                 if item.ending.is_failure:
@@ -378,6 +379,7 @@ class Arbiter:
     def _announce(self, now: Seconds, command: Command) -> None:
         if isinstance(command, AppFinished):
             self.journal.end_app(command.app, command.outcome, now, command.rho_paper)
+            self.engine.tallies.app_ended(command.outcome, command.rho_paper)
             self.agents.finished(command.app)
             self.housekeeping.ended(command.app)
 

@@ -42,6 +42,7 @@ from themis.service.engine.agents import AgentRegistry
 from themis.service.engine.books import Books
 from themis.service.engine.journal import Journal
 from themis.service.engine.solving import PolicySolver, Reply, Task, decide, fall_back
+from themis.service.engine.tallies import Tallies
 from themis.tuning.outside import merge
 
 log = logging.getLogger("themis.service")
@@ -62,6 +63,7 @@ class Engine(Driver):
     """The policy's last answer."""
     decided: list[Proof] = field(default_factory=list)
     """Decisions of this transaction, for the callers that are notified of them."""
+    tallies: Tallies = field(default_factory=Tallies)
     wakes: list[Seconds] = field(default_factory=list)
     not_before: Seconds = 0.0
     """Wakes that were due earlier are delivered now: they fell into the time when no arbiter ran."""
@@ -129,6 +131,7 @@ class Engine(Driver):
 
     def _taken(self, reply: Reply) -> Solved:
         self.reply, self.problem, proof = reply, reply.problem, reply.solved.proof
+        self.tallies.replied(reply.solved.answer, proof, reply.seconds, reply.problem)
         if reply.problem:
             log.warning("%s decides instead of the policy: %s", "fifo", reply.problem)
         if not isinstance(reply.solved.answer, Ask):

@@ -173,10 +173,14 @@ class Journal(Records):
             ),
         )
 
-    def apps(self, where: str = "1", *values: object, last: int = -1) -> list[Entry]:
-        """Apps for which an SQL condition on their columns holds, in order of their numbers; the ``last`` of them alone."""
+    def apps(self, where: str = "1", *values: object, last: int = -1, programs: bool = True) -> list[Entry]:
+        """Apps for which an SQL condition on their columns holds, in order of their numbers; the ``last`` of them alone.
+
+        ``programs`` : False gives that of each app's first job alone; to read all takes most of the time.
+        """
+        column = "programs" if programs else "'[' || json_extract(programs, '$[0]') || ']'"
         rows = self.db.execute(
-            "SELECT app, name, user, key, submitted, retries, programs, reason, outcome, ended, rho, options "
+            f"SELECT app, name, user, key, submitted, retries, {column}, reason, outcome, ended, rho, options "
             f"FROM apps WHERE {where} ORDER BY app DESC LIMIT ?",
             (*values, last),
         ).fetchall()[::-1]
@@ -188,14 +192,14 @@ class Journal(Records):
                 key=key or "",
                 submitted=submitted,
                 retries=retries,
-                programs=tuple(Program(**{**p, "argv": tuple(p["argv"])}) for p in json.loads(programs)),
+                programs=tuple(Program(**{**p, "argv": tuple(p["argv"])}) for p in json.loads(text)),
                 reason=reason,
                 outcome=outcome or "",
                 ended=ended,
                 rho=rho,
                 options=_options(options),
             )
-            for app, name, user, key, submitted, retries, programs, reason, outcome, ended, rho, options in rows
+            for app, name, user, key, submitted, retries, text, reason, outcome, ended, rho, options in rows
         ]
 
     def has_app(self, name: str) -> bool:

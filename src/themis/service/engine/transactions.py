@@ -17,6 +17,7 @@ from pathlib import Path
 
 from themis.errors import ThemisError
 from themis.model.units import Seconds
+from themis.service.engine.tallies import SECONDS, Tally
 
 LOOK_S: Seconds = 1.0
 """Seconds between two tries."""
@@ -54,6 +55,8 @@ class Transactions:
         self.path, self.db = path, db
         self._files = {path: file} if (file := _file_at(path)) is not None else {}
         """Device and number of the files that are open."""
+        self.commit_s = Tally(SECONDS)
+        """How long commits took: until what was decided was on disk."""
         self.stuck = ""
         """Why nothing can be written down at this moment; for any thread to read."""
         self.patient: Callable[[], bool] = lambda: False
@@ -117,7 +120,9 @@ class Transactions:
     def _commit(self) -> None:
         if vanished := self.vanished():
             raise Vanished(vanished)
+        began = time.perf_counter()
         self.db.execute("COMMIT")
+        self.commit_s.add(time.perf_counter() - began)
 
     def write(self, sql: str, given: Sequence[object] = ()) -> None:
         """Carry out a statement that changes something."""
