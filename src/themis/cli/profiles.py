@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from themis.cli.rows import journal_of
+from themis.cli.journals import journal_of
 from themis.console import err, out, print_json, print_whole, say_notes
 from themis.errors import UnknownName
 

@@ -10,6 +10,7 @@ import typer
 
 from themis.cli import act, ask, backup, user
 from themis.cli.rows import Home, Output, show_rows
+from themis.cli.typed import Verbs
 from themis.console import err, out, say_red
 from themis.errors import InputError, ThemisError, counted
 
@@ -17,7 +18,7 @@ SERVICE, JOBS, CLUSTER = "Service", "Jobs and sweeps", "Cluster and users"
 """Headings of ``themis --help``."""
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Verbs) -> None:
     """Add the verbs."""
     panels: Mapping[str, Sequence[Callable[..., None]]] = {
         SERVICE: (up, doctor, check, backup.backup, backup.restore),
@@ -25,6 +26,7 @@ def register(app: typer.Typer) -> None:
             act.submit,
             ask.queue,
             ask.show,
+            ask.best,
             ask.why,
             ask.logs,
             act.wait,
@@ -35,8 +37,7 @@ def register(app: typer.Typer) -> None:
         ),
         CLUSTER: (ask.share, ask.usage, ask.nodes, act.drain, act.undrain, ask.events),
     }
-    # Options after the program belong to the program.
-    app.command(context_settings={"allow_interspersed_args": False}, rich_help_panel=JOBS)(act.run)
+    app.command(rich_help_panel=JOBS)(act.run)
     for panel, verbs in panels.items():
         for verb in verbs:
             app.command(rich_help_panel=panel)(verb)

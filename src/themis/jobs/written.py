@@ -6,11 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from themis.jobs import readers, sizes
+from themis import sizes
+from themis.jobs import readers
 from themis.jobs.faults import Written, reads
 from themis.jobs.search import Domain, domain
-from themis.jobs.sizes import MOST_JOBS, Array, Work
 from themis.jobs.spec import After
+from themis.sizes import MOST_JOBS, Array, Work
 
 Name = Annotated[str, reads(readers.name)]
 Duration = Annotated[float, reads(sizes.duration)]

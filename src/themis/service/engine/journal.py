@@ -268,6 +268,13 @@ class Journal(Records):
         row = self.db.execute("SELECT coalesce(sum(seconds), 0) FROM attempts WHERE job = ?", (job,)).fetchone()
         return float(row[0])
 
+    def ran(self, first: int, last: int) -> list[tuple[int, Seconds]]:
+        """(job, seconds) of consecutive jobs: how long each ran in the attempts that are over."""
+        rows = self.db.execute(
+            "SELECT job, sum(seconds) FROM attempts WHERE job BETWEEN ? AND ? GROUP BY job", (first, last)
+        )
+        return list(rows)
+
     def submissions(self, user: str, since: Seconds) -> int:
         """How many apps a user has submitted since then."""
         row = self.db.execute("SELECT count(*) FROM apps WHERE user = ? AND submitted > ?", (user, since)).fetchone()
