@@ -154,7 +154,7 @@ def api() -> str:
     parts = [
         "# gRPC and HTTP API\n",
         head,
-        "\nOver HTTP, `/openapi.json` of a running service describes the read-only pages.\n",
+        "\nOver HTTP, `/openapi.json` of a running service describes the pages.\n",
         "## Methods\n",
     ]
     for comment, name, request, stream, reply in re.findall(

@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
-if TYPE_CHECKING:
-    from themis.model.units import Seconds
+Seconds: TypeAlias = float
 
 MOST_JOBS = 10_000
 """Maximum number of jobs of an app: of an array, or trials of a sweep."""

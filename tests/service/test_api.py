@@ -240,12 +240,12 @@ def test_status_is_json_over_http(service: Service, client: Client, home: Path) 
     assert get(service, "/v1/nodesx", token)[0] == 404
     for page in ("history", "nodes", "share", "usage"):
         assert get(service, f"/v1/{page}", token)[0] == 200
-    for method in ("POST", "PUT", "DELETE"):
+    for method in ("PUT", "DELETE", "PATCH"):
         request = urllib.request.Request(service.endpoint.http + "/v1/apps", data=b"{}", method=method)
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(request, timeout=PATIENCE_S)
-        assert (refused.value.code, refused.value.headers["Allow"]) == (405, "GET")
-        assert json.load(refused.value) == {"error": f"{method} is not allowed, status pages are read only."}
+        assert (refused.value.code, refused.value.headers["Allow"]) == (405, "GET, POST")
+        assert json.load(refused.value) == {"error": f"{method} is not allowed for /v1/apps, which takes GET and POST."}
 
 
 def themis(*words: str) -> int:

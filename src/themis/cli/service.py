@@ -69,7 +69,7 @@ def up(
         ),
     ] = [],  # noqa: B006 - typer copies it
     port: Annotated[int | None, typer.Option(help="Port of the gRPC API; 0: any free port.")] = None,
-    http_port: Annotated[int | None, typer.Option(help="Port of the status pages and the HTTP API; -1: none.")] = None,
+    http_port: Annotated[int | None, typer.Option(help="Port of the HTTP API; -1: none.")] = None,
     allow_root: Annotated[bool | None, typer.Option("--allow-root", help="Let jobs run as root.")] = None,
     leave_jobs: Annotated[
         bool, typer.Option("--leave-jobs", help="On shutdown, keep jobs running for the next arbiter.")

@@ -179,7 +179,9 @@ class Client:
         request = run_request(
             command, gpus=low_high, name=name, hours=hours, model=model, env=env or {}, cwd=cwd, **more
         )
-        return self.submit(_made(pb.SubmitRequest, **request))
+        (job,) = request.pop("jobs")
+        program = _made(pb.Program, **job.pop("program"))
+        return self.submit(_made(pb.SubmitRequest, jobs=[_made(pb.Job, program=program, **job)], **request))
 
     def cancel(self, app: int | str) -> pb.App:
         """Withdraw an app."""

@@ -19,7 +19,7 @@ def default_home() -> Path:
 
 
 class Endpoint(NamedTuple):
-    """Addresses of an arbiter; ``http`` is empty if it serves no status pages."""
+    """Addresses of an arbiter; ``http`` is empty if it serves no HTTP."""
 
     grpc: str
     http: str

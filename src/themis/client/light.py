@@ -26,6 +26,7 @@ ROUTES: Mapping[str, tuple[str, str, str]] = {
     "Info": ("GET", "/v1/info", ""),
     "Apps": ("GET", "/v1/apps", "apps"),
     "Show": ("GET", "/v1/apps/{app}", ""),
+    "Trials": ("GET", "/v1/apps/{app}/trials", ""),
     "Nodes": ("GET", "/v1/nodes", "nodes"),
     "Share": ("GET", "/v1/share", "users"),
     "Usage": ("GET", "/v1/usage", "users"),
@@ -85,6 +86,10 @@ class Service:
         ------
         InputError : the call is wrong. Unavailable : the arbiter does not answer.
         """
+        try:
+            json.dumps(fields, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise InputError("the call has text that is not UTF-8, which cannot be sent.") from None
         if self._client is None and self._http and method in ROUTES:
             try:
                 return self._over_http(method, dict(fields))
@@ -139,11 +144,14 @@ class Service:
             connection.close()
 
     def _over_grpc(self, method: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        from google.protobuf.json_format import ParseDict
+        from google.protobuf.json_format import ParseDict, ParseError
 
         from themis.client import themis_pb2 as pb
         from themis.client.as_json import as_dict
         from themis.client.channel import METHODS
 
-        request = ParseDict(dict(fields), getattr(pb, METHODS[method].request)())
+        try:
+            request = ParseDict(dict(fields), getattr(pb, METHODS[method].request)())
+        except ParseError as error:
+            raise InputError(f"the call cannot be sent: {error}.") from None
         return as_dict(self.client.call(method, request))

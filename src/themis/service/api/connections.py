@@ -1,112 +1,91 @@
-"""Connections to the status pages whose request headers are not complete yet: one thread reads them all.
+"""HTTP connections: how long one may take for its headers and for taking an answer, and how many may wait.
 
-A request gets a thread of its own when its headers are complete, so idle connections, and those that send a byte a second, hold
-neither a thread nor a call of the limit. Each has ``HEADERS_S`` for its headers, and of more than ``MOST_WAITING`` connections
-the oldest is closed.
+A connection without a whole request holds neither a thread nor a call of the limit. It has ``HEADERS_S`` for its headers, however
+slowly they come, and of more than ``MOST_WAITING`` such connections the oldest is closed. One that takes nothing of an answer for
+``ANSWER_S`` is closed too.
 """
 
 from __future__ import annotations
 
-import selectors
-import socket
-import threading
-import time
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
+import asyncio
+import json
+import sys
+from http import HTTPStatus
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEADERS_S = 5.0
-"""Seconds from the connection to the end of its headers."""
+"""Seconds from the connection, or from the last answer, to the end of a request's headers."""
+ANSWER_S = 10.0
+"""Seconds in which a connection must take 48 KiB of an answer, or what is left of it."""
 MOST_WAITING = 256
-MOST_BYTES = 1 << 18
-"""Of a request line and headers; what is longer is refused by the reader of the headers."""
-LOOK_S = 0.25
-"""Seconds between two checks for connections that are too late."""
-
-Admit = Callable[[socket.socket, Any, bytes], object]
+MOST_BYTES = 1 << 16
+"""Of a request line and headers."""
 
 
-class HeaderReader:
-    """Reads headers; calls ``admit`` with a connection, its address and all bytes read once they hold whole headers."""
+class Connection(H11Protocol):
+    """A connection of the HTTP API."""
 
-    def __init__(self, admit: Admit) -> None:
-        self.admit = admit
-        self._waiting: dict[socket.socket, tuple[Any, float, bytearray]] = {}
-        """Address, deadline and bytes so far, the oldest connection first."""
-        self._selector = selectors.DefaultSelector()
-        self._new: list[tuple[socket.socket, Any]] = []
-        self._lock = threading.Lock()
-        self._closing = False
-        self._thread = threading.Thread(target=self._run, name="themis-http-headers", daemon=True)
-        self._woken, self._wake = socket.socketpair()
-        self._wake.setblocking(False)
-        self._selector.register(self._woken, selectors.EVENT_READ)
-        self._thread.start()
+    waiting: dict[Connection, None]
+    """Connections without a whole request, the oldest first; of one server."""
+    _headers_timer: asyncio.TimerHandle | None = None
+    _answer_timer: asyncio.TimerHandle | None = None
 
-    def add(self, connection: socket.socket, address: Any) -> None:
-        """Add a connection; from any thread."""
-        connection.setblocking(False)
-        with self._lock:
-            self._new.append((connection, address))
-        with suppress(OSError):
-            self._wake.send(b".")
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        self._watch()
+        if len(self.waiting) > MOST_WAITING:
+            next(iter(self.waiting)).transport.abort()
 
-    def close(self) -> None:
-        """Close all connections that wait."""
-        self._closing = True
-        with suppress(OSError):
-            self._wake.send(b".")
-        self._thread.join()
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        self.resume_writing()
+        super().connection_lost(exc)
 
-    def _run(self) -> None:
-        while not self._closing:
-            for key, _ in self._selector.select(LOOK_S):
-                if key.fileobj is self._woken:
-                    self._woken.recv(4096)
-                elif isinstance(key.fileobj, socket.socket) and key.fileobj in self._waiting:
-                    self._read(key.fileobj)
-            self._add_new()
-            now = time.monotonic()
-            for connection in [c for c, (_, until, _) in self._waiting.items() if until <= now]:
-                self._close_one(connection)
-        for connection in list(self._waiting):
-            self._close_one(connection)
-        self._selector.close()
-        self._woken.close()
-        self._wake.close()
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
 
-    def _add_new(self) -> None:
-        with self._lock:
-            new, self._new = self._new, []
-        for connection, address in new:
-            if len(self._waiting) >= MOST_WAITING:
-                self._close_one(next(iter(self._waiting)))
-            self._waiting[connection] = address, time.monotonic() + HEADERS_S, bytearray()
-            self._selector.register(connection, selectors.EVENT_READ)
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        # From here on the rest of the answer, the rest of a body that nobody reads and the next headers are waited for.
+        self._watch()
 
-    def _read(self, connection: socket.socket) -> None:
-        address, _, data = self._waiting[connection]
-        try:
-            more = connection.recv(1 << 16)
-        except BlockingIOError:
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._answer_timer = self.loop.call_later(ANSWER_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._answer_timer is not None:
+            self._answer_timer.cancel()
+            self._answer_timer = None
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request in the form of all else; called where h11's error is handled."""
+        error = sys.exc_info()[1]
+        status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.abort()
             return
-        except OSError:
-            more = b""
-        data += more
-        if not more and not data:
-            self._close_one(connection)
-        elif not more or _whole(data, len(more)) or len(data) > MOST_BYTES:
-            del self._waiting[connection]
-            self._selector.unregister(connection)
-            self.admit(connection, address, bytes(data))
+        body = json.dumps({"error": f"the request cannot be read: {str(error)[:200]}."}).encode() + b"\n"
+        headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), ("Connection", "close")]
+        answer = h11.Response(status_code=status, headers=headers, reason=HTTPStatus(status).phrase)
+        for event in (answer, h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
-    def _close_one(self, connection: socket.socket) -> None:
-        self._waiting.pop(connection)
-        self._selector.unregister(connection)
-        connection.close()
+    def _watch(self) -> None:
+        """Wait for whole headers, unless a request is being answered."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop_waiting()
+        elif self not in self.waiting:
+            self.waiting[self] = None
+            self._headers_timer = self.loop.call_later(HEADERS_S, self.transport.abort)
 
-
-def _whole(data: bytearray, more: int) -> bool:
-    """Whether the headers' last line is in; looks at the last ``more`` bytes and those that an end may begin with."""
-    start = max(len(data) - more - 3, 0)
-    return data.find(b"\r\n\r\n", start) >= 0 or data.find(b"\n\n", start) >= 0
+    def _stop_waiting(self) -> None:
+        self.waiting.pop(self, None)
+        if self._headers_timer is not None:
+            self._headers_timer.cancel()
+            self._headers_timer = None

@@ -1,172 +1,88 @@
-"""The HTTP status pages: one table, from which a request is read, answered and, as OpenAPI, described.
+"""The HTTP API: one table, from which a request is read, answered and, as OpenAPI, described.
 
-Replies are messages of the API as JSON (proto3's JSON mapping, under the fields' own names), and so are their schemas.
+Replies and bodies are messages of the API as JSON (``json_messages``). A method of ``themis.proto`` is a row of ``PAGES``.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+import threading
+from collections.abc import Iterator
+from functools import cache
 from typing import Any
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import unquote
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.json_format import MessageToDict
+from google.protobuf.descriptor import Descriptor
 
 from themis.client import themis_pb2 as pb
-from themis.errors import InputError, closest
+from themis.errors import ThemisError, UnknownName
+from themis.service.api.json_messages import (
+    Schema,
+    as_dict,
+    body_schema,
+    parts_of,
+    read_message,
+    reference,
+    reply_schema,
+    schema_of,
+)
 from themis.service.api.methods import Api
+from themis.service.api.page import EVENT_STREAM, GZIP, OF_APP, REFUSALS, TEXT, Page, Parameter, Values
 from themis.service.engine.calls import Closed
 
-MOST_EVENTS = 1000
-Schema = dict[str, Any]
-Values = Mapping[str, Any]
-
-REFUSALS: Mapping[int, str] = {
-    400: "A parameter is unknown, given twice or out of its range.",
-    401: "The request has no valid token.",
-    404: "The app does not exist.",
-    429: "This user, or all users together, have too many concurrent requests.",
-    500: "A bug in Themis; the arbiter's log says more.",
-    503: "The service is stopping, its disk is full, or it serves the most requests that it can; try again.",
-}
+MOST_EVENTS, MOST_APPS = 1000, 1000
+ACTIVE, OVER = ("waiting", "running", "stopping", "held"), ("completed", "cancelled", "failed")
+_APP_ROW: Descriptor = pb.DESCRIPTOR.message_types_by_name["App"]
+_SERVICE = pb.DESCRIPTOR.services_by_name["Arbiter"].methods_by_name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
-    """A part of a page's path, or, with a default, of its query.
+class NotAllowed(ThemisError):
+    """A page does not take this method; ``allowed`` are those that it takes."""
 
-    Attributes
-    ----------
-    numbers : what a whole number may be; None is any text.
+    def __init__(self, method: str, path: str, allowed: list[str]) -> None:
+        super().__init__(f"{method} is not allowed for {path}, which takes {' and '.join(allowed)}.")
+        self.allowed = allowed
+
+
+def find(method: str, path: str) -> tuple[Page, dict[str, str]]:
+    """The page of a method and a path, and the parameters in the path.
+
+    Raises
+    ------
+    UnknownName : no page has the path. ``NotAllowed`` : those that have it do not take the method.
     """
-
-    name: str
-    text: str
-    default: str | int | None = None
-    numbers: range | None = None
-
-    def read(self, text: str) -> str | int:
-        """Its value.
-
-        Raises
-        ------
-        InputError : it is not a whole number in its range.
-        """
-        if self.numbers is None:
-            return text
-        # Longer ones are in no range, and costly to read.
-        value = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else -1
-        if value not in self.numbers:
-            least, most = self.numbers[0], self.numbers[-1]
-            raise InputError(f"{self.name} is {text[:100]!r}, expected a whole number from {least} to {most}.")
-        return value
-
-    def described(self) -> Schema:
-        """As OpenAPI has it."""
-        schema: Schema = {"type": "string"}
-        if self.numbers is not None:
-            schema = {"type": "integer", "minimum": self.numbers[0], "maximum": self.numbers[-1]}
-        if self.default is None:
-            return {
-                "name": self.name,
-                "in": "path",
-                "required": True,
-                "description": self.text,
-                "schema": {**schema, "minLength": 1},
-                "example": "0",
-            }
-        return {
-            "name": self.name,
-            "in": "query",
-            "description": self.text,
-            "schema": {**schema, "default": self.default},
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """One page: its path, its reply and who may read it.
-
-    Attributes
-    ----------
-    path : with ``{name}`` where a parameter stands.
-    answer : the reply, from the values of all parameters.
-    schema : of the reply. ``message`` : that it refers to.
-    public : needs no token.
-    refusals : statuses beyond those of every page.
-    """
-
-    path: str
-    text: str
-    answer: Callable[[Api, Values], Any]
-    schema: Schema
-    message: Descriptor | None = None
-    parameters: tuple[Parameter, ...] = ()
-    public: bool = False
-    refusals: tuple[int, ...] = ()
-
-    def match(self, parts: list[str]) -> dict[str, str] | None:
-        """The parameters in a path, or None where the path is another page's."""
-        own = self.path.strip("/").split("/")
-        if len(own) != len(parts) or any(mine != part and mine[0] != "{" for mine, part in zip(own, parts)):
-            return None
-        return {mine[1:-1]: part for mine, part in zip(own, parts) if mine[0] == "{"}
-
-    def read(self, inside: Mapping[str, str], query: str) -> Values:
-        """The values of all parameters: those in the path, as ``match`` found them, those of the query, and defaults.
-
-        Raises
-        ------
-        InputError : one is unknown, given twice or out of its range; left out of account, it would change what is asked.
-        """
-        given = dict(inside)
-        known = [p.name for p in self.parameters if p.name not in inside]
-        for name, text in parse_qsl(query, keep_blank_values=True):
-            if name not in known:
-                has = f"has {', '.join(known)}" if known else "has none"
-                raise InputError(f"unknown parameter {name[:100]!r}.{closest(name[:100], known)} This page {has}.")
-            if name in given:
-                raise InputError(f"{name} is given twice.")
-            given[name] = text
-        return {p.name: p.read(given[p.name]) if p.name in given else p.default for p in self.parameters}
-
-    def described(self) -> Schema:
-        """As OpenAPI has it."""
-        refusals = sorted({400, 500, 503, *self.refusals} | (set() if self.public else {401, 429}))
-        return {
-            "summary": self.text,
-            "parameters": [parameter.described() for parameter in self.parameters],
-            "responses": {
-                "200": {"description": "OK", "content": {"application/json": {"schema": self.schema}}},
-                **{str(code): {"$ref": f"#/components/responses/{code}"} for code in refusals},
-            },
-            "security": [] if self.public else [{"token": []}],
-        }
-
-
-def find(path: str) -> tuple[Page, dict[str, str]] | None:
-    """The page at a path, and the parameters in that."""
     parts = [unquote(part) for part in path.strip("/").split("/")]
-    for page in PAGES:
-        if (inside := page.match(parts)) is not None:
+    found = [(page, inside) for page in PAGES if (inside := page.match(parts)) is not None]
+    if not found:
+        raise UnknownName("page", path[:100], {page.path for page in PAGES})
+    for page, inside in found:
+        if page.method == method:
             return page, inside
-    return None
+    raise NotAllowed(method[:20], found[0][0].path, [page.method for page, _ in found])
 
 
+@cache
 def document() -> Schema:
     """All pages, as an OpenAPI document."""
+    paths: dict[str, Schema] = {}
+    for page in PAGES:
+        paths.setdefault(page.path, {})[page.method.lower()] = page.described()
+    given = parts_of(page.body for page in PAGES if page.body is not None)
+    replies = parts_of(page.message for page in PAGES if page.message is not None)
+    schemas = {
+        **{kind.name: reply_schema(kind) for kind in replies},
+        **{kind.name: body_schema(kind) for kind in given if kind not in [page.body for page in PAGES]},
+    }
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "Themis",
             "version": "1",
-            "description": "Status of a Themis arbiter, read only. Fields are only ever added. Times are seconds since 1970 (UTC).",
+            "description": "The API of a Themis arbiter. Fields and pages are only ever added. Times are seconds since 1970 (UTC).",
         },
-        "paths": {page.path: {"get": page.described()} for page in PAGES},
+        "paths": paths,
         "components": {
-            "schemas": _schemas(page.message for page in PAGES if page.message is not None),
+            "schemas": dict(sorted(schemas.items())),
             "responses": {
                 str(code): {"description": text, "content": {"application/json": {"schema": _ERROR}}}
                 for code, text in REFUSALS.items()
@@ -182,77 +98,39 @@ def document() -> Schema:
     }
 
 
-# ---- replies ---------------------------------------------------------------------------------------------------------
-
 _ERROR: Schema = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
-_NUMBER: Schema = {"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}]}
-"""JSON has no others."""
-_SCALARS: Mapping[int, Schema] = {
-    FieldDescriptor.TYPE_STRING: {"type": "string"},
-    FieldDescriptor.TYPE_BOOL: {"type": "boolean"},
-    FieldDescriptor.TYPE_INT32: {"type": "integer", "format": "int32"},
-    # Readers in JavaScript would round it.
-    FieldDescriptor.TYPE_INT64: {"type": "string", "pattern": "^-?[0-9]+$"},
-    FieldDescriptor.TYPE_DOUBLE: _NUMBER,
-}
 
 
-def as_dict(message: Any) -> dict[str, Any]:
-    """A message as JSON has it: every field, under its own name."""
-    out: dict[str, Any] = MessageToDict(
-        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )
-    return out
+# ---- rows of the table -----------------------------------------------------------------------------------------------
 
 
-def _schema(field: FieldDescriptor) -> Schema:
-    kind = field.message_type
-    one = _SCALARS[field.type] if kind is None else {"$ref": f"#/components/schemas/{kind.name}"}
-    return {"type": "array", "items": one} if _several(field) else one
+def _call(method: str, path: str, text: str, name: str, part: str = "", **more: Any) -> Page:
+    """A page that calls a method of the API, by its name, and replies with its answer or with a field of that.
 
+    Values of parameters, and of the body where the method changes something, are the fields of the method's request.
+    """
+    asked, kind = _SERVICE[name].input_type, _SERVICE[name].output_type
+    field = kind.fields_by_name[part] if part else None
 
-def _several(field: FieldDescriptor) -> bool:
-    # Newer versions of protobuf warn of the label, older ones have nothing else.
-    return bool(field.is_repeated if hasattr(field, "is_repeated") else getattr(field, "label", 0) == 3)
+    def answer(api: Api, values: Values) -> Any:
+        found = as_dict(getattr(api, name)(read_message(asked, values)))
+        return found[part] if part else found
 
-
-def _schemas(kinds: Iterable[Descriptor]) -> dict[str, Schema]:
-    """Of messages, and of all that they hold."""
-    out: dict[str, Schema] = {}
-    left = list(kinds)
-    while left:
-        kind = left.pop()
-        if kind.name in out:
-            continue
-        out[kind.name] = {
-            "type": "object",
-            "properties": {field.name: _schema(field) for field in kind.fields},
-            "required": [field.name for field in kind.fields if not field.has_presence],
-        }
-        left += [field.message_type for field in kind.fields if field.message_type is not None]
-    return dict(sorted(out.items()))
-
-
-# ---- the pages -------------------------------------------------------------------------------------------------------
-
-
-def _page(path: str, text: str, ask: Callable[[Api, Values], Any], reply: Any, part: str = "", **more: Any) -> Page:
-    """A page that says what a method of the API does, or a field of that."""
-    kind: Descriptor = reply.DESCRIPTOR
-    if not part:
-        schema = {"$ref": f"#/components/schemas/{kind.name}"}
-        return Page(
-            path=path, text=text, answer=lambda api, v: as_dict(ask(api, v)), schema=schema, message=kind, **more
-        )
-    field = kind.fields_by_name[part]
     return Page(
+        method=method,
         path=path,
         text=text,
-        answer=lambda api, v: as_dict(ask(api, v))[part],
-        schema=_schema(field),
-        message=field.message_type,
+        answer=answer,
+        schema=schema_of(field) if field is not None else reference(kind),
+        message=field.message_type if field is not None else kind,
+        body=asked if method in ("POST", "PUT") else None,
         **more,
     )
+
+
+def _change(path: str, text: str, name: str, **more: Any) -> Page:
+    """A page that changes an app, a node or a user."""
+    return _call("POST", path, text, name, **{"refusals": OF_APP, **more})
 
 
 def _health(api: Api) -> dict[str, str]:
@@ -261,32 +139,77 @@ def _health(api: Api) -> dict[str, str]:
     return {"status": "ok"}
 
 
+def _apps(api: Api, values: Values) -> list[dict[str, Any]]:
+    state = values["state"]
+    request = pb.AppsRequest(user=values["user"], limit=values["limit"], ended=state in OVER)
+    rows: list[dict[str, Any]] = as_dict(api.Apps(request))["apps"]
+    return [row for row in rows if state in ("", row["state"])]
+
+
+def _row(record: pb.Record) -> dict[str, Any]:
+    return {"number": record.number, "time": record.time, "kind": record.kind, "record": json.loads(record.json)}
+
+
 def _events(api: Api, values: Values) -> list[dict[str, Any]]:
-    records = api.Events(pb.EventsRequest(**values))
-    return [{"number": r.number, "time": r.time, "kind": r.kind, "record": json.loads(r.json)} for r in records]
+    return [_row(record) for record in api.Events(pb.EventsRequest(**values))]
 
 
-_RECORDS: Schema = {
-    "type": "array",
-    "maxItems": MOST_EVENTS,
-    "items": {
-        "type": "object",
-        "properties": {
-            "number": {"type": "integer"},
-            "time": {"type": "number"},
-            "kind": {"type": "string"},
-            "record": {"type": "object", "description": "As a line of an event log."},
-        },
-        "required": ["number", "time", "kind", "record"],
+def _stream(api: Api, values: Values, gone: threading.Event) -> Iterator[bytes]:
+    """Server-sent events: the number of each record is its id."""
+    for record in api.Events(pb.EventsRequest(**values, follow=True), gone):
+        yield f"id: {record.number}\ndata: {json.dumps(_row(record))}\n\n".encode()
+
+
+def _logs(api: Api, values: Values, gone: threading.Event) -> Iterator[bytes]:
+    follow = values["follow"] == "true"
+    for chunk in api.Logs(pb.LogsRequest(**{**values, "follow": follow}), gone):
+        yield chunk.data
+
+
+def _dump(api: Api, values: Values, gone: threading.Event) -> Iterator[bytes]:
+    for chunk in api.Dump(pb.DumpRequest(), gone):
+        yield chunk.data
+
+
+_RECORD: Schema = {
+    "type": "object",
+    "properties": {
+        "number": {"type": "integer"},
+        "time": {"type": "number"},
+        "kind": {"type": "string"},
+        "record": {"type": "object", "description": "As a line of an event log."},
     },
+    "required": ["number", "time", "kind", "record"],
 }
 
-_APP = Parameter(name="app", text="An app's number or name.")
+
+def _path(name: str, text: str) -> tuple[Parameter, ...]:
+    return (Parameter(name=name, text=text),)
+
+
+def _number(name: str, text: str, numbers: range, default: int = 0) -> Parameter:
+    return Parameter(name=name, text=text, default=default, numbers=numbers)
+
+
+_APP, _NODE, _USER = _path("app", "An app's number or name."), _path("node", "A node's name."), _path("user", "A user.")
 _OF_USER = (Parameter(name="user", text="Only this user's; empty: all users'.", default=""),)
+_STATE = Parameter(
+    name="state",
+    text="Only apps in this state; empty: those that are waiting, running, stopping or held.",
+    default="",
+    choices=("", *ACTIVE, *OVER),
+)
+_MOST_APPS = _number("limit", "Maximum number of apps, the newest.", range(1, MOST_APPS + 1), MOST_APPS)
 # Whole numbers that every reader of JSON keeps.
-_AFTER = Parameter(name="after", text="Only records after this number.", default=0, numbers=range(2**53))
-_LIMIT = Parameter(
-    name="limit", text="Maximum number of records.", default=MOST_EVENTS, numbers=range(1, MOST_EVENTS + 1)
+_AFTER = _number("after", "Only records after this number.", range(2**53))
+_LIMIT = _number("limit", "Maximum number of records.", range(1, MOST_EVENTS + 1), MOST_EVENTS)
+_OF_LOG = (
+    _number("job", "Position of the job in the app, from 0.", range(2**31)),
+    _number("rank", "Rank of the job's process.", range(2**31)),
+    _number("attempt", "Attempt, from 1; 0: all.", range(2**31)),
+    Parameter(
+        name="follow", text="Whether to wait for more until the app ends.", default="false", choices=("true", "false")
+    ),
 )
 
 PAGES: tuple[Page, ...] = (
@@ -304,62 +227,137 @@ PAGES: tuple[Page, ...] = (
         public=True,
         schema={"type": "object", "required": ["openapi", "info", "paths"]},
     ),
-    _page(
-        "/v1/info", "Version, policy and size of the service.", lambda api, v: api.Info(pb.InfoRequest()), pb.InfoReply
+    _call("GET", "/v1/info", "Version, policy and size of the service, and who the caller is.", "Info"),
+    Page(
+        path="/v1/apps",
+        text="Apps that are queued or running, or those in a state, the oldest first.",
+        answer=_apps,
+        schema={"type": "array", "items": reference(_APP_ROW)},
+        message=_APP_ROW,
+        parameters=(*_OF_USER, _STATE, _MOST_APPS),
     ),
-    _page(
+    _change(
         "/v1/apps",
-        "Apps that are queued or running, the oldest first.",
-        lambda api, v: api.Apps(pb.AppsRequest(**v)),
-        pb.AppsReply,
-        "apps",
-        parameters=_OF_USER,
+        "Submit an app. It is in the journal before the reply; a request with the same key changes nothing.",
+        "Submit",
+        status=201,
+        refusals=(403,),
     ),
-    _page(
-        "/v1/apps/{app}",
-        "An app with its jobs and their attempts.",
-        lambda api, v: api.Show(pb.AppRef(**v)),
-        pb.ShowReply,
-        parameters=(_APP,),
+    _change(
+        "/v1/jobfiles",
+        "Submit the apps of a job file, each after its dependencies; a request with the same key changes nothing.",
+        "SubmitFile",
+        status=201,
+        refusals=(403,),
+    ),
+    _call(
+        "GET",
+        "/v1/apps/{app}/trials",
+        "The jobs of a sweep: parameters, reported losses, and which ended early, when and why.",
+        "Trials",
+        parameters=_APP,
         refusals=(404,),
     ),
-    _page(
-        "/v1/history",
-        "Finished apps, the oldest first.",
-        lambda api, v: api.Apps(pb.AppsRequest(**v, ended=True)),
-        pb.AppsReply,
-        "apps",
-        parameters=_OF_USER,
+    _call(
+        "GET", "/v1/apps/{app}", "An app with its jobs and their attempts.", "Show", parameters=_APP, refusals=(404,)
     ),
-    _page(
+    _change("/v1/apps/{app}/cancel", "Cancel an app.", "Cancel", parameters=_APP),
+    _change("/v1/apps/{app}/hold", "Pause an app and release its GPUs.", "Hold", parameters=_APP),
+    _change("/v1/apps/{app}/resume", "Let a held app compete for GPUs again.", "Resume", parameters=_APP),
+    _call(
+        "GET", "/v1/apps/{app}/why", "Why an app waits, and its history.", "Why", parameters=_APP, refusals=(403, 404)
+    ),
+    Page(
+        path="/v1/apps/{app}/logs",
+        text="The output of a rank, attempt after attempt.",
+        stream=_logs,
+        media=TEXT,
+        schema={"type": "string"},
+        parameters=(*_APP, *_OF_LOG),
+        refusals=OF_APP,
+    ),
+    Page(
+        path="/v1/history",
+        text="Finished apps, the oldest first.",
+        answer=lambda api, v: as_dict(api.Apps(pb.AppsRequest(**v, ended=True)))["apps"],
+        schema={"type": "array", "items": reference(_APP_ROW)},
+        message=_APP_ROW,
+        parameters=(*_OF_USER, _MOST_APPS),
+    ),
+    _call(
+        "GET",
         "/v1/nodes",
         "Machines; of a user, those that run the user's apps.",
-        lambda api, v: api.Nodes(pb.NodesRequest(**v)),
-        pb.NodesReply,
+        "Nodes",
         "nodes",
         parameters=_OF_USER,
     ),
-    _page(
+    _change("/v1/nodes/{node}/drain", "Take a machine out of service.", "Drain", parameters=_NODE),
+    _change("/v1/nodes/{node}/undrain", "Return a machine to service.", "Undrain", parameters=_NODE),
+    _call(
+        "GET",
         "/v1/share",
         "GPUs that each user holds now, and the fair share.",
-        lambda api, v: api.Share(pb.UsersRequest(**v)),
-        pb.ShareReply,
+        "Share",
         "users",
         parameters=_OF_USER,
     ),
-    _page(
+    _call(
+        "GET",
         "/v1/usage",
         "GPU hours and finished apps of each user so far.",
-        lambda api, v: api.Usage(pb.UsersRequest(**v)),
-        pb.UsageReply,
+        "Usage",
         "users",
         parameters=_OF_USER,
+    ),
+    _call(
+        "GET",
+        "/v1/users",
+        "Users with a token; for administrators.",
+        "Users",
+        "users",
+        parameters=_OF_USER,
+        refusals=(403,),
+    ),
+    _call(
+        "PUT",
+        "/v1/users/{user}",
+        "Create a user's token, which replaces an existing one; for administrators. The reply alone has the token.",
+        "AddUser",
+        parameters=_USER,
+        refusals=OF_APP,
+    ),
+    _call(
+        "DELETE",
+        "/v1/users/{user}",
+        "Revoke a user's token; for administrators.",
+        "RemoveUser",
+        parameters=_USER,
+        refusals=OF_APP,
     ),
     Page(
         path="/v1/events",
         text="Records of the journal; of a user, those of the user's apps.",
         answer=_events,
-        schema=_RECORDS,
+        schema={"type": "array", "maxItems": MOST_EVENTS, "items": _RECORD},
         parameters=(*_OF_USER, _AFTER, _LIMIT),
     ),
+    Page(
+        path="/v1/stream",
+        text="Records of the journal as they come, as server-sent events: `id` is the number of the record, `data` the object of "
+        "/v1/events. The header Last-Event-ID continues after a record.",
+        stream=_stream,
+        media=EVENT_STREAM,
+        schema={"type": "string"},
+        parameters=(*_OF_USER, _AFTER),
+    ),
+    Page(
+        path="/v1/dump",
+        text="The state of the scheduler, for `themis replay`: a gzipped JSON object; for administrators.",
+        stream=_dump,
+        media=GZIP,
+        schema={"type": "string", "contentMediaType": "application/gzip"},
+        refusals=(403,),
+    ),
 )
+"""All of the API over HTTP, but for agents of apps, which need a stream in both directions (gRPC)."""

@@ -36,7 +36,7 @@ class Config:
     container_s : assumed cost of a change of GPUs. ``gather_s`` : events within this time are handled in one decision.
         ``checkpoint_every_s`` : assumed interval between a job's checkpoints.
     unknown_work_s : training on its fewest GPUs of a job of which nothing is known.
-    port : of gRPC. ``http_port`` : of the status pages; -1 for none. 0 lets the system choose.
+    port : of gRPC. ``http_port`` : of the HTTP API; -1 for none. 0 lets the system choose.
     host : address to listen on. Only loopback is safe: calls are not encrypted.
     retries : failures of one job beyond which it is given up, unless it says otherwise.
     backoff_s : wait after a job's first failure; it doubles with each further one, up to ``backoff_most_s``.

@@ -139,7 +139,7 @@ class ServiceText(Written):
     )
     port: Port = Field(default=7433, description="port of the gRPC API; 0: any free port (7433)")
     http_port: Annotated[int, Field(ge=-1, lt=65536)] = Field(
-        default=7434, description="port of the status pages; 0: any free port, -1: none (7434)"
+        default=7434, description="port of the HTTP API; 0: any free port, -1: none (7434)"
     )
     retries: Annotated[int, Field(ge=0, le=1000)] = Field(
         default=2, description="default maximum number of attempts after failures of a job (2)"

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import grpc
@@ -29,7 +28,7 @@ from themis.profiles.library import load_book
 from themis.profiles.speed import ProfileBook
 from themis.service.api.access import Access
 from themis.service.api.grpc_server import is_loopback, serve
-from themis.service.api.http_server import serve_http
+from themis.service.api.http_server import HttpServer, serve_http
 from themis.service.api.methods import Api
 from themis.service.engine.arbiter import Arbiter
 from themis.service.engine.config import Config
@@ -56,7 +55,7 @@ class Service:
     endpoint: Endpoint
     api: Api
     server: grpc.Server
-    http: ThreadingHTTPServer | None
+    http: HttpServer | None
 
     def close(self, *, stop_jobs: bool = True) -> None:
         """Stop it: first the arbiter, so that calls in the meantime are refused with a message."""
@@ -66,8 +65,7 @@ class Service:
         finally:
             self.server.stop(grace=1.0).wait()
             if self.http is not None:
-                self.http.shutdown()
-                self.http.server_close()
+                self.http.close()
 
 
 @contextmanager
@@ -160,7 +158,7 @@ def start(home: Path, config: Config) -> Service:
         _await_nodes(arbiter, arbiter.executor)
     endpoint = Endpoint(
         grpc=joined(config.host, port),
-        http=f"http://{joined(config.host, int(http.server_address[1]))}" if http else "",
+        http=f"http://{joined(config.host, http.port)}" if http else "",
         pid=os.getpid(),
     )
     write_endpoint(home, endpoint)

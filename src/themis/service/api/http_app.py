@@ -1,0 +1,300 @@
+"""The HTTP API as an ASGI application: who calls, limits, bodies, errors as status codes; ``pages`` says what is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import json
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from themis.errors import InputError, ThemisError, UnknownName
+from themis.service.api.access import Forbidden, NoToken
+from themis.service.api.call_limits import CallLimit
+from themis.service.api.grpc_server import is_loopback
+from themis.service.api.methods import READS, STREAMS, Api
+from themis.service.api.page import EVENT_STREAM, JSON, Page, Values
+from themis.service.api.pages import NotAllowed, find
+from themis.service.api.submission import Limit
+from themis.service.engine.calls import Closed
+
+MOST_CALLERS, CALLERS_OF_USER, CALLERS_KEPT = 48, 12, 12
+"""Requests that are answered at a time: in total, of one user, and of the total for administrators alone."""
+BODY_S = 10.0
+"""Seconds for the body of a request to arrive."""
+START_S = 0.25
+"""Seconds for a stream of events to be refused; then it begins, also where there is no event yet."""
+EVENTS_BEGIN = b"retry: 2000\n\n"
+"""Readers that lost the connection come back after 2 s."""
+HEARTBEAT_S = 15.0
+"""Seconds between two lines of a stream of events in which nothing happens, so that proxies keep it open."""
+NO_TOKEN = "this request has no valid token; see the file token in the service's data directory."
+log = logging.getLogger("themis.service")
+
+
+class Refused(ThemisError):
+    """A request that HTTP has a status of its own for."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+class HttpApp:
+    """The application. ``host`` : where it listens. ``most_bytes`` : of a body."""
+
+    def __init__(self, api: Api, host: str, most_bytes: int) -> None:
+        self.api, self.most_bytes = api, most_bytes
+        self.local = is_loopback(host)
+        self.callers = CallLimit(
+            MOST_CALLERS, CALLERS_OF_USER, CALLERS_KEPT, "use the HTTP API", "try again when one of them has ended"
+        )
+        self.threads = ThreadPoolExecutor(MOST_CALLERS + STREAMS + READS, thread_name_prefix="themis-http")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        request = Request(scope, receive)
+        with ExitStack() as place:
+            try:
+                response = await self._answer(request, place)
+            except ClientDisconnect:
+                return
+            except Exception as error:
+                response = _refusal(request, error)
+            await response(scope, receive, send)
+
+    async def _answer(self, request: Request, place: ExitStack) -> Response:
+        """The page's reply; the caller's place is held for as long as ``place`` is open."""
+        self._check_host(request.headers.get("host", ""))
+        path, query = _target(request.scope)
+        try:
+            page, inside = find(request.method, path)
+        except UnknownName:
+            self._caller(request)
+            raise
+        api = self.api if page.public else self._caller(request)
+        if page.stream is not None:
+            return await self._streamed(request, page, api, page.read(inside, query))
+        if not page.public:
+            place.enter_context(self.callers.take(api.caller))
+        values = page.read(inside, query, await self._body(request, page))
+        if page.public:  # answered from memory, also when all threads are busy
+            data = _rendered(page, api, values)
+        else:
+            data = await asyncio.get_running_loop().run_in_executor(self.threads, _rendered, page, api, values)
+        return Response(data, page.status, media_type=page.media)
+
+    def _check_host(self, given: str) -> None:
+        """On loopback, refuse names that a page in a browser may have made to point here."""
+        if self.local and given and not _is_local(given):
+            raise Refused(
+                421, f"Host is {given[:100]!r}, expected localhost or 127.0.0.1: the service listens on loopback only."
+            )
+
+    def _caller(self, request: Request) -> Api:
+        caller = self.api.access.caller(request.headers.get("authorization", ""))
+        if caller is None:
+            raise NoToken(NO_TOKEN)
+        return self.api.by(caller)
+
+    async def _body(self, request: Request, page: Page) -> bytes:
+        headers = request.headers
+        length, kind = headers.get("content-length", "0"), headers.get("content-type", "")
+        there = length != "0" or "transfer-encoding" in headers
+        if page.body is None:
+            if there:
+                raise InputError(f"{page.method} {page.path} takes no body, got one.")
+            return b""
+        words = [word.strip().lower() for word in kind.split(";")]
+        if (there or kind) and (words[0] != JSON or any(word not in ("", "charset=utf-8") for word in words[1:])):
+            raise Refused(415, f"Content-Type is {kind[:100]!r}, expected application/json.")
+        too_large = Refused(
+            413, f"the body has more than {self.most_bytes} bytes; move data to files, or increase max_message."
+        )
+        if len(length) > 18 or int(length) > self.most_bytes:
+            raise too_large
+        data = bytearray()
+        try:
+            async with asyncio.timeout(BODY_S):
+                async for piece in request.stream():
+                    data += piece
+                    if len(data) > self.most_bytes:
+                        raise too_large
+        except TimeoutError:
+            raise Refused(408, f"the body did not arrive within {BODY_S:g} s.") from None
+        return bytes(data)
+
+    # ---- streams -----------------------------------------------------------------------------------------------------
+
+    async def _streamed(self, request: Request, page: Page, api: Api, values: Values) -> Response:
+        """A reply in pieces; an error before the first one is a status code."""
+        assert page.stream is not None
+        if page.media == EVENT_STREAM and (after := request.headers.get("last-event-id")):
+            values = {**values, "after": next(p for p in page.parameters if p.name == "after").read(after)}
+        gone = threading.Event()
+        pieces = page.stream(api, values, gone)
+        token = request.headers.get("authorization", "")
+        follower = _Follower(pieces, gone, self.threads, lambda: self.api.access.caller(token) is not None)
+        events = page.media == EVENT_STREAM
+        await follower.begin(request, START_S if events else None)
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        begin, beat_s = (EVENTS_BEGIN, HEARTBEAT_S) if events else (b"", None)
+        return StreamingResponse(follower.pieces(begin, beat_s), page.status, headers, media_type=page.media)
+
+
+class _Follower:
+    """The pieces of a reply, which threads make one after the other, as the event loop sends them."""
+
+    def __init__(
+        self, pieces: Iterator[bytes], gone: threading.Event, threads: ThreadPoolExecutor, may: Callable[[], bool]
+    ) -> None:
+        self._pieces, self._gone, self._threads, self._may = pieces, gone, threads, may
+        self._next: asyncio.Future[bytes | None] | None = None
+
+    def _ask(self) -> asyncio.Future[bytes | None]:
+        """The next piece, None at the end."""
+        if self._next is None:
+            loop = asyncio.get_running_loop()
+            self._next = loop.run_in_executor(self._threads, lambda: next(self._pieces, None))
+        return self._next
+
+    async def begin(self, request: Request, most_s: float | None) -> None:
+        """Wait for the first piece, at most ``most_s``.
+
+        Raises
+        ------
+        ClientDisconnect : the caller hung up meanwhile. Whatever the call raises.
+        """
+        left = asyncio.ensure_future(_hung_up(request))
+        either: list[asyncio.Future[Any]] = [self._ask(), left]
+        await asyncio.wait(either, timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
+        if self._ask().done():
+            left.cancel()
+            self._ask().result()
+        elif left.done():
+            self._end()
+            raise ClientDisconnect
+        left.cancel()
+
+    async def pieces(self, begin: bytes, beat_s: float | None) -> AsyncIterator[bytes]:
+        """All pieces after ``begin``, and a comment where there was none for ``beat_s``."""
+        try:
+            if begin:
+                yield begin
+            while True:
+                while not (await asyncio.wait([self._ask()], timeout=beat_s))[0]:
+                    self._check()
+                    yield b": nothing new\n\n"
+                self._check()
+                piece = self._ask().result()
+                if piece is None:
+                    return
+                self._next = None
+                yield piece
+        finally:
+            self._end()
+
+    def _check(self) -> None:
+        if not self._may():  # the token was removed while it followed
+            raise NoToken(NO_TOKEN)
+
+    def _end(self) -> None:
+        """Nobody listens any more: the thread that makes the next piece ends, and the call with it."""
+        self._gone.set()
+        close = getattr(self._pieces, "close", None)
+        if close is None:
+            return
+        if self._next is not None and not self._next.done():
+            self._next.add_done_callback(lambda _: close())
+        else:
+            with suppress(RuntimeError):  # the server has ended
+                self._threads.submit(close)
+
+
+async def _hung_up(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+# ---- requests and replies --------------------------------------------------------------------------------------------
+
+
+def _target(scope: Scope) -> tuple[str, str]:
+    """Path and query as they were sent, so that a slash that is written %2F belongs to a name."""
+    path = scope["raw_path"].decode("ascii", "replace")
+    if not path.startswith("/"):  # a whole address, as proxies send it
+        try:
+            path = urlsplit(path).path
+        except ValueError as error:
+            raise InputError(f"the address cannot be read: {error}.") from None
+    return path, scope["query_string"].decode("ascii", "replace")
+
+
+def _is_local(host: str) -> bool:
+    """Whether a Host header names this machine's loopback."""
+    try:
+        name = (urlsplit(f"//{host}").hostname or "").lower()
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _rendered(page: Page, api: Api, values: Values) -> bytes:
+    assert page.answer is not None
+    found = page.answer(api, values)
+    return found if isinstance(found, bytes) else _as_json(found)
+
+
+def _as_json(value: Any) -> bytes:
+    return json.dumps(value).encode() + b"\n"
+
+
+def _refusal(request: Request, error: Exception) -> Response:
+    status = status_of(error)
+    if status == 500:
+        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    sentence = str(error)
+    if isinstance(error, OSError) and status == 503:
+        sentence = f"{error.filename or 'a file'}: {error.strerror}."
+    elif not isinstance(error, ThemisError):
+        sentence = f"a bug in Themis: {type(error).__name__}; see the arbiter's log."
+    headers = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}, 503: {"Retry-After": "1"}}.get(
+        status, {}
+    )
+    if isinstance(error, NotAllowed):
+        headers = {"Allow": ", ".join(error.allowed)}
+    return Response(_as_json({"error": sentence}), status, headers, media_type=JSON)
+
+
+def status_of(error: Exception) -> int:
+    """The status code of an error."""
+    match error:
+        case Refused():
+            return error.status
+        case NotAllowed():
+            return 405
+        case NoToken():
+            return 401
+        case Closed():
+            return 503
+        case Limit():
+            return 429
+        case Forbidden():
+            return 403
+        case UnknownName():
+            return 404
+        case InputError():
+            return 400
+        case OSError() if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return 503
+    return 500

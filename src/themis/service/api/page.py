@@ -1,0 +1,174 @@
+"""One operation of the HTTP API: how its request is read, and how OpenAPI describes it. ``pages`` has them all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl
+
+from google.protobuf.descriptor import Descriptor
+
+from themis.errors import InputError, closest
+from themis.service.api.json_messages import Schema, body_schema, read_message, read_object
+from themis.service.api.methods import Api
+
+Values = Mapping[str, Any]
+JSON, TEXT, EVENT_STREAM, GZIP = "application/json", "text/plain", "text/event-stream", "application/gzip"
+
+REFUSALS: Mapping[int, str] = {
+    400: "A parameter or the body is wrong; the sentence names it.",
+    401: "The request has no valid token.",
+    403: "The app is another user's, or administrators alone may do this.",
+    404: "The app, node or user does not exist.",
+    408: "The body did not arrive in time.",
+    413: "The body is larger than the setting max_message.",
+    415: "The body is not application/json.",
+    421: "The Host header names another machine.",
+    429: "This user, or all users together, have too many concurrent requests, apps or submissions.",
+    500: "A bug in Themis; the arbiter's log says more.",
+    503: "The service is stopping, its disk is full, or it serves the most requests that it can; try again.",
+}
+OF_ALL, WITH_TOKEN, WITH_BODY, OF_APP = (400, 421, 500, 503), (401, 429), (408, 413, 415), (403, 404)
+"""Statuses of every page, of those that need a token, of those with a body, and of those about one app."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """A part of a page's path, or, with a default, of its query.
+
+    Attributes
+    ----------
+    numbers : what a whole number may be. ``choices`` : what a text may be. Neither: any text.
+    """
+
+    name: str
+    text: str
+    default: str | int | None = None
+    numbers: range | None = None
+    choices: tuple[str, ...] = ()
+
+    def read(self, text: str) -> str | int:
+        """Its value.
+
+        Raises
+        ------
+        InputError : it is not a whole number in its range, or none of its choices.
+        """
+        if self.choices and text not in self.choices:
+            known = [choice for choice in self.choices if choice]
+            raise InputError(
+                f"{self.name} is {text[:100]!r}, expected one of {', '.join(known)}.{closest(text[:100], known)}"
+            )
+        if self.numbers is None:
+            return text
+        # Longer ones are in no range, and costly to read.
+        value = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else -1
+        if value not in self.numbers:
+            least, most = self.numbers[0], self.numbers[-1]
+            raise InputError(f"{self.name} is {text[:100]!r}, expected a whole number from {least} to {most}.")
+        return value
+
+    def described(self) -> Schema:
+        """As OpenAPI has it."""
+        schema: Schema = {"type": "string"}
+        if self.choices:
+            schema["enum"] = list(self.choices)
+        if self.numbers is not None:
+            schema = {"type": "integer", "minimum": self.numbers[0], "maximum": self.numbers[-1]}
+        if self.default is None:
+            return {
+                "name": self.name,
+                "in": "path",
+                "required": True,
+                "description": self.text,
+                "schema": {**schema, "minLength": 1},
+                "example": "0",
+            }
+        return {
+            "name": self.name,
+            "in": "query",
+            "description": self.text,
+            "schema": {**schema, "default": self.default},
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """One operation: its path, its reply and who may ask for it.
+
+    Attributes
+    ----------
+    path : with ``{name}`` where a parameter stands.
+    answer : the reply, from the values of all parameters and of the body's fields: JSON, or bytes of another ``media`` type.
+    stream : in place of ``answer``, the reply in pieces; ends when the event is set.
+    schema : of the reply. ``message`` : that it refers to.
+    body : the message that the body and the path's parameters make. ``status`` : of a success.
+    public : needs no token.
+    refusals : statuses beyond those of every page.
+    """
+
+    path: str
+    text: str
+    schema: Schema
+    method: str = "GET"
+    answer: Callable[[Api, Values], Any] | None = None
+    stream: Callable[[Api, Values, threading.Event], Iterator[bytes]] | None = None
+    media: str = JSON
+    message: Descriptor | None = None
+    parameters: tuple[Parameter, ...] = ()
+    body: Descriptor | None = None
+    status: int = 200
+    public: bool = False
+    refusals: tuple[int, ...] = ()
+
+    def match(self, parts: list[str]) -> dict[str, str] | None:
+        """The parameters in a path, or None where the path is another page's."""
+        own = self.path.strip("/").split("/")
+        if len(own) != len(parts) or any(mine != part and mine[0] != "{" for mine, part in zip(own, parts)):
+            return None
+        return {mine[1:-1]: part for mine, part in zip(own, parts) if mine[0] == "{"}
+
+    def read(self, inside: Mapping[str, str], query: str, body: bytes = b"") -> Values:
+        """The values of all parameters: those in the path, as ``match`` found them, those of the query, defaults, and the body's.
+
+        Raises
+        ------
+        InputError : one is unknown, given twice or out of its range; left out of account, it would change what is asked.
+        """
+        given = dict(inside)
+        known = [p.name for p in self.parameters if p.name not in inside]
+        for name, text in parse_qsl(query, keep_blank_values=True):
+            if name not in known:
+                has = f"has {', '.join(known)}" if known else "has none"
+                raise InputError(f"unknown parameter {name[:100]!r}.{closest(name[:100], known)} This page {has}.")
+            if name in given:
+                raise InputError(f"{name} is given twice.")
+            given[name] = text
+        values = {p.name: p.read(given[p.name]) if p.name in given else p.default for p in self.parameters}
+        if self.body is None:
+            return values
+        fields = read_object(body)
+        read_message(self.body, fields, without=values)
+        return {**fields, **values}
+
+    def described(self) -> Schema:
+        """As OpenAPI has it."""
+        own = () if self.public else WITH_TOKEN
+        refusals = sorted({*OF_ALL, *own, *self.refusals, *(WITH_BODY if self.body is not None else ())})
+        out: Schema = {
+            "summary": self.text,
+            "parameters": [parameter.described() for parameter in self.parameters],
+            "responses": {
+                str(self.status): {"description": "OK", "content": {self.media: {"schema": self.schema}}},
+                **{str(code): {"$ref": f"#/components/responses/{code}"} for code in refusals},
+            },
+            "security": [] if self.public else [{"token": []}],
+        }
+        if self.body is not None:
+            inside = {p.name for p in self.parameters}
+            required = self.status == 201
+            content = {JSON: {"schema": body_schema(self.body, inside)}}
+            out["requestBody"] = {"required": required, "content": content}
+        return out
