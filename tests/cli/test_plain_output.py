@@ -77,11 +77,11 @@ def test_tables_fit_80_columns(row: Mapping[str, Any], columns: Columns) -> None
     assert {word for cell in columns.values() for word in str(cell(row)).split()} >= set(words[-3:])
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 100, 140])
+@pytest.mark.parametrize("width", [56, 80, 140])
 @pytest.mark.parametrize(("row", "columns"), [(APP, ALL_APPS), (JOB, ALL_JOBS), (APP, ALL_ENDED)])
 def test_a_narrow_terminal_leaves_columns_out(row: Mapping[str, Any], columns: Columns, width: int) -> None:
     titles, _, cells = printed(row, columns, width)
-    assert max(len(titles), len(cells)) <= max(width, 48)
+    assert max(len(titles), len(cells)) <= width
     assert titles.split()[0] == next(iter(columns)), "the number stays"
     assert "state" in titles
 

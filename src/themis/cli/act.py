@@ -182,16 +182,25 @@ def submit(
             for app in made["apps"]:
                 print(f"{app['app']} {app['name']}", flush=True)
         else:
-            from themis.client.spec import text_requests
-
-            client = service.client
-            profiles, assumed_s = service.home / "profiles", client.info().unknown_work_s
-            for app in client.submit_all(
-                text_requests(
-                    text, str(file), user=user, folder=str(Path.cwd()), unknown_work_s=assumed_s, profiles=profiles
-                )
-            ):
+            for app in _read_here(service, text, file, user):
                 print(f"{app.app} {app.name}", flush=True)
+
+
+def _read_here(service: Service, text: str, file: Path, user: str) -> list[pb.SubmitReply]:
+    """Submit a job file that is read here: the service is another user's, and does not have this user's profiles."""
+    from themis.client.spec import text_requests
+
+    client = service.client
+    requests, notes = text_requests(
+        text,
+        str(file),
+        user=user,
+        folder=str(Path.cwd()),
+        unknown_work_s=client.info().unknown_work_s,
+        profiles=service.home / "profiles",
+    )
+    say_notes(notes)
+    return client.submit_all(requests)
 
 
 def _text_of(file: Path) -> str:

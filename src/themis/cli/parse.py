@@ -1,7 +1,7 @@
 """A command line read by a verb's own declarations (``options``), with the standard library alone.
 
-Only what is plainly right is read. For everything else (``--help``, an unknown option, a missing argument, a number that is
-none) the answer is None, and typer reads the line again and says what is wrong.
+Only what is plainly right is read. For everything else (``--help``, an unknown option, a missing argument, text where a number is
+expected) the answer is None, and typer reads the line again and says what is wrong.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def show_rows(rows: Sequence[Mapping[str, Any]], output: str, columns: Columns, 
 
 
 def _print_csv(rows: Sequence[Mapping[str, Any]], columns: Columns) -> None:
-    """All single fields, under their own names; the table's columns where there are no rows."""
+    """All single fields, under their own names; the table's columns for an empty list."""
     import csv
 
     plain = [{key: value for key, value in row.items() if not isinstance(value, dict | list)} for row in rows]

@@ -194,7 +194,7 @@ class _Script:
 
 
 def minutes(text: str) -> int:
-    """Seconds of Slurm's ``90``, ``90:30``, ``2:30:00``, ``1-12``, ``1-12:30`` or ``1-12:30:00``; ValueError if it is none."""
+    """Seconds of Slurm's ``90``, ``90:30``, ``2:30:00``, ``1-12``, ``1-12:30`` or ``1-12:30:00``; ValueError for other text."""
     days, dash, clock = text.rpartition("-")
     parts = [int(part) for part in clock.split(":")]
     if min(parts) < 0 or len(parts) > 3:

@@ -33,6 +33,8 @@ RANKS: Mapping[str, int] = {
     "nodes": 2,
     "type": 2,
     "withheld": 1,
+    "pending reason": 1,
+    "outcome": 1,
 }
 """Which columns a narrow terminal leaves out, the highest first; the others always stay."""
 

@@ -84,7 +84,7 @@ def notified(client: Client, app: int | str) -> Iterator[Notifier]:
             notifier.update(found)
 
     thread = threading.Thread(target=look, name="themis-notifier", daemon=True)
-    if sys.stderr.isatty():
+    if _on_terminal():
         thread.start()
     try:
         yield notifier
@@ -109,3 +109,7 @@ def copy_logs(
             notifier.output_arrived()
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
+
+
+def _on_terminal() -> bool:
+    return sys.stderr.isatty()

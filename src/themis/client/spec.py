@@ -12,6 +12,7 @@ from themis.executors.program import Program
 from themis.jobs import Built, Submission, build, parse, read_jobs
 from themis.jobs.build import PRIOR_S
 from themis.jobs.faults import raise_first
+from themis.jobs.runnable import shell_words
 from themis.model.dynamic import Dynamic
 from themis.model.units import Seconds
 from themis.model.workload import App, CurveStopping, brackets_of
@@ -40,8 +41,8 @@ def read_requests(
 
 def text_requests(
     text: str, source: str, *, user: str, folder: str, unknown_work_s: Seconds, profiles: Path
-) -> list[pb.SubmitRequest]:
-    """The same of a text; ``source`` is its name in messages, ``profiles`` the folder of own profiles.
+) -> tuple[list[pb.SubmitRequest], list[str]]:
+    """The same of a text, and warnings; ``source`` is its name in messages, ``profiles`` the folder of own profiles.
 
     Raises
     ------
@@ -50,7 +51,8 @@ def text_requests(
     book = every_model(profiles)
     reading = parse(text, source=source, folder=folder, book=book)
     raise_first(reading.faults)
-    return _requests(reading.submissions, user, unknown_work_s, book)
+    notes = [note for spec in reading.submissions for note in shell_words(spec)]
+    return _requests(reading.submissions, user, unknown_work_s, book), notes
 
 
 def _requests(

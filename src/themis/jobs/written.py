@@ -25,6 +25,9 @@ class JobText(Written):
     command: Annotated[tuple[str, ...], reads(readers.command)] = Field(
         description="program and arguments, as a line or a list of words; no shell runs them"
     )
+    shell: bool = Field(
+        default=False, description="the command is one line for a shell (`sh -c`), with pipes and redirections (no)"
+    )
     gpus: Annotated[tuple[int, int], reads(sizes.gpus)] = Field(
         default=(1, 1), description="GPUs of each job: `4`, or `2..8` for any number from 2 to 8 (1)"
     )

@@ -13,8 +13,8 @@ LONGEST_TEXT = 256 << 10
 """Characters of a job file over the API: reading more would keep other callers waiting."""
 
 
-def read(arbiter: Arbiter, file: pb.JobFile) -> list[pb.SubmitRequest]:
-    """The submissions of a job file, each after its dependencies in the file.
+def read(arbiter: Arbiter, file: pb.JobFile) -> tuple[list[pb.SubmitRequest], list[str]]:
+    """The submissions of a job file, each after its dependencies in the file, and warnings.
 
     Raises
     ------
@@ -24,7 +24,7 @@ def read(arbiter: Arbiter, file: pb.JobFile) -> list[pb.SubmitRequest]:
         raise InputError(
             f"the job file has {len(file.text)} characters, expected at most {LONGEST_TEXT}; submit it in parts."
         )
-    requests = text_requests(
+    requests, notes = text_requests(
         file.text,
         file.source or "the job file",
         user=file.user,
@@ -34,12 +34,12 @@ def read(arbiter: Arbiter, file: pb.JobFile) -> list[pb.SubmitRequest]:
     )
     for number, request in enumerate(requests):
         request.key = f"{file.key}/{number}" if file.key else ""
-    return requests
+    return requests, notes
 
 
 def submit_all(
     requests: Iterable[pb.SubmitRequest], submit: Callable[[pb.SubmitRequest], pb.SubmitReply]
-) -> pb.JobFileReply:
+) -> list[pb.SubmitReply]:
     """Submit in order; dependencies by name refer to the apps of this call first."""
     made: dict[str, pb.SubmitReply] = {}
     for request in requests:
@@ -47,4 +47,4 @@ def submit_all(
             # The service may have added a number to the name.
             other.app = str(made[other.app].app) if other.app in made else other.app
         made[request.name] = submit(request)
-    return pb.JobFileReply(apps=made.values())
+    return list(made.values())

@@ -13,7 +13,6 @@ from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.json_format import MessageToDict
 from google.protobuf.message_factory import GetMessageClass
 
 from themis.errors import InputError, closest
@@ -25,14 +24,6 @@ SPECIAL = ("NaN", "Infinity", "-Infinity")
 INT64_TEXT = "^-?[0-9]{1,19}$"
 _WHOLE = {FieldDescriptor.TYPE_INT32: 31, FieldDescriptor.TYPE_INT64: 63}
 """Bits of a whole number, without its sign."""
-
-
-def as_dict(message: Any) -> dict[str, Any]:
-    """A message as JSON has it: every field, under its own name."""
-    out: dict[str, Any] = MessageToDict(
-        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )
-    return out
 
 
 def read_object(data: bytes) -> dict[str, Any]:

@@ -144,8 +144,8 @@ class Api:
 
     def SubmitFile(self, request: pb.JobFile) -> pb.JobFileReply:
         """Enter the apps of a job file; it is read in the caller's thread."""
-        requests = jobfiles.read(self.arbiter, request)
-        return jobfiles.submit_all(requests, self.Submit)
+        requests, notes = jobfiles.read(self.arbiter, request)
+        return pb.JobFileReply(apps=jobfiles.submit_all(requests, self.Submit), notes=notes)
 
     def Cancel(self, request: pb.AppRef) -> pb.AppReply:
         """Withdraw an app."""

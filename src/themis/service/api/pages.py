@@ -15,10 +15,10 @@ from urllib.parse import unquote
 from google.protobuf.descriptor import Descriptor
 
 from themis.client import themis_pb2 as pb
+from themis.client.as_json import as_dict
 from themis.errors import ThemisError, UnknownName
 from themis.service.api.json_messages import (
     Schema,
-    as_dict,
     body_schema,
     parts_of,
     read_message,
