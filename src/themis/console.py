@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from themis.errors import InputError
 
@@ -16,18 +16,30 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    out: Console
-    err: Console
+
+class _Late:
+    """A console of rich that is made when it is first used: loading rich takes longer than many commands run."""
+
+    def __init__(self, *, stderr: bool) -> None:
+        self._stderr = stderr
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "_console":
+            return getattr(self._console, name)
+        from rich.console import Console
+
+        self._console = Console(stderr=self._stderr)
+        return self._console
 
 
-def __getattr__(name: str) -> object:
-    """``out`` and ``err``, rich's consoles on stdout and stderr: made when they are first used."""
-    if name not in ("out", "err"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from rich.console import Console
+out, err = cast("Console", _Late(stderr=False)), cast("Console", _Late(stderr=True))
 
-    globals().update(out=Console(), err=Console(stderr=True))
-    return globals()[name]
+
+def escape(text: str) -> str:
+    """The text without meaning as rich's markup."""
+    from rich.markup import escape
+
+    return escape(text)
 
 
 def painted(text: str, code: str, *, to_stdout: bool = False) -> str:

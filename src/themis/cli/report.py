@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
-from themis.console import err, named_path, out, print_json, print_whole, ready_file, ready_folder
+from themis.console import err, escape, named_path, out, print_json, print_whole, ready_file, ready_folder
 from themis.errors import UnknownName
 
 if TYPE_CHECKING:
@@ -179,7 +178,6 @@ def _bar() -> Iterator[Callable[[Path, int, int], None]]:
 def decide_on_state(path: Path, policy: str, as_json: bool) -> None:
     """Let a policy decide on a dumped state, and print its decision."""
     from rich import box
-    from rich.markup import escape
     from rich.table import Table
 
     from themis.sim.dump import NothingToDecide, decide, read

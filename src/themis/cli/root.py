@@ -5,6 +5,7 @@ Heavy imports are inside the functions, so that ``themis --help`` is fast.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -33,7 +34,12 @@ app.command(help=report.COMPARE, rich_help_panel=SIMULATION)(report.compare)
 
 
 def run(words: Sequence[str]) -> None:
-    """Run the command by typer."""
+    """Run the command by typer; the overview of all verbs does not wait for it."""
+    if words in ([], ["--help"], ["-h"]) and "_THEMIS_COMPLETE" not in os.environ:
+        from themis.cli import overview
+
+        print("\n".join(overview.lines(app)))
+        raise SystemExit(0 if words else 2)
     app(args=list(words), prog_name="themis")
 
 
