@@ -137,10 +137,17 @@ def show_rows(rows: Sequence[Mapping[str, Any]], output: str, columns: Columns, 
 
 
 def _print_csv(rows: Sequence[Mapping[str, Any]], columns: Columns) -> None:
-    """All single fields, under their own names; the table's columns for an empty list."""
+    """All single fields and parameters, under their own names; the table's columns for an empty list."""
     import csv
 
-    plain = [{key: value for key, value in row.items() if not isinstance(value, dict | list)} for row in rows]
+    plain = [
+        {
+            key: value
+            for key, value in {**row.get("parameters", {}), **row}.items()
+            if not isinstance(value, dict | list)
+        }
+        for row in rows
+    ]
     names = list(dict.fromkeys(name for row in plain for name in row)) or list(columns)
     writer = csv.DictWriter(sys.stdout, names, lineterminator="\n")
     writer.writeheader()

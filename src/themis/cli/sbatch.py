@@ -87,6 +87,9 @@ class _Script:
             raise InputError(f"{self.path}, line {number}: cannot read the header ({error}).") from None
         while words:
             word = words.pop(0)
+            if not word.startswith("-"):
+                self.unknown[word] = number
+                continue
             if word.startswith("--"):
                 name, equals, value = word[2:].partition("=")
             else:
