@@ -7,6 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,13 +24,14 @@ class _Late:
     def __init__(self, *, stderr: bool) -> None:
         self._stderr = stderr
 
-    def __getattr__(self, name: str) -> Any:
-        if name != "_console":
-            return getattr(self._console, name)
+    @cached_property
+    def _console(self) -> Console:
         from rich.console import Console
 
-        self._console = Console(stderr=self._stderr)
-        return self._console
+        return Console(stderr=self._stderr)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._console, name)
 
 
 out, err = cast("Console", _Late(stderr=False)), cast("Console", _Late(stderr=True))

@@ -239,7 +239,7 @@ def _bytes(text: str) -> int:
 
 
 def _after(text: str) -> dict[str, str]:
-    out = {}
+    out: dict[str, str] = {}
     for part in re.split(r"[,?]", text):
         kind, *names = part.split(":")
         when = {"after": "any", "afterany": "any", "afterok": "ok", "afternotok": "failed"}[kind]

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from themis.cli import act, ask, backup, user
+from themis.cli import act, ask, backup, top, user
 from themis.cli.rows import Home, Output, show_rows
 from themis.cli.typed import Verbs
 from themis.console import err, out, say_red
@@ -25,6 +25,7 @@ def register(app: Verbs) -> None:
         JOBS: (
             act.submit,
             ask.queue,
+            top.top,
             ask.show,
             ask.best,
             ask.why,

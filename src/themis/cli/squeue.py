@@ -41,8 +41,8 @@ LETTERS: Mapping[str, tuple[str, Callable[[App], str]]] = {
     "N": ("NODELIST", _nodes),
     "r": ("REASON", _reason),
     "R": ("NODELIST(REASON)", lambda a: _nodes(a) or f"({_reason(a)})"),
-    "t": ("ST", lambda a: STATES.get(a["state"], a["state"])),
-    "T": ("STATE", lambda a: LONG.get(a["state"], a["state"])),
+    "t": ("ST", lambda a: STATES.get(str(a["state"]), str(a["state"]))),
+    "T": ("STATE", lambda a: LONG.get(str(a["state"]), str(a["state"]))),
     "u": ("USER", lambda a: str(a["user"])),
     "V": ("SUBMIT_TIME", lambda a: clock(a["submitted"]).replace(" ", "T")),
 }

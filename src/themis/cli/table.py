@@ -50,23 +50,29 @@ def width_of_terminal() -> int | None:
 
 
 def lines_of(
-    titles: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, *, changed: Collection[int] = ()
+    titles: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int | None,
+    *,
+    changed: Collection[int] = (),
+    paint: bool = True,
 ) -> Iterable[str]:
     """The lines of a table: titles, a rule, a row or more for each row.
 
     Parameters
     ----------
     width : characters of a line; None: no limit.
-    changed : positions of rows that are marked in bold.
+    changed : positions of rows that are marked in bold. ``paint`` : whether a terminal gets bold text.
     """
     kept = _kept(titles, rows, width)
     sizes = _sizes(titles, rows, kept, width)
     head = _line([titles[i] for i in kept], sizes)
-    yield painted(head, "1", to_stdout=True)
+    bold = "1" if paint else ""
+    yield painted(head, bold, to_stdout=True)
     yield "─" * min(sum(sizes) + GAP * (len(sizes) - 1), width or 10_000)
     for number, row in enumerate(rows):
         for line in _row([titles[i] for i in kept], [row[i] for i in kept], sizes):
-            yield painted(line, "1", to_stdout=True) if number in changed else line
+            yield painted(line, bold, to_stdout=True) if number in changed else line
 
 
 def _kept(titles: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> list[int]:

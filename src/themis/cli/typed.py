@@ -39,7 +39,7 @@ def _for_typer(verb: Callable[..., None]) -> Callable[..., None]:
     parameters = [p.replace(annotation=_annotation(p.annotation)) for p in signature.parameters.values()]
     call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {p.name: p.annotation for p in parameters}
-    del call.__wrapped__  # type: ignore[attr-defined]
+    del call.__wrapped__
     return call
 
 

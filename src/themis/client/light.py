@@ -112,7 +112,7 @@ class Service:
         else:
             status, found = self._ask(verb, path, json.dumps(fields))
         if status in (200, 201):
-            return {part: found} if part else found  # type: ignore[no-any-return]
+            return {part: found} if part else found
         sentence = found.get("error") if isinstance(found, dict) else None
         if (
             status not in SENTENCES or not sentence or sentence.startswith("unknown pa")
