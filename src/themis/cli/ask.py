@@ -29,6 +29,7 @@ from themis.cli.rows import (
     delivered_now,
     dump,
     fair_share,
+    filled,
     known,
     last_words,
     planned_now,
@@ -140,7 +141,8 @@ def show(
                 continue
             print_lines([_summary(found["app"]), _more(found["app"]) if verbose else ""])
             if trials:
-                show_rows(trial_rows(trials), output, ALL_TRIALS if verbose else TRIALS)
+                rows = trial_rows(trials, found["jobs"])
+                show_rows(rows, output, filled(ALL_TRIALS if verbose else TRIALS, rows))
             else:
                 show_rows(found["jobs"], output, ALL_JOBS if verbose else JOBS)
             print_lines(last_words(found))
@@ -162,7 +164,7 @@ def best(
         raise InputError(
             f"no job of app {app!r} has reported a loss yet; a training script reports it with themis.train (docs/training.md)."
         )
-    show_rows(rows, output, TRIALS)
+    show_rows(rows, output, filled(TRIALS, rows))
 
 
 def _summary(app: Mapping[str, Any]) -> str:

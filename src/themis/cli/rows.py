@@ -279,8 +279,10 @@ ALL_JOBS: Columns = {
 TRIALS: Columns = {
     "job": _plain("job"),
     "state": lambda r: r["outcome"] or r["state"],
-    "parameters": lambda r: " ".join(f"{k}={v}" for k, v in r["parameters"].items()),
-    "steps": _number("steps", ".0f"),
+    "parameters": lambda r: " ".join(f"{k}={_shown(v)}" for k, v in r["parameters"].items()),
+    "attempt": lambda r: r.get("attempt", ""),
+    "GPUs": lambda r: " ".join(map(str, r.get("gpus", ()))),
+    "steps": lambda r: _steps(r) if "total" in r else _number("steps", ".0f")(r),
     "last loss": _number("last_loss", ".4g"),
     "best loss": _number("best_loss", ".4g"),
     "at step": lambda r: f"{r['best_steps']:.0f}" if "best_loss" in r else "",
@@ -291,14 +293,29 @@ ALL_TRIALS: Columns = {
     "stopped": _time("stopped"),
     "time": _time_used,
     "GPU hours": _number("gpu_hours"),
+    "lease until": _time("until"),
+    "attempts ended": lambda r: ", ".join(map(_ending, r.get("attempts", ()))),
 }
 
 
-def trial_rows(trials: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Trials with their parameters as a mapping."""
+def _shown(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def trial_rows(trials: Sequence[Mapping[str, Any]], jobs: Sequence[Mapping[str, Any]] = ()) -> list[dict[str, Any]]:
+    """Trials with their parameters as a mapping, and what ``jobs`` say of the same jobs."""
     import json
 
-    return [{**trial, "parameters": json.loads(trial["parameters"] or "{}")} for trial in trials]
+    more = {job["id"]: job for job in jobs}
+    return [
+        {**more.get(trial["job"], {}), **trial, "parameters": json.loads(trial["parameters"] or "{}")}
+        for trial in trials
+    ]
+
+
+def filled(columns: Columns, rows: Sequence[Mapping[str, Any]]) -> Columns:
+    """The columns without those that are empty in all rows."""
+    return {title: cell for title, cell in columns.items() if any(str(cell(row)) for row in rows)}
 
 
 def ranked(trials: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

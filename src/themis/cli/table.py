@@ -14,7 +14,7 @@ LEAST = 8
 """Characters that a name keeps when it is shortened, and prose when it wraps."""
 SHORT = ("name", "user", "nodes", "GPUs", "apps", "parameters")
 """Titles of columns whose text may be shortened on a terminal that is too narrow."""
-PROSE = ("finding", "withheld", "attempts ended", "reason", "")
+PROSE = ("finding", "withheld", "attempts ended", "reason", "why stopped", "")
 """Titles of columns of sentences, which wrap between words."""
 RANKS: Mapping[str, int] = {
     "GPU hours": 9,
@@ -25,6 +25,8 @@ RANKS: Mapping[str, int] = {
     "worst rho": 7,
     "stopped": 7,
     "why stopped": 6,
+    "at step": 5,
+    "last loss": 4,
     "attempts ended": 6,
     "lease until": 5,
     "attempt": 4,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -44,15 +44,14 @@ def top(user: User = "", home: Home = None) -> None:
     made.run()
 
 
-def gpus_of(node: Any) -> str:
+def gpus_of(node: Mapping[str, Any]) -> str:
     """A machine's GPUs as a bar: leased, withheld, free."""
-    withheld = node.get("withheld", 0)
-    leased = min(node["leased"], node["gpus"])
-    free = max(node["gpus"] - leased - withheld, 0)
-    if node["gpus"] <= 32:
+    size, withheld = int(node["gpus"]), int(node.get("withheld", 0))
+    leased = min(int(node["leased"]), size)
+    free = max(size - leased - withheld, 0)
+    if size <= 32:
         return "█" * leased + "x" * withheld + "░" * free
-    part = 32 / node["gpus"]
-    full = round(leased * part)
+    full = round(leased * 32 / size)
     return "█" * full + "░" * (32 - full)
 
 

@@ -6,6 +6,7 @@ import math
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -62,7 +63,7 @@ def add_reports(found: pb.TrialsReply, journal: Path, epoch: Seconds) -> None:
                 _take_in(trial, kind, record, epoch + t)
 
 
-def _take_in(trial: pb.Trial, kind: str, record: dict[str, float], at: Seconds) -> None:
+def _take_in(trial: pb.Trial, kind: str, record: dict[str, Any], at: Seconds) -> None:
     if kind in ("LossReported", "JobReached"):
         loss = record["loss"]
         if isinstance(loss, int | float) and math.isfinite(loss):
