@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from themis.cli import main
-from themis.cli.ask import _summary
+from themis.cli.ask import summary
 from themis.cli.rows import ALL_APPS, ALL_ENDED, ALL_JOBS, APPS, ENDED, JOBS, SHARES, Columns, why_now
 from themis.cli.table import lines_of
 from themis.client import themis_pb2 as pb
@@ -138,9 +138,13 @@ def test_why_begins_with_the_plain_sentence_and_has_figures_with_verbose() -> No
 
 def test_show_begins_with_a_sentence_and_the_state_of_the_api() -> None:
     app = as_dict(pb.App(id=1, name="a", user="bob", state="running", gpus=2, demand=4))
-    assert _summary(app) == "App 1, a, of bob: running on 2 of 4 GPUs."
+    assert summary(app) == "App 1, a, of bob: running on 2 of 4 GPUs."
+    waiting = as_dict(pb.App(id=1, name="a", user="bob", state="waiting"))
+    assert summary(waiting, "all 8 GPUs are leased; the next lease ends in 40 s.") == (
+        "App 1, a, of bob: waiting: all 8 GPUs are leased; the next lease ends in 40 s."
+    )
     failed = as_dict(pb.App(id=1, name="a", user="bob", state="failed", reason="job 0 failed 3 times"))
-    assert _summary(failed) == "App 1, a, of bob: failed: job 0 failed 3 times."
+    assert summary(failed) == "App 1, a, of bob: failed: job 0 failed 3 times."
 
 
 @pytest.mark.parametrize("option", ["--data-dir", "--home"])

@@ -139,7 +139,7 @@ def show(
                 else:
                     dump({**found, "trials": trial_rows(trials)} if trials else found, output)
                 continue
-            print_lines([_summary(found["app"]), _more(found["app"]) if verbose else ""])
+            print_lines([summary(found["app"], found.get("sentence", "")), _more(found["app"]) if verbose else ""])
             if trials:
                 rows = trial_rows(trials, found["jobs"])
                 show_rows(rows, output, filled(ALL_TRIALS if verbose else TRIALS, rows))
@@ -167,12 +167,13 @@ def best(
     show_rows(rows, output, filled(TRIALS, rows))
 
 
-def _summary(app: Mapping[str, Any]) -> str:
-    """``App 1, lr-search, of root: running on 8 of 12 GPUs for 3.2 min.``, with the reason if it has one."""
+def summary(app: Mapping[str, Any], sentence: str = "") -> str:
+    """``App 1, lr-search, of root: running on 8 of 12 GPUs for 3.2 min.``; of one that waits, why."""
     running = app["state"] == "running"
     now = f"{app['state']} on {app['gpus']} of {app['demand']} GPUs" if running else app["state"]
     since = f" for {span(app['elapsed_s'])}" if running and app.get("elapsed_s") else ""
-    why = f": {app['reason']}" if app["reason"] else ""
+    reason = app["reason"] or (sentence.removesuffix(".") if app["state"] == "waiting" else "")
+    why = f": {reason}" if reason else ""
     return f"App {app['id']}, {app['name']}, of {app['user']}: {now}{since}{why}."
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from themis.cli.ask import summary
 from themis.cli.options import Home, User
-from themis.cli.rows import APPS, JOBS, SHARES, last_words, service_of, span, totals_of
+from themis.cli.rows import APPS, JOBS, SHARES, last_words, service_of, totals_of
 from themis.cli.table import lines_of
 from themis.errors import InputError, ThemisError
 
@@ -57,13 +58,10 @@ def gpus_of(node: Mapping[str, Any]) -> str:
 
 def show_text(found: Any, width: int) -> str:
     """What ``themis show`` prints of an app."""
-    app = found["app"]
-    why = f": {app['reason']}" if app["reason"] else ""
-    run = f" for {span(app['elapsed_s'])}" if app["state"] == "running" and app.get("elapsed_s") else ""
     rows = [[str(cell(job)) for cell in JOBS.values()] for job in found["jobs"][:200]]
     return "\n".join(
         [
-            f"App {app['id']}, {app['name']}, of {app['user']}: {app['state']}{run}{why}.",
+            summary(found["app"], found.get("sentence", "")),
             "",
             *lines_of(list(JOBS), rows, width, paint=False),
             "",

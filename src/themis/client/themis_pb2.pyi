@@ -360,14 +360,16 @@ class AppReply(_message.Message):
     def __init__(self, app: _Optional[_Union[App, _Mapping]] = ...) -> None: ...
 
 class ShowReply(_message.Message):
-    __slots__ = ("app", "jobs", "sweep")
+    __slots__ = ("app", "jobs", "sweep", "sentence")
     APP_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
     SWEEP_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
     app: App
     jobs: _containers.RepeatedCompositeFieldContainer[JobInfo]
     sweep: bool
-    def __init__(self, app: _Optional[_Union[App, _Mapping]] = ..., jobs: _Optional[_Iterable[_Union[JobInfo, _Mapping]]] = ..., sweep: _Optional[bool] = ...) -> None: ...
+    sentence: str
+    def __init__(self, app: _Optional[_Union[App, _Mapping]] = ..., jobs: _Optional[_Iterable[_Union[JobInfo, _Mapping]]] = ..., sweep: _Optional[bool] = ..., sentence: _Optional[str] = ...) -> None: ...
 
 class Trial(_message.Message):
     __slots__ = ("job", "name", "state", "outcome", "parameters", "steps", "last_loss", "best_loss", "best_steps", "stopped", "why_stopped", "elapsed_s", "gpu_hours")

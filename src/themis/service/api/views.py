@@ -186,7 +186,9 @@ def show(arbiter: Arbiter, ref: str) -> pb.ShowReply:
         for row in rows.values():
             row.walltime_s = entry.options.walltime_s
     sweep = "THEMIS_PARAMS" in entry.programs[0].env
-    return pb.ShowReply(app=app_row(arbiter, s, entry, rho_now(s)), jobs=rows.values(), sweep=sweep)
+    sentence = "" if entry.ended is not None else reasons.reason(arbiter.engine, arbiter.epoch, a, s).sentence
+    row = app_row(arbiter, s, entry, rho_now(s))
+    return pb.ShowReply(app=row, jobs=rows.values(), sweep=sweep, sentence=sentence)
 
 
 def _job_row(arbiter: Arbiter, s: State, j: int, program: Program, ran: Seconds) -> pb.JobInfo:
