@@ -102,7 +102,7 @@ def test_sentences_wrap_between_words() -> None:
 
 def test_progress_is_shown_only_where_programs_report_steps() -> None:
     guessed = {**APP, "state": "running", "steps_known": False, "elapsed_s": 723.0, "walltime_s": 7200.0}
-    assert (APPS["progress"](guessed), APPS["time"](guessed)) == ("", "12:03 of 2:00:00")
+    assert (APPS["time"](guessed), APPS["progress"](guessed)) == ("12:03", "of 2:00:00")
     assert APPS["progress"]({**guessed, "steps_known": True}) == "54%"
     assert JOBS["steps"]({**JOB, "steps_known": False}) == ""
 

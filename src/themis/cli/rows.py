@@ -209,11 +209,9 @@ FAIRNESS: Columns = {"of fair share": lambda r: f"{float(r['rho']):.2f}x" if kno
 
 
 def _time_used(row: Any) -> str:
-    """``12:03``, as squeue writes it; with its walltime, ``12:03 of 2:00:00``."""
-    if "elapsed_s" not in row or not (row["elapsed_s"] or row["state"] == "running"):
-        return ""
-    limit = f" of {timer(row['walltime_s'])}" if row.get("walltime_s") else ""
-    return timer(row["elapsed_s"]) + limit
+    """``12:03``, as squeue writes it."""
+    known_ = "elapsed_s" in row and (row["elapsed_s"] or row["state"] == "running")
+    return timer(row["elapsed_s"]) if known_ else ""
 
 
 def timer(seconds: float) -> str:
@@ -227,19 +225,24 @@ def timer(seconds: float) -> str:
 
 
 def _progress(row: Any) -> str:
-    """Only where programs report steps; otherwise the share of the work done is an estimate."""
-    return f"{float(row['progress']):.0%}" if row.get("steps_known", True) else ""
+    """The share of the work done where programs report steps; otherwise that is an estimate, and the walltime is what is known."""
+    return f"{float(row['progress']):.0%}" if row.get("steps_known", True) else _limit(row)
 
 
 def _steps(row: Any) -> str:
-    return f"{float(row['steps']):.0f}/{float(row['total']):.0f}" if row.get("steps_known", True) else ""
+    return f"{float(row['steps']):.0f}/{float(row['total']):.0f}" if row.get("steps_known", True) else _limit(row)
+
+
+def _limit(row: Any) -> str:
+    """``of 2:00:00``, to be read after the time used."""
+    return f"of {timer(row['walltime_s'])}" if row.get("walltime_s") else ""
 
 
 APPS: Columns = {
     **WHO,
-    "time": _time_used,
     "GPUs": lambda r: f"{r['gpus']}/{r['demand']}",
     "jobs": lambda r: f"{r['jobs_ended']}/{r['jobs']}",
+    "time": _time_used,
     "progress": _progress,
     "pending reason": _plain("waits"),
 }
@@ -264,10 +267,10 @@ JOBS: Columns = {
     "name": _plain("name"),
     "state": _plain("state"),
     "outcome": _plain("outcome"),
-    "time": _time_used,
     "attempt": _plain("attempt"),
     "GPUs": lambda r: " ".join(map(str, r["gpus"])),
     "nodes": lambda r: " ".join(r["nodes"]),
+    "time": _time_used,
     "steps": _steps,
 }
 ALL_JOBS: Columns = {
