@@ -119,7 +119,17 @@ def _screen(command: str, columns: int, rows: int, env: Mapping[str, str], *, en
     """What a terminal of this size shows."""
 
     def tmux(*words: str) -> str:
-        done = subprocess.run(["tmux", "-L", f"themis-{os.getpid()}", *words], env=env, capture_output=True, text=True)
+        done = subprocess.run(
+            [
+                "tmux",
+                "-L",
+                f"themis-{os.getpid()}-{command}-{columns}"[:60].replace(" ", "-").replace("/", "-"),
+                *words,
+            ],
+            env=env,
+            capture_output=True,
+            text=True,
+        )
         return done.stdout
 
     line = f"clear; {command}; sleep 100" if ends else command

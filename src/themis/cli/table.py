@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from themis.console import painted
 
 GAP = 2
-LEAST = 8
-"""Characters that a name keeps when it is shortened, and prose when it wraps."""
+LEAST: Mapping[str, int] = {"name": 12, "parameters": 24}
+"""Characters that text keeps when it is shortened or wrapped, by the column's title; 8 in all others."""
 SHORT = ("name", "user", "nodes", "GPUs", "apps", "parameters")
 """Titles of columns whose text may be shortened on a terminal that is too narrow."""
 PROSE = ("finding", "withheld", "attempts ended", "reason", "why stopped", "")
@@ -25,6 +25,7 @@ RANKS: Mapping[str, int] = {
     "worst rho": 7,
     "stopped": 7,
     "why stopped": 6,
+    "reason": 6,
     "at step": 5,
     "last loss": 4,
     "attempts ended": 6,
@@ -85,7 +86,7 @@ def _kept(titles: Sequence[str], rows: Sequence[Sequence[str]], width: int | Non
 
     def least(i: int) -> int:
         whole = _widest(titles, rows, i)
-        return min(whole, max(LEAST, len(titles[i]))) if titles[i] in (*SHORT, *PROSE) else whole
+        return min(whole, _least(titles[i])) if titles[i] in (*SHORT, *PROSE) else whole
 
     while sum(map(least, kept)) + GAP * (len(kept) - 1) > width:
         optional = [i for i in kept if titles[i] in RANKS]
@@ -93,6 +94,10 @@ def _kept(titles: Sequence[str], rows: Sequence[Sequence[str]], width: int | Non
             break
         kept.remove(max(optional, key=lambda i: RANKS[titles[i]]))
     return kept
+
+
+def _least(title: str) -> int:
+    return max(LEAST.get(title, 8), len(title))
 
 
 def _widest(titles: Sequence[str], rows: Sequence[Sequence[str]], i: int) -> int:
@@ -105,14 +110,12 @@ def _sizes(titles: Sequence[str], rows: Sequence[Sequence[str]], kept: Sequence[
     if width is None:
         return sizes
     while (over := sum(sizes) + GAP * (len(sizes) - 1) - width) > 0:
-        soft = [
-            n for n, i in enumerate(kept) if titles[i] in (*SHORT, *PROSE) and sizes[n] > max(LEAST, len(titles[i]))
-        ]
+        soft = [n for n, i in enumerate(kept) if titles[i] in (*SHORT, *PROSE) and sizes[n] > _least(titles[i])]
         if not soft:
             break
         widest = max(soft, key=lambda n: sizes[n])
         others = [sizes[n] for n in soft if n != widest]
-        floor = max([LEAST, len(titles[kept[widest]]), *(s for s in others if s < sizes[widest])])
+        floor = max([_least(titles[kept[widest]]), *(s for s in others if s < sizes[widest])])
         sizes[widest] -= min(over, max(sizes[widest] - floor, 1))
     return sizes
 
