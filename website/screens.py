@@ -118,18 +118,10 @@ def _submit(folder: Path, env: Mapping[str, str]) -> None:
 def _screen(command: str, columns: int, rows: int, env: Mapping[str, str], *, ends: bool) -> str:
     """What a terminal of this size shows."""
 
+    socket = f"themis-{os.getpid()}-{time.monotonic_ns()}"  # a server ends with its session, some time later
+
     def tmux(*words: str) -> str:
-        done = subprocess.run(
-            [
-                "tmux",
-                "-L",
-                f"themis-{os.getpid()}-{command}-{columns}"[:60].replace(" ", "-").replace("/", "-"),
-                *words,
-            ],
-            env=env,
-            capture_output=True,
-            text=True,
-        )
+        done = subprocess.run(["tmux", "-L", socket, *words], env=env, capture_output=True, text=True)
         return done.stdout
 
     line = f"clear; {command}; sleep 100" if ends else command

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from themis.cli.ask import summary
 from themis.cli.options import Home, User
-from themis.cli.rows import APPS, JOBS, SHARES, last_words, service_of, totals_of
+from themis.cli.rows import APPS, JOBS, SHARES, Columns, last_words, service_of, totals_of
 from themis.cli.table import lines_of, shortened
 from themis.errors import InputError, ThemisError
 
@@ -24,7 +24,7 @@ ORDERS: Sequence[tuple[str, Callable[[Any], Any]]] = (
     ("time", lambda app: (-app.get("elapsed_s", 0.0), app["id"])),
 )
 """In which order the queue is shown; the key ``s`` goes through them."""
-QUEUE = {**APPS, "name": lambda app: shortened(app["name"], 20)}
+QUEUE: Columns = {**APPS, "name": lambda app: shortened(app["name"], 20)}
 
 
 def top(user: User = "", home: Home = None) -> None:

@@ -183,8 +183,8 @@ def show(arbiter: Arbiter, ref: str) -> pb.ShowReply:
             )
         )
     if entry.options.walltime_s is not None:
-        for row in rows.values():
-            row.walltime_s = entry.options.walltime_s
+        for job_row in rows.values():
+            job_row.walltime_s = entry.options.walltime_s
     sweep = "THEMIS_PARAMS" in entry.programs[0].env
     sentence = "" if entry.ended is not None else reasons.reason(arbiter.engine, arbiter.epoch, a, s).sentence
     row = app_row(arbiter, s, entry, rho_now(s))
