@@ -20,7 +20,6 @@ LINES = (
     "queue --me -vw -o json",
     "queue --user=bob -obob",
     "queue --format csv",
-    "history -l 5 --verbose",
     "show 3 -o json",
     "show -w -- 3",
     "best sweep -l 2",
@@ -34,7 +33,7 @@ LINES = (
     "undrain node0 node1",
     "nodes",
     "share -v",
-    "usage --home there",
+    "share --home there",
 )
 LEFT = (
     "queue --mee",
@@ -43,8 +42,8 @@ LEFT = (
     "show 1 2",
     "run",
     "run -g",
-    "history -l x",
-    "history -l -1",
+    "best x -l y",
+    "best x -l 0",
     "cancel",
     "queue -h",
 )

@@ -75,7 +75,6 @@ def test_quick_verbs_load_nothing_heavy(service: Daemon, tmp_path: Path) -> None
         ("hold", "one"),
         ("resume", "one"),
         ("cancel", "one", "file"),
-        ("history",),
         ("nodes",),
         ("share",),
     ):

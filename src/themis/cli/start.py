@@ -21,12 +21,10 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 LIGHT: Mapping[str, str] = {
     "queue": "ask",
-    "history": "ask",
     "show": "ask",
     "best": "ask",
     "nodes": "ask",
     "share": "ask",
-    "usage": "ask",
     "submit": "act",
     "run": "act",
     "cancel": "act",
