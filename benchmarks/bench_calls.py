@@ -26,11 +26,11 @@ import numpy as np
 
 from bench_service import ME, _let_go, app_request, arbiter, memory_mb
 from themis.client import themis_pb2 as pb
+from themis.client.as_json import as_dict
 from themis.client.client import Client
 from themis.service.api.access import Access
 from themis.service.api.grpc_server import serve
 from themis.service.api.http_server import serve_http
-from themis.service.api.json_messages import as_dict
 from themis.service.api.methods import Api
 from themis.service.api.submission import submit
 

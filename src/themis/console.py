@@ -1,24 +1,59 @@
-"""Output of all commands: two consoles, errors and notes on stderr, JSON, tables."""
+"""Output of all commands: errors and notes on stderr, JSON; two consoles of rich and its tables, loaded where they are used."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-import tempfile
+import sys
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from rich.console import Console
-from rich.markup import escape
+from typing import TYPE_CHECKING, Any, cast
 
 from themis.errors import InputError
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
-out, err = Console(), Console(stderr=True)
+
+class _Late:
+    """A console of rich that is made when it is first used: loading rich takes longer than many commands run."""
+
+    def __init__(self, *, stderr: bool) -> None:
+        self._stderr = stderr
+
+    @cached_property
+    def _console(self) -> Console:
+        from rich.console import Console
+
+        return Console(stderr=self._stderr)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._console, name)
+
+
+out, err = cast("Console", _Late(stderr=False)), cast("Console", _Late(stderr=True))
+
+
+def escape(text: str) -> str:
+    """The text without meaning as rich's markup."""
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def painted(text: str, code: str, *, to_stdout: bool = False) -> str:
+    """The text in an ANSI style, such as ``1;31`` (bold red), where the stream is a terminal that shows it."""
+    stream = sys.stdout if to_stdout else sys.stderr
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") in (None, "", "dumb") or not stream.isatty()
+    return text if plain or not code else f"\x1b[{code}m{text}\x1b[0m"
+
+
+def say(sentence: str) -> None:
+    """A line on stderr."""
+    print(sentence, file=sys.stderr, flush=True)
 
 
 def debugging() -> bool:
@@ -28,13 +63,13 @@ def debugging() -> bool:
 
 def say_red(sentence: str) -> None:
     """Print an error on stderr."""
-    err.print(f"[bold red]Error:[/bold red] [red]{escape(sentence)}[/red]", soft_wrap=True, highlight=False)
+    say(f"{painted('Error:', '1;31')} {painted(sentence, '31')}")
 
 
 def say_notes(notes: Iterable[str]) -> None:
     """Print notes on stderr, equal ones once."""
     for note in dict.fromkeys(notes):
-        err.print(f"[yellow]Note:[/yellow] {escape(note)}", soft_wrap=True, highlight=False)
+        say(f"{painted('Note:', '33')} {note}")
 
 
 def named_path(text: str | Path) -> Path:
@@ -55,6 +90,8 @@ def ready_folder(folder: Path) -> None:
     ------
     InputError : the folder cannot be created or written to.
     """
+    import tempfile
+
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -86,16 +123,9 @@ def _finite(value: object) -> object:
 
 def print_whole(table: Table) -> None:
     """Print a table at its full width: in a narrow terminal, wrapped lines are better than truncated numbers."""
+    from rich.console import Console
     from rich.measure import Measurement
 
+    out = Console()
     width = Measurement.get(out, out.options.update(width=400), table).maximum
     Console(width=max(out.width, width)).print(table)
-
-
-def print_fitting(table: Table) -> None:
-    """Print a table at the console's width, or at the sum of its columns' ``min_width`` where that is more.
-
-    Columns that may wrap do so; the others must have their widest cell as ``min_width``, and are never truncated.
-    """
-    least = sum(column.min_width or 0 for column in table.columns) + 2 * (len(table.columns) - 1)
-    Console(width=max(out.width, least)).print(table)

@@ -14,8 +14,6 @@ A message is one sentence: what is wrong, where, the value, what was expected, a
 
 from __future__ import annotations
 
-import difflib
-import warnings
 from collections.abc import Iterable
 
 
@@ -75,6 +73,8 @@ class Renamed(FutureWarning):
 
 def warn_renamed(what: str, old: str, new: str) -> None:
     """Warn that ``old`` is now called ``new``; the command line prints it as a note."""
+    import warnings
+
     warnings.warn(f"{what} {old!r} is now called {new!r}; the next version removes {old!r}.", Renamed, stacklevel=3)
 
 
@@ -85,5 +85,7 @@ def counted(number: int, noun: str) -> str:
 
 def closest(name: str, known: Iterable[str]) -> str:
     """`` Did you mean 'gpus'?``, or an empty string if no known name is similar."""
+    import difflib
+
     close = difflib.get_close_matches(name, [str(other) for other in known], n=1, cutoff=0.5)
     return f" Did you mean {close[0]!r}?" if close else ""

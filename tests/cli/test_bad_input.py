@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+
 from command import Command
 
 HEADER = "app,user,submit_s,gpus,duration_s\n"
@@ -154,19 +156,19 @@ def test_a_mistyped_option_of_run_is_no_program(themis: Command) -> None:
 
 
 def test_what_follows_the_program_is_the_programs(themis: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    from themis.client.client import Client
+    from themis.client.light import Service
     from themis.errors import InputError
 
     seen: list[object] = []
 
-    def submitted(self: Client, command: list[str], **more: object) -> object:
-        seen.append((command, more["gpus"]))
+    def submitted(self: Service, method: str, **request: Any) -> object:
+        (job,) = request["jobs"]
+        seen.append((job["program"]["argv"], (job["gpus_min"], job["gpus_max"])))
         raise InputError("enough")
 
-    monkeypatch.setattr(Client, "__init__", lambda self, home, **more: None)
-    monkeypatch.setattr(Client, "__exit__", lambda self, *ended: None)
-    monkeypatch.setattr(Client, "info", lambda self: None)
-    monkeypatch.setattr(Client, "run", submitted)
+    monkeypatch.setattr(Service, "__init__", lambda self, home, **more: None)
+    monkeypatch.setattr(Service, "__exit__", lambda self, *ended: None)
+    monkeypatch.setattr(Service, "call", submitted)
     themis("run", "-g", "2", "python", "train.py", "--gpus", "8", "-g", "9")
     themis("run", "--", "--strange")
     for both in ("1..4", "1-4"):

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-import themis.cli.rows as rows_module
-import themis.console as console
 from themis.cli import main
-from themis.cli.ask import _summary
-from themis.cli.rows import ALL_APPS, APPS, ENDED, JOBS, SHARES, Columns, show_rows, why_now
+from themis.cli.ask import summary
+from themis.cli.rows import ALL_APPS, ALL_ENDED, ALL_JOBS, APPS, ENDED, JOBS, SHARES, Columns, why_now
+from themis.cli.table import lines_of
 from themis.client import themis_pb2 as pb
+from themis.client.as_json import as_dict
 from themis.client.home import default_home
 from themis.errors import Renamed
 from themis.jobs import parse
@@ -64,33 +62,49 @@ CHECK = {"check": "containment", "state": "note", "finding": "jobs are contained
 CHECKS: Columns = {name: lambda row, name=name: row[name] for name in CHECK}  # type: ignore[misc]
 
 
-def printed(
-    monkeypatch: pytest.MonkeyPatch, row: Mapping[str, Any], columns: Columns, *, terminal: bool
-) -> Sequence[str]:
-    """The lines of a table of one row, in 80 columns."""
-    out = Console(file=io.StringIO(), width=80, force_terminal=terminal, color_system=None)
-    monkeypatch.setattr(console, "out", out)
-    monkeypatch.setattr(rows_module, "out", out)
-    monkeypatch.setattr(console, "Console", lambda **more: Console(file=out.file, color_system=None, **more))
-    show_rows([row], "table", columns)
-    assert isinstance(out.file, io.StringIO)
-    return [line.rstrip() for line in out.file.getvalue().splitlines()]
+def printed(row: Mapping[str, Any], columns: Columns, width: int | None = 80) -> list[str]:
+    """The lines of a table of one row, on a terminal of this width or in a file."""
+    cells = [str(cell(row)) for cell in columns.values()]
+    return list(lines_of(list(columns), [cells], width))
 
 
 @pytest.mark.parametrize(("row", "columns"), [(APP, APPS), (APP, ENDED), (JOB, JOBS), (SHARE, SHARES), (CHECK, CHECKS)])
-@pytest.mark.parametrize("terminal", [True, False])
-def test_tables_fit_80_columns(
-    monkeypatch: pytest.MonkeyPatch, row: Mapping[str, Any], columns: Columns, terminal: bool
-) -> None:
-    lines = printed(monkeypatch, row, columns, terminal=terminal)
+def test_tables_fit_80_columns(row: Mapping[str, Any], columns: Columns) -> None:
+    lines = printed(row, columns)
     assert max(map(len, lines)) <= 80, "\n".join(lines)
     assert len(lines) == 3 or row is CHECK, "nothing wraps but findings"
+    words = " ".join(lines).split()
+    assert {word for cell in columns.values() for word in str(cell(row)).split()} >= set(words[-3:])
 
 
-def test_a_long_name_wraps_on_a_terminal_and_is_whole_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("width", [56, 80, 140])
+@pytest.mark.parametrize(("row", "columns"), [(APP, ALL_APPS), (JOB, ALL_JOBS), (APP, ALL_ENDED)])
+def test_a_narrow_terminal_leaves_columns_out(row: Mapping[str, Any], columns: Columns, width: int) -> None:
+    titles, _, cells = printed(row, columns, width)
+    assert max(len(titles), len(cells)) <= width
+    assert titles.split()[0] == next(iter(columns)), "the number stays"
+    assert "state" in titles
+
+
+def test_a_long_name_is_shortened_on_a_terminal_and_whole_elsewhere() -> None:
     row = {**APP, "name": "n" * 60}
-    assert max(map(len, printed(monkeypatch, row, APPS, terminal=True))) <= 80
-    assert any("n" * 60 in line for line in printed(monkeypatch, row, APPS, terminal=False))
+    assert max(map(len, printed(row, APPS))) <= 80
+    assert any("n…" in line for line in printed(row, APPS))
+    assert any("n" * 60 in line for line in printed(row, APPS, None))
+
+
+def test_sentences_wrap_between_words() -> None:
+    lines = printed(CHECK, CHECKS)[2:]
+    assert (
+        " ".join(" ".join(line.split()) for line in lines).removeprefix("containment note ") == CHECK["finding"].strip()
+    )
+
+
+def test_progress_is_shown_only_where_programs_report_steps() -> None:
+    guessed = {**APP, "state": "running", "steps_known": False, "elapsed_s": 723.0, "walltime_s": 7200.0}
+    assert (APPS["time"](guessed), APPS["progress"](guessed)) == ("12:03", "of 2:00:00")
+    assert APPS["progress"]({**guessed, "steps_known": True}) == "54%"
+    assert JOBS["steps"]({**JOB, "steps_known": False}) == ""
 
 
 def test_fairness_is_shown_as_a_multiple_of_the_fair_share_with_verbose_only() -> None:
@@ -123,10 +137,14 @@ def test_why_begins_with_the_plain_sentence_and_has_figures_with_verbose() -> No
 
 
 def test_show_begins_with_a_sentence_and_the_state_of_the_api() -> None:
-    app = pb.App(id=1, name="a", user="bob", state="running", gpus=2, demand=4)
-    assert _summary(app) == "App 1, a, of bob: running on 2 of 4 GPUs."
-    failed = pb.App(id=1, name="a", user="bob", state="failed", reason="job 0 failed 3 times")
-    assert _summary(failed) == "App 1, a, of bob: failed: job 0 failed 3 times."
+    app = as_dict(pb.App(id=1, name="a", user="bob", state="running", gpus=2, demand=4))
+    assert summary(app) == "App 1, a, of bob: running on 2 of 4 GPUs."
+    waiting = as_dict(pb.App(id=1, name="a", user="bob", state="waiting"))
+    assert summary(waiting, "all 8 GPUs are leased; the next lease ends in 40 s.") == (
+        "App 1, a, of bob: waiting: all 8 GPUs are leased; the next lease ends in 40 s."
+    )
+    failed = as_dict(pb.App(id=1, name="a", user="bob", state="failed", reason="job 0 failed 3 times"))
+    assert summary(failed) == "App 1, a, of bob: failed: job 0 failed 3 times."
 
 
 @pytest.mark.parametrize("option", ["--data-dir", "--home"])

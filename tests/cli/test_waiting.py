@@ -89,7 +89,7 @@ def test_only_a_terminal_gets_messages(monkeypatch: pytest.MonkeyPatch, terminal
     said, spoken = list[str](), Event()
     monkeypatch.setattr(waiting, "LOOK_S", 0.01)
     monkeypatch.setattr(waiting, "FIRST_S", 0.0)
-    monkeypatch.setattr(type(waiting.err), "is_terminal", terminal)
+    monkeypatch.setattr(waiting, "_on_terminal", lambda: terminal)
     monkeypatch.setattr(Notifier.__init__, "__defaults__", (lambda s: (said.append(s), spoken.set()), lambda: 0.0))
     with notified(cast(Client, Service(pb.ShowReply(app=row()), [])), 3):
         spoken.wait(5.0 if terminal else 0.1)

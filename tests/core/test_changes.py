@@ -5,29 +5,26 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from themis.core.checkpoint import load, save
+from themis.core.checkpoint import save
 from themis.core.scheduler import Scheduler
 from themis.model.cluster import Machine
 from themis.model.events import (
     AppFinished,
-    Event,
-    Grant,
     JobEnded,
     MachineJoined,
     MachineResized,
     SettingsChanged,
     UserWeightsSet,
 )
-from themis.policies.api import forecaster_of, logged_params, make_policy, policy_names
+from themis.policies.api import logged_params, make_policy, policy_names
 from themis.report.idle import IdleFold
 from themis.report.metrics import Fold
 from themis.report.outlook import Followed
 from themis.sim.replay import replay_records
 from themis.sim.runner import Record, Simulation
-from themis.testing.builders import BOOK, app, job, leased_twice, machines, random_simulation
+from themis.testing.builders import leased_twice, random_simulation
 
 PAIRS = int(os.environ.get("THEMIS_POLICY_CHANGES", "1"))
 """By how many places the list of policies is turned: each policy is followed by so many others in turn."""

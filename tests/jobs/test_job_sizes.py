@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from themis.jobs import sizes
-from themis.jobs.sizes import Array, Unreadable, Work
+from themis import sizes
+from themis.sizes import Array, Unreadable, Work
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from daemon import QUICK, daemon
 from processes import end_all, left_of, wait_until
 from themis.cli.rows import NODES
 from themis.client import themis_pb2 as pb
+from themis.client.as_json import as_dict
 from themis.node import means
 from themis.node.system import SYSTEM
-from themis.service.api.pages import as_dict
 from themis.service.operations.doctor import examine
 
 pytestmark = pytest.mark.slow

@@ -17,10 +17,10 @@ from fake import World, request, world
 
 from processes import PATIENCE_S, wait_until
 from themis.client import themis_pb2 as pb
+from themis.client.as_json import as_dict
 from themis.service.api import http_app
 from themis.service.api.access import Access
 from themis.service.api.http_server import HttpServer, serve_http
-from themis.service.api.json_messages import as_dict
 from themis.service.api.methods import Api
 
 TOKEN = "t"

@@ -9,6 +9,7 @@ from fake import world
 from test_arbiter import ended, enter
 
 from themis.cli.rows import last_words
+from themis.client.as_json import as_dict
 from themis.executors.program import Ending
 from themis.model.events import JobStarted, JobStopped
 from themis.service.api import views
@@ -26,10 +27,10 @@ def test_who_could_not_save_waits_and_is_given_up_after_its_retries(tmp_path: Pa
             w.say(end, JobStopped(job=0, attempt=attempt, steps=10.0))
             entry = w.arbiter.journal.apps("app = ?", 0)[0]
             if attempt == 1:
-                assert last_words(views.show(w.arbiter, "0")) == [f"Job 0 j0, attempt 1, failed: {WORDS}."]
+                assert last_words(as_dict(views.show(w.arbiter, "0"))) == [f"Job 0 j0, attempt 1, failed: {WORDS}."]
                 w.ask(lambda a: a.resume(0))
                 assert w.held() == {}, "it waits as after any failure"
                 w.turn(10.1)
                 assert set(w.held()) == {0}
         assert (entry.outcome, entry.reason) == ("failed", f"job j0 failed 2 times, at last: {WORDS}")
-        assert last_words(views.show(w.arbiter, "0")) == []
+        assert last_words(as_dict(views.show(w.arbiter, "0"))) == []

@@ -7,10 +7,10 @@ from pathlib import Path
 from fake import World, request, world
 
 from themis.cli.rows import NODES
+from themis.client.as_json import as_dict
 from themis.core.scheduler import Scheduler
 from themis.model.events import GpusWithheld, Grant, JobStarted, JobStopped
 from themis.service.api import views
-from themis.service.api.pages import as_dict
 from themis.service.api.submission import submit
 
 LEFT = GpusWithheld(machine=1, gpus=(2, 3), pids=(4711,), reason="job9-attempt1 left it")

@@ -1,7 +1,7 @@
-"""The ``themis`` command: thin, one function a verb; ``root.py`` puts them together."""
+"""The ``themis`` command: thin, one function a verb. ``start`` reads the line; ``root`` puts the verbs together for typer."""
 
 from __future__ import annotations
 
-from themis.cli.root import app, main
+from themis.cli.start import main
 
-__all__ = ["app", "main"]
+__all__ = ["main"]

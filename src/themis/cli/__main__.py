@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from themis.cli.root import main
+from themis.cli.start import main
 
 if __name__ == "__main__":
     main()

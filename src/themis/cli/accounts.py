@@ -74,7 +74,7 @@ def history(
 
     Example: [cyan]themis history --since 7d --state failed --attempts[/cyan]
     """
-    from themis.service.api.pages import as_dict
+    from themis.client.as_json import as_dict
 
     form, file = target(form, output)
     now = time.time()
@@ -117,7 +117,7 @@ def usage(
 
     Example: [cyan]themis usage --since 30d --by user,gpu_type -o november.csv[/cyan]
     """
-    from themis.service.api.pages import as_dict
+    from themis.client.as_json import as_dict
 
     form, file = target(form, output)
     names = [word.strip() for word in by.split(",") if word.strip()]

@@ -1,59 +1,51 @@
-"""The verbs that change the live service: submit, run, wait, cancel, hold, resume, drain, undrain."""
+"""The verbs that change the live service: submit, run, wait, cancel, hold, resume, drain, undrain. See ``start.LIGHT``."""
 
 from __future__ import annotations
 
 import math
+import os
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from themis.cli.rows import (
-    NODES,
-    WHO,
-    AppNames,
-    Columns,
-    Home,
-    NodeNames,
-    Output,
-    Owner,
-    check_output,
-    connect,
-    show_rows,
-)
-from themis.cli.waiting import Notifier, copy_logs, say
-from themis.console import err, say_red
+from themis.cli.options import AppNames, Home, NodeNames, Output, Owner, argument, option, whole_rest
+from themis.cli.rows import NODES, WHO, Columns, check_output, connect, service_of, show_rows
+from themis.console import say, say_notes, say_red
 from themis.errors import InputError
 
 if TYPE_CHECKING:
     from themis.client import themis_pb2 as pb
+    from themis.client.light import Service
+
+OF_A_SHELL = ("|", "||", "&&", ">", ">>", "<", "<<", "2>", "2>&1", "&>")
+"""Words that mean something only to a shell; an argument of a program is hardly ever one."""
 
 
+@whole_rest
 def run(
     command: Annotated[
-        list[str], typer.Argument(metavar="-- COMMAND...", help="Program and arguments; no shell runs them.")
-    ],
-    gpus: Annotated[
-        str, typer.Option("--gpus", "-g", help="Number of GPUs, such as 2, or a range, such as 1..4.")
-    ] = "1",
-    name: Annotated[str, typer.Option("--name", "-n", help="Name of the app. Default: the script's.")] = "",
-    hours: Annotated[float, typer.Option(help="Estimated run time on one GPU, in hours.")] = 1.0,
-    model: Annotated[str, typer.Option(help="Name of the profile with the job's speed.")] = "",
-    user: Owner = "",
-    weight: Annotated[float, typer.Option(help="Weight of the app: 2 entitles it to twice the share.")] = 1.0,
-    retries: Annotated[int | None, typer.Option(help="Maximum number of attempts after failures.")] = None,
-    launch: Annotated[
-        str, typer.Option(metavar="gpu|machine", help="Start one rank per GPU, or one per machine.")
-    ] = "gpu",
-    grace: Annotated[float | None, typer.Option(help="Seconds between the stop signal and SIGKILL.")] = None,
-    checkpoints: Annotated[Path | None, typer.Option(help="Folder for checkpoints.")] = None,
-    env: Annotated[
         list[str],
-        typer.Option("--env", "-e", metavar="NAME=VALUE", help="Environment variable of the job; repeatable."),
+        argument(metavar="-- COMMAND...", help="Program and arguments; no shell runs them, except with --shell."),
+    ],
+    gpus: Annotated[str, option("--gpus", "-g", help="Number of GPUs, such as 2, or a range, such as 1..4.")] = "1",
+    name: Annotated[str, option("--name", "-n", help="Name of the app. Default: the script's.")] = "",
+    hours: Annotated[float, option(help="Estimated run time on one GPU, in hours.")] = 1.0,
+    model: Annotated[str, option(help="Name of the profile with the job's speed.")] = "",
+    user: Owner = "",
+    weight: Annotated[float, option(help="Weight of the app: 2 entitles it to twice the share.")] = 1.0,
+    retries: Annotated[int | None, option(help="Maximum number of attempts after failures.")] = None,
+    launch: Annotated[str, option(metavar="gpu|machine", help="Start one rank per GPU, or one per machine.")] = "gpu",
+    grace: Annotated[float | None, option(help="Seconds between the stop signal and SIGKILL.")] = None,
+    checkpoints: Annotated[Path | None, option(help="Folder for checkpoints.")] = None,
+    env: Annotated[
+        list[str], option("--env", "-e", metavar="NAME=VALUE", help="Environment variable of the job; repeatable.")
     ] = [],  # noqa: B006
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Print the app's number and return.")] = False,
+    shell: Annotated[
+        bool, option("--shell", "-s", help="Run the command by sh -c, with pipes and redirections.")
+    ] = False,
+    detach: Annotated[bool, option("--detach", "-d", help="Print the app's number and return.")] = False,
     home: Home = None,
 ) -> None:
     """Submit a command as an app with one job, and follow its output. Options go before the command.
@@ -62,38 +54,67 @@ def run(
 
     Example: [cyan]themis run --gpus 2 -- python train.py --epochs 9[/cyan]
     """
-    wanted = _gpus(gpus)
+    from themis.client.command import name_of, run_request
+
     if not weight > 0:
         raise InputError(f"--weight is {weight:g}, expected a number above 0.")
-    values = dict(_variable(text) for text in env)
-    more: dict[str, Any] = {"launch": launch, "weight": weight, "user": user}
-    more |= {"retries": retries} if retries is not None else {}
-    more |= {"grace_s": grace} if grace is not None else {}
-    more |= {"checkpoint_dir": str(checkpoints.absolute())} if checkpoints is not None else {}
-    with connect(home) as client:
-        client.info()
-        client.patience_s = None  # it answers; a later restart is given more time
-        made = client.run(command, gpus=wanted, name=name, hours=hours, model=model, env=values, **more)
+    fields: dict[str, Any] = {"launch": launch, "weight": weight, "user": user}
+    fields |= {"retries": retries} if retries is not None else {}
+    fields |= {"grace_s": grace} if grace is not None else {}
+    fields |= {"checkpoint_dir": str(checkpoints.absolute())} if checkpoints is not None else {}
+    request = run_request(
+        ["sh", "-c", " ".join(command)] if shell else command,
+        gpus=_gpus(gpus),
+        name=name or name_of(command[0].split() if shell and len(command) == 1 else command),
+        hours=hours,
+        model=model,
+        env=dict(_variable(text) for text in env),
+        **fields,
+    )
+    if not shell:
+        say_notes(_hint_of_shell(word) for word in command if word in OF_A_SHELL)
+    with service_of(home) as service:
+        made = service.call("Submit", key=os.urandom(16).hex(), **request)
         if detach:
-            print(made.app)
+            print(made["app"], flush=True)
+            _hint(made)
             return
-        err.print(f"App {made.app}, {made.name}. Ctrl-C stops following; the app goes on.", highlight=False)
-        try:
-            copy_logs(client, made.app, follow=True, submitted=True)
-            ended = client.wait(made.app)
-        except KeyboardInterrupt:
-            say(
-                f"App {made.app}, {made.name}, goes on. Follow it with `themis logs -f {made.app}`, "
-                f"end it with `themis cancel {made.app}`."
-            )
-            raise
+        say(f"App {made['app']}, {made['name']}. Ctrl-C stops following; the app goes on.")
+        _follow(service, made)
+
+
+def _hint_of_shell(word: str) -> str:
+    return f"the command has the argument {word!r}, which only a shell understands; use --shell to run it by one."
+
+
+def _hint(made: Mapping[str, Any]) -> None:
+    """On a terminal: what to do next with an app that was submitted just now."""
+    if sys.stderr.isatty():
+        app = made["app"]
+        say(f"Follow its output: themis logs -f {app}. Why it waits: themis why {app}. Cancel it: themis cancel {app}.")
+
+
+def _follow(service: Service, made: Mapping[str, Any]) -> None:
+    from themis.cli.waiting import copy_logs
+
+    client, app = service.client, made["app"]
+    client.patience_s = None  # it answers; a later restart is given more time
+    try:
+        copy_logs(client, app, follow=True, submitted=True)
+        ended = client.wait(app)
+    except KeyboardInterrupt:
+        say(
+            f"App {app}, {made['name']}, goes on. Follow it with `themis logs -f {app}`, "
+            f"end it with `themis cancel {app}`."
+        )
+        raise
     if not _over(ended):
-        raise typer.Exit(1)
+        raise SystemExit(1)
 
 
 def wait(
     apps: AppNames,
-    timeout: Annotated[str, typer.Option(metavar="DURATION", help="Maximum time, such as 2h. Default: no limit.")] = "",
+    timeout: Annotated[str, option(metavar="DURATION", help="Maximum time, such as 2h. Default: no limit.")] = "",
     home: Home = None,
 ) -> None:
     """Wait until apps end; on a terminal, prints from time to time why an app still waits.
@@ -102,7 +123,8 @@ def wait(
 
     Example: [cyan]themis wait prepare train && ./publish.sh[/cyan]
     """
-    from themis.jobs.sizes import Unreadable, duration
+    from themis.cli.waiting import Notifier
+    from themis.sizes import Unreadable, duration
 
     try:
         end = time.monotonic() + (duration(timeout) if timeout else math.inf)
@@ -114,34 +136,79 @@ def wait(
         numbers = [client.show(app).app.id for app in apps]
         client.patience_s = None
         for number in numbers:
-            tell = Notifier().update if err.is_terminal else None
+            tell = Notifier().update if sys.stderr.isatty() else None
             completed &= _over(client.wait(number, timeout_s=end - time.monotonic(), tell=tell))
     if not completed:
-        raise typer.Exit(1)
+        raise SystemExit(1)
 
 
 def _over(ended: pb.App) -> bool:
     """Print how an app ended; returns whether it completed."""
     why = f": {ended.reason}" if ended.reason else "."
-    err.print(f"App {ended.id} {ended.state}{why}", markup=False, highlight=False, soft_wrap=True)
+    say(f"App {ended.id} {ended.state}{why}")
     return bool(ended.state == "completed")
 
 
 def submit(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Job file, as YAML.")],
+    file: Annotated[
+        Path, argument(metavar="FILE", help="Job file, as YAML, or a script, whose #SBATCH headers are read.")
+    ],
+    words: Annotated[
+        list[str], argument(metavar="[ARGUMENT]...", help="Arguments of a script; put -- before them.")
+    ] = [],  # noqa: B006
+    shell: Annotated[bool, option("--shell", "-s", help="Read FILE as a script without a #! line, for sh.")] = False,
     user: Owner = "",
     home: Home = None,
 ) -> None:
-    """Submit the apps of a job file; prints their numbers and names.
+    """Submit the apps of a job file, or a script as by sbatch; prints their numbers and names.
 
-    Example: [cyan]themis submit sweep.yaml[/cyan]
+    Example: [cyan]themis submit sweep.yaml[/cyan], [cyan]themis submit job.sh[/cyan]
     """
-    from themis.client.spec import read_requests
+    from themis.cli import sbatch
 
-    read_requests(file, user)  # before connecting: a wrong file is reported also if no service runs
-    with connect(home) as client:
-        for made in client.submit_file(file, user):
-            print(f"{made.app} {made.name}")
+    text = _text_of(file)
+    if shell and not text.startswith("#!"):
+        text = f"#!/bin/sh\n{text}"
+    if sbatch.is_script(text, file):
+        text, notes = sbatch.document(text, file, words)
+        say_notes(notes)
+    elif words:
+        raise InputError(f"{file} is a job file, which takes no arguments, got {words[0]!r}.")
+    with service_of(home) as service:
+        if (service.home / "journal.db").exists():  # the service has the same profiles
+            folder, key = str(Path.cwd()), os.urandom(16).hex()
+            made = service.call("SubmitFile", key=key, text=text, source=str(file), folder=folder, user=user)
+            say_notes(made["notes"])
+            for app in made["apps"]:
+                print(f"{app['app']} {app['name']}", flush=True)
+        else:
+            for app in _read_here(service, text, file, user):
+                print(f"{app.app} {app.name}", flush=True)
+
+
+def _read_here(service: Service, text: str, file: Path, user: str) -> list[pb.SubmitReply]:
+    """Submit a job file that is read here: the service is another user's, and does not have this user's profiles."""
+    from themis.client.spec import text_requests
+
+    client = service.client
+    requests, notes = text_requests(
+        text,
+        str(file),
+        user=user,
+        folder=str(Path.cwd()),
+        unknown_work_s=client.info().unknown_work_s,
+        profiles=service.home / "profiles",
+    )
+    say_notes(notes)
+    return client.submit_all(requests)
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise InputError(f"cannot read {str(file)!r}: {why}.") from None
 
 
 def cancel(apps: AppNames, output: Output = "table", home: Home = None) -> None:
@@ -149,8 +216,7 @@ def cancel(apps: AppNames, output: Output = "table", home: Home = None) -> None:
 
     Example: [cyan]themis cancel 3 my-sweep[/cyan]
     """
-    with connect(home) as client:
-        _each(apps, client.cancel, WHO, output)
+    _each(home, apps, lambda service, app: service.call("Cancel", app=app)["app"], WHO, output)
 
 
 def hold(apps: AppNames, output: Output = "table", home: Home = None) -> None:
@@ -158,8 +224,7 @@ def hold(apps: AppNames, output: Output = "table", home: Home = None) -> None:
 
     Example: [cyan]themis hold 3[/cyan]
     """
-    with connect(home) as client:
-        _each(apps, client.hold, WHO, output)
+    _each(home, apps, lambda service, app: service.call("Hold", app=app)["app"], WHO, output)
 
 
 def resume(apps: AppNames, output: Output = "table", home: Home = None) -> None:
@@ -167,15 +232,12 @@ def resume(apps: AppNames, output: Output = "table", home: Home = None) -> None:
 
     Example: [cyan]themis resume 3[/cyan]
     """
-    with connect(home) as client:
-        _each(apps, client.resume, WHO, output)
+    _each(home, apps, lambda service, app: service.call("Resume", app=app)["app"], WHO, output)
 
 
 def drain(
     nodes: NodeNames,
-    deadline: Annotated[
-        str, typer.Option(metavar="DURATION", help="How long running jobs may continue, such as 10m.")
-    ] = "",
+    deadline: Annotated[str, option(metavar="DURATION", help="How long running jobs may continue, such as 10m.")] = "",
     output: Output = "table",
     home: Home = None,
 ) -> None:
@@ -186,14 +248,17 @@ def drain(
 
     Example: [cyan]themis drain node0 --deadline 10m[/cyan]
     """
-    from themis.jobs.sizes import Unreadable, duration
+    from themis.sizes import Unreadable, duration
 
     try:
         within_s = duration(deadline) if deadline else 0.0
     except Unreadable as expected:
         raise InputError(f"--deadline is {deadline!r}, expected {expected}.") from None
-    with connect(home) as client:
-        _each(nodes, lambda node: client.drain(node, within_s), NODES, output)
+
+    def change(service: Service, node: str) -> dict[str, Any]:
+        return dict(service.call("Drain", node=node, deadline_s=within_s)["node"])
+
+    _each(home, nodes, change, NODES, output)
 
 
 def undrain(nodes: NodeNames, output: Output = "table", home: Home = None) -> None:
@@ -201,32 +266,36 @@ def undrain(nodes: NodeNames, output: Output = "table", home: Home = None) -> No
 
     Example: [cyan]themis undrain node0[/cyan]
     """
-    with connect(home) as client:
-        _each(nodes, client.undrain, NODES, output)
+    _each(home, nodes, lambda service, node: service.call("Undrain", node=node)["node"], NODES, output)
 
 
-def _each(names: Sequence[str], change: Callable[[str], Any], columns: Columns, output: str) -> None:
+def _each(
+    home: Path | None,
+    names: Sequence[str],
+    change: Callable[[Service, str], dict[str, Any]],
+    columns: Columns,
+    output: str,
+) -> None:
     """Apply a change to each name; continues after an error, and ends with exit code 2 if there was one."""
-    from themis.service.api.pages import as_dict
-
     check_output(output)
     changed, wrong = [], []
-    for name in names:
-        try:
-            changed.append(as_dict(change(name)))
-        except InputError as error:
-            wrong.append(str(error))
+    with service_of(home) as service:
+        for name in names:
+            try:
+                changed.append(change(service, name))
+            except InputError as error:
+                wrong.append(str(error))
     if changed:
         show_rows(changed, output, columns)
     for sentence in wrong:
         say_red(sentence)
     if wrong:
-        raise typer.Exit(2)
+        raise SystemExit(2)
 
 
 def _gpus(text: str) -> tuple[int, int]:
     """GPUs as in job files; also ``1-4``, Slurm's form of a range."""
-    from themis.jobs.sizes import Unreadable, gpus
+    from themis.sizes import Unreadable, gpus
 
     try:
         return gpus(int(text) if text.isdecimal() and text.isascii() else text.replace("-", "..", 1))

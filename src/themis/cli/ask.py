@@ -1,29 +1,24 @@
-"""The verbs that read from the live service: calls of ``themis.Client``, printed as tables."""
+"""The verbs that read from the live service: its replies, printed as tables. Loads quickly: see ``start.LIGHT``."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
-import typer
-
+from themis.cli.options import AppName, Home, Output, User, Verbose, Watch, argument, option
 from themis.cli.rows import (
     ALL_APPS,
     ALL_JOBS,
     ALL_SHARES,
+    ALL_TRIALS,
     APPS,
     JOBS,
     NODES,
     SHARES,
     STEPS,
-    AppName,
-    Home,
-    Output,
-    User,
-    Verbose,
-    Watch,
+    TRIALS,
     again,
     check_output,
     clock,
@@ -31,18 +26,21 @@ from themis.cli.rows import (
     delivered_now,
     dump,
     fair_share,
+    filled,
     known,
     last_words,
     planned_now,
+    print_lines,
+    ranked,
+    service_of,
     show_list,
     show_rows,
+    span,
+    totals_of,
+    trial_rows,
     why_now,
 )
-from themis.cli.waiting import copy_logs
-from themis.console import out
-
-if TYPE_CHECKING:
-    from themis.client import themis_pb2 as pb
+from themis.errors import InputError
 
 NO_APPS = "No apps are waiting or running. Submit one with `themis run` or `themis submit`; `themis history` lists finished apps."
 
@@ -51,17 +49,46 @@ NO_APPS = "No apps are waiting or running. Submit one with `themis run` or `them
 
 def queue(
     user: User = "",
-    output: Output = "table",
+    me: Annotated[bool, option("--me", help="Show your own apps only.")] = False,
+    output: Annotated[
+        str,
+        option(
+            "--output",
+            "-o",
+            "--format",
+            metavar="table|json|yaml|csv|%FIELDS",
+            help="Output format, or squeue's fields, such as '%i %j %t %M %R'.",
+        ),
+    ] = "table",
     watch: Watch = False,
     verbose: Verbose = False,
     home: Home = None,
 ) -> None:
     """List the apps that wait or run.
 
+    [cyan]-o[/cyan] takes squeue's fields too: %i number, %j name, %u user, %t state, %M time used, %l time limit, %D machines, %R
+    machines or reason, and more; a number is a width, as in %.10j.
+
     Example: [cyan]themis queue --watch[/cyan]
     """
-    with connect(home) as client:
-        show_list(lambda: client.queue(user), ALL_APPS if verbose else APPS, output, watch, empty=NO_APPS)
+    fields = None
+    if "%" in output:
+        from themis.cli import squeue
+
+        fields = squeue.read(output)
+    with service_of(home) as service:
+        whose = service.call("Info")["user"] if me else user
+
+        def get() -> Sequence[dict[str, Any]]:
+            found: Sequence[dict[str, Any]] = service.call("Apps", user=whose)["apps"]
+            return found
+
+        if fields is None:
+            columns = ALL_APPS if verbose else APPS
+            show_list(get, columns, output, watch, empty=NO_APPS, title="themis queue", totals=totals_of)
+            return
+        for _ in again(watch, "table", "themis queue"):
+            print_lines(squeue.lines(fields, get()))
 
 
 def show(
@@ -71,44 +98,68 @@ def show(
     verbose: Verbose = False,
     home: Home = None,
 ) -> None:
-    """Show an app and its jobs: state, GPUs, progress, and why attempts ended.
+    """Show an app and its jobs: state, GPUs, progress, and why attempts ended; of a sweep, its trials.
+
+    A failed job is shown with its exit code and the last lines of its output.
 
     Example: [cyan]themis show 3[/cyan]
     """
-    from themis.service.api.pages import as_dict
-
-    with connect(home) as client:
-        for _ in again(watch, output):
-            found = client.show(app)
+    with service_of(home) as service:
+        for _ in again(watch, output, f"themis show {app}"):
+            found = service.call("Show", app=app)
+            trials = service.call("Trials", app=app)["trials"] if found.get("sweep") else []
             if output != "table":
-                dump(as_dict(found), output)
+                if output == "csv":
+                    show_rows(trial_rows(trials) or found["jobs"], output, JOBS)
+                else:
+                    dump({**found, "trials": trial_rows(trials)} if trials else found, output)
                 continue
-            runs = ", ".join(f"{run.tracker} {run.run}" for run in found.runs)
-            lines = [_summary(found.app), _more(found.app) if verbose else ""]
-            lines += [f"Warning: {found.app.warning}." if found.app.warning else "", f"Runs: {runs}." if runs else ""]
-            _print_lines(lines)
-            show_rows([as_dict(job) for job in found.jobs], output, ALL_JOBS if verbose else JOBS)
-            _print_lines(last_words(found))
+            print_lines([summary(found["app"], found.get("sentence", "")), _more(found["app"]) if verbose else ""])
+            runs = ", ".join(f"{run['tracker']} {run['run']}" for run in found["runs"])
+            warning = found["app"]["warning"]
+            print_lines([f"Warning: {warning}." if warning else "", f"Runs: {runs}." if runs else ""])
+            if trials:
+                rows = trial_rows(trials, found["jobs"])
+                show_rows(rows, output, filled(ALL_TRIALS if verbose else TRIALS, rows))
+            else:
+                show_rows(found["jobs"], output, ALL_JOBS if verbose else JOBS)
+            print_lines(last_words(found))
 
 
-def _print_lines(lines: Iterable[str]) -> None:
-    for line in lines:
-        if line:
-            out.print(line, markup=False, highlight=False, soft_wrap=True)
+def best(
+    app: Annotated[str, argument(metavar="SWEEP", help="Number or name of a sweep.")],
+    output: Output = "table",
+    limit: Annotated[int, option("--limit", "-l", least=1, help="Number of trials.")] = 1,
+    home: Home = None,
+) -> None:
+    """Show the trial of a sweep that reported the lowest loss, and its parameters.
+
+    Example: [cyan]themis best lr-search --format csv[/cyan]
+    """
+    with service_of(home) as service:
+        rows = ranked(trial_rows(service.call("Trials", app=app)["trials"]))[:limit]
+    if not rows:
+        raise InputError(
+            f"no job of app {app!r} has reported a loss yet; a training script reports it with themis.train (docs/training.md)."
+        )
+    show_rows(rows, output, filled(TRIALS, rows))
 
 
-def _summary(app: pb.App) -> str:
-    """``App 1, lr-search, of root: running on 8 of 12 GPUs.``, with the reason if it has one."""
-    now = f"{app.state} on {app.gpus} of {app.demand} GPUs" if app.state == "running" else app.state
-    why = f": {app.reason}" if app.reason else ""
-    return f"App {app.id}, {app.name}, of {app.user}: {now}{why}."
+def summary(app: Mapping[str, Any], sentence: str = "") -> str:
+    """``App 1, lr-search, of root: running on 8 of 12 GPUs for 3.2 min.``; of one that waits, why."""
+    running = app["state"] == "running"
+    now = f"{app['state']} on {app['gpus']} of {app['demand']} GPUs" if running else app["state"]
+    since = f" for {span(app['elapsed_s'])}" if running and app.get("elapsed_s") else ""
+    reason = app["reason"] or (sentence.removesuffix(".") if app["state"] == "waiting" else "")
+    why = f": {reason}" if reason else ""
+    return f"App {app['id']}, {app['name']}, of {app['user']}: {now}{since}{why}."
 
 
-def _more(app: pb.App) -> str:
-    parts = [f"Submitted {clock(app.submitted)}"]
-    parts += [f"ended {clock(app.ended)}"] if app.HasField("ended") else []
-    parts += [f"{app.gpu_hours:.2f} GPU hours"]
-    parts += [fair_share(app.rho)] if app.HasField("rho") and known(app.rho) else []
+def _more(app: Mapping[str, Any]) -> str:
+    parts = [f"Submitted {clock(app['submitted'])}"]
+    parts += [f"ended {clock(app['ended'])}"] if "ended" in app else []
+    parts += [f"{app['gpu_hours']:.2f} GPU hours"]
+    parts += [fair_share(app["rho"])] if known(app.get("rho")) else []
     return ", ".join(parts) + "."
 
 
@@ -125,10 +176,10 @@ def why(
 
     Example: [cyan]themis why 3[/cyan]
     """
-    from themis.service.api.pages import as_dict
+    from themis.client.as_json import as_dict
 
     with connect(home) as client:
-        for _ in again(watch, output):
+        for _ in again(watch, output, f"themis why {app}"):
             found = client.why(app)
             now = {key: value for key, value in as_dict(found).items() if key != "json"}
             story = json.loads(found.json)
@@ -137,14 +188,14 @@ def why(
                 continue
             simulated = found.HasField("start_median")
             now_and_later = (*why_now(found, verbose=verbose), *planned_now(story, simulated=simulated))
-            _print_lines((*now_and_later, *delivered_now(story)))
+            print_lines((*now_and_later, *delivered_now(story)))
             if verbose:
                 begin = story["arrival"]
                 show_rows([{**step, "time": step["time"] - begin} for step in story["steps"]], output, STEPS)
 
 
 def save_state(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write, such as state.json.gz.")],
+    file: Annotated[Path, argument(metavar="FILE", help="The file to write, such as state.json.gz.")],
     home: Home = None,
 ) -> None:
     """Write the scheduler's state to a file; [cyan]themis replay FILE[/cyan] lets any policy decide on it.
@@ -159,16 +210,18 @@ def save_state(
 
 def logs(
     app: AppName,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the output until the app ends.")] = False,
-    job: Annotated[int, typer.Option("--job", "-j", min=0, help="Number of the job in the app, from 0.")] = 0,
-    rank: Annotated[int, typer.Option("--rank", "-r", min=0, help="Number of the rank, from 0.")] = 0,
-    attempt: Annotated[int, typer.Option(min=0, help="Show this attempt only, from 1.")] = 0,
+    follow: Annotated[bool, option("--follow", "-f", help="Follow the output until the app ends.")] = False,
+    job: Annotated[int, option("--job", "-j", least=0, help="Number of the job in the app, from 0.")] = 0,
+    rank: Annotated[int, option("--rank", "-r", least=0, help="Number of the rank, from 0.")] = 0,
+    attempt: Annotated[int, option(least=0, help="Show this attempt only, from 1.")] = 0,
     home: Home = None,
 ) -> None:
     """Print the output of a job.
 
     Example: [cyan]themis logs -f 3[/cyan]
     """
+    from themis.cli.waiting import copy_logs
+
     with connect(home) as client:
         copy_logs(client, app, job=job, rank=rank, follow=follow, attempt=attempt)
 
@@ -181,8 +234,8 @@ def nodes(user: User = "", output: Output = "table", watch: Watch = False, home:
 
     Example: [cyan]themis nodes --watch[/cyan]
     """
-    with connect(home) as client:
-        show_list(lambda: client.nodes(user), NODES, output, watch)
+    with service_of(home) as service:
+        show_list(lambda: service.call("Nodes", user=user)["nodes"], NODES, output, watch, title="themis nodes")
 
 
 def share(
@@ -199,15 +252,16 @@ def share(
 
     Example: [cyan]themis share --watch[/cyan]
     """
-    with connect(home) as client:
-        show_list(lambda: client.share(user), ALL_SHARES if verbose else SHARES, output, watch)
+    with service_of(home) as service:
+        columns = ALL_SHARES if verbose else SHARES
+        show_list(lambda: service.call("Share", user=user)["users"], columns, output, watch, title="themis share")
 
 
 def events(
-    after: Annotated[int, typer.Option(min=0, help="Print records after this number.")] = 0,
-    limit: Annotated[int, typer.Option(min=0, help="Maximum number of records (0: all).")] = 0,
+    after: Annotated[int, option(least=0, help="Print records after this number.")] = 0,
+    limit: Annotated[int, option(least=0, help="Maximum number of records (0: all).")] = 0,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", "--watch", "-w", help="Print new records as they are written.")
+        bool, option("--follow", "-f", "--watch", "-w", help="Print new records as they are written.")
     ] = False,
     user: User = "",
     output: Output = "table",

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
-from themis.console import out, print_json, print_whole, say_notes
+from themis.console import escape, out, print_json, print_whole, say_notes
 
 app = typer.Typer(
     name="forecast",

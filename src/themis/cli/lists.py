@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from themis.cli.rows import Output, check_output, dump
-from themis.console import out
+from themis.console import escape, out
 
 AsJson = Annotated[bool, typer.Option("--json", help="Same as -o json.")]
 

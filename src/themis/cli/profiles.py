@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
-from themis.cli.rows import journal_of
-from themis.console import err, out, print_json, print_whole, say_notes
+from themis.cli.journals import journal_of
+from themis.console import err, escape, out, print_json, print_whole, say_notes
 from themis.errors import UnknownName
 
 if TYPE_CHECKING:

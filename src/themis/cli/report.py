@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
-from themis.console import err, named_path, out, print_json, print_whole, ready_file, ready_folder
+from themis.console import err, escape, named_path, out, print_json, print_whole, ready_file, ready_folder
 from themis.errors import UnknownName
 
 if TYPE_CHECKING:
@@ -116,7 +115,7 @@ def compare(
 
 def replay_home(home: Path, book: ProfileBook | None) -> Replayed:
     """Replay the journal of a data directory, with the speeds of its submissions."""
-    from themis.cli.rows import journal_of
+    from themis.cli.journals import journal_of
     from themis.client import themis_pb2 as pb
     from themis.service.engine.speeds import read_profile
     from themis.sim.replay import replay_records
@@ -137,7 +136,7 @@ def explain_home(home: Path, name: str) -> Explanation:
     """An app's history from the journal of a data directory, whether or not its arbiter runs."""
     import tempfile
 
-    from themis.cli.rows import journal_of
+    from themis.cli.journals import journal_of
     from themis.report.explain import explain
     from themis.service.engine.journal import export
 
@@ -179,7 +178,6 @@ def _bar() -> Iterator[Callable[[Path, int, int], None]]:
 def decide_on_state(path: Path, policy: str, as_json: bool) -> None:
     """Let a policy decide on a dumped state, and print its decision."""
     from rich import box
-    from rich.markup import escape
     from rich.table import Table
 
     from themis.sim.dump import NothingToDecide, decide, read

@@ -1,28 +1,24 @@
-"""The ``themis`` command: one function per verb, each a thin layer over the library.
+"""All verbs of the ``themis`` command for typer: one function per verb, each a thin layer over the library.
 
-Exit codes: 2 for wrong input, 1 for a run that failed or a replay that differs, 70 for a bug in Themis, 130 after Ctrl-C.
-``THEMIS_DEBUG=1`` shows tracebacks. Heavy imports are inside the functions, so that ``themis --help`` is fast.
+Heavy imports are inside the functions, so that ``themis --help`` is fast.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Never, TextIO
+from typing import Annotated
 
 import typer
 
 from themis import __version__
 from themis.cli import demo, forecast, lists, profiles, report, service, simulate, trace
-from themis.console import debugging, err, out, print_json, print_whole, say_notes, say_red
-from themis.errors import InputError, InvariantBroken, Renamed, ThemisError
+from themis.cli.typed import Verbs
+from themis.console import out, print_json, print_whole, say_red
+from themis.errors import InputError
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C."""
-
-app = typer.Typer(
+app = Verbs(
     name="themis",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -37,62 +33,14 @@ app.command(help=simulate.SIMULATE, rich_help_panel=SIMULATION)(simulate.simulat
 app.command(help=report.COMPARE, rich_help_panel=SIMULATION)(report.compare)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command; prints every expected error as one sentence on stderr."""
-    try:
-        with _notes():
-            app(args=None if argv is None else list(argv), prog_name="themis")
-    except InvariantBroken as error:
-        _fail(error, f"This is a bug in Themis, please report it: {error}", 70)
-    except (ThemisError, OSError) as error:
-        _fail(error, _sentence(error), 2)
-    except SystemExit as end:
-        if end.code == INTERRUPTED:  # typer prints nothing
-            err.print("[red]Interrupted.[/red]")
-        raise
-    except KeyboardInterrupt:
-        err.print("[red]Interrupted.[/red]")
-        raise SystemExit(INTERRUPTED) from None
-    except Exception as error:  # users see a traceback only with THEMIS_DEBUG=1
-        _fail(error, f"This is a bug in Themis, please report it: {type(error).__name__}: {error}", 70)
+def run(words: Sequence[str]) -> None:
+    """Run the command by typer; the overview of all verbs does not wait for it."""
+    if words in ([], ["--help"], ["-h"]) and "_THEMIS_COMPLETE" not in os.environ:
+        from themis.cli import overview
 
-
-@contextmanager
-def _notes() -> Iterator[None]:
-    """Print warnings about renamed keys as notes."""
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("default", Renamed)
-        show_other = warnings.showwarning
-
-        def show(
-            message: Warning | str,
-            category: type[Warning],
-            filename: str,
-            lineno: int,
-            file: TextIO | None = None,
-            line: str | None = None,
-        ) -> None:
-            if issubclass(category, Renamed):
-                say_notes([str(message)])
-            else:
-                show_other(message, category, filename, lineno, file, line)
-
-        warnings.showwarning = show
-        yield
-
-
-def _fail(error: Exception, sentence: str, code: int) -> Never:
-    if debugging():
-        raise error
-    say_red(sentence)
-    raise SystemExit(code) from None
-
-
-def _sentence(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror}."
-    return str(error)
+        print("\n".join(overview.lines(app)))
+        raise SystemExit(0 if words else 2)
+    app(args=list(words), prog_name="themis")
 
 
 @app.callback(invoke_without_command=True)

@@ -1,48 +1,38 @@
-"""What the verbs of the live service share: their options, the connection, tables, JSON and YAML."""
+"""What the verbs of the live service share: the connection, lists as tables, JSON, YAML or CSV, and the sentences of ``why``."""
 
 from __future__ import annotations
 
 import math
-import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from datetime import datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from time import localtime, strftime
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from themis.console import out, print_fitting, print_json
-from themis.errors import InputError, UnknownName
+from themis.cli.options import (
+    AppName,
+    AppNames,
+    Home,
+    NodeNames,
+    Output,
+    Owner,
+    User,
+    Verbose,
+    Watch,
+)
+from themis.cli.table import lines_of, width_of_terminal
+from themis.console import print_json, say
+from themis.errors import UnknownName, counted
 
 if TYPE_CHECKING:
     from themis.client.client import Client
-    from themis.service.engine.journal import Journal
+    from themis.client.light import Service
 
-Home = Annotated[
-    Path | None,
-    typer.Option(
-        "--data-dir",
-        "--home",
-        metavar="DIR",
-        help="The service's data directory (default: $THEMIS_DATA_DIR or ~/.themis).",
-    ),
-]
-"""``--data-dir``, with ``--home`` as an alias."""
-Output = Annotated[str, typer.Option("--output", "-o", metavar="table|json|yaml", help="Output format.")]
-Watch = Annotated[bool, typer.Option("--watch", "-w", help="Refresh every two seconds.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show all columns, with rho, bids and payments.")]
-User = Annotated[str, typer.Option("--user", "-u", help="Show this user only.")]
-Owner = Annotated[str, typer.Option("--user", "-u", help="Owner of the app. Default: you.")]
-AppName = Annotated[str, typer.Argument(metavar="APP", help="Number or name of an app.")]
-AppNames = Annotated[list[str], typer.Argument(metavar="APP...", help="Numbers or names of apps.")]
-NodeNames = Annotated[
-    list[str], typer.Argument(metavar="NODE...", help="Names of machines, as themis nodes lists them.")
-]
+__all__ = ["AppName", "AppNames", "Home", "NodeNames", "Output", "Owner", "User", "Verbose", "Watch"]
+
 Columns = Mapping[str, Callable[[Any], object]]
+OUTPUTS = ("table", "json", "yaml", "csv")
 WATCH_S = 2.0
 FORECAST_S = 30 * 86400.0
 """Seconds. A point forecast without an interval that is further ahead is not shown: speeds are not measured yet."""
@@ -55,57 +45,32 @@ PATIENCE_S = 5.0
 def connect(home: Path | None, *, patience_s: float = PATIENCE_S) -> Client:
     """Connect to the arbiter of a data directory; prints a sentence on stderr when it has to wait."""
     from themis.client.client import Client
-    from themis.console import err
 
-    return Client(
-        home, patience_s=patience_s, on_wait=lambda sentence: err.print(sentence, markup=False, highlight=False)
-    )
+    return Client(home, patience_s=patience_s, on_wait=say)
 
 
-@contextmanager
-def journal_of(home: Path) -> Iterator[Journal]:
-    """The journal of a data directory, whether or not its arbiter runs. Reads a copy: a reader must not migrate the journal.
+def service_of(home: Path | None) -> Service:
+    """The same service over HTTP, which takes less time to load."""
+    from themis.client.light import Service
 
-    Raises
-    ------
-    InputError : the journal is missing, cannot be read, or was written by a later version.
-    """
-    from themis.service.engine.journal import Journal
-
-    path = home / "journal.db"
-    if not path.exists():
-        raise InputError(f"{home} is not a data directory: it has no journal.db. Name a log file or a data directory.")
-    if not path.stat().st_size:
-        raise InputError(f"{path} is empty; restore a backup with `themis restore`.")
-    with TemporaryDirectory(prefix="themis-") as folder:
-        copy = Path(folder) / path.name
-        try:
-            with (
-                closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db,
-                closing(sqlite3.connect(copy)) as there,
-            ):
-                db.backup(there)
-        except sqlite3.DatabaseError as error:
-            raise InputError(
-                f"cannot read {path} ({error}). Run `themis doctor --data-dir {home}` to check it."
-            ) from None
-        with closing(Journal(copy)) as journal:
-            yield journal
+    return Service(home, patience_s=PATIENCE_S, on_wait=say)
 
 
 def check_output(output: str) -> None:
     """Raise UnknownName for an unknown output format."""
-    if output not in ("table", "json", "yaml"):
-        raise UnknownName("output", output, ("table", "json", "yaml"))
+    if output not in OUTPUTS:
+        raise UnknownName("output", output, OUTPUTS)
 
 
-def again(watch: bool, output: str) -> Iterator[None]:
-    """Yield once, or every two seconds with ``watch``; clears the screen of a terminal in between."""
+def again(watch: bool, output: str, title: str = "") -> Iterator[None]:
+    """Yield once, or every two seconds with ``watch``; clears the screen of a terminal in between, and prints title and clock."""
     check_output(output)
-    first = True
+    first, clears = True, watch and output == "table" and sys.stdout.isatty()
     while first or watch:
-        if watch and out.is_terminal and output == "table":
-            out.clear()
+        if clears:
+            print(
+                "\x1b[H\x1b[2J\x1b[3J" + f"{title}  {time.strftime('%H:%M:%S')}  (every {WATCH_S:g} s; Ctrl-C ends)\n"
+            )
         if not first and output == "yaml":
             print("---")
         yield
@@ -116,41 +81,85 @@ def again(watch: bool, output: str) -> Iterator[None]:
 
 
 def show_list(
-    get: Callable[[], Sequence[Any]], columns: Columns, output: str, watch: bool = False, *, empty: str = ""
+    get: Callable[[], Sequence[Any]],
+    columns: Columns,
+    output: str,
+    watch: bool = False,
+    *,
+    empty: str = "",
+    title: str = "",
+    totals: Callable[[Sequence[Mapping[str, Any]]], str] | None = None,
 ) -> None:
-    """Print messages as a list, once or repeatedly; ``empty`` is printed under a table without rows."""
-    from themis.service.api.pages import as_dict
+    """Print rows, or messages, as a list, once or repeatedly.
 
-    for _ in again(watch, output):
-        rows = [as_dict(row) for row in get()]
-        show_rows(rows, output, columns)
+    Parameters
+    ----------
+    empty : printed under a table without rows. ``title`` : of the screen with ``watch``.
+    totals : a line above the table with ``watch``.
+    """
+    before: list[list[str]] | None = None
+    for _ in again(watch, output, title):
+        rows = [row if isinstance(row, Mapping) else _as_dict(row) for row in get()]
+        if watch and output == "table" and totals is not None:
+            print(totals(rows) + "\n")
+        cells = _cells(rows, columns)
+        new = () if before is None else [i for i, line in enumerate(cells) if line not in before]
+        before = cells
+        show_rows(rows, output, columns, changed=new)
         below = [f"Warning: {text}." for text in dict.fromkeys(row.get("warning", "") for row in rows) if text]
-        for line in below or ([empty] if empty and not rows else []) if output == "table" else []:
-            out.print(line, markup=False, highlight=False, soft_wrap=True)
+        if output == "table":
+            print_lines(below or ([empty] if not rows else []))
 
 
-def show_rows(rows: Sequence[Mapping[str, Any]], output: str, columns: Columns) -> None:
-    """Print plain rows: as a table of these columns, or all fields as JSON or YAML.
+def _as_dict(message: Any) -> dict[str, Any]:
+    from themis.client.as_json import as_dict
 
-    On a terminal, text columns wrap so that the table fits; elsewhere names stay whole, one row a line, as ``grep`` needs.
+    return as_dict(message)
+
+
+def _cells(rows: Sequence[Mapping[str, Any]], columns: Columns) -> list[list[str]]:
+    return [[str(cell(row)) for cell in columns.values()] for row in rows]
+
+
+def show_rows(rows: Sequence[Mapping[str, Any]], output: str, columns: Columns, *, changed: Sequence[int] = ()) -> None:
+    """Print plain rows: as a table of these columns, or all fields as JSON, YAML or CSV.
+
+    On a terminal the table fits its width (``table``); elsewhere all columns are whole, one row a line, as ``grep`` needs.
+    ``changed`` : positions of rows that are marked.
     """
     check_output(output)
-    if output != "table":
+    if output == "csv":
+        _print_csv(rows, columns)
+    elif output != "table":
         dump([dict(row) for row in rows], output)
-        return
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
+    else:
+        for line in lines_of(list(columns), _cells(rows, columns), width_of_terminal(), changed=changed):
+            print(line)
 
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
-    cells = [[str(cell(row)) for cell in columns.values()] for row in rows]
-    for i, title in enumerate(columns):
-        wraps = title in PROSE or (title in NAMES and out.is_terminal)
-        widest = max([len(title), *(len(line[i]) for line in cells)])
-        table.add_column(title, overflow="fold", no_wrap=not wraps, min_width=min(widest, LEAST) if wraps else widest)
-    for line in cells:
-        table.add_row(*map(escape, line))
-    print_fitting(table)
+
+def _print_csv(rows: Sequence[Mapping[str, Any]], columns: Columns) -> None:
+    """All single fields and parameters, under their own names; the table's columns for an empty list."""
+    import csv
+
+    plain = [
+        {
+            key: value
+            for key, value in {**row.get("parameters", {}), **row}.items()
+            if not isinstance(value, dict | list)
+        }
+        for row in rows
+    ]
+    names = list(dict.fromkeys(name for row in plain for name in row)) or list(columns)
+    writer = csv.DictWriter(sys.stdout, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(plain)
+
+
+def print_lines(lines: Sequence[str]) -> None:
+    """Print sentences, a line each; empty ones are left out."""
+    for line in lines:
+        if line:
+            print(line)
 
 
 def dump(value: object, output: str) -> None:
@@ -166,7 +175,7 @@ def dump(value: object, output: str) -> None:
 
 def clock(time: float) -> str:
     """Seconds since 1970 in local time."""
-    return datetime.fromtimestamp(time).strftime("%Y-%m-%d %H:%M:%S")
+    return strftime("%Y-%m-%d %H:%M:%S", localtime(time))
 
 
 def fair_share(rho: float) -> str:
@@ -198,14 +207,53 @@ def _plain(name: str) -> Callable[[Any], object]:
 WHO: Columns = {"app": _plain("id"), "name": _plain("name"), "user": _plain("user"), "state": _plain("state")}
 FAIRNESS: Columns = {"of fair share": lambda r: f"{float(r['rho']):.2f}x" if known(r.get("rho")) else ""}
 """Finish-time fairness, rho: shown with ``--verbose``."""
+
+
+def _time_used(row: Any) -> str:
+    """``12:03``, as squeue writes it."""
+    known_ = "elapsed_s" in row and (row["elapsed_s"] or row["state"] == "running")
+    return timer(row["elapsed_s"]) if known_ else ""
+
+
+def timer(seconds: float) -> str:
+    """``0:07``, ``12:03``, ``2:00:00`` or ``1-00:00:00``, as Slurm writes times."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}-{hours:02}:{minutes:02}:{rest:02}"
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _progress(row: Any) -> str:
+    """The share of the work done where programs report steps; otherwise that is an estimate, and the walltime is what is known."""
+    return f"{float(row['progress']):.0%}" if row.get("steps_known", True) else _limit(row)
+
+
+def _steps(row: Any) -> str:
+    return f"{float(row['steps']):.0f}/{float(row['total']):.0f}" if row.get("steps_known", True) else _limit(row)
+
+
+def _limit(row: Any) -> str:
+    """``of 2:00:00``, to be read after the time used."""
+    return f"of {timer(row['walltime_s'])}" if row.get("walltime_s") else ""
+
+
 APPS: Columns = {
     **WHO,
     "GPUs": lambda r: f"{r['gpus']}/{r['demand']}",
     "jobs": lambda r: f"{r['jobs_ended']}/{r['jobs']}",
-    "progress": _number("progress", ".0%"),
+    "time": _time_used,
+    "progress": _progress,
     "pending reason": _plain("waits"),
 }
-ALL_APPS: Columns = {**APPS, **FAIRNESS, "GPU hours": _number("gpu_hours"), "submitted": _time("submitted")}
+ALL_APPS: Columns = {
+    **APPS,
+    **FAIRNESS,
+    "GPU hours": _number("gpu_hours"),
+    "submitted": _time("submitted"),
+    "reason": _plain("reason"),
+}
 JOBS: Columns = {
     "job": _plain("id"),
     "name": _plain("name"),
@@ -214,7 +262,8 @@ JOBS: Columns = {
     "attempt": _plain("attempt"),
     "GPUs": lambda r: " ".join(map(str, r["gpus"])),
     "nodes": lambda r: " ".join(r["nodes"]),
-    "steps": lambda r: f"{float(r['steps']):.0f}/{float(r['total']):.0f}",
+    "time": _time_used,
+    "steps": _steps,
 }
 ALL_JOBS: Columns = {
     **JOBS,
@@ -222,12 +271,61 @@ ALL_JOBS: Columns = {
     "lease until": _time("until"),
     "attempts ended": lambda r: ", ".join(map(_ending, r["attempts"])),
 }
-NAMES = ("name", "user", "nodes", "GPUs", "apps")
-"""Titles of columns that wrap on a terminal that is too narrow."""
-LEAST = 8
-"""Characters that a column keeps when it wraps."""
-PROSE = ("finding", "withheld", "attempts ended", "")
-"""Titles of columns of sentences, which always wrap."""
+TRIALS: Columns = {
+    "job": _plain("job"),
+    "state": lambda r: r["outcome"] or r["state"],
+    "parameters": lambda r: " ".join(f"{k}={_shown(v)}" for k, v in r["parameters"].items()),
+    "attempt": lambda r: r.get("attempt", ""),
+    "GPUs": lambda r: " ".join(map(str, r.get("gpus", ()))),
+    "steps": lambda r: _steps(r) if "total" in r else _number("steps", ".0f")(r),
+    "last loss": _number("last_loss", ".4g"),
+    "best loss": _number("best_loss", ".4g"),
+    "at step": lambda r: f"{r['best_steps']:.0f}" if "best_loss" in r else "",
+    "why stopped": _plain("why_stopped"),
+}
+ALL_TRIALS: Columns = {
+    **TRIALS,
+    "stopped": _time("stopped"),
+    "time": _time_used,
+    "GPU hours": _number("gpu_hours"),
+    "lease until": _time("until"),
+    "attempts ended": lambda r: ", ".join(map(_ending, r.get("attempts", ()))),
+}
+
+
+def _shown(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def trial_rows(trials: Sequence[Mapping[str, Any]], jobs: Sequence[Mapping[str, Any]] = ()) -> list[dict[str, Any]]:
+    """Trials with their parameters as a mapping, and what ``jobs`` say of the same jobs."""
+    import json
+
+    more = {job["id"]: job for job in jobs}
+    return [
+        {**more.get(trial["job"], {}), **trial, "parameters": json.loads(trial["parameters"] or "{}")}
+        for trial in trials
+    ]
+
+
+def filled(columns: Columns, rows: Sequence[Mapping[str, Any]]) -> Columns:
+    """The columns without those that are empty in all rows."""
+    return {title: cell for title, cell in columns.items() if any(str(cell(row)) for row in rows)}
+
+
+def ranked(trials: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Trials that reported a loss, the lowest first."""
+    return sorted((trial for trial in trials if "best_loss" in trial), key=lambda trial: float(trial["best_loss"]))
+
+
+def totals_of(apps: Sequence[Mapping[str, Any]]) -> str:
+    """``5 apps: 2 running on 8 GPUs, 3 waiting``."""
+    states: dict[str, int] = {}
+    for app in apps:
+        states[app["state"]] = states.get(app["state"], 0) + 1
+    gpus = sum(app["gpus"] for app in apps)
+    parts = [f"{n} {name}" + (f" on {counted(gpus, 'GPU')}" if name == "running" else "") for name, n in states.items()]
+    return f"{counted(len(apps), 'app')}" + (f": {', '.join(sorted(parts))}" if parts else "")
 
 
 def _ending(attempt: Any) -> str:
@@ -326,14 +424,20 @@ def _position(found: Any, *, verbose: bool) -> list[str]:
     return lines + ([f"  ahead: {found.position - 6} more"] if found.position > 6 else [])
 
 
-def last_words(found: Any) -> list[str]:
-    """Messages of the jobs' last attempts, for ``themis show``."""
+def last_words(found: Mapping[str, Any]) -> list[str]:
+    """How the jobs' last attempts ended, for ``themis show``; of failed jobs, the end of the output too."""
     lines = []
-    for job in found.jobs:
-        last = job.attempts[-1] if job.attempts else None
+    for job in found["jobs"]:
+        last = job["attempts"][-1] if job["attempts"] else None
         # The reason of a failed app repeats the message.
-        if last is not None and last.message and last.message not in found.app.reason:
-            lines.append(f"Job {job.id} {job.name}, attempt {last.number}, {last.ending}: {last.message}.")
+        if last is not None and last["message"] and last["message"] not in found["app"]["reason"]:
+            lines.append(
+                f"Job {job['id']} {job['name']}, attempt {last['number']}, {last['ending']}: {last['message']}."
+            )
+        if text := job.get("last_lines"):
+            code = f", exit code {last['code']}" if last is not None and "code" in last else ""
+            lines.append(f"Job {job['id']} {job['name']} failed{code}; the last lines of its output:")
+            lines += [f"  {line}" for line in text]
     return lines
 
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from themis.cli import accounts, act, ask, backup, user
+from themis.cli import accounts, act, ask, backup, top, user
 from themis.cli.rows import Home, Output, show_rows
 from themis.cli.settings import set_
+from themis.cli.typed import Verbs
 from themis.console import err, out, say_red
 from themis.errors import InputError, ThemisError, counted
 
@@ -21,14 +22,16 @@ SERVICE, JOBS, CLUSTER = "Service", "Jobs and sweeps", "Cluster and users"
 """Headings of ``themis --help``."""
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Verbs) -> None:
     """Add the verbs."""
     panels: Mapping[str, Sequence[Callable[..., None]]] = {
         SERVICE: (up, doctor, check, backup.backup, backup.restore),
         JOBS: (
             act.submit,
             ask.queue,
+            top.top,
             ask.show,
+            ask.best,
             ask.why,
             ask.logs,
             act.wait,
@@ -39,8 +42,7 @@ def register(app: typer.Typer) -> None:
         ),
         CLUSTER: (ask.share, accounts.usage, ask.nodes, act.drain, act.undrain, ask.events),
     }
-    # Options after the program belong to the program.
-    app.command(context_settings={"allow_interspersed_args": False}, rich_help_panel=JOBS)(act.run)
+    app.command(rich_help_panel=JOBS)(act.run)
     for panel, verbs in panels.items():
         for verb in verbs:
             app.command(rich_help_panel=panel)(verb)

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from themis.cli.report import FIGURE_FORMATS, known, say_written
-from themis.console import debugging, err, named_path, print_whole, ready_folder, say_notes, say_red
+from themis.console import debugging, err, escape, named_path, print_whole, ready_folder, say_notes, say_red
 
 if TYPE_CHECKING:
     from themis.report.result import RunMetrics

@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
-from themis.console import say_notes
+from themis.console import err, escape, out, say_notes
 from themis.errors import InputError, TraceError, counted
 
 if TYPE_CHECKING:
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
     from themis.traces.demand import DemandCurve
     from themis.traces.summary import UserSummary, WorkloadSummary
 
-out, err = Console(), Console(stderr=True)
 app = typer.Typer(
     name="trace",
     no_args_is_help=True,

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from themis.cli.rows import Columns, Home, Output, User, Watch, clock, connect, dump, show_list
-from themis.console import err
+from themis.cli.typed import Verbs
+from themis.console import say
 from themis.errors import InputError
 
 UserName = Annotated[
@@ -20,7 +21,7 @@ ACCOUNTS: Columns = {
     "since": lambda r: clock(r["added"]),
 }
 
-app = typer.Typer(no_args_is_help=True, help="Manage the users of the service (administrators only).")
+app = Verbs(no_args_is_help=True, help="Manage the users of the service (administrators only).")
 
 
 @app.command()
@@ -49,16 +50,11 @@ def add(
         dump({"user": name, "token": token, "address": address}, output)
         return
     print(token)
-    err.print(
-        f"Give this token to {name}, who logs in with: themis login {address}",
-        markup=False,
-        soft_wrap=True,
-        highlight=False,
-    )
+    say(f"Give this token to {name}, who logs in with: themis login {address}")
     if shared:
         from themis.service.operations.rights import WARNINGS
 
-        err.print(f"Warning: {WARNINGS['single']}.", markup=False, soft_wrap=True, highlight=False)
+        say(f"Warning: {WARNINGS['single']}.")
 
 
 @app.command("list")

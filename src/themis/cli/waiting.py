@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from themis.console import err
+from themis.console import say
 from themis.errors import ThemisError
 
 if TYPE_CHECKING:
@@ -44,11 +44,6 @@ def unstarted(client: Client, app: int | str, job: int = 0) -> str:
     if found.jobs[job].state == "ended":
         return f"Job {job} of app {row.id}, {row.name}, ended before it started."
     return f"Job {job} has not started. {state_of(row)}"
-
-
-def say(sentence: str) -> None:
-    """A line on stderr."""
-    err.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 
 class Notifier:
@@ -89,7 +84,7 @@ def notified(client: Client, app: int | str) -> Iterator[Notifier]:
             notifier.update(found)
 
     thread = threading.Thread(target=look, name="themis-notifier", daemon=True)
-    if err.is_terminal:
+    if _on_terminal():
         thread.start()
     try:
         yield notifier
@@ -114,3 +109,7 @@ def copy_logs(
             notifier.output_arrived()
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
+
+
+def _on_terminal() -> bool:
+    return sys.stderr.isatty()

@@ -21,7 +21,7 @@ import grpc
 
 from themis.client import themis_pb2 as pb
 from themis.client.channel import METHODS, to_bytes
-from themis.client.command import name_of, words_of
+from themis.client.command import run_request
 from themis.client.home import default_home, read_endpoint, read_token
 from themis.errors import InputError, ThemisError
 
@@ -175,23 +175,13 @@ class Client:
         more : fields of ``SubmitRequest`` (user, weight, retries, deadline_s) and of ``Program`` (launch, grace_s,
             stop_signal, checkpoint_dir).
         """
-        if not hours > 0:
-            raise InputError(f"hours is {hours}, expected a number above 0: the run time on one GPU.")
-        command = words_of(command)
-        low, high = (gpus, gpus) if isinstance(gpus, int) else gpus
-        names = set(pb.Program.DESCRIPTOR.fields_by_name)
-        program = _made(
-            pb.Program,
-            argv=command,
-            cwd=str(cwd or Path.cwd()),
-            env=dict(env or {}),
-            work_is_time=True,
-            **{key: value for key, value in more.items() if key in names},
+        low_high = (gpus, gpus) if isinstance(gpus, int) else gpus
+        request = run_request(
+            command, gpus=low_high, name=name, hours=hours, model=model, env=env or {}, cwd=cwd, **more
         )
-        regimes = [pb.Regime(steps=hours * 3600)]
-        job = _made(pb.Job, name="job", model=model, regimes=regimes, gpus_min=low, gpus_max=high, program=program)
-        rest = {key: value for key, value in more.items() if key not in names}
-        return self.submit(_made(pb.SubmitRequest, name=name or name_of(command), jobs=[job], **rest))
+        (job,) = request.pop("jobs")
+        program = _made(pb.Program, **job.pop("program"))
+        return self.submit(_made(pb.SubmitRequest, jobs=[_made(pb.Job, program=program, **job)], **request))
 
     def cancel(self, app: int | str) -> pb.App:
         """Withdraw an app."""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
-import socket
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from themis.errors import InputError
 
@@ -20,8 +18,7 @@ def default_home() -> Path:
     return Path(os.environ.get(DATA_DIR, "") or os.environ.get(HOME, "") or Path.home() / ".themis").absolute()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class Endpoint(NamedTuple):
     """Addresses of an arbiter; ``http`` is empty if it serves no HTTP."""
 
     grpc: str
@@ -70,7 +67,7 @@ def write_private(path: Path, text: str) -> None:
 def write_endpoint(home: Path, endpoint: Endpoint) -> None:
     """Write the arbiter's addresses, atomically."""
     draft = home / ".endpoint.json"
-    draft.write_text(json.dumps(asdict(endpoint)) + "\n")
+    draft.write_text(json.dumps(endpoint._asdict()) + "\n")
     draft.replace(home / "endpoint.json")
 
 
@@ -115,6 +112,8 @@ def read_token(home: Path) -> str:
 
 def make_token(home: Path) -> str:
     """The token in a data directory; creates it if it is missing."""
+    import secrets
+
     path = home / "token"
     if not path.exists():
         write_private(path, secrets.token_urlsafe(32) + "\n")
@@ -130,6 +129,9 @@ def owner_of(home: Path) -> str:
     ------
     InputError : the file is empty, or cannot be read or created.
     """
+    import secrets
+    import socket
+
     path = home / "arbiter.id"
     try:
         if not path.exists():

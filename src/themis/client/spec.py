@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 from themis.client import themis_pb2 as pb
 from themis.client.home import default_home
 from themis.executors.program import Program
-from themis.jobs import Built, Submission, build, read_jobs
+from themis.jobs import Built, Submission, build, parse, read_jobs
 from themis.jobs.build import PRIOR_S
+from themis.jobs.faults import raise_first
+from themis.jobs.runnable import shell_words
 from themis.model.dynamic import Dynamic
 from themis.model.units import Seconds
 from themis.model.workload import App, CurveStopping, brackets_of
 from themis.profiles.library import every_model
+from themis.profiles.speed import ProfileBook
 
 
 def read_requests(
@@ -32,7 +36,29 @@ def read_requests(
     InputError : the file is wrong; names the line.
     """
     book = every_model(default_home() / "profiles")
-    specs = {spec.name: spec for spec in read_jobs([file], folder=folder, book=book)}
+    return _requests(read_jobs([file], folder=folder, book=book), user, unknown_work_s, book)
+
+
+def text_requests(
+    text: str, source: str, *, user: str, folder: str, unknown_work_s: Seconds, profiles: Path
+) -> tuple[list[pb.SubmitRequest], list[str]]:
+    """The same of a text, and warnings; ``source`` is its name in messages, ``profiles`` the folder of own profiles.
+
+    Raises
+    ------
+    InputError : the text is wrong; names the line.
+    """
+    book = every_model(profiles)
+    reading = parse(text, source=source, folder=folder, book=book)
+    raise_first(reading.faults)
+    notes = [note for spec in reading.submissions for note in shell_words(spec)]
+    return _requests(reading.submissions, user, unknown_work_s, book), notes
+
+
+def _requests(
+    submissions: Iterable[Submission], user: str, unknown_work_s: Seconds, book: ProfileBook
+) -> list[pb.SubmitRequest]:
+    specs = {spec.name: spec for spec in submissions}
     waits = {name: [other.name for other in spec.after if other.name in specs] for name, spec in specs.items()}
     order = TopologicalSorter(waits).static_order()
     return [to_request(specs[name], build(specs[name], user=user, prior_s=unknown_work_s, book=book)) for name in order]

@@ -272,8 +272,30 @@ class SubmitReply(_message.Message):
     name: str
     def __init__(self, app: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
 
+class JobFile(_message.Message):
+    __slots__ = ("key", "text", "source", "folder", "user")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    FOLDER_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    text: str
+    source: str
+    folder: str
+    user: str
+    def __init__(self, key: _Optional[str] = ..., text: _Optional[str] = ..., source: _Optional[str] = ..., folder: _Optional[str] = ..., user: _Optional[str] = ...) -> None: ...
+
+class JobFileReply(_message.Message):
+    __slots__ = ("apps", "notes")
+    APPS_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
+    apps: _containers.RepeatedCompositeFieldContainer[SubmitReply]
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, apps: _Optional[_Iterable[_Union[SubmitReply, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class App(_message.Message):
-    __slots__ = ("id", "name", "user", "state", "gpus", "demand", "jobs", "jobs_ended", "progress", "submitted", "ended", "rho", "gpu_hours", "weight", "reason", "waits", "warning")
+    __slots__ = ("id", "name", "user", "state", "gpus", "demand", "jobs", "jobs_ended", "progress", "submitted", "ended", "rho", "gpu_hours", "weight", "reason", "waits", "warning", "elapsed_s", "walltime_s", "steps_known", "nodes")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
@@ -291,6 +313,10 @@ class App(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     WAITS_FIELD_NUMBER: _ClassVar[int]
     WARNING_FIELD_NUMBER: _ClassVar[int]
+    ELAPSED_S_FIELD_NUMBER: _ClassVar[int]
+    WALLTIME_S_FIELD_NUMBER: _ClassVar[int]
+    STEPS_KNOWN_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
     id: int
     name: str
     user: str
@@ -308,7 +334,11 @@ class App(_message.Message):
     reason: str
     waits: str
     warning: str
-    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., state: _Optional[str] = ..., gpus: _Optional[int] = ..., demand: _Optional[int] = ..., jobs: _Optional[int] = ..., jobs_ended: _Optional[int] = ..., progress: _Optional[float] = ..., submitted: _Optional[float] = ..., ended: _Optional[float] = ..., rho: _Optional[float] = ..., gpu_hours: _Optional[float] = ..., weight: _Optional[float] = ..., reason: _Optional[str] = ..., waits: _Optional[str] = ..., warning: _Optional[str] = ...) -> None: ...
+    elapsed_s: float
+    walltime_s: float
+    steps_known: bool
+    nodes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., state: _Optional[str] = ..., gpus: _Optional[int] = ..., demand: _Optional[int] = ..., jobs: _Optional[int] = ..., jobs_ended: _Optional[int] = ..., progress: _Optional[float] = ..., submitted: _Optional[float] = ..., ended: _Optional[float] = ..., rho: _Optional[float] = ..., gpu_hours: _Optional[float] = ..., weight: _Optional[float] = ..., reason: _Optional[str] = ..., waits: _Optional[str] = ..., warning: _Optional[str] = ..., elapsed_s: _Optional[float] = ..., walltime_s: _Optional[float] = ..., steps_known: _Optional[bool] = ..., nodes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Attempt(_message.Message):
     __slots__ = ("number", "ending", "cause", "code", "seconds", "steps", "killed", "message", "ended")
@@ -333,7 +363,7 @@ class Attempt(_message.Message):
     def __init__(self, number: _Optional[int] = ..., ending: _Optional[str] = ..., cause: _Optional[str] = ..., code: _Optional[int] = ..., seconds: _Optional[float] = ..., steps: _Optional[float] = ..., killed: _Optional[bool] = ..., message: _Optional[str] = ..., ended: _Optional[float] = ...) -> None: ...
 
 class JobInfo(_message.Message):
-    __slots__ = ("id", "name", "state", "attempt", "gpus", "nodes", "steps", "total", "until", "command", "attempts", "outcome", "gpu_hours")
+    __slots__ = ("id", "name", "state", "attempt", "gpus", "nodes", "steps", "total", "until", "command", "attempts", "outcome", "gpu_hours", "elapsed_s", "walltime_s", "steps_known", "last_lines")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -347,6 +377,10 @@ class JobInfo(_message.Message):
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     GPU_HOURS_FIELD_NUMBER: _ClassVar[int]
+    ELAPSED_S_FIELD_NUMBER: _ClassVar[int]
+    WALLTIME_S_FIELD_NUMBER: _ClassVar[int]
+    STEPS_KNOWN_FIELD_NUMBER: _ClassVar[int]
+    LAST_LINES_FIELD_NUMBER: _ClassVar[int]
     id: int
     name: str
     state: str
@@ -360,7 +394,11 @@ class JobInfo(_message.Message):
     attempts: _containers.RepeatedCompositeFieldContainer[Attempt]
     outcome: str
     gpu_hours: float
-    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., gpus: _Optional[_Iterable[int]] = ..., nodes: _Optional[_Iterable[str]] = ..., steps: _Optional[float] = ..., total: _Optional[float] = ..., until: _Optional[float] = ..., command: _Optional[_Iterable[str]] = ..., attempts: _Optional[_Iterable[_Union[Attempt, _Mapping]]] = ..., outcome: _Optional[str] = ..., gpu_hours: _Optional[float] = ...) -> None: ...
+    elapsed_s: float
+    walltime_s: float
+    steps_known: bool
+    last_lines: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., gpus: _Optional[_Iterable[int]] = ..., nodes: _Optional[_Iterable[str]] = ..., steps: _Optional[float] = ..., total: _Optional[float] = ..., until: _Optional[float] = ..., command: _Optional[_Iterable[str]] = ..., attempts: _Optional[_Iterable[_Union[Attempt, _Mapping]]] = ..., outcome: _Optional[str] = ..., gpu_hours: _Optional[float] = ..., elapsed_s: _Optional[float] = ..., walltime_s: _Optional[float] = ..., steps_known: _Optional[bool] = ..., last_lines: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AppReply(_message.Message):
     __slots__ = ("app",)
@@ -369,14 +407,56 @@ class AppReply(_message.Message):
     def __init__(self, app: _Optional[_Union[App, _Mapping]] = ...) -> None: ...
 
 class ShowReply(_message.Message):
-    __slots__ = ("app", "jobs", "runs")
+    __slots__ = ("app", "jobs", "runs", "sweep", "sentence")
     APP_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]
+    SWEEP_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
     app: App
     jobs: _containers.RepeatedCompositeFieldContainer[JobInfo]
     runs: _containers.RepeatedCompositeFieldContainer[RunId]
-    def __init__(self, app: _Optional[_Union[App, _Mapping]] = ..., jobs: _Optional[_Iterable[_Union[JobInfo, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[RunId, _Mapping]]] = ...) -> None: ...
+    sweep: bool
+    sentence: str
+    def __init__(self, app: _Optional[_Union[App, _Mapping]] = ..., jobs: _Optional[_Iterable[_Union[JobInfo, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[RunId, _Mapping]]] = ..., sweep: _Optional[bool] = ..., sentence: _Optional[str] = ...) -> None: ...
+
+class Trial(_message.Message):
+    __slots__ = ("job", "name", "state", "outcome", "parameters", "steps", "last_loss", "best_loss", "best_steps", "stopped", "why_stopped", "elapsed_s", "gpu_hours")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    LAST_LOSS_FIELD_NUMBER: _ClassVar[int]
+    BEST_LOSS_FIELD_NUMBER: _ClassVar[int]
+    BEST_STEPS_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
+    WHY_STOPPED_FIELD_NUMBER: _ClassVar[int]
+    ELAPSED_S_FIELD_NUMBER: _ClassVar[int]
+    GPU_HOURS_FIELD_NUMBER: _ClassVar[int]
+    job: int
+    name: str
+    state: str
+    outcome: str
+    parameters: str
+    steps: float
+    last_loss: float
+    best_loss: float
+    best_steps: float
+    stopped: float
+    why_stopped: str
+    elapsed_s: float
+    gpu_hours: float
+    def __init__(self, job: _Optional[int] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., outcome: _Optional[str] = ..., parameters: _Optional[str] = ..., steps: _Optional[float] = ..., last_loss: _Optional[float] = ..., best_loss: _Optional[float] = ..., best_steps: _Optional[float] = ..., stopped: _Optional[float] = ..., why_stopped: _Optional[str] = ..., elapsed_s: _Optional[float] = ..., gpu_hours: _Optional[float] = ...) -> None: ...
+
+class TrialsReply(_message.Message):
+    __slots__ = ("app", "trials")
+    APP_FIELD_NUMBER: _ClassVar[int]
+    TRIALS_FIELD_NUMBER: _ClassVar[int]
+    app: App
+    trials: _containers.RepeatedCompositeFieldContainer[Trial]
+    def __init__(self, app: _Optional[_Union[App, _Mapping]] = ..., trials: _Optional[_Iterable[_Union[Trial, _Mapping]]] = ...) -> None: ...
 
 class AppsRequest(_message.Message):
     __slots__ = ("user", "ended", "limit")

@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from themis.jobs.faults import Findings, Written, reads
-from themis.jobs.sizes import Unreadable, Work
 from themis.model.dynamic import ACCORDION_REGIMES, Dynamic, Mode, climb
 from themis.model.workload import Regime
+from themis.sizes import Unreadable, Work
 
 MOST_BATCH = 10**9
 SCHEDULE = "epochs and batch sizes in order, such as '30@64 60@128'"

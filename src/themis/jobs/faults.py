@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import PydanticCustomError
 
 from themis.errors import InputError, closest
-from themis.jobs.sizes import Unreadable
+from themis.sizes import Unreadable
 from themis.yaml_text import Document, Path
 
 M = TypeVar("M", bound=BaseModel)
@@ -90,7 +90,7 @@ class Written(BaseModel):
 
 
 def reads(function: Callable[[Any], Any]) -> BeforeValidator:
-    """A reader of ``themis.jobs.sizes`` as a Pydantic validator."""
+    """A reader of ``themis.sizes`` as a Pydantic validator."""
 
     def read(value: Any) -> Any:
         try:

@@ -103,6 +103,7 @@ def read_text(path: Path) -> str:
 def _submission(findings: Findings, folder: str, book: ProfileBook) -> Submission | None:
     document = findings.document
     _as_written(document)
+    _for_shell(document, findings)
     job = findings.valid(JobText, document.data)
     # Also find faults inside the sweep if the rest is faulty.
     written = document.data.get("sweep") if isinstance(document.data, dict) else None
@@ -184,6 +185,19 @@ def _as_written(document: Document) -> None:
         data["command"] = [document.texts.get(("command", i), word) for i, word in enumerate(command)]
     if isinstance(env, dict):
         data["env"] = {key: document.texts.get(("env", key), value) for key, value in env.items()}
+
+
+def _for_shell(document: Document, findings: Findings) -> None:
+    """With ``shell: true`` the command is one line, which a shell reads."""
+    data = document.data
+    if not isinstance(data, dict) or data.get("shell") is not True:
+        return
+    command = data.get("command")
+    if isinstance(command, str) and command.strip():
+        data["command"] = ["sh", "-c", command]
+    elif "command" in data:
+        findings.expected(("command",), command, "one line for the shell, because of shell: true")
+        data["command"] = ["sh"]
 
 
 def _together(job: JobText, search: SweepText | None, findings: Findings) -> None:

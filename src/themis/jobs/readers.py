@@ -8,11 +8,11 @@ import shlex
 import signal
 from typing import Any, TypeGuard
 
+from themis import sizes
 from themis.executors.program import LAUNCHES
-from themis.jobs import sizes
 from themis.jobs.faults import did_you_mean, short
-from themis.jobs.sizes import Unreadable
 from themis.jobs.spec import After, When
+from themis.sizes import Unreadable
 
 LONGEST_NAME = 64
 NAME = (

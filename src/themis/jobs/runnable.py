@@ -42,8 +42,18 @@ def check_shell(written: object, command: tuple[str, ...], findings: Findings) -
     if isinstance(written, str) and found is not None:
         findings.add(
             ("command",),
-            f"key 'command' has {found!r}, but no shell runs the command; write "
-            'command: [sh, -c, "..."], or a list of words if it is an argument of the program.',
+            f"key 'command' has {found!r}, but no shell runs the command; add shell: true, or write a list of words if it "
+            "is an argument of the program.",
+        )
+
+
+def shell_words(spec: Submission) -> Iterator[str]:
+    """Warn about shell syntax in a list of words: it may be an argument of the program, but hardly ever is."""
+    found = next((word for word in spec.command if word in OF_A_SHELL and word != ";"), None)
+    if found is not None:
+        yield (
+            f"app {spec.name!r}: the command has the word {found!r}, but no shell runs the command; write it as one line, "
+            "with shell: true."
         )
 
 
@@ -64,6 +74,7 @@ def doubts(spec: Submission, gpu_types: Collection[str] = (), *, here: bool = Tr
             f"app {spec.name!r}: the command does not use the sweep's {listed}, so all trials are equal unless the program reads "
             f"THEMIS_PARAMS; add for example --{unused[0]} {{{unused[0]}}}."
         )
+    yield from shell_words(spec)
     if gpu_types and spec.gpu_types and not set(spec.gpu_types) & set(gpu_types):
         yield (
             f"app {spec.name!r}: no machine has a GPU of type {' or '.join(spec.gpu_types)}."

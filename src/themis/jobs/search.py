@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 
 from themis.jobs.faults import did_you_mean, short
 from themis.jobs.readers import plain
-from themis.jobs.sizes import MOST_JOBS, Unreadable
 from themis.jobs.spec import Trial, Value
+from themis.sizes import MOST_JOBS, Unreadable
 
 DIGITS = 6
 """Significant digits of sampled numbers, so that commands and logs stay readable."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from themis.jobs.sizes import Work
 from themis.model.dynamic import Dynamic
 from themis.model.units import Seconds
 from themis.model.workload import Regime, Tuner
+from themis.sizes import Work
 
 Value: TypeAlias = str | int | float | bool
 

@@ -9,10 +9,10 @@ from typing import Any
 from themis.errors import InputError, warn_renamed
 from themis.jobs.faults import Findings, Written, did_you_mean, short
 from themis.jobs.search import points, sample
-from themis.jobs.sizes import MOST_JOBS, Unreadable, Work
 from themis.jobs.spec import Trial
 from themis.jobs.written import TUNERS, CurveText, HalvingText, HyperbandText, SweepText
 from themis.model.workload import Bag, CurveStopping, Halving, Hyperband, Rung, Tuner, brackets_of
+from themis.sizes import MOST_JOBS, Unreadable, Work
 from themis.tuning.halving import hyperband
 from themis.yaml_text import Path
 

@@ -6,11 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from themis.jobs import readers, sizes
+from themis import sizes
+from themis.jobs import readers
 from themis.jobs.faults import Written, reads
 from themis.jobs.search import Domain, domain
-from themis.jobs.sizes import MOST_JOBS, Array, Work
 from themis.jobs.spec import After
+from themis.sizes import MOST_JOBS, Array, Work
 
 Name = Annotated[str, reads(readers.name)]
 Duration = Annotated[float, reads(sizes.duration)]
@@ -23,6 +24,9 @@ class JobText(Written):
     name: Name = Field(description="name of the app; if another app has the same name, the service adds `-2`")
     command: Annotated[tuple[str, ...], reads(readers.command)] = Field(
         description="program and arguments, as a line or a list of words; no shell runs them"
+    )
+    shell: bool = Field(
+        default=False, description="the command is one line for a shell (`sh -c`), with pipes and redirections (no)"
     )
     gpus: Annotated[tuple[int, int], reads(sizes.gpus)] = Field(
         default=(1, 1), description="GPUs of each job: `4`, or `2..8` for any number from 2 to 8 (1)"

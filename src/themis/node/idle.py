@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from themis.node.system import clock
 from themis.node.messages import TaskIdle
+from themis.node.system import clock
 
 LOOK_S = 5.0
 """Seconds between two looks; each stands for the time since the one before it, or for this long if that is less."""

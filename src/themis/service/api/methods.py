@@ -21,7 +21,7 @@ from typing import Any
 from themis import __version__
 from themis.client import themis_pb2 as pb
 from themis.errors import InputError, UnknownName, counted
-from themis.service.api import accounts, reasons, settings, views
+from themis.service.api import accounts, jobfiles, reasons, settings, trials, views
 from themis.service.api.access import Access, Caller, Forbidden
 from themis.service.api.call_limits import CallLimit
 from themis.service.api.calls_meter import CallsMeter
@@ -49,6 +49,8 @@ MOST_ROWS = 1000
 
 Row = tuple[int, float, str, str]
 """A record: number, time, kind, line."""
+MOST_LAST, LAST_LINES, LAST_BYTES = 3, 10, 8 << 10
+"""Failed jobs of which ``Show`` gives the end of the output: at most these lines and bytes of each."""
 NEVER = threading.Event()
 """For callers within the process."""
 
@@ -142,6 +144,11 @@ class Api:
         """Enter an app."""
         return self._do(lambda a: submit(a, request, self.caller))  # type: ignore[no-any-return]
 
+    def SubmitFile(self, request: pb.JobFile) -> pb.JobFileReply:
+        """Enter the apps of a job file; it is read in the caller's thread."""
+        requests, notes = jobfiles.read(self.arbiter, request)
+        return pb.JobFileReply(apps=jobfiles.submit_all(requests, self.Submit), notes=notes)
+
     def Cancel(self, request: pb.AppRef) -> pb.AppReply:
         """Withdraw an app."""
         return self._change(request, Arbiter.cancel, "cancel it")
@@ -183,6 +190,20 @@ class Api:
                 job.ClearField("command")
                 for attempt in job.attempts:
                     attempt.ClearField("message")
+            return found
+        for job in [job for job in found.jobs if job.outcome == "failed"][:MOST_LAST]:
+            job.last_lines.extend(last_lines(self._files(job.id, pb.LogsRequest())))
+        return found
+
+    def Trials(self, request: pb.AppRef) -> pb.TrialsReply:
+        """The jobs of a sweep; of another user's app, without parameters."""
+        found: pb.TrialsReply = self._look(lambda a: trials.of_app(a, request.app))
+        self._hide(found.app)
+        with self._reads.take(self.caller):
+            trials.add_reports(found, self.arbiter.journal.path, self.arbiter.epoch)
+        if not self.caller.admin and found.app.user != self.caller.user:
+            for trial in found.trials:
+                trial.ClearField("parameters")
         return found
 
     def Nodes(self, request: pb.NodesRequest) -> pb.NodesReply:
@@ -415,3 +436,15 @@ def _rest(path: Path, at: dict[int, int], attempt: int) -> Iterator[bytes]:
                 yield data
     except OSError:
         return
+
+
+def last_lines(files: list[tuple[int, Path]]) -> list[str]:
+    """The last lines of the last attempt's output."""
+    if not files:
+        return []
+    try:
+        with files[-1][1].open("rb") as file:
+            file.seek(max(os.fstat(file.fileno()).st_size - LAST_BYTES, 0))
+            return file.read(LAST_BYTES).decode(errors="replace").splitlines()[-LAST_LINES:]
+    except OSError:
+        return []

@@ -15,10 +15,10 @@ from urllib.parse import unquote
 from google.protobuf.descriptor import Descriptor
 
 from themis.client import themis_pb2 as pb
+from themis.client.as_json import as_dict
 from themis.errors import ThemisError, UnknownName
 from themis.service.api.json_messages import (
     Schema,
-    as_dict,
     body_schema,
     parts_of,
     read_message,
@@ -32,7 +32,7 @@ from themis.service.api.page import EVENT_STREAM, GZIP, OF_APP, REFUSALS, TEXT, 
 from themis.service.engine.calls import Closed
 
 MOST_EVENTS, MOST_APPS = 1000, 1000
-ACTIVE, OVER = ("waiting", "running", "held"), ("completed", "cancelled", "failed")
+ACTIVE, OVER = ("waiting", "running", "stopping", "held"), ("completed", "cancelled", "failed")
 _APP_ROW: Descriptor = pb.DESCRIPTOR.message_types_by_name["App"]
 _SERVICE = pb.DESCRIPTOR.services_by_name["Arbiter"].methods_by_name
 
@@ -196,7 +196,7 @@ _APP, _NODE, _USER = _path("app", "An app's number or name."), _path("node", "A 
 _OF_USER = (Parameter(name="user", text="Only this user's; empty: all users'.", default=""),)
 _STATE = Parameter(
     name="state",
-    text="Only apps in this state; empty: those that are waiting, running or held.",
+    text="Only apps in this state; empty: those that are waiting, running, stopping or held.",
     default="",
     choices=("", *ACTIVE, *OVER),
 )
@@ -243,6 +243,21 @@ PAGES: tuple[Page, ...] = (
         "Submit",
         status=201,
         refusals=(403,),
+    ),
+    _change(
+        "/v1/jobfiles",
+        "Submit the apps of a job file, each after its dependencies; a request with the same key changes nothing.",
+        "SubmitFile",
+        status=201,
+        refusals=(403,),
+    ),
+    _call(
+        "GET",
+        "/v1/apps/{app}/trials",
+        "The jobs of a sweep: parameters, reported losses, and which ended early, when and why.",
+        "Trials",
+        parameters=_APP,
+        refusals=(404,),
     ),
     _call(
         "GET", "/v1/apps/{app}", "An app with its jobs and their attempts.", "Show", parameters=_APP, refusals=(404,)

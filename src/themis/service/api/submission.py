@@ -12,7 +12,6 @@ from themis.errors import InputError, UnknownName, closest
 from themis.executors.program import Program
 from themis.jobs import When
 from themis.jobs.runnable import MOST_TEXT, MOST_TEXTS
-from themis.jobs.sizes import LONGEST_S
 from themis.model.dynamic import ACCORDION_REGIMES, Dynamic, Mode
 from themis.model.events import AppSubmitted
 from themis.model.units import Seconds
@@ -26,6 +25,7 @@ from themis.service.engine.config import Config
 from themis.service.engine.housekeeping import unmet, verdict_of
 from themis.service.engine.journal import Entry, Options
 from themis.service.engine.speeds import own_profile, read_profile
+from themis.sizes import LONGEST_S
 
 MOST_REGIMES = 1000
 MOST_AFTER = 100

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 import numpy as np
 
@@ -11,8 +11,9 @@ from themis.core import snapshot as snapshots
 from themis.core.state import State
 from themis.core.tables import OUTCOMES, Status
 from themis.errors import InputError, UnknownName
+from themis.executors.program import Program
 from themis.fairness.finish_time import FinishTime, Form
-from themis.model.units import NONE, Bool, Float
+from themis.model.units import NONE, Bool, Float, Int, Seconds
 from themis.service.api import reasons, wait_reasons
 from themis.service.api.accounts import run_ids
 from themis.service.engine.arbiter import Arbiter
@@ -92,7 +93,7 @@ def app_row(
         id=a,
         name=entry.name,
         user=entry.user,
-        state=_app_state(s, entry),
+        state=_app_state(s, entry, arbiter.engine.core.stopping),
         gpus=int(t.leased[a]),
         demand=int(t.demand[a]),
         jobs=len(jobs),
@@ -102,6 +103,10 @@ def app_row(
         progress=_progress(done / np.maximum(s.jobs.total[jobs], 1e-9), ended),
         gpu_hours=attained / 3600,
         reason=entry.reason,
+        elapsed_s=float(ran_s(arbiter, s, jobs).max(initial=0.0)),
+        walltime_s=entry.options.walltime_s,
+        steps_known=entry.programs[0].own_steps,
+        nodes=_nodes_of(s, jobs[s.jobs.status[jobs] == Status.RUNNING].tolist()),
     )
     if entry.ended is None and row.state in ("waiting", "held"):
         left_out = wait_reasons.left_out(s) if left_out is None else left_out
@@ -128,20 +133,38 @@ def _warning(arbiter: Arbiter, app: int, user: str) -> str:
     return "; ".join(filter(None, (keeping.budgets.of(user, now, hard=False), keeping.idle_warning(app, now))))
 
 
+def ran_s(arbiter: Arbiter, s: State, jobs: Int) -> Float:
+    """Seconds that jobs ran, over all their attempts."""
+    t = s.jobs
+    running = t.status[jobs] == Status.RUNNING
+    out: Float = np.where(running, np.maximum(s.now - t.since[jobs], 0.0), 0.0)
+    if (t.attempt[jobs] > running).any():  # attempts have ended
+        for job, seconds in arbiter.journal.ran(int(jobs[0]), int(jobs[-1])):
+            out[job - int(jobs[0])] += seconds
+    return out
+
+
+def _nodes_of(s: State, jobs: Iterable[int]) -> list[str]:
+    return sorted({s.machines[s.gpu_machine[g]].name for j in jobs for g in s.job_gpus.get(j, ())})
+
+
 def _progress(done: Float, ended: Bool) -> float:
     """Mean over an app's jobs; finished jobs count as fully done."""
     return float(np.where(ended, 1.0, np.clip(done, 0, 1)).mean())
 
 
-def _app_state(s: State, entry: Entry) -> str:
+def _app_state(s: State, entry: Entry, stopping: Container[int]) -> str:
     if entry.outcome:
         return entry.outcome
-    status = s.jobs.status[s.app_jobs(entry.app)]
+    jobs = s.app_jobs(entry.app)
+    status = s.jobs.status[jobs]
     if entry.options.waiting and not entry.options.held:
         return "waiting"
     if (status == Status.HELD).any() and not (status <= Status.RUNNING).any():
         return "held"
-    return "running" if (status == Status.RUNNING).any() else "waiting"
+    if (status == Status.RUNNING).any():
+        return "running"
+    return "stopping" if any(j in stopping for j in jobs.tolist()) else "waiting"
 
 
 def apps(arbiter: Arbiter, request: pb.AppsRequest) -> pb.AppsReply:
@@ -162,45 +185,58 @@ def show(arbiter: Arbiter, ref: str) -> pb.ShowReply:
     s, a = state_now(arbiter), find_app(arbiter, ref)
     entry = arbiter.journal.apps("app = ?", a)[0]
     jobs = s.app_jobs(a).tolist()
-    rows = {j: _job_row(arbiter, s, j, entry.programs[i].argv) for i, j in enumerate(jobs)}
-    for job, number, ended, ending, cause, code, seconds, steps, killed, message in arbiter.journal.attempts(jobs):
+    seconds = ran_s(arbiter, s, s.app_jobs(a)).tolist()
+    rows = {j: _job_row(arbiter, s, j, entry.programs[i], seconds[i]) for i, j in enumerate(jobs)}
+    for job, number, ended, ending, cause, code, spent, steps, killed, message in arbiter.journal.attempts(jobs):
         rows[job].attempts.append(
             pb.Attempt(
                 number=number,
                 ending=ending,
                 cause=cause,
                 code=code,
-                seconds=seconds,
+                seconds=spent,
                 steps=steps,
                 killed=bool(killed),
                 message=message,
                 ended=arbiter.epoch + ended,
             )
         )
-    return pb.ShowReply(app=app_row(arbiter, s, entry, rho_now(s)), jobs=rows.values(), runs=run_ids(arbiter, a))
+    if entry.options.walltime_s is not None:
+        for job_row in rows.values():
+            job_row.walltime_s = entry.options.walltime_s
+    sweep = "THEMIS_PARAMS" in entry.programs[0].env
+    sentence = "" if entry.ended is not None else reasons.reason(arbiter.engine, arbiter.epoch, a, s).sentence
+    row = app_row(arbiter, s, entry, rho_now(s))
+    return pb.ShowReply(app=row, jobs=rows.values(), runs=run_ids(arbiter, a), sweep=sweep, sentence=sentence)
 
 
-def _job_row(arbiter: Arbiter, s: State, j: int, argv: Iterable[str]) -> pb.JobInfo:
+def _job_row(arbiter: Arbiter, s: State, j: int, program: Program, ran: Seconds) -> pb.JobInfo:
     t = s.jobs
     gpus = s.job_gpus.get(j) or s.occupied.get(j, ((), 0))[0]
-    stopping = j in arbiter.engine.core.stopping
     steps = float(s.steps_now(np.array([j]))[0])
     row = pb.JobInfo(
         id=j,
         name=s.job_specs[j].name,
-        state="stopping" if stopping else _JOB_STATES[Status(int(t.status[j]))],
+        state=job_state(arbiter, s, j),
         attempt=int(t.attempt[j]),
         gpus=gpus,
         nodes=sorted({s.machines[s.gpu_machine[g]].name for g in gpus}),
         steps=steps,
         total=float(t.total[j]),
-        command=argv,
+        command=program.argv,
+        elapsed_s=ran,
+        steps_known=program.own_steps,
         outcome=OUTCOMES[int(t.outcome[j])],
         gpu_hours=float(t.attained[j] + t.gpus[j] * max(s.now - t.since[j], 0.0)) / 3600,
     )
     if np.isfinite(t.until[j]):
         row.until = arbiter.epoch + float(t.until[j])
     return row
+
+
+def job_state(arbiter: Arbiter, s: State, j: int) -> str:
+    """``stopping`` while a gang of the job was asked to stop and holds GPUs."""
+    return "stopping" if j in arbiter.engine.core.stopping else _JOB_STATES[Status(int(s.jobs.status[j]))]
 
 
 def node_row(arbiter: Arbiter, n: int) -> pb.Node:

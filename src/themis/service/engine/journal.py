@@ -304,6 +304,13 @@ class Journal(Records):
         rows = self.db.execute("SELECT job, attempt, tracker, run FROM run_ids WHERE app = ? ORDER BY number", (app,))
         return list(rows)
 
+    def ran(self, first: int, last: int) -> list[tuple[int, Seconds]]:
+        """(job, seconds) of consecutive jobs: how long each ran in the attempts that are over."""
+        rows = self.db.execute(
+            "SELECT job, sum(seconds) FROM attempts WHERE job BETWEEN ? AND ? GROUP BY job", (first, last)
+        )
+        return list(rows)
+
     def submissions(self, user: str, since: Seconds) -> int:
         """How many apps a user has submitted since then."""
         row = self.db.execute("SELECT count(*) FROM apps WHERE user = ? AND submitted > ?", (user, since)).fetchone()

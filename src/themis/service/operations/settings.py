@@ -9,11 +9,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from themis import sizes
 from themis.accounts.days import local_zone
 from themis.client.home import default_home
 from themis.errors import InputError, ThemisError, UnknownName
 from themis.jobs import check as check_jobs
-from themis.jobs import readers, sizes, warnings_of
+from themis.jobs import readers, warnings_of
 from themis.jobs.build import PRIOR_S
 from themis.jobs.faults import Fault, Findings, Written, did_you_mean, keys_of, raise_first, reads
 from themis.jobs.read import read_text

@@ -1,0 +1,121 @@
+"""Where the command starts: verbs that must answer at once are read and called here; all others, and all help, by typer.
+
+Exit codes: 2 for wrong input, 1 for a run that failed or a replay that differs, 70 for a bug in Themis, 130 after Ctrl-C.
+``THEMIS_DEBUG=1`` shows tracebacks.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Never, TextIO
+
+from themis.console import debugging, painted, say, say_notes, say_red
+from themis.errors import InvariantBroken, Renamed, ThemisError
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
+LIGHT: Mapping[str, str] = {
+    "queue": "ask",
+    "show": "ask",
+    "best": "ask",
+    "nodes": "ask",
+    "share": "ask",
+    "submit": "act",
+    "run": "act",
+    "cancel": "act",
+    "hold": "act",
+    "resume": "act",
+    "drain": "act",
+    "undrain": "act",
+}
+"""Verbs whose modules load quickly: no typer, rich, gRPC, pydantic or numpy until they are needed."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command; prints every expected error as one sentence on stderr."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    try:
+        with _notes():
+            if not _answer(words):
+                from themis.cli.root import run
+
+                run(words)
+    except InvariantBroken as error:
+        _fail(error, f"This is a bug in Themis, please report it: {error}", 70)
+    except BrokenPipeError:
+        # The reader, such as head, has enough. Python would report the pipe again when it flushes stdout at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
+    except (ThemisError, OSError) as error:
+        _fail(error, _sentence(error), 2)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:  # typer prints nothing
+            say(painted("Interrupted.", "31"))
+        raise
+    except KeyboardInterrupt:
+        say(painted("Interrupted.", "31"))
+        raise SystemExit(INTERRUPTED) from None
+    except Exception as error:  # users see a traceback only with THEMIS_DEBUG=1
+        _fail(error, f"This is a bug in Themis, please report it: {type(error).__name__}: {error}", 70)
+
+
+def _answer(words: Sequence[str]) -> bool:
+    """Run a light verb; returns whether the line was one, and plainly right."""
+    if words in (["--version"], ["-V"]):
+        from themis import __version__
+
+        print(f"themis {__version__}")
+        return True
+    if not words or words[0] not in LIGHT or "_THEMIS_COMPLETE" in os.environ:
+        return False
+    from themis.cli.parse import arguments
+
+    verb = getattr(import_module(f"themis.cli.{LIGHT[words[0]]}"), words[0])
+    values = arguments(verb, words[1:])
+    if values is None:
+        return False
+    verb(**values)
+    return True
+
+
+@contextmanager
+def _notes() -> Iterator[None]:
+    """Print warnings about renamed keys as notes."""
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", Renamed)
+        show_other = warnings.showwarning
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if issubclass(category, Renamed):
+                say_notes([str(message)])
+            else:
+                show_other(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = show
+        yield
+
+
+def _fail(error: Exception, sentence: str, code: int) -> Never:
+    if debugging():
+        raise error
+    say_red(sentence)
+    raise SystemExit(code) from None
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}."
+    return str(error)

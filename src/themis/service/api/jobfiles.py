@@ -1,0 +1,50 @@
+"""Job files over the API: read where the service runs, so that a command need not load what reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from themis.client import themis_pb2 as pb
+from themis.client.spec import text_requests
+from themis.errors import InputError
+from themis.service.engine.arbiter import Arbiter
+
+LONGEST_TEXT = 256 << 10
+"""Characters of a job file over the API: reading more would keep other callers waiting."""
+
+
+def read(arbiter: Arbiter, file: pb.JobFile) -> tuple[list[pb.SubmitRequest], list[str]]:
+    """The submissions of a job file, each after its dependencies in the file, and warnings.
+
+    Raises
+    ------
+    InputError : the file is wrong (names the line), or too long.
+    """
+    if len(file.text) > LONGEST_TEXT:
+        raise InputError(
+            f"the job file has {len(file.text)} characters, expected at most {LONGEST_TEXT}; submit it in parts."
+        )
+    requests, notes = text_requests(
+        file.text,
+        file.source or "the job file",
+        user=file.user,
+        folder=file.folder,
+        unknown_work_s=arbiter.config.unknown_work_s,
+        profiles=arbiter.journal.path.parent / "profiles",
+    )
+    for number, request in enumerate(requests):
+        request.key = f"{file.key}/{number}" if file.key else ""
+    return requests, notes
+
+
+def submit_all(
+    requests: Iterable[pb.SubmitRequest], submit: Callable[[pb.SubmitRequest], pb.SubmitReply]
+) -> list[pb.SubmitReply]:
+    """Submit in order; dependencies by name refer to the apps of this call first."""
+    made: dict[str, pb.SubmitReply] = {}
+    for request in requests:
+        for other in request.after:
+            # The service may have added a number to the name.
+            other.app = str(made[other.app].app) if other.app in made else other.app
+        made[request.name] = submit(request)
+    return list(made.values())

@@ -1,0 +1,109 @@
+"""Command lines of quick verbs: read without typer, and just as typer reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from command import Command
+from themis.cli import overview
+from themis.cli.parse import arguments
+from themis.cli.root import app
+from themis.cli.start import LIGHT
+from themis.cli.typed import Verbs
+
+LINES = (
+    "queue",
+    "queue --me -vw -o json",
+    "queue --user=bob -obob",
+    "queue --format csv",
+    "show 3 -o json",
+    "show -w -- 3",
+    "best sweep -l 2",
+    "submit job.sh -- --lr 0.1",
+    "submit --user bob job.yaml",
+    "run -d -g 2 -e A=1 --env B=2 python train.py -d --gpus 8",
+    "run --shell -- a b",
+    "run --hours 2.5 --retries 3 --checkpoints here --grace 1 x",
+    "cancel 1 2 three -o yaml",
+    "drain node0 --deadline 10m",
+    "undrain node0 node1",
+    "nodes",
+    "share -v",
+    "share --home there",
+)
+LEFT = (
+    "queue --mee",
+    "queue x",
+    "show",
+    "show 1 2",
+    "run",
+    "run -g",
+    "best x -l y",
+    "best x -l 0",
+    "cancel",
+    "queue -h",
+)
+"""Lines that typer must read: it knows what is wrong with them."""
+
+
+def quick(verb: str) -> Callable[..., None]:
+    found: Callable[..., None] = getattr(import_module(f"themis.cli.{LIGHT[verb]}"), verb)
+    return found
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_line_means_the_same_to_typer(line: str) -> None:
+    verb, *words = line.split()
+    found = arguments(quick(verb), words)
+    assert found is not None
+    seen: list[dict[str, Any]] = []
+    function = quick(verb)
+    group = Verbs()
+    group.command()(_recording(function, seen))
+    group(args=words, standalone_mode=False)
+    (said,) = seen
+    assert {name: value for name, value in said.items() if name in found} == found
+    assert {name for name in said if name not in found}.isdisjoint(found)
+
+
+def _recording(function: Callable[..., None], seen: list[dict[str, Any]]) -> Callable[..., None]:
+    """The same parameters, but only written down."""
+    from functools import wraps
+
+    @wraps(function)
+    def call(**values: Any) -> None:
+        seen.append(values)
+
+    return call
+
+
+@pytest.mark.parametrize("line", LEFT)
+def test_a_line_that_is_not_plainly_right_is_left_to_typer(line: str) -> None:
+    verb, *words = line.split()
+    assert arguments(quick(verb), words) is None
+
+
+@pytest.mark.parametrize("verb", LIGHT)
+def test_every_quick_verb_is_in_the_help(verb: str) -> None:
+    assert any(f" {verb} " in line for line in overview.lines(app))
+
+
+def test_the_overview_has_all_verbs_and_fits(themis: Command) -> None:
+    done = themis("--help")
+    assert done.code == 0
+    assert max(map(len, done.out.splitlines())) <= 80
+    for verb in ("up", "queue", "user", "simulate", "profiles"):
+        assert f"│ {verb} " in done.out
+    assert themis().out == done.out
+    assert "[cyan]" not in done.out
+
+
+@pytest.mark.parametrize("line", ["que", "queue --usr x", "sbumit x"])
+def test_wrong_verbs_and_options_come_with_a_suggestion(themis: Command, line: str) -> None:
+    done = themis(*line.split())
+    assert done.code == 2
+    assert "Did you mean" in done.err or "Possible options" in done.err
