@@ -14,7 +14,6 @@ from typing import Annotated, Never, TextIO
 
 import typer
 
-from themis import __version__
 from themis.cli import demo, forecast, lists, profiles, report, service, simulate, trace
 from themis.console import debugging, err, out, print_json, print_whole, say_notes, say_red
 from themis.errors import InputError, InvariantBroken, Renamed, ThemisError
@@ -111,7 +110,9 @@ def themis(
     Compare policies on a workload: [bold]themis simulate --workload demo --policy themis,drf --out out/demo[/bold]
     """
     if version:
-        print(f"themis {__version__}")
+        from themis.version import sentence
+
+        print(sentence())
         raise typer.Exit
 
 
