@@ -112,9 +112,16 @@ def test_every_value_of_a_table_is_escaped() -> None:
     assert "&lt;i&gt;" in shown._repr_html_()  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize("name", [*COLUMNS, "UserUsage", "InfoReply", "Record", "Attempt"])
 def test_every_table_draws_an_empty_message(name: str) -> None:
     assert getattr(pb, name)()._repr_html_().startswith("<table>")
+
+
+def test_a_message_without_columns_shows_the_fields_that_are_set() -> None:
+    rows = Listing([pb.UserUsage(user="a&b", apps=2, gpu_hours=1 / 3), pb.UserUsage(user="c", failed=1)])
+    head = "<th>user</th><th>apps</th><th>failed</th><th>gpu hours</th>"
+    assert head in rows._repr_html_()
+    assert "<tr><td>a&amp;b</td><td>2</td><td>0</td><td>0.33</td></tr>" in rows._repr_html_()
 
 
 # ---- with a service ----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, TypedDict, TypeVar
 
 from themis.client import themis_pb2 as pb
-from themis.client.command import name_of, words_of
+from themis.client.command import name_of, run_request, words_of
 from themis.client.notebook import Listing
 from themis.errors import InputError, UnknownName
 
@@ -116,25 +116,13 @@ def run(
     more: Mapping[str, Any],
 ) -> Call[pb.SubmitReply]:
     """An app with one job."""
-    if not hours > 0:
-        raise InputError(f"hours is {hours}, expected a number above 0: the run time on one GPU.")
     for unknown in more.keys() - RunOptions.__annotations__.keys():
         raise UnknownName("option of run", unknown, RunOptions.__annotations__)
-    words = words_of(command)
-    low, high = (gpus, gpus) if isinstance(gpus, int) else gpus
-    names = set(pb.Program.DESCRIPTOR.fields_by_name)
-    program = made(
-        pb.Program,
-        argv=words,
-        cwd=str(cwd or Path.cwd()),
-        env=dict(env or {}),
-        work_is_time=True,
-        **{key: value for key, value in more.items() if key in names},
-    )
-    regimes = [pb.Regime(steps=hours * 3600)]
-    job = made(pb.Job, name="job", model=model, regimes=regimes, gpus_min=low, gpus_max=high, program=program)
-    rest = {key: value for key, value in more.items() if key not in names}
-    return submit(made(pb.SubmitRequest, name=name or name_of(words), jobs=[job], **rest))
+    low_high = (gpus, gpus) if isinstance(gpus, int) else gpus
+    fields = run_request(command, gpus=low_high, name=name, hours=hours, model=model, env=env or {}, cwd=cwd, **more)
+    (job,) = fields.pop("jobs")
+    program = made(pb.Program, **job.pop("program"))
+    return submit(made(pb.SubmitRequest, jobs=[made(pb.Job, program=program, **job)], **fields))
 
 
 def sweep(

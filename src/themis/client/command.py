@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from themis.errors import InputError
 
@@ -32,3 +33,41 @@ def name_of(command: Sequence[str]) -> str:
     words = [word for word in command if not word.startswith("-")]
     script = next((word for word in words if word.endswith((".py", ".sh"))), words[0] if words else "")
     return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(script).stem).strip("-._")[:60] or "app"
+
+
+OF_PROGRAM = ("launch", "grace_s", "stop_signal", "checkpoint_dir")
+"""Fields of ``Program`` that a run may set; all others are of ``SubmitRequest``."""
+
+
+def run_request(
+    command: Sequence[str] | str,
+    *,
+    gpus: tuple[int, int],
+    name: str,
+    hours: float,
+    model: str,
+    env: Mapping[str, str],
+    cwd: Path | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """A ``SubmitRequest`` of one app with one job, a command, as JSON has it; the parameters are those of ``Client.run``.
+
+    Raises
+    ------
+    InputError : it is not a command, or ``hours`` is not above 0.
+    """
+    if not hours > 0:
+        raise InputError(f"hours is {hours}, expected a number above 0: the run time on one GPU.")
+    words = words_of(command)
+    program: dict[str, Any] = {"argv": words, "cwd": str(cwd or Path.cwd()), "env": dict(env), "work_is_time": True}
+    program |= {key: value for key, value in more.items() if key in OF_PROGRAM}
+    job = {
+        "name": "job",
+        "model": model,
+        "regimes": [{"steps": hours * 3600}],
+        "gpus_min": gpus[0],
+        "gpus_max": gpus[1],
+        "program": program,
+    }
+    rest = {key: value for key, value in more.items() if key not in OF_PROGRAM}
+    return {"name": name or name_of(words), "jobs": [job], **rest}

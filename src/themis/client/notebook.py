@@ -27,7 +27,7 @@ class Listing(list[T]):
 
 def table(rows: Sequence[Any]) -> str:
     """Messages of one kind as a table."""
-    columns = COLUMNS[type(rows[0]).DESCRIPTOR.name]
+    columns = COLUMNS.get(type(rows[0]).DESCRIPTOR.name) or _fields(rows)
     if isinstance(rows[0], pb.App) and rows[0].HasField("ended"):
         columns = ENDED
     head = "".join(f"<th>{escape(title)}</th>" for title in columns)
@@ -84,25 +84,34 @@ COLUMNS: Mapping[str, Columns] = {
         "GPU hours": lambda u: f"{u.gpu_hours:.2f}",
         "fair GPU hours": lambda u: f"{u.private_gpu_hours:.2f}",
     },
-    "UserUsage": {
-        "user": lambda u: u.user,
-        "apps": lambda u: u.apps,
-        "completed": lambda u: u.completed,
-        "cancelled": lambda u: u.cancelled,
-        "failed": lambda u: u.failed,
-        "GPU hours": lambda u: f"{u.gpu_hours:.2f}",
-    },
     "User": {
         "user": lambda u: u.user,
         "role": lambda u: "administrator" if u.admin else "user",
         "added": lambda u: _moment(u.added),
     },
 }
-"""Name of a message -> its columns: title and cell."""
+"""Name of a message -> its columns: title and cell; a message that is not here shows the fields that are set."""
 
 
 def _moment(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def _fields(rows: Sequence[Any]) -> Columns:
+    """Fields of one value that any of the rows has; the first one in any case."""
+    first, *others = (f for f in rows[0].DESCRIPTOR.fields if f.message_type is None)
+    used = {field.name for row in rows for field, _ in row.ListFields()}
+    return {f.name.replace("_", " "): _cell(f.name) for f in (first, *others) if f is first or f.name in used}
+
+
+def _cell(name: str) -> Callable[[Any], object]:
+    def cell(row: Any) -> object:
+        value = getattr(row, name)
+        if isinstance(value, float):
+            return f"{value:.2f}"
+        return value if isinstance(value, int | str) else ", ".join(map(str, value))
+
+    return cell
 
 
 def _shown(reply: pb.ShowReply) -> str:
@@ -117,12 +126,17 @@ def _why(reply: pb.WhyReply) -> str:
     return f"<p>{escape(reply.sentence)}</p>"
 
 
+OWN: Mapping[str, Callable[[Any], str]] = {"ShowReply": _shown, "SubmitReply": _submitted, "WhyReply": _why}
+"""Messages that are no table of one row."""
+
+
 def _add_to_messages() -> None:
     """Generated messages have no other place for a method; IPython looks for it on the class."""
-    own = {pb.ShowReply: _shown, pb.SubmitReply: _submitted, pb.WhyReply: _why}
-    alone = {getattr(pb, name): lambda message: table([message]) for name in COLUMNS}
-    for kind, drawn in {**own, **alone}.items():
-        kind._repr_html_ = drawn
+    for name, message in pb.DESCRIPTOR.message_types_by_name.items():
+        if any(field.message_type is None for field in message.fields):
+            getattr(pb, name)._repr_html_ = OWN.get(name, lambda one: table([one]))
+        elif name in OWN:
+            getattr(pb, name)._repr_html_ = OWN[name]
 
 
 _add_to_messages()
