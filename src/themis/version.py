@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 from pathlib import Path
 
 from themis import __version__
@@ -28,6 +27,8 @@ def git_commit(checkout: Path) -> str:
     """The commit of a checkout of this project; empty if the folder is not one, or git is not installed."""
     if not (checkout / ".git").exists() or not (checkout / "src" / "themis").is_dir():
         return ""
+    import subprocess  # an installed release prints its version without it
+
     command = ["git", "-C", str(checkout), "describe", "--always", "--abbrev=7", "--dirty=.dirty", "--exclude=*"]
     try:
         # Without the optional lock, a read-only checkout and a git command at the same time do not disturb this.
