@@ -73,6 +73,7 @@ def test_systemd_accepts_the_unit(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.parent.name)
 def test_the_unit_lets_jobs_save_and_run_on(path: Path) -> None:
     service, settings = unit(path), load(None, {})
+    assert service["Type"] == "notify"
     assert service["KillMode"] == "process"
     assert service["Delegate"] == "yes"
     assert service["OOMPolicy"] == "continue"

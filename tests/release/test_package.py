@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
@@ -126,19 +127,32 @@ def test_its_dependencies_fit(installed: Installed) -> None:
     assert "themis-scheduler" not in done.stdout, done.stdout
 
 
+@dataclass(frozen=True)
+class Service:
+    """``themis up`` of the wheel, and the socket where it reports to systemd."""
+
+    process: subprocess.Popen[bytes]
+    door: socket.socket
+
+
 @pytest.fixture
-def service(installed: Installed) -> Iterator[subprocess.Popen[bytes]]:
-    """``themis up`` of the wheel, with two virtual GPUs."""
+def service(installed: Installed) -> Iterator[Service]:
+    """With two virtual GPUs."""
     root = ["--allow-root"] if os.geteuid() == 0 else []
     words = ["up", "--gpus", "2", "--port", "0", "--http-port", "0", "--set", "lease=2", "--set", "tick=1", *root]
     with (installed.folder / "up.log").open("wb") as log:
         command = [str(installed.venv / "bin" / "themis"), *words]
-        options = {"cwd": installed.folder, "env": installed.environment(), "stdout": log, "stderr": log}
+        address = str(installed.venv.parent / "notify")
+        env = {**installed.environment(), "NOTIFY_SOCKET": address}
+        options = {"cwd": installed.folder, "env": env, "stdout": log, "stderr": log}
         try:
-            with running(command, **options) as process:
-                said = installed.folder / "up.log"
-                wait_until(lambda: "Themis schedules 2 GPUs" in said.read_text(), said.read_text)
-                yield process
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as door:
+                door.bind(address)
+                door.settimeout(PATIENCE_S)
+                with running(command, **options) as process:
+                    said = installed.folder / "up.log"
+                    wait_until(lambda: "Themis schedules 2 GPUs" in said.read_text(), said.read_text)
+                    yield Service(process, door)
         finally:
             end_all(installed.folder / "data")
 
@@ -152,8 +166,9 @@ def health_check() -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_wheel_schedules_jobs(installed: Installed, service: subprocess.Popen[bytes]) -> None:
-    """Service up, two jobs, queue, health, shutdown; and the simulator with its presets and its page."""
+def test_the_wheel_schedules_jobs(installed: Installed, service: Service) -> None:
+    """Service up, two jobs, queue, health, shutdown, all reported to systemd; and the simulator with its presets and its page."""
+    assert service.door.recv(100) == b"READY=1"
     say = ["--", "python", "-c", "from themis import train; print('world', train.Run().world.world_size)"]
     assert "world 2" in installed.run("themis", "run", "--gpus", "2", "--name", "first", *say)
     installed.run("themis", "run", "--detach", "--name", "second", "--", "sleep", "600")
@@ -161,8 +176,9 @@ def test_the_wheel_schedules_jobs(installed: Installed, service: subprocess.Pope
     installed.run(*health_check())
     assert "cancelled" in installed.run("themis", "cancel", "second")
     assert "first" in installed.run("themis", "history")
-    service.send_signal(signal.SIGTERM)
-    assert service.wait(PATIENCE_S) == 0
+    service.process.send_signal(signal.SIGTERM)
+    assert service.process.wait(PATIENCE_S) == 0
+    assert service.door.recv(100) == b"STOPPING=1"
     simulate = ("simulate", "-w", "demo:hours=0.5", "-c", "demo-32", "-p", "fifo", "--out", "out", "--quiet")
     installed.run("themis", *simulate)
     assert (installed.folder / "out" / "report.html").stat().st_size > 0
