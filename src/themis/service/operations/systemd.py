@@ -9,7 +9,7 @@ from contextlib import suppress
 READY, STOPPING = "READY=1", "STOPPING=1"
 
 
-def notify(state: str) -> bool:
+def report_state(state: str) -> bool:
     """Send a state to the socket that ``$NOTIFY_SOCKET`` names; returns whether it was sent.
 
     A unit with ``Type=notify`` counts as started once the service answers, and other units may wait for that.

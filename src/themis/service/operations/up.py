@@ -38,9 +38,10 @@ from themis.service.engine.integrity import check_there
 from themis.service.engine.journal import Journal
 from themis.service.engine.machines import find_hosts
 from themis.service.engine.repair import repair
-from themis.service.operations import rights, systemd
+from themis.service.operations import rights
 from themis.service.operations.lock import only_one
 from themis.service.operations.retention import keep_swept
+from themis.service.operations.systemd import READY, STOPPING, report_state
 
 log = logging.getLogger("themis.service")
 
@@ -208,7 +209,7 @@ def farewell(grace_s: float, jobs: int, *, leave_jobs: bool) -> str:
 
 
 def _say_farewell(service: Service, *, leave_jobs: bool) -> None:
-    systemd.notify(systemd.STOPPING)
+    report_state(STOPPING)
     state, programs = service.arbiter.state, service.arbiter.programs
     grace_s, jobs = 0.0, 0
     with suppress(RuntimeError, KeyError, IndexError):  # the arbiter's thread may change them meanwhile
@@ -240,7 +241,7 @@ def serve_until_told(
         before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             say(service)
-            systemd.notify(systemd.READY)
+            report_state(READY)
             while not stop.wait(0.5) and service.arbiter.broken is None:
                 pass
             if stop.is_set():
