@@ -191,14 +191,14 @@ def test_the_asynchronous_client_runs_and_follows_jobs_side_by_side(home: Path, 
             following = asyncio.create_task(follow())
             short = await client.run("echo short", cwd=tmp_path)
             assert (await client.wait(short.app, PATIENCE_S)).state == "completed"
-            with pytest.raises(StillActive, match=f"app {long.app} is still running after 0.1 s"):
+            with pytest.raises(StillActive, match=rf"app {long.app} is still \w+ after 0.1 s"):
                 await client.wait(long.app, 0.1, poll_s=0.2)
             assert long.app in [app.id for app in await client.queue()]
             with pytest.raises(InputError, match="unknown app 'nosuch'"):
                 await client.show("nosuch")
             assert (await client.cancel(long.app)).state == "cancelled"
             await asyncio.wait_for(following, PATIENCE_S)
-            assert b"".join(pieces) == b"begin\n"
+            assert b"".join(pieces).startswith(b"begin\n")
             assert [record.kind async for record in client.events(limit=1)] == ["Header"]
             assert len(await client.dump()) > 0
             (node,) = await client.nodes()
