@@ -15,7 +15,7 @@ WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
 # Tests start hundreds of processes; without byte code each would compile the package again.
 export PYTHONDONTWRITEBYTECODE :=
-SOURCES := src tests benchmarks reproduction examples website
+SOURCES := src tests benchmarks reproduction examples website hatch_build.py
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -112,7 +112,11 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 def client() -> str:
     """The Python client."""
-    return "# Python client\n\nIts answers are messages of the [API](api.md).\n\n::: themis.client.client.Client\n"
+    return (
+        "# Python client\n\n[Submit from Python](../sdk.md) has examples. Its answers are messages of the [API](api.md).\n\n"
+        "::: themis.client.client.Client\n\n::: themis.client.aio.AsyncClient\n\n::: themis.client.calls.RunOptions\n\n"
+        "::: themis.client.calls.JobKeys\n"
+    )
 
 
 def library() -> str:

@@ -86,6 +86,12 @@ def test_little_gpu_time_is_in_minutes() -> None:
     assert "1.0 of the 2.0 GPU hours" in delivered(7200.0, 3600.0, {})
 
 
+def test_a_cause_that_would_be_printed_as_zero_is_left_out() -> None:
+    said = delivered(6.0, 0.0, {"restarts": 1.0, "policy": 5.0})
+    assert said.endswith("(0%); missing by cause: policy +0.1.")
+    assert delivered(1.0, 0.0, {"policy": 1.0}).endswith("(0%).")
+
+
 def test_a_lease_below_the_tick_names_both_ways_out() -> None:
     with pytest.raises(InputError, match=r"make the lease at least one tick, or the tick shorter \(--set tick=5s\)"):
         load(None, {"gpus": 8, "lease": "20s"})

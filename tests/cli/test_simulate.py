@@ -251,9 +251,9 @@ def test_every_verb_has_help_with_an_example(verb: str, themis: Command) -> None
 
 
 def test_the_version_is_told(themis: Command) -> None:
-    from themis import __version__
+    from themis.version import sentence
 
-    assert themis("--version").out == f"themis {__version__}\n"
+    assert themis("--version").out == f"{sentence()}\n"
 
 
 @pytest.mark.parametrize(("options", "apps"), [([], 1), (["--single-jobs"], 2)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -374,20 +373,6 @@ def test_yaml_is_submitted_with_its_speeds_and_its_sweep(
     app = capfd.readouterr().out.split()[0]
     assert client.wait(app, timeout_s=PATIENCE_S).state == "completed"
     assert b"".join(client.logs(app)) == b"from a file\n"
-
-
-@slow
-def test_the_pages_example_of_the_sdk_runs(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "service.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
-    (tmp_path / "train.py").touch()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("THEMIS_HOME", str(home))
-    exec(compile(block.replace('"python"', repr(sys.executable)), "service.md", "exec"), {})
-    sentence, state = capfd.readouterr().out.splitlines()
-    assert (sentence[-1], state) == (".", "completed")
 
 
 @slow

@@ -1,8 +1,7 @@
-"""docs/service.md names what the command and the SDK have, and every verb of the service has the field's options."""
+"""docs/service.md names what the command has, and every verb of the service has the field's options."""
 
 from __future__ import annotations
 
-import inspect
 import re
 from pathlib import Path
 
@@ -10,27 +9,14 @@ import pytest
 import typer
 
 from themis.cli.root import app
-from themis.client.client import Client
 
 PAGE = (Path(__file__).parents[2] / "docs" / "service.md").read_text(encoding="utf-8")
 VERBS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 LISTS = ("queue", "history", "nodes", "share", "usage", "events")
 
 
-def first_cells(head: str) -> str:
-    """The first column of the table that follows a text."""
-    table = PAGE.partition(head)[2].partition("\n|")[2].partition("\n\n")[0]
-    return "\n".join(row.partition("|")[0] or row.split("|")[1] for row in table.splitlines()[1:])
-
-
 def options(verb: str) -> set[str]:
     return {name for parameter in VERBS[verb].params for name in parameter.opts}
-
-
-def test_the_page_has_every_method_of_the_client() -> None:
-    public = {name for name, _ in inspect.getmembers(Client, inspect.isfunction) if not name.startswith("_")}
-    assert set(re.findall(r"`(\w+)`", first_cells("## From Python"))) == public
-    assert all(inspect.getdoc(getattr(Client, name)) for name in public)
 
 
 def test_the_page_names_no_verb_that_there_is_not() -> None:

@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 
-from themis import __version__
 from themis.cli import demo, forecast, lists, profiles, report, service, simulate, trace
 from themis.cli.typed import Verbs
 from themis.console import out, print_json, print_whole, say_red
@@ -59,7 +58,9 @@ def themis(
     Compare policies on a workload: [bold]themis simulate --workload demo --policy themis,drf --out out/demo[/bold]
     """
     if version:
-        print(f"themis {__version__}")
+        from themis.version import sentence
+
+        print(sentence())
         raise typer.Exit
 
 

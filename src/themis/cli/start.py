@@ -67,9 +67,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _answer(words: Sequence[str]) -> bool:
     """Run a light verb; returns whether the line was one, and plainly right."""
     if words in (["--version"], ["-V"]):
-        from themis import __version__
+        from themis.version import sentence
 
-        print(f"themis {__version__}")
+        print(sentence())
         return True
     if not words or words[0] not in LIGHT or "_THEMIS_COMPLETE" in os.environ:
         return False

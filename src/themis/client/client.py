@@ -8,38 +8,35 @@ with Client() as client:
 from __future__ import annotations
 
 import getpass
-import math
 import os
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, Unpack
 
 import grpc
 
+from themis.client import calls
 from themis.client import themis_pb2 as pb
+from themis.client.calls import Call, GpuCount, JobKeys, RunOptions
 from themis.client.channel import METHODS, to_bytes
-from themis.client.command import run_request
-from themis.client.home import default_home, read_endpoint, read_token
-from themis.errors import InputError, ThemisError
+from themis.client.connection import (
+    CHANNEL_OPTIONS,
+    OVER,
+    RETRY_S,
+    Connection,
+    LogCopy,
+    Retries,
+    StillActive,
+    Unavailable,
+    Wait,
+)
+from themis.client.notebook import Listing
 
-OVER = ("completed", "cancelled", "failed")
-STUCK = "cannot be written"
-"""Part of the message of an arbiter whose disk is full."""
-RETRY_S = 0.2
-FOLLOW_S = 600.0
-"""Seconds that a call which follows or waits tolerates an unavailable arbiter, for a restart or an upgrade."""
-
-_M = TypeVar("_M")
-
-
-class Unavailable(ThemisError):
-    """The arbiter does not answer."""
+T = TypeVar("T")
 
 
-class Client:
+class Client(Connection):
     """A connection to an arbiter.
 
     Parameters
@@ -56,52 +53,17 @@ class Client:
     Unavailable : the arbiter does not answer.
     """
 
-    def __init__(
-        self,
-        home: Path | None = None,
-        *,
-        address: str = "",
-        token: str = "",
-        timeout_s: float = 30.0,
-        patience_s: float | None = None,
-        on_wait: Callable[[str], object] = lambda sentence: None,
-    ) -> None:
-        self.home = home or default_home()
-        self._given = bool(address)
-        self._closed = self._said_away = False
-        """The client is closed; the user has been told that the arbiter is unavailable."""
-        self.address = address or read_endpoint(self.home).grpc
-        self.timeout_s, self.patience_s, self.on_wait = timeout_s, patience_s, on_wait
-        self._metadata = (("authorization", f"Bearer {token or read_token(self.home)}"),)
+    def _begin(self) -> None:
         self._channel = self._dial()
 
     def _dial(self) -> grpc.Channel:
-        return grpc.insecure_channel(
-            self.address,
-            options=[
-                ("grpc.max_receive_message_length", 256 << 20),
-                ("grpc.enable_http_proxy", 0),
-                # By default gRPC waits up to two minutes between attempts to reconnect.
-                ("grpc.initial_reconnect_backoff_ms", 200),
-                ("grpc.max_reconnect_backoff_ms", 1000),
-            ],
-        )
+        return grpc.insecure_channel(self.address, options=CHANNEL_OPTIONS)
 
     def _dial_again(self) -> None:
         """Reconnect: a restarted arbiter may have another address."""
-        with suppress(InputError):
-            address = self.address if self._given else read_endpoint(self.home).grpc
-            if address != self.address:
-                self.address, before = address, self._channel
-                self._channel = self._dial()
-                before.close()
-
-    def _away_since(self, away: float, error: Unavailable) -> float:
-        """The time since when the arbiter is unavailable; notifies the user the first time."""
-        if not self._said_away:
-            self._said_away = True
-            self.on_wait(f"{error} Retrying for up to {FOLLOW_S:g} s.")
-        return min(away, time.monotonic())
+        if self._moved():
+            before, self._channel = self._channel, self._dial()
+            before.close()
 
     def close(self) -> None:
         """Close the connection."""
@@ -118,21 +80,13 @@ class Client:
 
     def submit(self, request: pb.SubmitRequest) -> pb.SubmitReply:
         """Submit an app. A call is safe to repeat: a submission without a ``key`` gets one here."""
-        whole = pb.SubmitRequest()
-        whole.CopyFrom(request)
-        whole.key = whole.key or uuid.uuid4().hex
-        return cast(pb.SubmitReply, self._call("Submit", whole))
+        return self._answer(calls.submit(request))
 
     def submit_all(self, requests: Iterable[pb.SubmitRequest]) -> list[pb.SubmitReply]:
         """Submit apps in order; dependencies by name refer to the apps of this call first."""
         made: dict[str, pb.SubmitReply] = {}
         for request in requests:
-            whole = pb.SubmitRequest()
-            whole.CopyFrom(request)
-            for other in whole.after:
-                # The service may have added a number to the name.
-                other.app = str(made[other.app].app) if other.app in made else other.app
-            made[request.name] = self.submit(whole)
+            made[request.name] = self.submit(calls.after_made(request, made))
         return list(made.values())
 
     def submit_file(self, file: Path | str, user: str = "", *, folder: Path | None = None) -> list[pb.SubmitReply]:
@@ -156,13 +110,13 @@ class Client:
         self,
         command: Sequence[str] | str,
         *,
-        gpus: int | tuple[int, int] = 1,
+        gpus: GpuCount = 1,
         name: str = "",
         hours: float = 1.0,
         model: str = "",
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
-        **more: Any,
+        **more: Unpack[RunOptions],
     ) -> pb.SubmitReply:
         """Submit an app with one job: a command.
 
@@ -175,29 +129,75 @@ class Client:
         more : fields of ``SubmitRequest`` (user, weight, retries, deadline_s) and of ``Program`` (launch, grace_s,
             stop_signal, checkpoint_dir).
         """
-        low_high = (gpus, gpus) if isinstance(gpus, int) else gpus
-        request = run_request(
-            command, gpus=low_high, name=name, hours=hours, model=model, env=env or {}, cwd=cwd, **more
+        return self._answer(
+            calls.run(command, gpus=gpus, name=name, hours=hours, model=model, env=env, cwd=cwd, more=more)
         )
-        (job,) = request.pop("jobs")
-        program = _made(pb.Program, **job.pop("program"))
-        return self.submit(_made(pb.SubmitRequest, jobs=[_made(pb.Job, program=program, **job)], **request))
+
+    def sweep(
+        self,
+        command: Sequence[str] | str,
+        parameters: Mapping[str, Any],
+        *,
+        budget: str | float,
+        trials: int | None = None,
+        tuner: str | Mapping[str, Any] = "batch",
+        sampler: str = "random",
+        seed: int = 0,
+        gpus: GpuCount | str = 1,
+        name: str = "",
+        user: str = "",
+        cwd: Path | None = None,
+        **keys: Unpack[JobKeys],
+    ) -> pb.SubmitReply:
+        """Submit a hyper-parameter search as one app. Values are those of a job file (docs/jobs.md, "Sweeps").
+
+        Parameters
+        ----------
+        command : as for ``run``, with placeholders: ``["python", "train.py", "--lr", "{lr}"]``.
+        parameters : search space, by parameter name: ``{"lr": {"loguniform": [1e-5, 1e-1]}, "optimizer": ["adam", "sgd"]}``.
+        budget : work of a trial that is never stopped: ``900`` steps, ``"81 epochs"`` (with ``steps_per_epoch``).
+        trials : number of trials; by default all combinations of a grid, or what Hyperband's brackets need.
+        tuner : ``"batch"``, ``{"kind": "halving", "eta": 3}``, ``hyperband`` or ``curve``.
+        sampler : ``random`` or ``grid``. ``seed`` : random seed of the sampler.
+        keys : further keys of a job file, such as ``walltime="20h"`` or ``steps_per_epoch=1000``.
+
+        Raises
+        ------
+        InputError : a value is not as expected; names the key.
+        """
+        return self._answer(
+            calls.sweep(
+                command,
+                parameters,
+                budget=budget,
+                trials=trials,
+                tuner=tuner,
+                sampler=sampler,
+                seed=seed,
+                gpus=gpus,
+                name=name,
+                user=user,
+                cwd=cwd,
+                keys=keys,
+                unknown_work_s=self.info().unknown_work_s,
+            )
+        )
 
     def cancel(self, app: int | str) -> pb.App:
         """Withdraw an app."""
-        return cast(pb.AppReply, self._call("Cancel", _ref(app))).app
+        return self._answer(calls.cancel(app))
 
     def hold(self, app: int | str) -> pb.App:
         """Let an app wait without GPUs."""
-        return cast(pb.AppReply, self._call("Hold", _ref(app))).app
+        return self._answer(calls.hold(app))
 
     def resume(self, app: int | str) -> pb.App:
         """Let it take part again."""
-        return cast(pb.AppReply, self._call("Resume", _ref(app))).app
+        return self._answer(calls.resume(app))
 
-    def queue(self, user: str = "") -> list[pb.App]:
+    def queue(self, user: str = "") -> Listing[pb.App]:
         """Apps that are not over."""
-        return list(cast(pb.AppsReply, self._call("Apps", _made(pb.AppsRequest, user=user))).apps)
+        return self._answer(calls.queue(user))
 
     def history(
         self,
@@ -208,7 +208,7 @@ class Client:
         until: float | None = None,
         state: Sequence[str] = (),
         reason: str = "",
-    ) -> list[pb.PastApp]:
+    ) -> Listing[pb.PastApp]:
         """Finished apps with their attempts, GPU hours and cost, the newest last; your own, or for administrators all users'.
 
         Parameters
@@ -217,42 +217,43 @@ class Client:
         reason : part of an app's reason, or how an attempt ended (``failed``, ``node_lost``), its cause or message.
         limit : maximum number, newest first; 0: 1000.
         """
-        request = _made(pb.HistoryRequest, user=user, since=since, until=until, state=state, reason=reason, limit=limit)
-        return list(cast(pb.HistoryReply, self._call("History", request)).apps)
+        return self._answer(calls.history(user, limit, since=since, until=until, state=state, reason=reason))
 
     def show(self, app: int | str) -> pb.ShowReply:
         """An app with its jobs and their attempts."""
-        return cast(pb.ShowReply, self._call("Show", _ref(app)))
+        return self._answer(calls.show(app))
 
     def wait(
         self,
         app: int | str,
-        *,
         timeout_s: float = float("inf"),
+        *,
         poll_s: float = 0.5,
         tell: Callable[[pb.App], None] | None = None,
     ) -> pb.App:
-        """Until the app is over, however often the arbiter starts anew meanwhile; Unavailable after ``timeout_s``.
+        """Wait until the app has ended, also through restarts of the arbiter; returns its last state.
 
-        ``tell`` : called with the app each time that it is found not to be over.
+        Parameters
+        ----------
+        timeout_s : in seconds; by default no limit. ``poll_s`` : seconds between two looks.
+        tell : called with the app after each look at which it had not ended.
+
+        Raises
+        ------
+        StillActive : it has not ended after ``timeout_s``; a ``TimeoutError``.
+        Unavailable : the arbiter has not answered for ten minutes, or for the rest of ``timeout_s``.
         """
-        end = time.monotonic() + timeout_s
-        away = math.inf
+        wait = Wait(self, app, timeout_s)
         while True:
             try:
                 found = self.show(app).app
             except Unavailable as error:
-                away = self._away_since(away, error)
-                if time.monotonic() > min(away + FOLLOW_S, end):
-                    raise
+                wait.absence.goes_on(error)
                 time.sleep(poll_s)
                 self._dial_again()
                 continue
-            away, self._said_away = math.inf, False
-            if found.state in OVER:
+            if wait.ended(found):
                 return found
-            if time.monotonic() > end:
-                raise Unavailable(f"app {app} is still {found.state} after {timeout_s:g} s.")
             if tell is not None:
                 tell(found)
             time.sleep(poll_s)
@@ -261,33 +262,23 @@ class Client:
         self, app: int | str, job: int = 0, rank: int = 0, *, follow: bool = False, attempt: int = 0
     ) -> Iterator[bytes]:
         """The output of a rank, in pieces; with ``follow``, tolerates an unavailable arbiter for ``FOLLOW_S`` seconds."""
-        request = _made(pb.LogsRequest, app=str(app), job=job, rank=rank, follow=follow, attempt=attempt)
-        at: dict[int, int] = {}
-        """Bytes read so far, by attempt."""
-        away = math.inf
+        request = calls.logs(app, job, rank, follow=follow, attempt=attempt)
+        copy = LogCopy(self, follow=follow)
         while True:
-            skip = dict(at)
+            copy.begin()
             try:
                 for chunk in self._stream("Logs", request):
-                    away, self._said_away = math.inf, False
-                    known = min(skip.get(chunk.attempt, 0), len(chunk.data))
-                    skip[chunk.attempt] = skip.get(chunk.attempt, 0) - known
-                    if data := chunk.data[known:]:
-                        at[chunk.attempt] = at.get(chunk.attempt, 0) + len(data)
+                    if data := copy.new(chunk):
                         yield data
                 return
             except Unavailable as error:
-                if not follow or self._closed:
-                    raise
-                away = self._away_since(away, error)
-                if time.monotonic() > away + FOLLOW_S:
-                    raise
+                copy.interrupted(error)
             time.sleep(RETRY_S)
             self._dial_again()
 
     def why(self, app: int | str) -> pb.WhyReply:
         """Why the app waits, when it is expected to start, and its history as JSON."""
-        return cast(pb.WhyReply, self._call("Why", _ref(app)))
+        return self._answer(calls.why(app))
 
     def dump(self) -> bytes:
         """The scheduler's state, in the format that ``themis replay`` reads."""
@@ -297,23 +288,23 @@ class Client:
 
     def info(self) -> pb.InfoReply:
         """Version, policy and size of the service."""
-        return cast(pb.InfoReply, self._call("Info", pb.InfoRequest()))
+        return self._answer(calls.info())
 
-    def nodes(self, user: str = "") -> list[pb.Node]:
+    def nodes(self, user: str = "") -> Listing[pb.Node]:
         """All machines, or those that run this user's apps."""
-        return list(cast(pb.NodesReply, self._call("Nodes", _made(pb.NodesRequest, user=user))).nodes)
+        return self._answer(calls.nodes(user))
 
     def drain(self, node: str, deadline_s: float = 0.0) -> pb.Node:
         """Take a machine out of service: immediately, or when its jobs have ended, after ``deadline_s`` seconds at the latest."""
-        return cast(pb.NodeReply, self._call("Drain", _made(pb.NodeRef, node=node, deadline_s=deadline_s))).node
+        return self._answer(calls.drain(node, deadline_s))
 
     def undrain(self, node: str) -> pb.Node:
         """Return a machine to service."""
-        return cast(pb.NodeReply, self._call("Undrain", _made(pb.NodeRef, node=node))).node
+        return self._answer(calls.undrain(node))
 
-    def share(self, user: str = "") -> list[pb.UserShare]:
+    def share(self, user: str = "") -> Listing[pb.UserShare]:
         """Each user's GPUs now, fair share, rho, and GPU hours so far compared with those on a private 1/N of the cluster."""
-        return list(cast(pb.ShareReply, self._call("Share", _made(pb.UsersRequest, user=user))).users)
+        return self._answer(calls.share(user))
 
     def usage(
         self,
@@ -323,7 +314,7 @@ class Client:
         until: float | None = None,
         by: Sequence[str] = ("user",),
         utc: bool = False,
-    ) -> list[pb.UserUsage]:
+    ) -> Listing[pb.UserUsage]:
         """GPU hours, their cost and apps; your own, or for administrators all users'.
 
         Parameters
@@ -332,32 +323,31 @@ class Client:
         by : what each row stands for, of user, group, day and gpu_type.
         utc : days of UTC instead of the service's time zone.
         """
-        request = _made(pb.UsageRequest, user=user, since=since, until=until, by=by, utc=utc)
-        return list(cast(pb.UsageReply, self._call("Usage", request)).users)
+        return self._answer(calls.usage(user, since=since, until=until, by=by, utc=utc))
 
     def events(self, after: int = 0, *, follow: bool = False, limit: int = 0, user: str = "") -> Iterator[pb.Record]:
         """The journal's records after a number; with ``user``, those about the user's apps."""
-        yield from self._stream("Events", _made(pb.EventsRequest, after=after, follow=follow, limit=limit, user=user))
+        yield from self._stream("Events", calls.events(after, follow=follow, limit=limit, user=user))
 
     # ---- users -------------------------------------------------------------------------------------------------------
 
     def add_user(self, user: str, *, admin: bool = False) -> str:
         """Create a token for a user; replaces an existing one. For administrators."""
-        return cast(pb.UserToken, self._call("AddUser", _made(pb.UserRef, user=user, admin=admin))).token
+        return self._answer(calls.add_user(user, admin=admin))
 
     def remove_user(self, user: str) -> pb.User:
         """Revoke a user's token; the user's apps go on."""
-        return cast(pb.UserReply, self._call("RemoveUser", _made(pb.UserRef, user=user))).user
+        return self._answer(calls.remove_user(user))
 
-    def users(self, user: str = "") -> list[pb.User]:
+    def users(self, user: str = "") -> Listing[pb.User]:
         """Users with a token, without the owner of the data directory."""
-        return list(cast(pb.UsersReply, self._call("Users", _made(pb.UsersRequest, user=user))).users)
+        return self._answer(calls.users(user))
 
     # ---- settings ----------------------------------------------------------------------------------------------------
 
-    def settings(self) -> list[pb.Setting]:
+    def settings(self) -> Listing[pb.Setting]:
         """Every setting of the service, since when it is in force and who changed it."""
-        return list(cast(pb.SettingsReply, self._call("Settings", pb.SettingsRequest())).settings)
+        return self._answer(calls.settings())
 
     def set(self, values: Mapping[str, object] | None = None, *, reload: bool = False, **more: object) -> list[str]:
         """Change settings while the service runs, all or none: ``client.set(policy="drf", lease="5m")``. For administrators.
@@ -365,8 +355,7 @@ class Client:
         Returns a sentence for each change and what follows from it. ``values`` : those whose names have dots, as
         ``{"users.ann.weight": 2}``. ``reload`` : take on what changed in the service's settings file instead.
         """
-        texts = {name: str(value) for name, value in {**(values or {}), **more}.items()}
-        return list(cast(pb.SetReply, self._call("Set", _made(pb.SetRequest, values=texts, reload=reload))).changes)
+        return self._answer(calls.change({**(values or {}), **more}, reload=reload))
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
@@ -378,29 +367,18 @@ class Client:
         """Call a method that returns a stream, by its name."""
         return self._stream(method, request)
 
+    def _answer(self, call: Call[T]) -> T:
+        return call.read(self._call(call.method, call.request))
+
     def _call(self, name: str, request: Any) -> Any:
-        """One call, retried while the arbiter is unavailable; every method is idempotent."""
-        method, began = METHODS[name], time.monotonic()
-        end = began + self.timeout_s
-        patient = self.timeout_s if self.patience_s is None else min(self.patience_s, self.timeout_s)
-        waiting = False
+        """One call, retried while the arbiter is unavailable."""
+        method, retries = METHODS[name], Retries(self)
         while True:
             call: Callable[..., Any] = self._channel.unary_unary(method.path, to_bytes, method.read_reply)
             try:
-                left = max(end - time.monotonic(), 0.1)
-                return call(request, metadata=self._metadata, timeout=left, wait_for_ready=False)
+                return call(request, metadata=self._metadata, timeout=retries.left_s, wait_for_ready=False)
             except grpc.RpcError as error:
-                away = error.code() is grpc.StatusCode.UNAVAILABLE
-                if not away or time.monotonic() + RETRY_S > began + patient:
-                    raise self._in_words(error) from None
-                reason = _stuck(error)
-            if not waiting:
-                problem = (
-                    f"Message of the arbiter: {reason}" if reason else f"The arbiter at {self.address} does not answer."
-                )
-                if not self._said_away:
-                    self.on_wait(f"{problem} Retrying for up to {patient:g} s.")
-                waiting = True
+                retries.failed(error)
             time.sleep(RETRY_S)
             self._dial_again()
 
@@ -412,51 +390,6 @@ class Client:
         except grpc.RpcError as error:
             raise self._in_words(error) from None
 
-    def _in_words(self, error: grpc.RpcError) -> ThemisError:
-        code = grpc.StatusCode
-        match error.code():
-            case code.UNAVAILABLE if reason := _stuck(error):
-                return Unavailable(f"message of the arbiter at {self.address}: {reason}")
-            # A stream is cancelled when the arbiter ends, and by close().
-            case code.UNAVAILABLE | code.DEADLINE_EXCEEDED | code.CANCELLED:
-                own = (self.home / "journal.db").exists()
-                what = (
-                    f"start it with `themis up --data-dir {self.home}`" if own else "check that `themis up` runs there"
-                )
-                return Unavailable(f"the arbiter at {self.address} does not answer; {what}.")
-            case code.INTERNAL | code.UNKNOWN:
-                return ThemisError(f"the arbiter at {self.address} failed: {error.details()}")
-            case code.RESOURCE_EXHAUSTED if "larger than max" in str(error.details()):
-                return InputError(
-                    f"the message is too large for the arbiter ({error.details()}); move data to files, or "
-                    "increase max_message."
-                )
-            case _:
-                return InputError(str(error.details()))
-
-
-def _stuck(error: grpc.RpcError) -> str:
-    """The message of an arbiter whose disk is full; empty otherwise."""
-    details = str(error.details())
-    return details if STUCK in details else ""
-
-
-def _made(message: Callable[..., _M], **fields: Any) -> _M:
-    """Build a message; InputError names a field that it cannot carry: a number that is too large, text that is not UTF-8."""
-    try:
-        return message(**fields)
-    except ValueError:
-        for name, value in fields.items():
-            try:
-                message(**{name: value})
-            except ValueError as error:
-                raise InputError(f"{name} is {value!r}, which cannot be sent: {error}.") from None
-        raise
-
-
-def _ref(app: int | str) -> pb.AppRef:
-    return _made(pb.AppRef, app=str(app))
-
 
 def user_name() -> str:
     """The system's name of the current user."""
@@ -464,3 +397,6 @@ def user_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return f"uid{os.getuid()}"
+
+
+__all__ = ["OVER", "Client", "StillActive", "Unavailable", "user_name"]

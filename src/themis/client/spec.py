@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 from themis.client import themis_pb2 as pb
 from themis.client.home import default_home
+from themis.errors import InputError
 from themis.executors.program import Program
 from themis.jobs import Built, Submission, build, parse, read_jobs
 from themis.jobs.build import PRIOR_S
@@ -62,6 +65,28 @@ def _requests(
     waits = {name: [other.name for other in spec.after if other.name in specs] for name, spec in specs.items()}
     order = TopologicalSorter(waits).static_order()
     return [to_request(specs[name], build(specs[name], user=user, prior_s=unknown_work_s, book=book)) for name in order]
+
+
+def to_submission(
+    written: Mapping[str, Any], user: str, *, source: str, folder: Path | None, unknown_work_s: Seconds = PRIOR_S
+) -> pb.SubmitRequest:
+    """One submission from the keys of a job file, as Python values.
+
+    Raises
+    ------
+    InputError : values are not as expected; names ``source`` and each key.
+    """
+    book = every_model(default_home() / "profiles")
+    try:
+        text = json.dumps(dict(written))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{source}: a value cannot be written to a job file: {error}.") from None
+    reading = parse(text, source=source, folder=str((folder or Path()).absolute()), book=book)
+    if reading.faults:
+        # The text has one line, so its number would say nothing.
+        raise InputError(f"{source}: {' '.join(fault.problem for fault in reading.faults)}")
+    (spec,) = reading.submissions
+    return to_request(spec, build(spec, user=user, prior_s=unknown_work_s, book=book))
 
 
 def to_request(spec: Submission, built: Built) -> pb.SubmitRequest:

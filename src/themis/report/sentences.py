@@ -14,7 +14,8 @@ def delivered(entitled: GpuSeconds | None, received: GpuSeconds, missing: Mappin
     # Minutes where hours would be printed as 0.0.
     size, unit = (3600.0, "hours") if max(entitled, received) > 360 else (60.0, "minutes")
     causes = {name: value / size for name, value in missing.items() if abs(value) >= 0.005 * entitled}
-    parts = ", ".join(f"{name} {value:+.1f}" for name, value in causes.items())
+    # What would be printed as 0.0 explains nothing.
+    parts = ", ".join(f"{name} {value:+.1f}" for name, value in causes.items() if abs(value) >= 0.05)
     return (
         f"It received {received / size:.1f} of the {entitled / size:.1f} GPU {unit} that it was entitled to "
         f"({received / entitled:.0%}){f'; missing by cause: {parts}' if parts else ''}."

@@ -44,6 +44,7 @@ from themis.service.operations.changing import changed
 from themis.service.operations.lock import only_one
 from themis.service.operations.notify import Notifier, notifier
 from themis.service.operations.retention import keep_swept
+from themis.service.operations.systemd import READY, STOPPING, report_state
 
 log = logging.getLogger("themis.service")
 
@@ -222,6 +223,7 @@ def farewell(grace_s: float, jobs: int, *, leave_jobs: bool) -> str:
 
 
 def _say_farewell(service: Service, *, leave_jobs: bool) -> None:
+    report_state(STOPPING)
     state, programs = service.arbiter.state, service.arbiter.programs
     grace_s, jobs = 0.0, 0
     with suppress(RuntimeError, KeyError, IndexError):  # the arbiter's thread may change them meanwhile
@@ -256,6 +258,7 @@ def serve_until_told(
         before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: hung_up.set())
         try:
             say(service)
+            report_state(READY)
             while not stop.wait(0.5) and service.arbiter.broken is None:
                 if hung_up.is_set():
                     hung_up.clear()

@@ -1,0 +1,254 @@
+"""Every call of the API: its request from Python values, and its answer from the reply. Both clients send what is built here."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypedDict, TypeVar
+
+from themis.client import themis_pb2 as pb
+from themis.client.command import name_of, run_request, words_of
+from themis.client.notebook import Listing
+from themis.errors import InputError, UnknownName
+
+T = TypeVar("T")
+_M = TypeVar("_M")
+GpuCount = int | tuple[int, int]
+"""A number of GPUs, or a range (fewest, most)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """A call with one answer. ``read`` : what callers get of the reply."""
+
+    method: str
+    request: Any
+    read: Callable[[Any], T]
+
+
+class RunOptions(TypedDict, total=False):
+    """Further options of ``run``: fields of ``SubmitRequest`` and of ``Program``."""
+
+    user: str
+    weight: float
+    retries: int
+    deadline_s: float
+    walltime_s: float
+    key: str
+    launch: str
+    grace_s: float
+    stop_signal: str
+    checkpoint_dir: str
+
+
+class JobKeys(TypedDict, total=False):
+    """Further options of ``sweep``: keys of a job file (docs/jobs.md), with the same values."""
+
+    gpu_types: str | Sequence[str]
+    cpus: float
+    memory: str
+    env: Mapping[str, str]
+    walltime: str | float
+    retries: int
+    after: str | Sequence[str] | Mapping[str, str]
+    launch: str
+    grace: str | float
+    stop_signal: str
+    checkpoint_dir: str
+    steps_per_epoch: float
+    model: str
+    batch: int
+    speed: float | Mapping[str, Any]
+    slowdown: Sequence[float]
+    checkpoint_time: str | float
+    deadline: str | float
+
+
+def made(message: Callable[..., _M], **fields: Any) -> _M:
+    """Build a message; InputError names a field that it cannot carry: a number that is too large, text that is not UTF-8."""
+    try:
+        return message(**fields)
+    except (ValueError, TypeError):
+        for name, value in fields.items():
+            try:
+                message(**{name: value})
+            except (ValueError, TypeError) as error:
+                raise InputError(f"{name} is {value!r}, which cannot be sent: {error}.") from None
+        raise
+
+
+def ref(app: int | str) -> pb.AppRef:
+    """An app by its number or name."""
+    return made(pb.AppRef, app=str(app))
+
+
+# ---- apps --------------------------------------------------------------------------------------------------------------
+
+
+def submit(request: pb.SubmitRequest) -> Call[pb.SubmitReply]:
+    """A submission; one without a ``key`` gets one, so that it is safe to repeat."""
+    whole = pb.SubmitRequest()
+    whole.CopyFrom(request)
+    whole.key = whole.key or uuid.uuid4().hex
+    return Call("Submit", whole, _whole)
+
+
+def after_made(request: pb.SubmitRequest, known: Mapping[str, pb.SubmitReply]) -> pb.SubmitRequest:
+    """The request with dependencies on apps of the same call by their numbers: the service may have changed a name."""
+    whole = pb.SubmitRequest()
+    whole.CopyFrom(request)
+    for other in whole.after:
+        other.app = str(known[other.app].app) if other.app in known else other.app
+    return whole
+
+
+def run(
+    command: Sequence[str] | str,
+    *,
+    gpus: GpuCount,
+    name: str,
+    hours: float,
+    model: str,
+    env: Mapping[str, str] | None,
+    cwd: Path | None,
+    more: Mapping[str, Any],
+) -> Call[pb.SubmitReply]:
+    """An app with one job."""
+    for unknown in more.keys() - RunOptions.__annotations__.keys():
+        raise UnknownName("option of run", unknown, RunOptions.__annotations__)
+    low_high = (gpus, gpus) if isinstance(gpus, int) else gpus
+    fields = run_request(command, gpus=low_high, name=name, hours=hours, model=model, env=env or {}, cwd=cwd, **more)
+    (job,) = fields.pop("jobs")
+    program = made(pb.Program, **job.pop("program"))
+    return submit(made(pb.SubmitRequest, jobs=[made(pb.Job, program=program, **job)], **fields))
+
+
+def sweep(
+    command: Sequence[str] | str,
+    parameters: Mapping[str, Any],
+    *,
+    budget: str | float,
+    trials: int | None,
+    tuner: str | Mapping[str, Any],
+    sampler: str,
+    seed: int,
+    gpus: GpuCount | str,
+    name: str,
+    user: str,
+    cwd: Path | None,
+    keys: Mapping[str, Any],
+    unknown_work_s: float,
+) -> Call[pb.SubmitReply]:
+    """A sweep, read as a job file with these keys would be."""
+    from themis.client.spec import to_submission
+
+    words = words_of(command)
+    search = {"parameters": dict(parameters), "budget": budget, "tuner": tuner, "sampler": sampler, "seed": seed}
+    written = {
+        **keys,
+        "name": name or name_of(words),
+        "command": words,
+        "gpus": "{}..{}".format(*gpus) if isinstance(gpus, tuple) else gpus,
+        "sweep": search if trials is None else {**search, "trials": trials},
+    }
+    return submit(to_submission(written, user, source="sweep", folder=cwd, unknown_work_s=unknown_work_s))
+
+
+def cancel(app: int | str) -> Call[pb.App]:
+    return Call("Cancel", ref(app), _app)
+
+
+def hold(app: int | str) -> Call[pb.App]:
+    return Call("Hold", ref(app), _app)
+
+
+def resume(app: int | str) -> Call[pb.App]:
+    return Call("Resume", ref(app), _app)
+
+
+def queue(user: str) -> Call[Listing[pb.App]]:
+    return Call("Apps", made(pb.AppsRequest, user=user), lambda reply: Listing(reply.apps, "apps that wait or run"))
+
+
+def history(
+    user: str, limit: int, *, since: float | None, until: float | None, state: Sequence[str], reason: str
+) -> Call[Listing[pb.PastApp]]:
+    request = made(pb.HistoryRequest, user=user, since=since, until=until, state=state, reason=reason, limit=limit)
+    return Call("History", request, lambda reply: Listing(reply.apps, "finished apps"))
+
+
+def show(app: int | str) -> Call[pb.ShowReply]:
+    return Call("Show", ref(app), _whole)
+
+
+def why(app: int | str) -> Call[pb.WhyReply]:
+    return Call("Why", ref(app), _whole)
+
+
+def logs(app: int | str, job: int, rank: int, *, follow: bool, attempt: int) -> pb.LogsRequest:
+    return made(pb.LogsRequest, app=str(app), job=job, rank=rank, follow=follow, attempt=attempt)
+
+
+# ---- the cluster and its users -----------------------------------------------------------------------------------------
+
+
+def info() -> Call[pb.InfoReply]:
+    return Call("Info", pb.InfoRequest(), _whole)
+
+
+def nodes(user: str) -> Call[Listing[pb.Node]]:
+    return Call("Nodes", made(pb.NodesRequest, user=user), lambda reply: Listing(reply.nodes, "machines"))
+
+
+def drain(node: str, deadline_s: float) -> Call[pb.Node]:
+    return Call("Drain", made(pb.NodeRef, node=node, deadline_s=deadline_s), lambda reply: reply.node)
+
+
+def undrain(node: str) -> Call[pb.Node]:
+    return Call("Undrain", made(pb.NodeRef, node=node), lambda reply: reply.node)
+
+
+def share(user: str) -> Call[Listing[pb.UserShare]]:
+    return Call("Share", made(pb.UsersRequest, user=user), lambda reply: Listing(reply.users, "users with apps"))
+
+
+def usage(
+    user: str, *, since: float | None, until: float | None, by: Sequence[str], utc: bool
+) -> Call[Listing[pb.UserUsage]]:
+    request = made(pb.UsageRequest, user=user, since=since, until=until, by=by, utc=utc)
+    return Call("Usage", request, lambda reply: Listing(reply.users, "users with GPU time"))
+
+
+def events(after: int, *, follow: bool, limit: int, user: str) -> pb.EventsRequest:
+    return made(pb.EventsRequest, after=after, follow=follow, limit=limit, user=user)
+
+
+def add_user(user: str, *, admin: bool) -> Call[str]:
+    return Call("AddUser", made(pb.UserRef, user=user, admin=admin), lambda reply: reply.token)
+
+
+def remove_user(user: str) -> Call[pb.User]:
+    return Call("RemoveUser", made(pb.UserRef, user=user), lambda reply: reply.user)
+
+
+def users(user: str) -> Call[Listing[pb.User]]:
+    return Call("Users", made(pb.UsersRequest, user=user), lambda reply: Listing(reply.users, "users with a token"))
+
+
+def settings() -> Call[Listing[pb.Setting]]:
+    return Call("Settings", pb.SettingsRequest(), lambda reply: Listing(reply.settings, "settings"))
+
+
+def change(values: Mapping[str, object], *, reload: bool) -> Call[list[str]]:
+    texts = {name: str(value) for name, value in values.items()}
+    return Call("Set", made(pb.SetRequest, values=texts, reload=reload), lambda reply: list(reply.changes))
+
+
+def _whole(reply: Any) -> Any:
+    return reply
+
+
+def _app(reply: pb.AppReply) -> pb.App:
+    return reply.app

@@ -1,0 +1,149 @@
+"""How answers look in a notebook: small tables of HTML, every value escaped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
+from typing import Any, TypeVar
+
+from themis.client import themis_pb2 as pb
+
+T = TypeVar("T")
+MOST_ROWS = 200
+"""Rows of a table; a line says how many are left out."""
+
+
+class Listing(list[T]):
+    """A list of messages that a notebook shows as a table; ``of`` : what they are, for an empty one."""
+
+    def __init__(self, rows: Iterable[T] = (), of: str = "entries") -> None:
+        super().__init__(rows)
+        self.of = of
+
+    def _repr_html_(self) -> str:
+        return table(self) if self else f"<p>No {escape(self.of)}.</p>"
+
+
+def table(rows: Sequence[Any]) -> str:
+    """Messages of one kind as a table."""
+    columns = COLUMNS.get(type(rows[0]).DESCRIPTOR.name) or _fields(rows)
+    if isinstance(rows[0], pb.App) and rows[0].HasField("ended"):
+        columns = ENDED
+    head = "".join(f"<th>{escape(title)}</th>" for title in columns)
+    lines = (
+        "<tr>" + "".join(f"<td>{escape(str(cell(row)))}</td>" for cell in columns.values()) + "</tr>"
+        for row in rows[:MOST_ROWS]
+    )
+    more = f"<p>{len(rows) - MOST_ROWS} more.</p>" if len(rows) > MOST_ROWS else ""
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>{more}"
+
+
+Columns = Mapping[str, Callable[[Any], object]]
+_APP: Columns = {"app": lambda a: a.id, "name": lambda a: a.name, "user": lambda a: a.user, "state": lambda a: a.state}
+ENDED: Columns = {
+    **_APP,
+    "jobs": lambda a: a.jobs,
+    "GPU hours": lambda a: f"{a.gpu_hours:.2f}",
+    "ended": lambda a: _moment(a.ended),
+    "reason": lambda a: a.reason,
+}
+"""Columns of apps that have ended."""
+COLUMNS: Mapping[str, Columns] = {
+    "App": {
+        **_APP,
+        "GPUs": lambda a: f"{a.gpus}/{a.demand}",
+        "jobs ended": lambda a: f"{a.jobs_ended}/{a.jobs}",
+        "GPU hours": lambda a: f"{a.gpu_hours:.2f}",
+        "pending reason": lambda a: a.reason,
+    },
+    "PastApp": {
+        **_APP,
+        "jobs": lambda a: a.jobs,
+        "GPU hours": lambda a: f"{a.gpu_hours:.2f}",
+        "ended": lambda a: _moment(a.ended),
+        "reason": lambda a: a.reason,
+    },
+    "JobInfo": {
+        "job": lambda j: j.id,
+        "name": lambda j: j.name,
+        "state": lambda j: j.state,
+        "outcome": lambda j: j.outcome,
+        "attempt": lambda j: j.attempt or "",
+        "GPUs": lambda j: ", ".join(map(str, j.gpus)),
+        "nodes": lambda j: ", ".join(j.nodes),
+        "GPU hours": lambda j: f"{j.gpu_hours:.2f}",
+    },
+    "Node": {
+        "node": lambda n: n.name,
+        "state": lambda n: n.state,
+        "type": lambda n: n.gpu_type,
+        "leased": lambda n: f"{n.leased} of {n.gpus}",
+        "apps": lambda n: ", ".join(n.apps),
+        "withheld": lambda n: f"{n.withheld}: {n.withheld_reason}" if n.withheld else "",
+    },
+    "UserShare": {
+        "user": lambda u: u.user,
+        "apps": lambda u: u.apps,
+        "GPUs": lambda u: u.gpus,
+        "share": lambda u: f"{u.share:.0%}",
+        "fair share": lambda u: f"{u.fair:.0%}",
+        "GPU hours": lambda u: f"{u.gpu_hours:.2f}",
+        "fair GPU hours": lambda u: f"{u.private_gpu_hours:.2f}",
+    },
+    "User": {
+        "user": lambda u: u.user,
+        "role": lambda u: "administrator" if u.admin else "user",
+        "added": lambda u: _moment(u.added),
+    },
+}
+"""Name of a message -> its columns: title and cell; a message that is not here shows the fields that are set."""
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def _fields(rows: Sequence[Any]) -> Columns:
+    """Fields of one value that any of the rows has; the first one in any case."""
+    first, *others = (f for f in rows[0].DESCRIPTOR.fields if f.message_type is None)
+    used = {field.name for row in rows for field, _ in row.ListFields()}
+    return {f.name.replace("_", " "): _cell(f.name) for f in (first, *others) if f is first or f.name in used}
+
+
+def _cell(name: str) -> Callable[[Any], object]:
+    def cell(row: Any) -> object:
+        value = getattr(row, name)
+        if isinstance(value, float):
+            return f"{value:.2f}"
+        return value if isinstance(value, int | str) else ", ".join(map(str, value))
+
+    return cell
+
+
+def _shown(reply: pb.ShowReply) -> str:
+    return table([reply.app]) + (table(list(reply.jobs)) if reply.jobs else "")
+
+
+def _submitted(reply: pb.SubmitReply) -> str:
+    return f"<p>App {reply.app}, {escape(reply.name)}.</p>"
+
+
+def _why(reply: pb.WhyReply) -> str:
+    return f"<p>{escape(reply.sentence)}</p>"
+
+
+OWN: Mapping[str, Callable[[Any], str]] = {"ShowReply": _shown, "SubmitReply": _submitted, "WhyReply": _why}
+"""Messages that are no table of one row."""
+
+
+def _add_to_messages() -> None:
+    """Generated messages have no other place for a method; IPython looks for it on the class."""
+    for name, message in pb.DESCRIPTOR.message_types_by_name.items():
+        if any(field.message_type is None for field in message.fields):
+            getattr(pb, name)._repr_html_ = OWN.get(name, lambda one: table([one]))
+        elif name in OWN:
+            getattr(pb, name)._repr_html_ = OWN[name]
+
+
+_add_to_messages()
