@@ -70,13 +70,13 @@ def test_what_was_set_outlives_the_next_start_unless_that_is_given_something_new
     with world(tmp_path, gpus=2, clock=clock) as w:
         w.turn()
         assert (w.arbiter.config.policy, w.arbiter.settings.lease_s) == ("drf", 3.0)
-        assert [line.partition(",")[0] for line in w.arbiter.starting] == [
+        assert [line.partition(",")[0] for line in w.arbiter.live.starting] == [
             "lease stays 3",
             "policy stays drf",
         ]
     with world(tmp_path, gpus=2, clock=clock, policy="tiresias") as w:
         w.turn()
-        assert w.arbiter.starting[0] == "policy: drf -> tiresias"
+        assert w.arbiter.live.starting[0] == "policy: drf -> tiresias"
         assert (w.arbiter.config.policy, w.arbiter.settings.lease_s) == ("tiresias", 3.0)
     with world(tmp_path, gpus=2, clock=clock, policy="tiresias") as w:
         w.turn()
@@ -105,7 +105,7 @@ def test_machines_of_the_next_start_join_grow_shrink_and_go(tmp_path: Path) -> N
     with world(tmp_path, 6, 2, clock=clock) as w:
         w.turn(0.1)
         assert w.executor.sizes == {0: 6}
-        assert w.arbiter.starting == []
+        assert w.arbiter.live.starting == []
     whole(tmp_path)
 
 

@@ -269,7 +269,7 @@ def _reload(service: Service, reload: Callable[[], Config]) -> None:
     arbiter = service.arbiter
     try:
         given = reload()
-        lines = arbiter.ask(lambda: arbiter.reload(given, service.api.access.owner.user))
+        lines = arbiter.ask(lambda: arbiter.live.reload(given, service.api.access.owner.user, arbiter.instant))
     except (InputError, Closed) as error:
         log.error("the settings stay as they are: %s", error)
         return
