@@ -43,6 +43,7 @@ class FakeExecutor:
     withheld: list[int] = field(default_factory=list)
     joined: list[Machine] = field(default_factory=list)
     sizes: dict[int, int] = field(default_factory=dict)
+    devices: dict[str, tuple[str, ...]] = field(default_factory=dict)
     nice: dict[int, int] = field(default_factory=dict)
     dismissed: list[int] = field(default_factory=list)
 
@@ -75,6 +76,9 @@ class FakeExecutor:
 
     def join(self, machine: Machine) -> None:
         self.joined.append(machine)
+
+    def equip(self, devices: Mapping[str, tuple[str, ...]]) -> None:
+        self.devices = dict(devices)
 
     def resize(self, machine: int, gpus: int) -> None:
         self.sizes[machine] = gpus
@@ -143,7 +147,12 @@ class World:
 
 @contextmanager
 def world(
-    home: Path, *gpus: int, clock: list[float] | None = None, silent: bool = False, **more: Any
+    home: Path,
+    *gpus: int,
+    clock: list[float] | None = None,
+    silent: bool = False,
+    hosts: Sequence[Host] = (),
+    **more: Any,
 ) -> Iterator[World]:
     """An arbiter on machines m0, m1, ... over the journal in ``home``."""
     at = clock if clock is not None else [1000.0]
@@ -156,7 +165,7 @@ def world(
     there = () if more.get("engine") == "ray" else (4,)
     config = Config(**{**SHORT, **more})
     own = [Host(machine=Machine(name=f"m{n}", gpus=g)) for n, g in enumerate(gpus or there)]
-    hosts = find_hosts(config) if config.gpus or config.cluster else own
+    hosts = hosts or (find_hosts(config) if config.gpus or config.cluster else own)
     journal = Journal(home / "journal.db")
     try:
         arbiter = Arbiter(config, hosts, journal, executor, wall=lambda: at[0], steady=lambda: at[0])

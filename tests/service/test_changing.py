@@ -12,8 +12,9 @@ from fake import World, request, world
 from audit import audit, engine_over
 from themis.cli.report import replay_home
 from themis.errors import InputError
+from themis.executors.hosts import Host
 from themis.model.cluster import Cluster, Machine
-from themis.model.events import Grant, Renew, SettingsChanged
+from themis.model.events import GpusWithheld, Grant, JobStopped, Renew, SettingsChanged
 from themis.service.api import views
 from themis.service.api.submission import submit
 from themis.service.engine.changes import values_of, with_values
@@ -118,8 +119,6 @@ def test_a_removed_machine_is_listed_until_its_last_job_has_ended(tmp_path: Path
         assert "machine m1 is removed; its jobs continue elsewhere" in lines
         rows = {row.name: row.state for row in views.nodes(w.arbiter).nodes}
         assert rows == {"m0": "up", "m1": "leaving"}
-        from themis.model.events import JobStopped
-
         (job,) = w.arbiter.engine.core.stopping
         w.say(JobStopped(job=job, attempt=1, steps=3.0))
         assert [row.name for row in views.nodes(w.arbiter).nodes] == ["m0"]
@@ -250,3 +249,31 @@ def test_a_fold_knows_the_settings_in_force(tmp_path: Path) -> None:
             assert engine.core.pace == w.arbiter.engine.core.pace
         enter(w)
         assert any(isinstance(c, Grant) for c in w.executor.commands)
+
+
+def test_a_real_gpu_keeps_its_place_while_a_job_may_be_on_it(tmp_path: Path) -> None:
+    """One of four is lost, and another one found: nobody gets a GPU that a gang of the last start still has."""
+    clock = [1000.0]
+
+    def node(*devices: str) -> list[Host]:
+        return [Host(machine=Machine(name="node", gpus=len(devices)), devices=devices)]
+
+    with world(tmp_path, clock=clock, hosts=node("A", "B", "C", "D")) as w:
+        for name in "abcd":
+            enter(w, name)
+    with world(tmp_path, clock=clock, hosts=node("A", "C", "D", "E"), silent=True) as w:
+        w.turn(0.1)
+        assert w.executor.devices == {"node": ("A", "B", "C", "D", "E")}
+        (withheld,) = w.arbiter.state.withheld.values()
+        assert withheld == ((1,), (), "not found at the last start: B")
+        w.say(GpusWithheld(machine=0, gpus=(2,), pids=(7,), reason="busy"))
+        assert w.arbiter.state.withheld[0] == ((1, 2), (7,), "busy; not found at the last start: B")
+        assert size(w) == 5
+        for job in range(4):
+            w.ask(lambda a, job=job: a.cancel(job))
+            w.say(JobStopped(job=job, attempt=int(w.arbiter.state.jobs.attempt[job]), steps=1.0))
+    with world(tmp_path, clock=clock, hosts=node("A", "C", "D", "E")) as w:
+        w.turn(0.1)
+        assert w.executor.devices == {"node": ("A", "C", "D", "E")}, "nothing runs there, so all is as it was found"
+        assert size(w) == 4
+    whole(tmp_path)

@@ -130,7 +130,7 @@ class Arbiter:
         self.executor = make_executor(self._program, self.queue.put, lambda: self.book)
         self.live.serve(self.executor, self.housekeeping)
         self.programs |= recovery.programs_of(self.engine)
-        self.housekeeping.lost |= recovery.hand_over(self.engine, self.executor)
+        self.housekeeping.lost |= recovery.hand_over(self.engine, self.executor, self.live.hosts)
         if apart:
             self.engine.solver = WorkerSolver(self.engine.policy, config.solve_s, self.queue.put)
         # Before anything else that comes in.
@@ -316,6 +316,7 @@ class Arbiter:
                 if not self._closing:
                     self.engine.answered(item, now)
             case GpusWithheld(machine=n):
+                item = self.live.with_missing(item)
                 # A node agent repeats it to an arbiter that was restarted.
                 if self.state.withheld.get(n, ((), (), "")) != (item.gpus, item.pids, item.reason):
                     self.engine.feed(item, now)

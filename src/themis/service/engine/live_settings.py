@@ -9,14 +9,14 @@ from dataclasses import replace
 
 from themis.errors import counted
 from themis.executors.hosts import Host
-from themis.model.events import MachineJoined, MachineResized
+from themis.model.events import GpusWithheld, MachineJoined, MachineResized
 from themis.model.units import Seconds
 from themis.service.engine import changes
 from themis.service.engine.config import Config
 from themis.service.engine.engine import Engine
 from themis.service.engine.executor import LiveExecutor
 from themis.service.engine.housekeeping import Housekeeping
-from themis.service.engine.machines import per_gpu
+from themis.service.engine.machines import in_place, per_gpu
 from themis.service.engine.recovery import Start, given_before
 
 
@@ -34,7 +34,9 @@ class LiveSettings:
     """
 
     def __init__(self, engine: Engine, hosts: Sequence[Host], config: Config) -> None:
-        self.engine, self.hosts = engine, hosts
+        self.engine = engine
+        self.hosts = [self._in_place(host) for host in hosts]
+        self.found = {host.machine.name: frozenset(host.devices) for host in hosts if host.devices}
         self.config = self.given = config
         self.starting: list[str] = []
         self.per_gpu = per_gpu(config, engine.core.state)
@@ -43,6 +45,31 @@ class LiveSettings:
         """Who else has to know of changes."""
         self._executor, self._housekeeping = executor, housekeeping
         self.per_gpu = per_gpu(self.config, self.engine.core.state)
+
+    def _in_place(self, host: Host) -> Host:
+        """A machine of real GPUs with each where it was, as long as a gang of the last start may be there."""
+        state, name = self.engine.core.state, host.machine.name
+        before = json.loads(self.engine.journal.meta("devices") or "{}").get(name)
+        n = next((n for n, machine in enumerate(state.machines) if machine.name == name), None)
+        if before is None or n is None or not host.devices or not state.occupants(n):
+            return host
+        devices = in_place(host.devices, before)
+        return replace(host, machine=replace(host.machine, gpus=len(devices)), devices=devices)
+
+    def with_missing(self, event: GpusWithheld) -> GpusWithheld:
+        """What a machine withholds, with those of its GPUs that are no longer found."""
+        state, name = self.engine.core.state, self.engine.core.state.machines[event.machine].name
+        host = next((host for host in self.hosts if host.machine.name == name), None)
+        if host is None or not host.devices or set(host.devices) == self.found[name]:
+            return event
+        lost = [i for i, device in enumerate(host.devices) if device not in self.found[name]]
+        ids = [state.gpus_of[event.machine][i] for i in lost if i < len(state.gpus_of[event.machine])]
+        reason = f"not found at the last start: {', '.join(host.devices[i] for i in lost)}"
+        return replace(
+            event,
+            gpus=tuple(sorted({*event.gpus, *ids})),
+            reason="; ".join(part for part in (event.reason, reason) if part),
+        )
 
     def resume(self, start: Start) -> Config:
         """Go on with the settings in force; returns those that this start wants, which are checked."""
@@ -71,7 +98,20 @@ class LiveSettings:
         """The first transaction of a start: its changes, made by the owner."""
         self.starting = self.change(lambda _: wanted, owner, now) + self.starting
         self._give(self.given)
+        self._note_devices(now)
         self._housekeeping.all_quotas(now)
+
+    def _note_devices(self, now: Seconds) -> None:
+        """Remember where each real GPU is, and withhold those that are no longer found."""
+        journal, state = self.engine.journal, self.engine.core.state
+        text = json.dumps({host.machine.name: list(host.devices) for host in self.hosts if host.devices})
+        if text != (journal.meta("devices") or "{}"):
+            journal.set_meta("devices", text)
+        for n, machine in enumerate(state.machines):
+            if machine.name in self.found and n not in state.removed:
+                event = self.with_missing(GpusWithheld(machine=n, gpus=()))
+                if event.gpus and state.withheld.get(n) != (event.gpus, event.pids, event.reason):
+                    self.engine.feed(event, now)
 
     def _give(self, given: Config) -> None:
         """Remember what the service was given, to compare with at its next start."""

@@ -18,6 +18,7 @@ from themis.client import themis_pb2 as pb
 from themis.core.scheduler import Scheduler
 from themis.core.state import State
 from themis.errors import InputError
+from themis.executors.hosts import Host
 from themis.executors.program import Program
 from themis.model.cluster import Machine
 from themis.model.events import SCHEMA, Header, MachineJoined
@@ -156,13 +157,14 @@ def programs_of(engine: Engine) -> dict[str, tuple[Program, ...]]:
     return {entry.name: entry.programs for entry in engine.journal.apps(f"ended IS NULL OR app IN ({ending})")}
 
 
-def hand_over(engine: Engine, executor: LiveExecutor) -> set[int]:
+def hand_over(engine: Engine, executor: LiveExecutor, hosts: Sequence[Host]) -> set[int]:
     """Give the executor machines, apps, the machines that are away, and the gangs that may run; returns the lost machines."""
     state = engine.core.state
     # Of an app that was cancelled a gang may still be ending.
     ending = {int(state.jobs.app[job]) for job in state.occupied}
     for a in sorted({*np.flatnonzero(state.apps.active[: state.apps.size]).tolist()} | ending):
         executor.admit(int(state.apps.first_job[a]), state.app_specs[a])
+    executor.equip({host.machine.name: host.devices for host in hosts if host.devices})
     _machines_again(state, executor)
     drained = engine.journal.drained()
     lost = {

@@ -140,7 +140,6 @@ def start(home: Path, config: Config, reload: Callable[[], Config] | None = None
             allow_root=config.allow_root,
             claims=claims,
             containment=config.containment,
-            devices={host.machine.name: host.devices for host in hosts if host.devices},
         )
 
     book = load_book(config.profiles, home / "profiles")
