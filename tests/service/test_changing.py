@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from themis.errors import InputError
 from themis.executors.hosts import Host
 from themis.model.cluster import Cluster, Machine
 from themis.model.events import GpusWithheld, Grant, JobStopped, Renew, SettingsChanged
+from themis.model.units import Locality
+from themis.profiles.models import DEFAULT_BOOK
+from themis.profiles.speed import Profile
 from themis.service.api import views
 from themis.service.api.submission import submit
 from themis.service.engine.changes import values_of, with_values
@@ -277,3 +281,34 @@ def test_a_real_gpu_keeps_its_place_while_a_job_may_be_on_it(tmp_path: Path) -> 
         assert w.executor.devices == {"node": ("A", "C", "D", "E")}, "nothing runs there, so all is as it was found"
         assert size(w) == 4
     whole(tmp_path)
+
+
+def test_other_profiles_hold_from_the_start_that_is_given_them(tmp_path: Path) -> None:
+    clock = [1000.0]
+    model = "ResNet50"
+    twice = faster(DEFAULT_BOOK.get(model))
+    with world(tmp_path, gpus=2, clock=clock) as w:
+        made = request("a")
+        made.jobs[0].model = model
+        w.ask(lambda a: submit(a, made))
+        before = w.arbiter.book.rate(model, 0, "gpu", 1, Locality.SLOT)
+        step = float(w.arbiter.state.jobs.serial[0])
+    for start in range(3):
+        book = DEFAULT_BOOK.with_profiles([twice]) if start else DEFAULT_BOOK
+        with world(tmp_path, gpus=2, clock=clock, book=book) as w:
+            w.turn(0.1)
+            assert w.arbiter.live.starting == ([f"profiles: other speeds of {model}"] if start == 1 else [])
+            rate = w.arbiter.book.rate(model, 0, "gpu", 1, Locality.SLOT)
+            assert rate == pytest.approx(before * (2 if start else 1))
+            assert w.arbiter.state.jobs.serial[0] == step, "the unit of its work stays"
+    whole(tmp_path)
+    with world(tmp_path, gpus=2, clock=clock) as w:
+        w.turn(0.1)
+        assert w.arbiter.live.starting == [f"profiles: other speeds of {model}"]
+        assert w.arbiter.book.rate(model, 0, "gpu", 1, Locality.SLOT) == pytest.approx(before)
+
+
+def faster(profile: Profile) -> Profile:
+    """Twice as fast on every GPU type."""
+    curves = {key: replace(curve, rate=tuple(2 * r for r in curve.rate)) for key, curve in profile.curves.items()}
+    return replace(profile, curves=curves)

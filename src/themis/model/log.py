@@ -62,6 +62,7 @@ _FLAT = (
     events.FairnessSet,
     events.UserWeightsSet,
     events.SettingsChanged,
+    events.ProfilesSet,
     events.MachineResized,
     events.MachineFailed,
     events.MachineReturned,
@@ -332,6 +333,7 @@ _DECODERS: Mapping[str, Callable[[Fields], Record]] = MappingProxyType(
         "FairnessSet": lambda d: events.FairnessSet(
             between=d["between"], groups=tuple((name, weight, tuple(users)) for name, weight, users in d["groups"])
         ),
+        "ProfilesSet": lambda d: events.ProfilesSet(profiles=tuple(d["profiles"])),
         "UserWeightsSet": lambda d: events.UserWeightsSet(
             users=tuple((user, float(weight)) for user, weight in d["users"])
         ),

@@ -118,7 +118,7 @@ class Arbiter:
         if fresh:
             recovery.begin(self.engine, start, wall())
         self.recovered = 0 if fresh else recovery.recall(self.engine, start)
-        self.live = LiveSettings(self.engine, self.hosts, config)
+        self.live = LiveSettings(self.engine, self.hosts, config, book)
         wanted = config if fresh else self.live.resume(start)
         self.epoch = float(journal.meta("epoch") or 0.0)
         self._steady = steady

@@ -7,17 +7,19 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from themis.core.packed import pack
 from themis.errors import counted
 from themis.executors.hosts import Host
-from themis.model.events import GpusWithheld, MachineJoined, MachineResized
+from themis.model.events import GpusWithheld, MachineJoined, MachineResized, ProfilesSet, SettingsChanged
 from themis.model.units import Seconds
+from themis.profiles.speed import ProfileBook
 from themis.service.engine import changes
 from themis.service.engine.config import Config
 from themis.service.engine.engine import Engine
 from themis.service.engine.executor import LiveExecutor
 from themis.service.engine.housekeeping import Housekeeping
 from themis.service.engine.machines import in_place, per_gpu
-from themis.service.engine.recovery import Start, given_before
+from themis.service.engine.recovery import Start, given_before, keep_book, kept_book
 
 
 class LiveSettings:
@@ -25,7 +27,8 @@ class LiveSettings:
 
     Parameters
     ----------
-    engine : folded. ``hosts`` : machines that were found, where the settings name none. ``config`` : as this start was given it.
+    engine : folded. ``hosts`` : machines that were found, where the settings name none. ``config``, ``book`` : as this
+        start was given them, the latter without what came with submissions.
 
     Attributes
     ----------
@@ -33,8 +36,8 @@ class LiveSettings:
     starting : what this start changed, and what it left although it was given otherwise, in a sentence each.
     """
 
-    def __init__(self, engine: Engine, hosts: Sequence[Host], config: Config) -> None:
-        self.engine = engine
+    def __init__(self, engine: Engine, hosts: Sequence[Host], config: Config, book: ProfileBook) -> None:
+        self.engine, self.book = engine, book
         self.hosts = [self._in_place(host) for host in hosts]
         self.found = {host.machine.name: frozenset(host.devices) for host in hosts if host.devices}
         self.config = self.given = config
@@ -74,7 +77,8 @@ class LiveSettings:
     def resume(self, start: Start) -> Config:
         """Go on with the settings in force; returns those that this start wants, which are checked."""
         before = given_before(self.engine, start)
-        in_force = before | {name: value for name, (value, _, _) in self.engine.core.state.changed.items()}
+        changed = self.engine.core.state.changed
+        in_force = before | {name: value for name, (value, _, _) in changed.items() if name not in changes.RESTART}
         self.config = changes.with_values(start.config, in_force)
         wanted, self.starting = self._merge(before, start.config)
         changes.plan(self.engine.core.state, self.config, wanted, self.hosts, "")
@@ -98,8 +102,26 @@ class LiveSettings:
         """The first transaction of a start: its changes, made by the owner."""
         self.starting = self.change(lambda _: wanted, owner, now) + self.starting
         self._give(self.given)
+        self.starting = self._set_profiles(owner, now) + self.starting
         self._note_devices(now)
         self._housekeeping.all_quotas(now)
+
+    def _set_profiles(self, user: str, now: Seconds) -> list[str]:
+        """Speeds of models that this start is given otherwise than the start before hold from now on."""
+        journal = self.engine.journal
+        if journal.meta("book") is None:
+            keep_book(journal, "book", self.book)  # begun by an earlier version, with these
+        before = kept_book(journal, "given_book") or kept_book(journal, "book")
+        if before is None or before.fingerprint == self.book.fingerprint:
+            return []
+        other = [profile for name, profile in self.book.profiles.items() if before.profiles.get(name) != profile]
+        keep_book(journal, "given_book", self.book)
+        if not other:
+            return []
+        names = ", ".join(profile.name for profile in other[:6]) + (" ..." if len(other) > 6 else "")
+        self.engine.feed(SettingsChanged(user=user, values={"profiles": self.config.profiles}), now)
+        self.engine.feed(ProfilesSet(profiles=tuple(pack(profile) for profile in other)), now)
+        return [f"profiles: other speeds of {names}"]
 
     def _note_devices(self, now: Seconds) -> None:
         """Remember where each real GPU is, and withhold those that are no longer found."""
