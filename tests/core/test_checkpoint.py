@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from themis.core.checkpoint import FORMAT, load, pack, save, unpack
+from themis.core.checkpoint import FORMAT, load, save
+from themis.core.packed import pack, unpack
 from themis.core.retire import is_pruned, prune
 from themis.core.scheduler import Scheduler
 from themis.errors import InputError, InvariantBroken

@@ -163,6 +163,7 @@ RECORDS: list[Record] = [
         params={"f": 0.4, "rho": "paper"},
     ),
     e.MachineResized(machine=3, gpus=0),
+    e.ProfilesSet(profiles=({"~Profile": {"name": "m"}},)),
     e.FairnessSet(between="groups", groups=(("g", 0.37, ("a", "b")), ("h", 7.0, ("c",)))),
     e.JobStarted(job=2, attempt=1),
     e.SpeedMeasured(

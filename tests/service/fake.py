@@ -14,6 +14,8 @@ from themis.executors.program import Programs
 from themis.model.cluster import Machine
 from themis.model.events import Command, Event, Grant, JobReached, JobStarted, JobStopped, Revoke
 from themis.model.workload import App
+from themis.profiles.models import DEFAULT_BOOK
+from themis.profiles.speed import ProfileBook
 from themis.service.engine.arbiter import Arbiter
 from themis.service.engine.config import Config
 from themis.service.engine.journal import Journal
@@ -43,6 +45,7 @@ class FakeExecutor:
     withheld: list[int] = field(default_factory=list)
     joined: list[Machine] = field(default_factory=list)
     sizes: dict[int, int] = field(default_factory=dict)
+    devices: dict[str, tuple[str, ...]] = field(default_factory=dict)
     nice: dict[int, int] = field(default_factory=dict)
     dismissed: list[int] = field(default_factory=list)
 
@@ -75,6 +78,9 @@ class FakeExecutor:
 
     def join(self, machine: Machine) -> None:
         self.joined.append(machine)
+
+    def equip(self, devices: Mapping[str, tuple[str, ...]]) -> None:
+        self.devices = dict(devices)
 
     def resize(self, machine: int, gpus: int) -> None:
         self.sizes[machine] = gpus
@@ -143,23 +149,29 @@ class World:
 
 @contextmanager
 def world(
-    home: Path, *gpus: int, clock: list[float] | None = None, silent: bool = False, **more: Any
+    home: Path,
+    *gpus: int,
+    clock: list[float] | None = None,
+    silent: bool = False,
+    hosts: Sequence[Host] = (),
+    book: ProfileBook = DEFAULT_BOOK,
+    **more: Any,
 ) -> Iterator[World]:
     """An arbiter on machines m0, m1, ... over the journal in ``home``."""
     at = clock if clock is not None else [1000.0]
     made: list[FakeExecutor] = []
 
-    def executor(programs: Programs, heard: Callable[[Any], None], book: object) -> FakeExecutor:
+    def executor(programs: Programs, heard: Callable[[Any], None], speeds: object) -> FakeExecutor:
         made.append(FakeExecutor(heard, silent))
         return made[0]
 
     there = () if more.get("engine") == "ray" else (4,)
     config = Config(**{**SHORT, **more})
     own = [Host(machine=Machine(name=f"m{n}", gpus=g)) for n, g in enumerate(gpus or there)]
-    hosts = find_hosts(config) if config.gpus or config.cluster else own
+    hosts = hosts or (find_hosts(config) if config.gpus or config.cluster else own)
     journal = Journal(home / "journal.db")
     try:
-        arbiter = Arbiter(config, hosts, journal, executor, wall=lambda: at[0], steady=lambda: at[0])
+        arbiter = Arbiter(config, hosts, journal, executor, book=book, wall=lambda: at[0], steady=lambda: at[0])
         yield World(arbiter, made[0], at)
     finally:
         journal.close()

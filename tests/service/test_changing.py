@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,12 @@ from fake import World, request, world
 from audit import audit, engine_over
 from themis.cli.report import replay_home
 from themis.errors import InputError
+from themis.executors.hosts import Host
 from themis.model.cluster import Cluster, Machine
-from themis.model.events import Grant, Renew, SettingsChanged
+from themis.model.events import GpusWithheld, Grant, JobStopped, Renew, SettingsChanged
+from themis.model.units import Locality
+from themis.profiles.models import DEFAULT_BOOK
+from themis.profiles.speed import Profile
 from themis.service.api import views
 from themis.service.api.submission import submit
 from themis.service.engine.changes import values_of, with_values
@@ -70,13 +75,13 @@ def test_what_was_set_outlives_the_next_start_unless_that_is_given_something_new
     with world(tmp_path, gpus=2, clock=clock) as w:
         w.turn()
         assert (w.arbiter.config.policy, w.arbiter.settings.lease_s) == ("drf", 3.0)
-        assert [line.partition(",")[0] for line in w.arbiter.starting] == [
+        assert [line.partition(",")[0] for line in w.arbiter.live.starting] == [
             "lease stays 3",
             "policy stays drf",
         ]
     with world(tmp_path, gpus=2, clock=clock, policy="tiresias") as w:
         w.turn()
-        assert w.arbiter.starting[0] == "policy: drf -> tiresias"
+        assert w.arbiter.live.starting[0] == "policy: drf -> tiresias"
         assert (w.arbiter.config.policy, w.arbiter.settings.lease_s) == ("tiresias", 3.0)
     with world(tmp_path, gpus=2, clock=clock, policy="tiresias") as w:
         w.turn()
@@ -105,7 +110,7 @@ def test_machines_of_the_next_start_join_grow_shrink_and_go(tmp_path: Path) -> N
     with world(tmp_path, 6, 2, clock=clock) as w:
         w.turn(0.1)
         assert w.executor.sizes == {0: 6}
-        assert w.arbiter.starting == []
+        assert w.arbiter.live.starting == []
     whole(tmp_path)
 
 
@@ -118,8 +123,6 @@ def test_a_removed_machine_is_listed_until_its_last_job_has_ended(tmp_path: Path
         assert "machine m1 is removed; its jobs continue elsewhere" in lines
         rows = {row.name: row.state for row in views.nodes(w.arbiter).nodes}
         assert rows == {"m0": "up", "m1": "leaving"}
-        from themis.model.events import JobStopped
-
         (job,) = w.arbiter.engine.core.stopping
         w.say(JobStopped(job=job, attempt=1, steps=3.0))
         assert [row.name for row in views.nodes(w.arbiter).nodes] == ["m0"]
@@ -250,3 +253,62 @@ def test_a_fold_knows_the_settings_in_force(tmp_path: Path) -> None:
             assert engine.core.pace == w.arbiter.engine.core.pace
         enter(w)
         assert any(isinstance(c, Grant) for c in w.executor.commands)
+
+
+def test_a_real_gpu_keeps_its_place_while_a_job_may_be_on_it(tmp_path: Path) -> None:
+    """One of four is lost, and another one found: nobody gets a GPU that a gang of the last start still has."""
+    clock = [1000.0]
+
+    def node(*devices: str) -> list[Host]:
+        return [Host(machine=Machine(name="node", gpus=len(devices)), devices=devices)]
+
+    with world(tmp_path, clock=clock, hosts=node("A", "B", "C", "D")) as w:
+        for name in "abcd":
+            enter(w, name)
+    with world(tmp_path, clock=clock, hosts=node("A", "C", "D", "E"), silent=True) as w:
+        w.turn(0.1)
+        assert w.executor.devices == {"node": ("A", "B", "C", "D", "E")}
+        (withheld,) = w.arbiter.state.withheld.values()
+        assert withheld == ((1,), (), "not found at the last start: B")
+        w.say(GpusWithheld(machine=0, gpus=(2,), pids=(7,), reason="busy"))
+        assert w.arbiter.state.withheld[0] == ((1, 2), (7,), "busy; not found at the last start: B")
+        assert size(w) == 5
+        for job in range(4):
+            w.ask(lambda a, job=job: a.cancel(job))
+            w.say(JobStopped(job=job, attempt=int(w.arbiter.state.jobs.attempt[job]), steps=1.0))
+    with world(tmp_path, clock=clock, hosts=node("A", "C", "D", "E")) as w:
+        w.turn(0.1)
+        assert w.executor.devices == {"node": ("A", "C", "D", "E")}, "nothing runs there, so all is as it was found"
+        assert size(w) == 4
+    whole(tmp_path)
+
+
+def test_other_profiles_hold_from_the_start_that_is_given_them(tmp_path: Path) -> None:
+    clock = [1000.0]
+    model = "ResNet50"
+    twice = faster(DEFAULT_BOOK.get(model))
+    with world(tmp_path, gpus=2, clock=clock) as w:
+        made = request("a")
+        made.jobs[0].model = model
+        w.ask(lambda a: submit(a, made))
+        before = w.arbiter.book.rate(model, 0, "gpu", 1, Locality.SLOT)
+        step = float(w.arbiter.state.jobs.serial[0])
+    for start in range(3):
+        book = DEFAULT_BOOK.with_profiles([twice]) if start else DEFAULT_BOOK
+        with world(tmp_path, gpus=2, clock=clock, book=book) as w:
+            w.turn(0.1)
+            assert w.arbiter.live.starting == ([f"profiles: other speeds of {model}"] if start == 1 else [])
+            rate = w.arbiter.book.rate(model, 0, "gpu", 1, Locality.SLOT)
+            assert rate == pytest.approx(before * (2 if start else 1))
+            assert w.arbiter.state.jobs.serial[0] == step, "the unit of its work stays"
+    whole(tmp_path)
+    with world(tmp_path, gpus=2, clock=clock) as w:
+        w.turn(0.1)
+        assert w.arbiter.live.starting == [f"profiles: other speeds of {model}"]
+        assert w.arbiter.book.rate(model, 0, "gpu", 1, Locality.SLOT) == pytest.approx(before)
+
+
+def faster(profile: Profile) -> Profile:
+    """Twice as fast on every GPU type."""
+    curves = {key: replace(curve, rate=tuple(2 * r for r in curve.rate)) for key, curve in profile.curves.items()}
+    return replace(profile, curves=curves)

@@ -1,4 +1,4 @@
-"""One data directory through other machines, policies and leases, with real jobs that run meanwhile and an arbiter that is killed."""
+"""One data directory through other machines, policies and leases, with real jobs, and an arbiter that is killed."""
 
 from __future__ import annotations
 

@@ -117,6 +117,7 @@ def replay_home(home: Path, book: ProfileBook | None) -> Replayed:
     """Replay the journal of a data directory, with the speeds of its submissions."""
     from themis.cli.journals import journal_of
     from themis.client import themis_pb2 as pb
+    from themis.service.engine.recovery import kept_book
     from themis.service.engine.speeds import read_profile
     from themis.sim.replay import replay_records
 
@@ -125,7 +126,7 @@ def replay_home(home: Path, book: ProfileBook | None) -> Replayed:
         return replay_records(
             journal.records(),
             name=str(home),
-            book=book,
+            book=book or kept_book(journal, "book"),
             submitted=submitted,
             wakes=True,
             exact_after=journal.exact_after(),

@@ -155,7 +155,7 @@ def up(
             )
         else:
             out.print(f"Recovered from the journal ({counted(arbiter.recovered, 'record')}).")
-        for line in arbiter.starting:
+        for line in arbiter.live.starting:
             out.print(f"Settings: {line}", markup=False, highlight=False, soft_wrap=True)
 
     serve_until_told(

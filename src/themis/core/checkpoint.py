@@ -8,29 +8,29 @@ too: after a state is loaded, the decision is made again.
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from themis.core.packed import pack, unpack
 from themis.core.retire import is_pruned, pruned
 from themis.core.scheduler import Scheduler
 from themis.core.state import State
 from themis.core.tables import Table
 from themis.core.validate import validate
 from themis.errors import InputError, InvariantBroken
-from themis.model import answers, cluster, events, workload
+from themis.model import cluster, workload
 from themis.model.specs import read_app, to_fields
 from themis.profiles.learning import Measured
-from themis.profiles.speed import Curve, Profile, compile_speeds
+from themis.profiles.speed import compile_speeds
 
-FORMAT = 3
-"""2: retired apps as lists. 3: rounds keep what gangs are owed on one machine. States of all earlier formats are read."""
+FORMAT = 4
+"""2: retired apps as lists. 3: rounds keep what gangs are owed on one machine. 4: machines that changed their size, settings and a
+policy that are not as the log began. States of all earlier formats are read."""
 
 _SAVED = tuple(f.name for f in dataclasses.fields(State) if f.metadata.get("saved", True))
 """Fields of the state that are saved under their names: all that it does not declare as ``derived``."""
@@ -39,21 +39,6 @@ _FILLED = ("machine_up", "gpu_machine", "gpu_slot", "gpu_job", "gpu_occupant")
 _LEASES = ("held_back", "held", "awaited", "stopping")
 _STORED: Mapping[str, str] = MappingProxyType({"entitled": "promised", "received": "dealt"})
 """Attributes of the rounds that are stored under another name: the one that they had when the format was written down."""
-_CLASSES: Mapping[str, type[Any]] = MappingProxyType(
-    {
-        kind.__name__: kind
-        for kind in (
-            events.Grant,
-            events.Revoke,
-            answers.TimeShare,
-            answers.RoundPlan,
-            workload.Regime,
-            cluster.Machine,
-            Profile,
-            Curve,
-        )
-    }
-)
 
 
 def save(core: Scheduler) -> dict[str, Any]:
@@ -67,7 +52,9 @@ def save(core: Scheduler) -> dict[str, Any]:
             "units": pack(dict(zip(s.speeds.index, s.speeds.serial.tolist()))),
             "largest": s.speeds.scale.shape[2] - 1,
             "measured": pack(s.measured.rates),
-            "profiles": pack([s.book.get(model) for model in sorted({key[0] for key in s.measured.rates})]),
+            "profiles": pack(
+                [s.book.get(model) for model in sorted({key[0] for key in s.measured.rates} | s.reprofiled)]
+            ),
         },
         "app_specs": [_app_fields(app) for app in s.app_specs],
         "apps": _table(s.apps),
@@ -167,61 +154,3 @@ def _fill_table(table: Table, saved: Mapping[str, Any]) -> None:
     for name, column in saved["columns"].items():
         if name in known:
             getattr(table, name)[: table.size] = unpack(column)
-
-
-# ---- values ---------------------------------------------------------------------------------------------------------
-
-
-def pack(value: Any) -> Any:
-    """A value as JSON has it; what JSON lacks is an object with one key that begins with ``~``."""
-    match value:
-        case None | bool() | int() | str():
-            return value
-        case np.generic():
-            return pack(value.item())
-        case float():
-            return value if math.isfinite(value) else {"~float": str(value)}
-        case np.ndarray():
-            data = np.ascontiguousarray(value.astype(value.dtype.newbyteorder("<"), copy=False))
-            return {"~array": [data.dtype.str, list(value.shape), base64.b64encode(data.tobytes()).decode()]}
-        case list():
-            return [pack(v) for v in value]
-        case tuple():
-            return {"~tuple": [pack(v) for v in value]}
-        case set() | frozenset():
-            return {"~set": [pack(v) for v in sorted(value)]}
-        case Mapping():
-            return {"~dict": [[pack(k), pack(v)] for k, v in value.items()]}
-    kind = type(value)
-    if _CLASSES.get(kind.__name__) is kind:
-        return {"~" + kind.__name__: {f.name: pack(getattr(value, f.name)) for f in dataclasses.fields(kind)}}
-    raise InvariantBroken(f"a state holds a {kind.__name__}, which core.checkpoint cannot save.")
-
-
-def unpack(value: Any) -> Any:
-    """The value that was packed; raises KeyError, TypeError or ValueError where it is none."""
-    if isinstance(value, list):
-        return [unpack(v) for v in value]
-    if not isinstance(value, dict):
-        return value
-    ((tag, inner),) = value.items()
-    if tag in _READERS:
-        return _READERS[tag](inner)
-    return _CLASSES[tag[1:]](**{name: unpack(v) for name, v in inner.items()})
-
-
-def _array(inner: Any) -> Any:
-    kind, shape, data = inner
-    # A copy, for a buffer of bytes cannot be written to.
-    return np.frombuffer(base64.b64decode(data), dtype=np.dtype(kind)).reshape(shape).astype(np.dtype(kind), copy=True)
-
-
-_READERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
-    {
-        "~float": float,
-        "~array": _array,
-        "~tuple": lambda inner: tuple(map(unpack, inner)),
-        "~set": lambda inner: set(map(unpack, inner)),
-        "~dict": lambda inner: {unpack(k): unpack(v) for k, v in inner},
-    }
-)

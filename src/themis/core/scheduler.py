@@ -21,6 +21,7 @@ from themis.core.gangs import Placed, WantedGang
 from themis.core.intend import falls_short, intend, plan_from
 from themis.core.leases import Freed, Leases
 from themis.core.offer import FreeGpus
+from themis.core.packed import unpack
 from themis.core.place import place
 from themis.core.state import EPS, State
 from themis.core.tables import OUTCOMES, Status
@@ -60,6 +61,7 @@ from themis.model.events import (
     MachineJoined,
     MachineResized,
     MachineReturned,
+    ProfilesSet,
     QuotaSet,
     SettingsChanged,
     Solve,
@@ -201,6 +203,11 @@ class Scheduler:
                 self._settings_changed(event)
             case MachineResized():
                 self._machine_resized(event)
+            case ProfilesSet():
+                reference.advance(s)
+                s.set_profiles([unpack(profile) for profile in event.profiles])
+                s.apps.stale[: s.apps.size] = 1
+                s.plan = None
             case UserWeightsSet():
                 reference.advance(s)
                 unit.set_weights(s, event)

@@ -29,7 +29,7 @@ from themis.model.settings import Settings
 from themis.model.units import NONE, Bool, Float, Int, Seconds, round_end
 from themis.model.workload import App, Job, Regime
 from themis.profiles.learning import Measured
-from themis.profiles.speed import ProfileBook, Speeds, compile_speeds, relearned
+from themis.profiles.speed import Profile, ProfileBook, Speeds, compile_speeds, relearned
 
 EPS = 1e-6
 """Seconds below which two instants are one."""
@@ -140,6 +140,8 @@ class State(Machines):
     # speeds
     speeds: Speeds = field(init=False, metadata={"saved": False})
     measured: Measured = derived(Measured)
+    reprofiled: set[str] = kept(set)
+    """Models whose profile is not the one that the log began with."""
     config_speed: Float = kept(lambda: np.zeros(0))
     """[rows of ``speeds``], mean over GPUs in service."""
     barring: bool = kept(bool)
@@ -256,6 +258,15 @@ class State(Machines):
         self.book = self.book.with_profiles([self.measured.corrected(self.book.get(measured.model))])
         self.speeds = relearned(self.speeds, self.book, measured.model, tuple(self.gpu_types))
         self._capacity_changed()
+
+    def set_profiles(self, profiles: Sequence[Profile]) -> None:
+        """Models' speeds are believed to be others, but where they were measured. The unit of their work stays."""
+        self.reprofiled |= {profile.name for profile in profiles}
+        measured = {key[0] for key in self.measured.rates}
+        self.book = self.book.with_profiles(
+            self.measured.corrected(profile) if profile.name in measured else profile for profile in profiles
+        )
+        self._compile(list(self.speeds.index), self.speeds.scale.shape[2] - 1)
 
     def worth(self, config: int, gpu_type: int, gpus: int, locality: int) -> tuple[float, float]:
         """(reference GPUs that a gang is worth, slowdown of its locality), looked up once for each kind of gang."""

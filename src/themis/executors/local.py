@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from types import MappingProxyType
 
 from themis.executors.api import Executor
 from themis.executors.endings import Pace
@@ -59,7 +58,6 @@ class LocalExecutor(Executor):
     allow_root : let jobs run as root where this process is.
     claims : the machine's GPUs, claimed; agents and what they start keep them so.
     containment : of gangs, as ``node.means.find`` takes it. ``clock`` : seconds, never set back.
-    devices : real GPUs of machines that join, by the machine's name.
     """
 
     def __init__(
@@ -76,11 +74,11 @@ class LocalExecutor(Executor):
         respawn: bool = True,
         claims: Sequence[Claim] = (),
         containment: str = AUTO,
-        devices: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
         clock: Callable[[], float] = clock,
     ) -> None:
         self.clock = clock
-        self.containment, self.devices = containment, devices
+        self.containment = containment
+        self.devices: Mapping[str, tuple[str, ...]] = {}
         self.claims = claims
         self.root, self.emit, self.note = root.resolve(), emit, note
         self.settings = settings or NodeSettings()
@@ -142,6 +140,10 @@ class LocalExecutor(Executor):
     def restore_withheld(self, machine: int) -> None:
         """A machine some of whose GPUs were withheld when the arbiter before this one ended; call it before ``start``."""
         self._do(lambda: self.gangs.restore_withheld(machine))
+
+    def equip(self, devices: Mapping[str, tuple[str, ...]]) -> None:
+        """The real GPUs of machines that join, by the machine's name; call it before they do."""
+        self._do(lambda: setattr(self, "devices", dict(devices)))
 
     def join(self, machine: Machine) -> None:
         """One more machine, with an agent here."""

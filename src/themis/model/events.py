@@ -225,6 +225,16 @@ class SettingsChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProfilesSet:
+    """From now on these are the models' estimated speeds, until they are measured; work that was entered keeps its unit.
+
+    ``profiles`` : each as ``core.packed`` spells it.
+    """
+
+    profiles: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MachineResized:
     """From now on a machine has so many GPUs; 0: it was removed, and more: it is back.
 
@@ -429,6 +439,7 @@ Event: TypeAlias = (
     | FairnessSet
     | UserWeightsSet
     | SettingsChanged
+    | ProfilesSet
     | MachineResized
     | JournalRepaired
     | JobStarted

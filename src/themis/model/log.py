@@ -62,6 +62,7 @@ _FLAT = (
     events.FairnessSet,
     events.UserWeightsSet,
     events.SettingsChanged,
+    events.ProfilesSet,
     events.MachineResized,
     events.MachineFailed,
     events.MachineReturned,
@@ -340,6 +341,7 @@ _DECODERS: Mapping[str, Callable[[Fields], Record]] = MappingProxyType(
         "AppFinished": lambda d: events.AppFinished(
             **{**d, "needed": tuple((work, most) for work, most in d.get("needed", ()))}
         ),
+        "ProfilesSet": lambda d: events.ProfilesSet(profiles=tuple(d["profiles"])),
         "UserWeightsSet": lambda d: events.UserWeightsSet(
             users=tuple((user, float(weight)) for user, weight in d["users"])
         ),

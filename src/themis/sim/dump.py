@@ -19,11 +19,12 @@ import orjson
 
 from themis import __version__
 from themis.core import snapshot as snapshots
-from themis.core.checkpoint import load, pack, save, unpack
+from themis.core.checkpoint import load, save
 from themis.core.conserve import left_over
 from themis.core.gangs import Placed
 from themis.core.intend import intend
 from themis.core.offer import FreeGpus
+from themis.core.packed import pack, unpack
 from themis.core.place import place
 from themis.core.scheduler import Scheduler
 from themis.core.state import EPS

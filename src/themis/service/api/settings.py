@@ -32,7 +32,7 @@ def settings(arbiter: Arbiter) -> pb.SettingsReply:
     values = values_of(arbiter.config)
     for name in sorted(values.keys() | RESTART.keys()):
         restart = name in RESTART
-        value = getattr(arbiter.given, RESTART[name]) if restart else values[name]
+        value = getattr(arbiter.live.given, RESTART[name]) if restart else values[name]
         row = out.settings.add(name=name, value=words(value), restart=restart)
         if name in changed:
             _, since, user = changed[name]
@@ -47,7 +47,7 @@ def change(arbiter: Arbiter, request: pb.SetRequest, door: Door | None, user: st
     if request.reload and request.values:
         raise InputError("a call that reloads the settings file cannot set others; make two calls.")
     if request.reload:
-        return pb.SetReply(changes=arbiter.reload(door.reload(), user))
+        return pb.SetReply(changes=arbiter.live.reload(door.reload(), user, arbiter.instant))
     texts = dict(request.values)
     read = door.read
     return pb.SetReply(changes=arbiter.change(lambda config: read(config, texts), user))

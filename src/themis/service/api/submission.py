@@ -149,7 +149,7 @@ def check_machines(arbiter: Arbiter, request: pb.SubmitRequest) -> None:
 
     So whatever is placed fits: a machine's jobs together never ask for more than it has.
     """
-    have = arbiter.per_gpu
+    have = arbiter.live.per_gpu
     for job in request.jobs:
         cpus, memory = _within("cpus", job.cpus, 0, 1e6), _within("memory", job.memory, 0, 1 << 60)
         if have and cpus > have.cpus:

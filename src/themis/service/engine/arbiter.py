@@ -9,11 +9,9 @@ crash: ``recovery``.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TypeVar, cast
@@ -22,7 +20,6 @@ from themis.client import themis_pb2 as pb
 from themis.core.retire import prune
 from themis.core.state import EPS, State
 from themis.core.tables import ENDED
-from themis.errors import counted
 from themis.executors.hosts import Host
 from themis.executors.program import UNABLE, AttemptEnded, Ending, GangIdle, Measurement, Program, RunReported
 from themis.model.events import (
@@ -35,7 +32,6 @@ from themis.model.events import (
     JobStopped,
     MachineFailed,
     MachineJoined,
-    MachineResized,
     MachineReturned,
     Renew,
     Revoke,
@@ -45,14 +41,14 @@ from themis.model.units import Seconds
 from themis.model.workload import App
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.speed import Profile, ProfileBook
-from themis.service.engine import changes, recovery, state_snapshots
+from themis.service.engine import recovery, state_snapshots
 from themis.service.engine.agents import AgentRegistry
 from themis.service.engine.calls import ENDING, Call, Closed
 from themis.service.engine.config import Config
 from themis.service.engine.executor import MakeExecutor, Message, WakeUp
 from themis.service.engine.housekeeping import Housekeeping
 from themis.service.engine.journal import Entry, Journal
-from themis.service.engine.machines import per_gpu
+from themis.service.engine.live_settings import LiveSettings
 from themis.service.engine.notifications import notify
 from themis.service.engine.solving import Reply, WorkerSolver
 from themis.service.engine.speeds import SpeedEstimator
@@ -98,8 +94,6 @@ class Arbiter:
         wall: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.config = self.given = config
-        """Settings in force, and as this start was given them."""
         self.hosts, self.journal = tuple(hosts), journal
         journal.verify()
         self.queue: SimpleQueue[Message | Call] = SimpleQueue()
@@ -107,8 +101,6 @@ class Arbiter:
         self.broken: BaseException | None = None
         self.instant: Seconds = 0.0
         """The time that everything in the open transaction happens at."""
-        self.starting: list[str] = []
-        """What this start changed, and what it left although it was given otherwise, in a sentence each."""
         self._closing = self._ended = False
         self.agents = AgentRegistry(
             lambda: names_of(self.state),
@@ -126,22 +118,23 @@ class Arbiter:
         if fresh:
             recovery.begin(self.engine, start, wall())
         self.recovered = 0 if fresh else recovery.recall(self.engine, start)
-        wanted = config if fresh else self._resume(start)
+        self.live = LiveSettings(self.engine, self.hosts, config, book)
+        wanted = config if fresh else self.live.resume(start)
         self.epoch = float(journal.meta("epoch") or 0.0)
         self._steady = steady
         self._origin = max(wall() - self.epoch, journal.last()[1]) - steady()
         self.started = self.epoch + self.now()
         self.engine.not_before = self.now()
         self.speeds = SpeedEstimator(book)
-        self.per_gpu = per_gpu(self.config, self.state)
         self.housekeeping = Housekeeping(self.engine, self.config, self.now())
         self.executor = make_executor(self._program, self.queue.put, lambda: self.book)
+        self.live.serve(self.executor, self.housekeeping)
         self.programs |= recovery.programs_of(self.engine)
-        self.housekeeping.lost |= recovery.hand_over(self.engine, self.executor)
+        self.housekeeping.lost |= recovery.hand_over(self.engine, self.executor, self.live.hosts)
         if apart:
             self.engine.solver = WorkerSolver(self.engine.policy, config.solve_s, self.queue.put)
         # Before anything else that comes in.
-        self.queue.put(Call(lambda: self._begin(wanted, owner)))
+        self.queue.put(Call(lambda: self.live.begin(wanted, owner, self.instant)))
         self.queue.put(Call(lambda: self.housekeeping.set_tariff(self.instant)))
         self._thread = Thread(target=self._run, name="themis-arbiter", daemon=True)
 
@@ -149,6 +142,11 @@ class Arbiter:
     def state(self) -> State:
         """The core's; to be read in the arbiter's thread only (``ask``)."""
         return self.engine.core.state
+
+    @property
+    def config(self) -> Config:
+        """The settings in force."""
+        return self.live.config
 
     @property
     def settings(self) -> Settings:
@@ -220,40 +218,6 @@ class Arbiter:
             if self.engine.solver is not None:
                 self.engine.solver.close()
             self.journal.close()
-
-    def _resume(self, start: recovery.Start) -> Config:
-        """Go on with the settings in force; returns those that this start wants, which are checked."""
-        before = recovery.given_before(self.engine, start)
-        in_force = before | {name: value for name, (value, _, _) in self.state.changed.items()}
-        self.config = changes.with_values(start.config, in_force)
-        wanted, self.starting = self._merge(before, start.config)
-        changes.plan(self.state, self.config, wanted, self.hosts, "")
-        return wanted
-
-    def _merge(self, before: changes.Values, given: Config) -> tuple[Config, list[str]]:
-        """Settings in force with what is given otherwise than ``before``, and a sentence on each that stays nevertheless."""
-        in_force, out = changes.values_of(self.config), []
-        new, left = changes.merged(before, in_force, changes.values_of(given))
-        for name, value in left.items():
-            _, since, user = self.state.changed.get(name, (None, 0.0, "an administrator"))
-            at = time.localtime(float(self.journal.meta("epoch") or 0.0) + since)
-            out.append(
-                f"{name} stays {changes.words(in_force.get(name))}, as {user} set it on {time.strftime('%Y-%m-%d %H:%M', at)}. "
-                f"What is given here, {changes.words(value)}, is as it was before; `themis set {name}={changes.words(value)}` "
-                "changes it."
-            )
-        return changes.with_values(self.config, new), out
-
-    def _begin(self, wanted: Config, owner: str) -> None:
-        self.starting = self.change(lambda _: wanted, owner) + self.starting
-        self._give(self.given)
-        self.housekeeping.all_quotas(self.instant)
-
-    def _give(self, given: Config) -> None:
-        """Remember what the service was given, to compare with at its next start."""
-        text = json.dumps(changes.values_of(given))
-        if self.journal.meta("given") != text:
-            self.journal.set_meta("given", text)
 
     def _program(self, app: App, index: int) -> Program:
         return self.programs[app.name][index]
@@ -359,6 +323,7 @@ class Arbiter:
                 if not self._closing:
                     self.engine.answered(item, now)
             case GpusWithheld(machine=n):
+                item = self.live.with_missing(item)
                 # A node agent repeats it to an arbiter that was restarted.
                 if self.state.withheld.get(n, ((), (), "")) != (item.gpus, item.pids, item.reason):
                     self.engine.feed(item, now)
@@ -431,65 +396,8 @@ class Arbiter:
         self.housekeeping.resume(app, self.instant)
 
     def change(self, read: Callable[[Config], Config], user: str) -> list[str]:
-        """Change settings, all or none; returns what changed, and what follows for apps, in a sentence each.
-
-        Parameters
-        ----------
-        read : the wanted settings, from those in force. ``user`` : who wants them.
-
-        Raises
-        ------
-        InputError : they cannot be; nothing has changed then.
-        """
-        before, after, now = self.config, read(self.config), self.instant
-        records = changes.plan(self.state, before, after, self.hosts, user)
-        old = changes.values_of(before)
-        out = changes.said(old, changes.differing(old, changes.values_of(after)).items())
-        for record in records:
-            match record:
-                case MachineJoined():
-                    self.executor.join(record.machine)
-                    out.append(f"machine {record.machine.name} joins with {counted(record.machine.gpus, 'GPU')}")
-                case MachineResized():
-                    out.append(self._resize(record))
-            self.engine.feed(record, now)
-        self.config = self.housekeeping.config = after
-        self.per_gpu = per_gpu(after, self.state)
-        self.agents.answer_s, self.agents.misses = after.agent_s, after.agent_misses
-        if self.engine.solver is not None:
-            self.engine.solver.limit(after.solve_s)
-        self.housekeeping.all_quotas(now)
-        if any(isinstance(record, MachineResized | MachineJoined) for record in records):
-            out += changes.too_large(self.state)
-        return out
-
-    def reload(self, given: Config, user: str) -> list[str]:
-        """Take on what differs from what the service was started with, or reloaded the last time; as ``change``."""
-        before = changes.values_of(self.given)
-        wanted, left = self._merge(before, given)
-        out = self.change(lambda _: wanted, user)
-        at_start = [
-            name for name, field in changes.RESTART.items() if getattr(given, field) != getattr(self.given, field)
-        ]
-        out += [f"{name} changes when the service starts again" for name in at_start]
-        fields = {field: getattr(self.given, field) for field in changes.RESTART.values()}
-        self.given = replace(given, **fields)
-        self._give(self.given)
-        return out + left
-
-    def _resize(self, record: MachineResized) -> str:
-        """The executor knows of new GPUs before the core grants them."""
-        n, name = record.machine, self.state.machines[record.machine].name
-        before = int(self.state.machine_size[n])
-        self.executor.resize(n, record.gpus)
-        if not record.gpus or not before:
-            # It is no longer drained, nor lost, when it comes back.
-            self.housekeeping.lost.discard(n)
-            if name in self.journal.drained():
-                self.journal.set_drained(name, False)
-        if not record.gpus:
-            return f"machine {name} is removed; its jobs continue elsewhere"
-        return f"machine {name}: {before} -> {record.gpus} GPUs"
+        """Change settings, all or none; see ``LiveSettings.change``."""
+        return self.live.change(read, user, self.instant)
 
     def drain(self, machine: int, drained: bool, within_s: Seconds = 0.0) -> None:
         """Take a machine out of service or back; ``within_s`` : until then its jobs may end by themselves."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from themis.core.state import State
@@ -62,6 +63,17 @@ def per_gpu(config: Config, state: State) -> PerGpu | None:
     cpus = config.cpus or len(os.sched_getaffinity(0))
     memory = config.memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return PerGpu(cpus=cpus / gpus, memory=memory / gpus)
+
+
+def in_place(found: Sequence[str], before: Sequence[str]) -> tuple[str, ...]:
+    """A machine's GPUs by UUID, each where it was before: no position comes to mean another GPU while gangs may be there.
+
+    New ones follow. One that is missing keeps its place, unless it was among the last.
+    """
+    out = [*before, *(device for device in found if device not in before)]
+    while out and out[-1] not in found:
+        out.pop()
+    return tuple(out)
 
 
 def host_name() -> str:

@@ -15,9 +15,11 @@ import numpy as np
 
 from themis import __version__
 from themis.client import themis_pb2 as pb
+from themis.core.packed import pack, unpack
 from themis.core.scheduler import Scheduler
 from themis.core.state import State
 from themis.errors import InputError
+from themis.executors.hosts import Host
 from themis.executors.program import Program
 from themis.model.cluster import Machine
 from themis.model.events import SCHEMA, Header, MachineJoined
@@ -76,6 +78,7 @@ def begin(engine: Engine, start: Start, wall: float) -> None:
     with journal.transaction():
         journal.set_meta("epoch", repr(wall))
         journal.set_meta("given", json.dumps(values_of(config)))
+        keep_book(journal, "book", engine.core.state.book)
         journal.compare_exactly()
         journal.append(0.0, header)
         engine.books.open(engine.core.state)
@@ -101,10 +104,35 @@ def engine_over(journal: Journal, book: ProfileBook) -> Engine:
     InputError : the journal does not begin with a header.
     """
     header = header_of(journal)
-    book = book.with_profiles(read_profile(name, pb.Profile.FromString(m)) for name, m in journal.profiles())
+    submitted = [read_profile(name, pb.Profile.FromString(m)) for name, m in journal.profiles()]
+    book = book_of(journal, header, book).with_profiles(submitted)
     policy = make_policy(header.policy)
     settings = Settings(**{**EARLIER, **header.settings}, seed=header.seed)
     return Engine(journal, Scheduler(book, settings, policy.pace, policy.needs, forecaster_of(policy)), policy)
+
+
+def keep_book(journal: Journal, name: str, book: ProfileBook) -> None:
+    """Keep models' speeds with the journal: those that it began with (``book``), or that it was last given (``given_book``)."""
+    journal.set_meta(name, json.dumps(pack(list(book.profiles.values()))))
+
+
+def kept_book(journal: Journal, name: str) -> ProfileBook | None:
+    """What ``keep_book`` kept."""
+    found = journal.meta(name)
+    return None if found is None else ProfileBook.of(unpack(json.loads(found)))
+
+
+def book_of(journal: Journal, header: Header, book: ProfileBook) -> ProfileBook:
+    """The models' speeds that a journal began with; ``book`` : of this start, where those are not kept.
+
+    Raises
+    ------
+    InputError : they are not kept, and not those of this start.
+    """
+    kept = kept_book(journal, "book") or book
+    if header.profiles != kept.fingerprint:
+        raise _begun_with(journal, "the models' profiles", header.profiles, kept.fingerprint)
+    return kept
 
 
 def header_of(journal: Journal) -> Header:
@@ -116,15 +144,13 @@ def header_of(journal: Journal) -> Header:
 
 
 def recall(engine: Engine, start: Start) -> int:
-    """Check that the journal is ours, then fold it; returns its records.
+    """Fold the journal; returns its records.
 
     Raises
     ------
-    InputError : it was begun with other profiles, or another version of Themis wrote it.
+    InputError : another version of Themis wrote it.
     """
-    journal, header = engine.journal, header_of(engine.journal)
-    if header.profiles != start.fingerprint:
-        raise _begun_with(journal, "the models' profiles", header.profiles, start.fingerprint)
+    journal = engine.journal
     validate = start.config.validate
     engine.core.settings = engine.core.state.settings = replace(engine.core.settings, validate=validate)
     count = fold(engine)
@@ -158,13 +184,14 @@ def programs_of(engine: Engine) -> dict[str, tuple[Program, ...]]:
     return {entry.name: entry.programs for entry in engine.journal.apps(f"ended IS NULL OR app IN ({ending})")}
 
 
-def hand_over(engine: Engine, executor: LiveExecutor) -> set[int]:
+def hand_over(engine: Engine, executor: LiveExecutor, hosts: Sequence[Host]) -> set[int]:
     """Give the executor machines, apps, the machines that are away, and the gangs that may run; returns the lost machines."""
     state = engine.core.state
     # Of an app that was cancelled a gang may still be ending.
     ending = {int(state.jobs.app[job]) for job in state.occupied}
     for a in sorted({*np.flatnonzero(state.apps.active[: state.apps.size]).tolist()} | ending):
         executor.admit(int(state.apps.first_job[a]), state.app_specs[a])
+    executor.equip({host.machine.name: host.devices for host in hosts if host.devices})
     _machines_again(state, executor)
     drained = engine.journal.drained()
     lost = {

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import orjson
 
-from themis.core.checkpoint import load, pack, save, unpack
+from themis.core.checkpoint import load, save
+from themis.core.packed import pack, unpack
 from themis.core.tables import Status
 from themis.errors import InputError
 from themis.model.units import Seconds

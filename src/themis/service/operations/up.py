@@ -148,7 +148,6 @@ def start(home: Path, config: Config, reload: Callable[[], Config] | None = None
             allow_root=config.allow_root,
             claims=claims,
             containment=config.containment,
-            devices={host.machine.name: host.devices for host in hosts if host.devices},
         )
 
     book = load_book(config.profiles, home / "profiles")
@@ -280,7 +279,7 @@ def _reload(service: Service, reload: Callable[[], Config]) -> None:
     arbiter = service.arbiter
     try:
         given = reload()
-        lines = arbiter.ask(lambda: arbiter.reload(given, service.api.access.owner.user))
+        lines = arbiter.ask(lambda: arbiter.live.reload(given, service.api.access.owner.user, arbiter.instant))
     except (InputError, Closed) as error:
         log.error("the settings stay as they are: %s", error)
         return

@@ -1,0 +1,204 @@
+"""The settings of a running arbiter: those in force, those that it was given, and how they change. In the arbiter's thread."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from themis.core.packed import pack
+from themis.errors import counted
+from themis.executors.hosts import Host
+from themis.model.events import GpusWithheld, MachineJoined, MachineResized, ProfilesSet, SettingsChanged
+from themis.model.units import Seconds
+from themis.profiles.speed import ProfileBook
+from themis.service.engine import changes
+from themis.service.engine.config import Config
+from themis.service.engine.engine import Engine
+from themis.service.engine.executor import LiveExecutor
+from themis.service.engine.housekeeping import Housekeeping
+from themis.service.engine.machines import in_place, per_gpu
+from themis.service.engine.recovery import Start, given_before, keep_book, kept_book
+
+
+class LiveSettings:
+    """What holds, since the last change of it.
+
+    Parameters
+    ----------
+    engine : folded. ``hosts`` : machines that were found, where the settings name none. ``config``, ``book`` : as this
+        start was given them, the latter without what came with submissions.
+
+    Attributes
+    ----------
+    config : in force. ``given`` : as given at this start, or at the last reload.
+    starting : what this start changed, and what it left although it was given otherwise, in a sentence each.
+    """
+
+    def __init__(self, engine: Engine, hosts: Sequence[Host], config: Config, book: ProfileBook) -> None:
+        self.engine, self.book = engine, book
+        self.hosts = [self._in_place(host) for host in hosts]
+        self.found = {host.machine.name: frozenset(host.devices) for host in hosts if host.devices}
+        self.config = self.given = config
+        self.starting: list[str] = []
+        self.per_gpu = per_gpu(config, engine.core.state)
+
+    def serve(self, executor: LiveExecutor, housekeeping: Housekeeping) -> None:
+        """Who else has to know of changes."""
+        self._executor, self._housekeeping = executor, housekeeping
+        self.per_gpu = per_gpu(self.config, self.engine.core.state)
+
+    def _in_place(self, host: Host) -> Host:
+        """A machine of real GPUs with each where it was, as long as a gang of the last start may be there."""
+        state, name = self.engine.core.state, host.machine.name
+        before = json.loads(self.engine.journal.meta("devices") or "{}").get(name)
+        n = next((n for n, machine in enumerate(state.machines) if machine.name == name), None)
+        if before is None or n is None or not host.devices or not state.occupants(n):
+            return host
+        devices = in_place(host.devices, before)
+        return replace(host, machine=replace(host.machine, gpus=len(devices)), devices=devices)
+
+    def with_missing(self, event: GpusWithheld) -> GpusWithheld:
+        """What a machine withholds, with those of its GPUs that are no longer found."""
+        state, name = self.engine.core.state, self.engine.core.state.machines[event.machine].name
+        host = next((host for host in self.hosts if host.machine.name == name), None)
+        if host is None or not host.devices or set(host.devices) == self.found[name]:
+            return event
+        lost = [i for i, device in enumerate(host.devices) if device not in self.found[name]]
+        ids = [state.gpus_of[event.machine][i] for i in lost if i < len(state.gpus_of[event.machine])]
+        reason = f"not found at the last start: {', '.join(host.devices[i] for i in lost)}"
+        return replace(
+            event,
+            gpus=tuple(sorted({*event.gpus, *ids})),
+            reason="; ".join(part for part in (event.reason, reason) if part),
+        )
+
+    def resume(self, start: Start) -> Config:
+        """Go on with the settings in force; returns those that this start wants, which are checked."""
+        before = given_before(self.engine, start)
+        changed = self.engine.core.state.changed
+        in_force = before | {name: value for name, (value, _, _) in changed.items() if name not in changes.RESTART}
+        self.config = changes.with_values(start.config, in_force)
+        wanted, self.starting = self._merge(before, start.config)
+        changes.plan(self.engine.core.state, self.config, wanted, self.hosts, "")
+        return wanted
+
+    def _merge(self, before: changes.Values, given: Config) -> tuple[Config, list[str]]:
+        """Settings in force with what is given otherwise than ``before``, and a sentence on each that stays nevertheless."""
+        in_force, out = changes.values_of(self.config), []
+        new, left = changes.merged(before, in_force, changes.values_of(given))
+        for name, value in left.items():
+            _, since, user = self.engine.core.state.changed.get(name, (None, 0.0, "an administrator"))
+            at = time.localtime(float(self.engine.journal.meta("epoch") or 0.0) + since)
+            out.append(
+                f"{name} stays {changes.words(in_force.get(name))}, as {user} set it on {time.strftime('%Y-%m-%d %H:%M', at)}. "
+                f"What is given here, {changes.words(value)}, is as it was before; `themis set {name}={changes.words(value)}` "
+                "changes it."
+            )
+        return changes.with_values(self.config, new), out
+
+    def begin(self, wanted: Config, owner: str, now: Seconds) -> None:
+        """The first transaction of a start: its changes, made by the owner."""
+        self.starting = self.change(lambda _: wanted, owner, now) + self.starting
+        self._give(self.given)
+        self.starting = self._set_profiles(owner, now) + self.starting
+        self._note_devices(now)
+        self._housekeeping.all_quotas(now)
+
+    def _set_profiles(self, user: str, now: Seconds) -> list[str]:
+        """Speeds of models that this start is given otherwise than the start before hold from now on."""
+        journal = self.engine.journal
+        if journal.meta("book") is None:
+            keep_book(journal, "book", self.book)  # begun by an earlier version, with these
+        before = kept_book(journal, "given_book") or kept_book(journal, "book")
+        if before is None or before.fingerprint == self.book.fingerprint:
+            return []
+        other = [profile for name, profile in self.book.profiles.items() if before.profiles.get(name) != profile]
+        keep_book(journal, "given_book", self.book)
+        if not other:
+            return []
+        names = ", ".join(profile.name for profile in other[:6]) + (" ..." if len(other) > 6 else "")
+        self.engine.feed(SettingsChanged(user=user, values={"profiles": self.config.profiles}), now)
+        self.engine.feed(ProfilesSet(profiles=tuple(pack(profile) for profile in other)), now)
+        return [f"profiles: other speeds of {names}"]
+
+    def _note_devices(self, now: Seconds) -> None:
+        """Remember where each real GPU is, and withhold those that are no longer found."""
+        journal, state = self.engine.journal, self.engine.core.state
+        text = json.dumps({host.machine.name: list(host.devices) for host in self.hosts if host.devices})
+        if text != (journal.meta("devices") or "{}"):
+            journal.set_meta("devices", text)
+        for n, machine in enumerate(state.machines):
+            if machine.name in self.found and n not in state.removed:
+                event = self.with_missing(GpusWithheld(machine=n, gpus=()))
+                if event.gpus and state.withheld.get(n) != (event.gpus, event.pids, event.reason):
+                    self.engine.feed(event, now)
+
+    def _give(self, given: Config) -> None:
+        """Remember what the service was given, to compare with at its next start."""
+        text = json.dumps(changes.values_of(given))
+        if self.engine.journal.meta("given") != text:
+            self.engine.journal.set_meta("given", text)
+
+    def change(self, read: Callable[[Config], Config], user: str, now: Seconds) -> list[str]:
+        """Change settings, all or none; returns what changed, and what follows for apps, in a sentence each.
+
+        Parameters
+        ----------
+        read : the wanted settings, from those in force. ``user`` : who wants them.
+
+        Raises
+        ------
+        InputError : they cannot be; nothing has changed then.
+        """
+        before, after = self.config, read(self.config)
+        records = changes.plan(self.engine.core.state, before, after, self.hosts, user)
+        old = changes.values_of(before)
+        out = changes.said(old, changes.differing(old, changes.values_of(after)).items())
+        for record in records:
+            match record:
+                case MachineJoined():
+                    self._executor.join(record.machine)
+                    out.append(f"machine {record.machine.name} joins with {counted(record.machine.gpus, 'GPU')}")
+                case MachineResized():
+                    out.append(self._resize(record))
+            self.engine.feed(record, now)
+        self.config = self._housekeeping.config = after
+        self.per_gpu = per_gpu(after, self.engine.core.state)
+        if self.engine.desk is not None:
+            self.engine.desk.answer_s, self.engine.desk.misses = after.agent_s, after.agent_misses
+        if self.engine.solver is not None:
+            self.engine.solver.limit(after.solve_s)
+        self._housekeeping.all_quotas(now)
+        if any(isinstance(record, MachineResized | MachineJoined) for record in records):
+            out += changes.too_large(self.engine.core.state)
+        return out
+
+    def reload(self, given: Config, user: str, now: Seconds) -> list[str]:
+        """Take on what differs from what the service was started with, or reloaded the last time; as ``change``."""
+        before = changes.values_of(self.given)
+        wanted, left = self._merge(before, given)
+        out = self.change(lambda _: wanted, user, now)
+        at_start = [
+            name for name, field in changes.RESTART.items() if getattr(given, field) != getattr(self.given, field)
+        ]
+        out += [f"{name} changes when the service starts again" for name in at_start]
+        fields = {field: getattr(self.given, field) for field in changes.RESTART.values()}
+        self.given = replace(given, **fields)
+        self._give(self.given)
+        return out + left
+
+    def _resize(self, record: MachineResized) -> str:
+        """The executor knows of new GPUs before the core grants them."""
+        n, name = record.machine, self.engine.core.state.machines[record.machine].name
+        before = int(self.engine.core.state.machine_size[n])
+        self._executor.resize(n, record.gpus)
+        if not record.gpus or not before:
+            # It is no longer drained, nor lost, when it comes back.
+            self._housekeeping.lost.discard(n)
+            if name in self.engine.journal.drained():
+                self.engine.journal.set_drained(name, False)
+        if not record.gpus:
+            return f"machine {name} is removed; its jobs continue elsewhere"
+        return f"machine {name}: {before} -> {record.gpus} GPUs"
