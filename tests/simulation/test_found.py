@@ -24,7 +24,7 @@ STUBBORN = replace(JOB, grace_s=3.0, behaviour=Behaviour(work_s=20.0, save_s=mat
 """It ignores SIGTERM."""
 PARTITION = Fault(at=4.0, what="network is partitioned", lasts=15.0)
 TOLD: dict[str, tuple[str, tuple[Event, ...]]] = {
-    "a silent machine's GPUs are free at once": ("job 0 has two", (STUBBORN, PARTITION)),
+    "a silent machine's GPUs are free immediately": ("job 0 has two", (STUBBORN, PARTITION)),
     "supervisors forget the machine's lease": ("after lease and grace of m0", (STUBBORN, PARTITION)),
     "unknown gangs are left alone": (
         "GPU 0 of m0 has two",
