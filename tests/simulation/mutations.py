@@ -151,7 +151,7 @@ MUTATIONS: dict[str, Mutation] = {
     "supervisors forget the machine's lease": replaced(Supervisor, "turn", lambda *a: _deadline_forgotten(_TURN, *a)),
     "gangs are not restored after a start": replaced(LocalExecutor, "restore", _nothing),
     "unknown gangs are left alone": replaced(Gangs, "_orphan", _stray_orphans),
-    "a silent machine's GPUs are free at once": replaced(
+    "a silent machine's GPUs are free immediately": replaced(
         service, "NODE", service.replace(service.NODE, margin_s=-60.0)
     ),
     "repeated submissions are new apps": replaced(Journal, "apps", lambda *a, **m: _forgets_keys(_APPS, *a, **m)),

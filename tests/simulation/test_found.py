@@ -1,17 +1,43 @@
-"""Faults that the simulation found, told by hand: without the change that mended it, each breaks a promise again."""
+"""Histories told by hand: of faults that the simulation found, and of rare mutations.
+
+None breaks a promise; each does so without the change that mended it, or with the fault put into the code.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
 from simulation.bodies import Behaviour
 from simulation.mutations import MUTATIONS
-from simulation.plan import Fault, Plan, Submission
+from simulation.plan import Event, Fault, Plan, Submission
 from simulation.world import run
 
 PLAN = Plan(seed=0, machines=(1,), policy="fifo", solve_s=0.0, events=())
 JOB = Submission(at=1.0, key="a0", jobs=1, gpus=(1, 1), weight=1.0, grace_s=1.0, behaviour=Behaviour(work_s=8.0))
+
+
+STUBBORN = replace(JOB, grace_s=3.0, behaviour=Behaviour(work_s=20.0, save_s=math.inf))
+"""It ignores SIGTERM."""
+PARTITION = Fault(at=4.0, what="network is partitioned", lasts=15.0)
+TOLD: dict[str, tuple[str, tuple[Event, ...]]] = {
+    "a silent machine's GPUs are free immediately": ("job 0 has two", (STUBBORN, PARTITION)),
+    "supervisors forget the machine's lease": ("after lease and grace of m0", (STUBBORN, PARTITION)),
+    "unknown gangs are left alone": (
+        "GPU 0 of m0 has two",
+        (
+            STUBBORN,
+            Fault(at=4.0, what="supervisor pauses", lasts=30.0),
+            replace(PARTITION, at=4.5, lasts=12.0),
+            replace(STUBBORN, at=5.0, key="a1"),
+            replace(STUBBORN, at=5.0, key="a2"),
+        ),
+    ),
+}
+"""By mutation: which promise it breaks, and what happens."""
 
 
 def _mended(mutation: str, plans: Sequence[Plan], wrong: str) -> None:
@@ -19,6 +45,18 @@ def _mended(mutation: str, plans: Sequence[Plan], wrong: str) -> None:
     assert [run(plan).wrong for plan in plans] == [""] * len(plans)
     with MUTATIONS[mutation]():
         assert wrong in "".join(run(plan).wrong for plan in plans)
+
+
+@pytest.mark.parametrize("mutation", TOLD)
+def test_rare_faults_that_are_put_into_the_code_are_found(mutation: str) -> None:
+    wrong, events = TOLD[mutation]
+    _mended(mutation, [replace(PLAN, machines=(1, 1), events=events)], wrong)
+
+
+def test_a_submission_that_is_repeated_after_a_crash_is_one_app() -> None:
+    crashes = [Fault(at=0.5, what="service crashes", moment="after a commit", count=count) for count in range(3)]
+    plans = [replace(PLAN, events=(crash, JOB)) for crash in crashes]
+    _mended("repeated submissions are new apps", plans, "not everything ended")
 
 
 def test_a_stray_that_hangs_keeps_its_gpu_although_supervisor_and_agent_were_killed() -> None:

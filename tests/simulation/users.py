@@ -70,6 +70,8 @@ class Users:
             return None
         if isinstance(event, Action) and event.target.startswith("a") and event.target not in self.acknowledged:
             return None
+        if isinstance(event, Action) and event.what == "cancel":
+            self.cancelled.add(event.target)  # it may be carried out without an answer
         reply: Future[Any] = Future()
         arbiter.queue.put(Call(self._call(arbiter, event), reply))
         return reply
@@ -99,8 +101,6 @@ class Users:
             found = reply.result()
             self.acknowledged[event.key] = found.app, found.name
             self.world.tell(f"{event.key} is app {found.app}")
-        elif error is None and event.what == "cancel":
-            self.cancelled.add(event.target)
         return True
 
 

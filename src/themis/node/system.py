@@ -12,11 +12,8 @@ import contextlib
 import ctypes
 import fcntl
 import os
-import random
 import select
 import signal
-import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -73,6 +70,8 @@ class System:
 
     def start(self, command: Sequence[str], errors: IO[bytes], files: Sequence[int]) -> Child:
         """Start a program in a session of its own; ``files`` stay open in it. Raises OSError where that is not possible."""
+        import subprocess  # agents alone start programs; supervisors start in milliseconds
+
         null = subprocess.DEVNULL
         return subprocess.Popen(
             command, stdin=null, stdout=null, stderr=errors, start_new_session=True, cwd="/", pass_fds=files
@@ -162,6 +161,9 @@ class System:
 
     def free_port(self) -> int:
         """A port of this machine that no process listens on now; 0 where 200 of them are taken."""
+        import random
+        import socket
+
         for port in random.sample(PORTS, 200):
             with socket.socket() as probe, contextlib.suppress(OSError):
                 probe.bind(("", port))
