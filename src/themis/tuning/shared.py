@@ -130,7 +130,11 @@ class _Segments:
 
 def held_worth(s: Snapshot) -> Float:
     """[A], reference GPUs that the gangs held are worth."""
-    return s.once(held_worth, lambda columns: np.bincount(columns.job_app, job_worth(columns), columns.apps) + 0.0)
+    return s.once(held_worth, _held_worth)
+
+
+def _held_worth(s: Snapshot) -> Float:
+    return np.bincount(s.job_app, job_worth(s), s.apps).astype(np.float64)
 
 
 def job_worth(s: Snapshot) -> Float:

@@ -64,9 +64,10 @@ class Paths:
         """Sums of ``columns`` [M, F] over the rows that each walk chooses, [W, F]."""
         with_none = np.concatenate([columns, np.zeros((1, columns.shape[1]), dtype=columns.dtype)])
         out = np.zeros((self.walks, columns.shape[1]), dtype=columns.dtype)
-        later = np.zeros((1, columns.shape[1]), dtype=columns.dtype)
-        for k, step in enumerate(reversed(self.steps)):
-            later = with_none[step.rows] + (later[step.following] if k else 0)
+        later: Ints | None = None
+        for step in reversed(self.steps):
+            own: Ints = with_none[step.rows]
+            later = own if later is None else own + later[step.following]
             if step.lanes:
                 out[step.lanes] = later[step.at]
         return out
