@@ -20,17 +20,17 @@ MARKER = re.compile(r"<!-- bench: (.+) -->")
 
 
 def tables(text: str) -> dict[str, list[str]]:
-    """Header line -> rows, of the Markdown tables in a text."""
+    """Header line -> rows, of the Markdown tables in a text; an empty line ends a table, lines of libraries do not."""
     found: dict[str, list[str]] = {}
     header = ""
     lines = text.splitlines()
     for line, following in zip(lines, [*lines[1:], ""]):
-        if not line.startswith("|"):
+        if not line.strip():
             header = ""
-        elif not header and following.startswith("|-"):
+        elif not header and line.startswith("|") and following.startswith("|-"):
             header = line
             found[header] = []
-        elif header and not line.startswith("|-"):
+        elif header and line.startswith("|") and not line.startswith("|-"):
             found[header].append(line)
     return found
 
