@@ -141,11 +141,7 @@ def _print_csv(rows: Sequence[Mapping[str, Any]], columns: Columns) -> None:
     import csv
 
     plain = [
-        {
-            key: value
-            for key, value in {**row, **_parameters(row)}.items()
-            if not isinstance(value, dict | list)
-        }
+        {key: value for key, value in {**row, **_parameters(row)}.items() if not isinstance(value, dict | list)}
         for row in rows
     ]
     names = list(dict.fromkeys(name for row in plain for name in row)) or list(columns)
