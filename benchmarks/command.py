@@ -26,7 +26,6 @@ VERBS = (
     "submit job.yaml",
     "run -d -- true",
     "cancel APP",
-    "history",
     "nodes",
     "share",
     "why APP",
@@ -61,7 +60,7 @@ def main() -> None:
 
 def _cpu_ms(command: list[str], env: dict[str, str], folder: str) -> float:
     if command[-1] == "APP":
-        run = [sys.executable, "-m", "themis.cli", "run", "-d", "--", "sleep", "5"]
+        run = [sys.executable, "-m", "themis.cli", "run", "-d", "--", "sleep", "900"]
         made = subprocess.run(run, env=env, cwd=folder, check=True, capture_output=True, text=True)
         command[-1] = made.stdout.strip()
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

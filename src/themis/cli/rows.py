@@ -142,17 +142,19 @@ def _print_csv(rows: Sequence[Mapping[str, Any]], columns: Columns) -> None:
     import csv
 
     plain = [
-        {
-            key: value
-            for key, value in {**row.get("parameters", {}), **row}.items()
-            if not isinstance(value, dict | list)
-        }
+        {key: value for key, value in {**row, **_parameters(row)}.items() if not isinstance(value, dict | list)}
         for row in rows
     ]
     names = list(dict.fromkeys(name for row in plain for name in row)) or list(columns)
     writer = csv.DictWriter(sys.stdout, names, lineterminator="\n")
     writer.writeheader()
     writer.writerows(plain)
+
+
+def _parameters(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of a trial: those whose name is no field's."""
+    found = row.get("parameters")
+    return {key: value for key, value in found.items() if key not in row} if isinstance(found, dict) else {}
 
 
 def print_lines(lines: Sequence[str]) -> None:
@@ -163,10 +165,13 @@ def print_lines(lines: Sequence[str]) -> None:
 
 
 def dump(value: object, output: str) -> None:
-    """Print plain data as JSON or YAML."""
+    """Print plain data as JSON, YAML or CSV."""
     check_output(output)
     if output == "json":
         print_json(value)
+        return
+    if output == "csv":
+        _print_csv(value if isinstance(value, list) else [value], {})
         return
     import yaml
 
