@@ -13,14 +13,27 @@ from rich.console import Console
 import themis.cli.rows as rows_module
 import themis.console as console
 from themis.cli import main
+from themis.cli.accounts import APPS as COUNTS
+from themis.cli.accounts import HOURS, PAST
 from themis.cli.ask import _summary
-from themis.cli.rows import ALL_APPS, APPS, ENDED, JOBS, SHARES, Columns, show_rows, why_now
+from themis.cli.rows import ALL_APPS, APPS, JOBS, SHARES, Columns, show_rows, why_now
 from themis.client import themis_pb2 as pb
 from themis.client.home import default_home
 from themis.errors import Renamed
 from themis.jobs import parse
 from themis.model.workload import Bag
 
+USAGE = {
+    "user": "carol",
+    "apps": 1234,
+    "completed": 1000,
+    "cancelled": 200,
+    "failed": 34,
+    "gpu_hours": 12345.67,
+    "useful_hours": 12000.67,
+    "idle_hours": 345.67,
+}
+USAGES: Columns = {"user": lambda r: r["user"], **COUNTS, **HOURS}
 APP = {
     "id": 123,
     "name": "langmodel-sweep",
@@ -77,7 +90,9 @@ def printed(
     return [line.rstrip() for line in out.file.getvalue().splitlines()]
 
 
-@pytest.mark.parametrize(("row", "columns"), [(APP, APPS), (APP, ENDED), (JOB, JOBS), (SHARE, SHARES), (CHECK, CHECKS)])
+@pytest.mark.parametrize(
+    ("row", "columns"), [(APP, APPS), (APP, PAST), (JOB, JOBS), (SHARE, SHARES), (CHECK, CHECKS), (USAGE, USAGES)]
+)
 @pytest.mark.parametrize("terminal", [True, False])
 def test_tables_fit_80_columns(
     monkeypatch: pytest.MonkeyPatch, row: Mapping[str, Any], columns: Columns, terminal: bool
