@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from themis.cli import main
+from themis.cli.accounts import APPS as COUNTS
+from themis.cli.accounts import HOURS, PAST
 from themis.cli.ask import summary
-from themis.cli.rows import ALL_APPS, ALL_ENDED, ALL_JOBS, APPS, ENDED, JOBS, SHARES, Columns, why_now
+from themis.cli.rows import ALL_APPS, ALL_JOBS, APPS, JOBS, SHARES, Columns, why_now
 from themis.cli.table import lines_of
 from themis.client import themis_pb2 as pb
 from themis.client.as_json import as_dict
@@ -19,6 +21,17 @@ from themis.errors import Renamed
 from themis.jobs import parse
 from themis.model.workload import Bag
 
+USAGE = {
+    "user": "carol",
+    "apps": 1234,
+    "completed": 1000,
+    "cancelled": 200,
+    "failed": 34,
+    "gpu_hours": 12345.67,
+    "useful_hours": 12000.67,
+    "idle_hours": 345.67,
+}
+USAGES: Columns = {"user": lambda r: r["user"], **COUNTS, **HOURS}
 APP = {
     "id": 123,
     "name": "langmodel-sweep",
@@ -68,7 +81,9 @@ def printed(row: Mapping[str, Any], columns: Columns, width: int | None = 80) ->
     return list(lines_of(list(columns), [cells], width))
 
 
-@pytest.mark.parametrize(("row", "columns"), [(APP, APPS), (APP, ENDED), (JOB, JOBS), (SHARE, SHARES), (CHECK, CHECKS)])
+@pytest.mark.parametrize(
+    ("row", "columns"), [(APP, APPS), (APP, PAST), (JOB, JOBS), (SHARE, SHARES), (CHECK, CHECKS), (USAGE, USAGES)]
+)
 def test_tables_fit_80_columns(row: Mapping[str, Any], columns: Columns) -> None:
     lines = printed(row, columns)
     assert max(map(len, lines)) <= 80, "\n".join(lines)
@@ -78,7 +93,7 @@ def test_tables_fit_80_columns(row: Mapping[str, Any], columns: Columns) -> None
 
 
 @pytest.mark.parametrize("width", [56, 80, 140])
-@pytest.mark.parametrize(("row", "columns"), [(APP, ALL_APPS), (JOB, ALL_JOBS), (APP, ALL_ENDED)])
+@pytest.mark.parametrize(("row", "columns"), [(APP, ALL_APPS), (JOB, ALL_JOBS), (APP, PAST)])
 def test_a_narrow_terminal_leaves_columns_out(row: Mapping[str, Any], columns: Columns, width: int) -> None:
     titles, _, cells = printed(row, columns, width)
     assert max(len(titles), len(cells)) <= width

@@ -135,6 +135,8 @@ RECORDS: list[Record] = [
     e.AgentBid(version=7, app=3, said="bid", rho=2.5, rows=(((2, 1), 1, 0, -1, 1.5), ((4,), 2, 1, 0, 1 / 3))),
     e.Compacted(records=12),
     e.JobsOrdered(app=2, jobs=(9, 7)),
+    e.AccountingSet(prices=(("V100", 2.5), ("*", 1.0)), currency="EUR", groups=(("ann", "lab"),), zone="Europe/Berlin"),
+    e.GpusIdle(job=3, attempt=2, gpu_seconds=120.5, by="nvml", action="warned"),
     e.MachineReturned(machine=1),
     e.MachineDraining(machine=1, until=9.5),
     e.MachineDraining(machine=1),

@@ -148,7 +148,12 @@ def test_what_concerns_no_user_goes_to_administrators_and_only_what_is_asked_for
 
 def test_an_hour_has_a_limit_and_the_next_message_says_what_was_left_out() -> None:
     sent: list[tuple[str, str]] = []
-    box = Mailbox(lambda title, text: sent.append((title, text)) is None, per_hour=2)
+
+    def send(title: str, text: str) -> bool:
+        sent.append((title, text))
+        return True
+
+    box = Mailbox(send, per_hour=2)
     for n in range(5):
         box.put(Notification("u", f"t{n}", "text"), 10.0 * n)
     assert [title for title, _ in sent] == ["t0", "t1"]
