@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import localtime, strftime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from themis.cli.options import (
     AppName,
@@ -152,7 +152,7 @@ def _print_csv(rows: Sequence[Mapping[str, Any]], columns: Columns) -> None:
 
 
 def _parameters(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Of a trial: those whose name is no field's."""
+    """Of a trial: those that are not named like a field."""
     found = row.get("parameters")
     return {key: value for key, value in found.items() if key not in row} if isinstance(found, dict) else {}
 
@@ -171,7 +171,7 @@ def dump(value: object, output: str) -> None:
         print_json(value)
         return
     if output == "csv":
-        _print_csv(value if isinstance(value, list) else [value], {})
+        _print_csv(cast("Sequence[Mapping[str, Any]]", value if isinstance(value, list) else [value]), {})
         return
     import yaml
 

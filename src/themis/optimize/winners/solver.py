@@ -252,9 +252,9 @@ class Solver:
         counts = self.packer.counts
         sums = choices.sums(np.concatenate([problem.score[:, None], problem.need, counts], axis=1))
         end = 1 + problem.need.shape[1]
-        fits: list[bool] = (sums[:, 1:end] <= problem.have).all(axis=1).tolist()
+        fits = np.atleast_1d((sums[:, 1:end] <= problem.have).all(axis=1))
         out: list[Found | None] = list(none)
-        for i, (ok, low, gangs) in enumerate(zip(fits, sums[:, 0].tolist(), sums[:, end:].tolist())):
+        for i, (ok, low, gangs) in enumerate(zip(fits.tolist(), sums[:, 0].tolist(), sums[:, end:].tolist())):
             proven = ok and low >= worth[i] and self.packer.packs_counted(tuple(gangs))
             if proven:
                 out[i] = Found(rows=[], low=low, high=low, method="prices" if self.priced else "table")
