@@ -260,7 +260,9 @@ def test_ranks_are_not_let_go_once_their_lease_is_over(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(keeper, "newest", slow)
     kept.go({})
-    assert (kept.status.phase, kept.status.cause) == ("stopping", "lease"), "else a lease that comes late keeps it waiting"
+    assert (kept.status.phase, kept.status.cause) == ("stopping", "lease"), (
+        "else a lease that comes late keeps it waiting"
+    )
     assert not kept.status.began
 
 
