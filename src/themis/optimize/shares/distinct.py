@@ -197,9 +197,10 @@ class _Search:
 
     def _boxes(self, mixes: Mixes, share: Float, width: float) -> tuple[float, float, Float, Float, float]:
         """(Use of the fullest pool, cost, price, shares, width): of the best price, or of one that costs well over 1."""
-        _, chosen = self._answer(mixes, share)
+        cost, chosen = self._answer(mixes, share)
         outside = 0
         for _ in range(_BOXES):
+            before = share, cost, chosen
             box = Box.around(mixes, share, width, self.workers, level=True)
             box.add(chosen)
             for _ in range(_COLUMNS if box.scale == 1.0 else 1):
@@ -213,5 +214,9 @@ class _Search:
                 if not box.within:
                     box.widen(share)
                 box.add(chosen)
-            width, outside = box.next(width, outside)
+            if box.scale != 1.0 and cost < before[1]:
+                # The jobs that stood for all misled: a smaller box around the better price.
+                (share, cost, chosen), width, outside = before, 0.3 * width, 0
+            else:
+                width, outside = box.next(width, outside)
         raise NotSolved(f"prices of {len(self.workers)} pools did not settle within {_BOXES} boxes.")
