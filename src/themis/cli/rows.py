@@ -170,7 +170,8 @@ def dump(value: object, output: str) -> None:
         print_json(value)
         return
     if output == "csv":
-        _print_csv(value if isinstance(value, list) else [value], {})
+        rows: Sequence[Mapping[str, Any]] = value if isinstance(value, list) else [value]  # type: ignore[list-item]
+        _print_csv(rows, {})
         return
     import yaml
 
