@@ -152,7 +152,7 @@ def _print_csv(rows: Sequence[Mapping[str, Any]], columns: Columns) -> None:
 
 
 def _parameters(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Of a trial: those that are not named like a field."""
+    """Parameters of a trial, without those that are named as one of its fields."""
     found = row.get("parameters")
     return {key: value for key, value in found.items() if key not in row} if isinstance(found, dict) else {}
 

@@ -1,6 +1,6 @@
 """CPU time of ten verbs of the command line: user and system time of the process, median of several runs.
 
-    python benchmarks/command.py [RUNS] [PYTHON_OF_ANOTHER_VERSION]
+    python benchmarks/cpu_verbs.py [RUNS] [PYTHON_OF_ANOTHER_VERSION]
 
 Starts a service of eight virtual GPUs. With a second interpreter, whose environment has another version, runs of both are
 interleaved, so that other load on the machine counts for both.
