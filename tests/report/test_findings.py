@@ -32,6 +32,13 @@ def test_each_policy_is_named_with_what_it_is_best_at() -> None:
     )
 
 
+def test_two_policies_that_are_best_together_are_fairest() -> None:
+    run = fold(MINI)
+    pair = [worst(run, 1.25, policy=name, gpu_seconds=7200.0 + i) for i, name in enumerate(("fair", "too"))]
+    slow = worst(run, 2.5, policy="slow", gpu_seconds=9000.0)
+    assert found([*pair, slow]).startswith("Of 3 policies, fair and too are fairest to the worst-off app (1.25 times")
+
+
 def test_intervals_that_overlap_are_said_and_those_that_do_not_are_not() -> None:
     close = [worst(run, 1.0 + 0.4 * i) for i, run in enumerate(runs(("a", "b"), seeds=4))]
     assert found(close).endswith("The 95 % intervals overlap: more seeds may change this.")

@@ -9,11 +9,16 @@ from themis.report.columns import ComparisonColumn
 from themis.report.compare import ComparisonRow
 
 _CLAIMS = (
-    ("rho_reference_max", "is fairest to the worst-off app ({} times as long as on its own share of the cluster)"),
-    ("jct_mean", "finishes apps soonest ({} {} on average)"),
-    ("gpu_seconds", "uses the least GPU time ({} GPU {})"),
+    (
+        "rho_reference_max",
+        "is|are",
+        "fairest to the worst-off app ({} times as long as on its own share of the cluster)",
+    ),
+    ("jct_mean", "finishes|finish", "apps soonest ({} {} on average)"),
+    ("gpu_seconds", "uses|use", "the least GPU time ({} GPU {})"),
 )
-"""Columns, and what is said of the policy that is best in it; the second blank is the unit."""
+"""Columns, and what is said of the policy, or policies, best in it: the verb of one or of several, and the rest with blanks
+for the value and its unit."""
 
 
 def finding(rows: Sequence[ComparisonRow], columns: Sequence[ComparisonColumn]) -> str:
@@ -24,19 +29,20 @@ def finding(rows: Sequence[ComparisonRow], columns: Sequence[ComparisonColumn]) 
     rows : of ``compare``, with these columns.
     """
     at = {column.name: i for i, column in enumerate(columns)}
-    known = [name for name, _ in _CLAIMS if name in at and all(not math.isnan(r.cells[at[name]].mean) for r in rows)]
+    known = [name for name, _, _ in _CLAIMS if name in at and all(not math.isnan(r.cells[at[name]].mean) for r in rows)]
     if "jct_mean" in at and "jct_mean" not in known:
         return "No app has completed yet." if len(rows) == 1 else "Not every policy has completed an app yet."
     if len(rows) == 1:
         return _alone(rows[0], columns, at)
     claims_of: dict[str, list[str]] = {}
-    for name, claim in _CLAIMS:
+    for name, verbs, claim in _CLAIMS:
         if name in known:
             i = at[name]
             best = [row for row in rows if row.best[i]]
             if best:
                 column = columns[i]
-                text = claim.format(column.text(best[0].cells[i].mean), unit(column))
+                verb = verbs.split("|")[len(best) > 1]
+                text = f"{verb} {claim.format(column.text(best[0].cells[i].mean), unit(column))}"
                 claims_of.setdefault(" and ".join(row.label for row in best), []).append(text)
     if not claims_of:
         return (
