@@ -20,6 +20,7 @@ from themis.report.series import Series
 from themis.report.style import FILE, PAGE, Drawing, colour, dash, inline_svg, save
 
 NAMES = {
+    "rho-reference",
     "rho-paper",
     "rho-exact",
     "jct",

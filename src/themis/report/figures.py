@@ -96,9 +96,10 @@ def planned(first: Sequence[tuple[str, RunMetrics]], style: Style) -> list[Drawi
 
 
 def distributions(rows: Sequence[ComparisonRow], style: Style) -> list[Drawing]:
-    """CDFs over completed apps of rho in both forms and of JCT; seeds of a policy are pooled."""
+    """CDFs over completed apps of rho in three forms and of JCT; seeds of a policy are pooled."""
     unit, name = _unit(rows)
     return [
+        _cdf("rho-reference", "Finish-time fairness, reference", "ρ, reference", 1.0, rows, style),
         _cdf("rho-paper", "Finish-time fairness, the paper's form", "ρ, paper's T_id", 1.0, rows, style),
         _cdf("rho-exact", "Finish-time fairness, exact form", "ρ, exact T_id", 1.0, rows, style),
         _cdf("jct", "App completion time (JCT)", f"JCT ({name})", unit, rows, style),
@@ -108,7 +109,8 @@ def distributions(rows: Sequence[ComparisonRow], style: Style) -> list[Drawing]:
 def _cdf(name: str, title: str, label: str, scale: float, rows: Sequence[ComparisonRow], style: Style) -> Drawing:
     field = name.replace("-", "_")
     drawing, axis = panel(name, f"{title}: CDF over completed apps", style)
-    pooled = [np.sort([getattr(app, field) / scale for run in row.runs for app in run.completed]) for row in rows]
+    given = [np.array([getattr(app, field) / scale for run in row.runs for app in run.completed]) for row in rows]
+    pooled = [np.sort(x[~np.isnan(x)]) for x in given]
     for i, x in enumerate(pooled):
         if len(x):
             x, y = _thin(x, np.arange(1, len(x) + 1) / len(x))

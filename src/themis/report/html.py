@@ -95,7 +95,7 @@ def render(runs: Sequence[RunMetrics], *, title: str = "", baseline: str = "") -
         table=[_table_row(i, row, used) for i, row in enumerate(rows)],
         differences=_differences(rows, baseline, used) if baseline else None,
         policy_key=_key(policy_key([row.label for row in rows])),
-        distributions=[_figure(d) for d in figures.distributions(rows, PAGE)],
+        distributions=[_figure(d) for d in figures.distributions(rows, PAGE) if d.name != "rho-paper"],
         contention=_svg(timeline.contention(first, PAGE)),
         usage=_svg(timeline.usage(first, PAGE)),
         placement=[_figure(d) for d in figures.placement(rows, PAGE)],
@@ -145,7 +145,7 @@ def _svg(drawing: Drawing) -> Markup:
 
 def _figure(drawing: Drawing) -> _Figure:
     """A panel; the legend of policies stands once, above the panels, so that panels keep only legends of their own."""
-    own = () if drawing.name in ("rho-paper", "rho-exact", "jct", "placement") else drawing.key
+    own = () if drawing.name in ("rho-reference", "rho-exact", "jct", "placement") else drawing.key
     return _Figure(title=drawing.title, svg=_svg(drawing), key=_key(own))
 
 
