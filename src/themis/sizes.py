@@ -55,6 +55,17 @@ _BYTES |= {f"{unit}b": 1000 ** (i + 1) for i, unit in enumerate("kmgtp")} | {"b"
 _MEMORY = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([a-z]+)", re.ASCII)
 
 
+def duration_words(seconds: Seconds) -> str:
+    """A time as ``duration`` reads it: ``10m``, ``2h30m``, ``1d12h``, ``0.5s``."""
+    if seconds != int(seconds) or seconds <= 0:
+        return f"{seconds:g}s" if seconds else "0"
+    left, out = int(seconds), ""
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        out += f"{count}{unit}" if count else ""
+    return out
+
+
 def memory(value: object) -> int:
     """Bytes of ``16 GiB``, ``16GB`` (powers of 1000) or ``16G`` (of 1024, as in Slurm and Docker)."""
     form = _MEMORY.fullmatch(value.strip().lower()) if isinstance(value, str) else None

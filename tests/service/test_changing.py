@@ -55,7 +55,7 @@ def test_a_change_is_a_record_with_who_and_when_and_holds_from_the_next_lease_on
     with world(tmp_path, gpus=2, lease_s=4.0) as w:
         enter(w)
         first = float(w.arbiter.state.jobs.until[0])
-        assert put(w, policy="drf", lease="2s") == ["lease: 4 -> 2", "policy: themis -> drf"]
+        assert put(w, policy="drf", lease="2s") == ["lease: 4s -> 2s", "policy: themis -> drf"]
         assert float(w.arbiter.state.jobs.until[0]) == first, "a lease that runs keeps its length"
         w.turn(5.0)
         renewed = [c for c in w.executor.commands if isinstance(c, Renew)][-1]
@@ -76,7 +76,7 @@ def test_what_was_set_outlives_the_next_start_unless_that_is_given_something_new
         w.turn()
         assert (w.arbiter.config.policy, w.arbiter.settings.lease_s) == ("drf", 3.0)
         assert [line.partition(",")[0] for line in w.arbiter.live.starting] == [
-            "lease stays 3",
+            "lease stays 3s",
             "policy stays drf",
         ]
     with world(tmp_path, gpus=2, clock=clock, policy="tiresias") as w:
@@ -214,9 +214,9 @@ def test_two_administrators_at_the_same_time_both_have_their_change(tmp_path: Pa
             )
         w.turn()
         assert [reply.result(0) for reply in replies] == [
-            ["lease: 2 -> 5"],
+            ["lease: 2s -> 5s"],
             ["policy: themis -> drf"],
-            ["lease: 5 -> 7"],
+            ["lease: 5s -> 7s"],
         ]
         assert (w.arbiter.settings.lease_s, w.arbiter.config.policy) == (7.0, "drf")
         assert {k: v[2] for k, v in w.arbiter.state.changed.items()} == {"lease": "ann", "policy": "bob"}

@@ -100,4 +100,4 @@ def test_an_edited_file_is_taken_on_when_it_is_reloaded(
     assert "line 2" in error
     with Client(home) as client:
         rows = {row.name: row.value for row in client.settings()}
-    assert (rows["users.ann.weight"], rows["lease"]) == ("2", "60")
+    assert (rows["users.ann.weight"], rows["lease"]) == ("2", "1m")

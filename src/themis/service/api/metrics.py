@@ -151,6 +151,7 @@ def _active(s: State) -> Bool:
 
 def _gpus(s: State) -> Rows:
     leased, open_ = (s.gpu_job != NONE).any(axis=1), s.machine_up[s.gpu_machine]
+    there = s.gpu_there | leased  # GPUs that a machine no longer has
     withheld = np.zeros(len(leased), dtype=bool)
     for gpus, _, _ in s.withheld.values():
         withheld[list(gpus)] = True
@@ -163,7 +164,7 @@ def _gpus(s: State) -> Rows:
         "idle": rest & ~withheld & open_,
     }
     for state, here in parts.items():
-        counts = np.bincount(kind[here], minlength=len(s.gpu_types))
+        counts = np.bincount(kind[here & there], minlength=len(s.gpu_types))
         for gpu_type, count in zip(s.gpu_types, counts.tolist()):
             yield (gpu_type, state), count
 

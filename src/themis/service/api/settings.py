@@ -33,7 +33,7 @@ def settings(arbiter: Arbiter) -> pb.SettingsReply:
     for name in sorted(values.keys() | RESTART.keys()):
         restart = name in RESTART
         value = getattr(arbiter.live.given, RESTART[name]) if restart else values[name]
-        row = out.settings.add(name=name, value=words(value), restart=restart)
+        row = out.settings.add(name=name, value=words(name, value), restart=restart)
         if name in changed:
             _, since, user = changed[name]
             row.since, row.user = arbiter.epoch + since, user

@@ -24,6 +24,7 @@ from themis.model.workload import Group, User
 from themis.policies.api import check_types, logged_params, make_policy
 from themis.service.engine.config import Config
 from themis.service.engine.machines import host_name
+from themis.sizes import duration_words
 
 Values = Mapping[str, Any]
 
@@ -166,9 +167,15 @@ def merged(given_before: Values, in_force: Values, given: Values) -> tuple[dict[
     return changes, {name: value for name, value in left.items() if in_force.get(name) != value}
 
 
-def words(value: Any) -> str:
-    """A value as people write it."""
+TIMES = frozenset(name for name, field in {**PLAIN, **RESTART}.items() if field.endswith("_s"))
+"""Settings that are durations."""
+
+
+def words(name: str, value: Any) -> str:
+    """A setting's value as people write it."""
     match value:
+        case int() | float() if name in TIMES:
+            return duration_words(value)
         case None:
             return "none"
         case bool():
@@ -280,7 +287,9 @@ def too_large(state: State) -> list[str]:
 
 
 def said(before: Values, changes: Iterable[tuple[str, Any]]) -> list[str]:
-    """Each change in a few words: ``lease: 600 -> 300``."""
+    """Each change in a few words: ``lease: 10m -> 5m``."""
     return [
-        f"{name}: {words(before.get(name))} -> {words(value)}" for name, value in changes if before.get(name) != value
+        f"{name}: {words(name, before.get(name))} -> {words(name, value)}"
+        for name, value in changes
+        if before.get(name) != value
     ]

@@ -91,9 +91,10 @@ class LiveSettings:
         for name, value in left.items():
             _, since, user = self.engine.core.state.changed.get(name, (None, 0.0, "an administrator"))
             at = time.localtime(float(self.engine.journal.meta("epoch") or 0.0) + since)
+            kept, now = changes.words(name, in_force.get(name)), changes.words(name, value)
             out.append(
-                f"{name} stays {changes.words(in_force.get(name))}, as {user} set it on {time.strftime('%Y-%m-%d %H:%M', at)}. "
-                f"What is given here, {changes.words(value)}, is as it was before; `themis set {name}={changes.words(value)}` "
+                f"{name} stays {kept}, as {user} set it on {time.strftime('%Y-%m-%d %H:%M', at)}. "
+                f"What is given here, {now}, is as it was before; `themis set {name}={now}` "
                 "changes it."
             )
         return changes.with_values(self.config, new), out
