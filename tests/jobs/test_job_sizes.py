@@ -123,3 +123,11 @@ def test_whatever_is_written_is_read_or_refused(reader: Callable[[object], objec
 def test_what_is_too_large_is_told_with_the_most(read: Callable[[object], object], text: str, most: str) -> None:
     with pytest.raises(sizes.Unreadable, match=f"at most {most}"):
         read(text)
+
+
+@pytest.mark.parametrize(
+    "seconds", [0.5, 1, 59, 60, 90, 600, 3600, 9000, 13500, 86400, 129600, 2592000, 0.1 + 0.2, 1e6 + 1]
+)
+def test_a_time_is_written_as_it_is_read(seconds: float) -> None:
+    assert sizes.duration(sizes.duration_words(seconds)) == pytest.approx(seconds, rel=1e-5)
+    assert sizes.duration_words(0) == "0"
