@@ -33,6 +33,12 @@ class _Late:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._console, name)
 
+    def __enter__(self) -> Console:
+        return self._console.__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        self._console.__exit__(*raised)
+
 
 out, err = cast("Console", _Late(stderr=False)), cast("Console", _Late(stderr=True))
 
