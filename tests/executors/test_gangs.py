@@ -450,17 +450,17 @@ def test_a_dynamic_job_that_ends_well_did_all_its_epochs() -> None:
 
 
 def test_an_agent_that_cannot_start_is_tried_less_and_less_often_and_ends_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     now, tried = [100.0], []
-    monkeypatch.setattr("themis.executors.local.clock", lambda: now[0])
 
     def spawn(n: int) -> None:
         tried.append(now[0])
         if len(tried) % 2:
             raise OSError("no more processes")
 
-    executor = LocalExecutor(tmp_path, [Host(machine=Machine(name="m0", gpus=2))], lambda a, i: PROGRAM, lambda e: None)
+    hosts = [Host(machine=Machine(name="m0", gpus=2))]
+    executor = LocalExecutor(tmp_path, hosts, lambda a, i: PROGRAM, lambda e: None, clock=lambda: now[0])
     executor._spawn = spawn  # type: ignore[method-assign]
     dead = subprocess.Popen(["false"])
     dead.wait()

@@ -606,6 +606,8 @@ def agrees(logged: Command, drawn: Command | None, *, exactly: bool = True) -> b
             isolated_s=drawn.isolated_s if logged.isolated_s else 0.0,
             gpu_seconds=None if logged.gpu_seconds is None else drawn.gpu_seconds,
         )
+    if isinstance(logged, AppFinished) and isinstance(drawn, AppFinished) and not logged.needed:
+        drawn = replace(drawn, needed=())
     if logged == drawn:
         return True
     within = 0.0 if exactly else TOLERANCE
@@ -618,6 +620,8 @@ def _close(a: object, b: object, within: float) -> bool:
     if isinstance(a, float) and isinstance(b, float):
         # Not a number is equal to itself here: a record that holds it must not keep its log from being folded.
         return math.isclose(a, b, rel_tol=within, abs_tol=within / 1000) or (math.isnan(a) and math.isnan(b))
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(_close(x, y, within) for x, y in zip(a, b))
     return a == b
 
 
