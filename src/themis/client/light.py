@@ -99,8 +99,6 @@ class Service:
 
     def _over_http(self, method: str, fields: dict[str, Any]) -> dict[str, Any]:
         verb, path, part = ROUTES[method]
-        if method == "Apps" and fields.pop("ended", False):
-            path = "/v1/history"
         for name in ("app", "node"):
             if f"{{{name}}}" in path:
                 if not str(fields[name]) or "/" in str(fields[name]):
