@@ -140,6 +140,8 @@ def _price(gpu_type: str, text: str, known: Values) -> dict[str, Any]:
 def _member(kind: str, rest: str, text: str, known: Values) -> dict[str, Any]:
     """``users.ann.weight=2``, ``groups.ml.gpus=8``, ``users.ann=none``."""
     name, leaf = member_of(rest)
+    if name.endswith(".budget") and leaf not in keys_of(MEMBERS[kind]):
+        name, leaf = name.removesuffix(".budget"), f"budget.{leaf}"
     one = kind.removesuffix("s")
     if not name:
         name, leaf = rest, ""
