@@ -181,7 +181,7 @@ def test_the_examples_of_the_page_run(
     assert "first completed" in said
     assert "rank 0 of" in said
     assert "app 1 is still" in said
-    assert len(re.findall(r"^lr-search-\d \w+ \d+ steps$", said, flags=re.MULTILINE)) == 4
+    assert len(re.findall(r"^lr-search-\d \w+ \d+ steps \{.*\}$", said, flags=re.MULTILINE)) == 4
     (shown,) = re.findall(r"^```text\n(sweep: .*?)```", PAGE, flags=re.MULTILINE | re.DOTALL)
     assert shown in said
     assert "<table><thead><tr><th>app</th>" in said

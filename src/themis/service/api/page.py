@@ -43,8 +43,8 @@ class Parameter:
     Attributes
     ----------
     optional : it may be missing, and then has no value. ``several`` : it may be repeated; its value is a list.
-    numbers : what a whole number may be. ``real`` : any number. ``flag`` : true or false. ``choices`` : what a text may be.
-        None of these: any text.
+    numbers : what a whole number may be. ``real`` : least and most of any number. ``flag`` : true or false.
+    choices : what a text may be. None of these: any text.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Parameter:
     optional: bool = False
     several: bool = False
     numbers: range | None = None
-    real: bool = False
+    real: tuple[float, float] | None = None
     flag: bool = False
     choices: tuple[str, ...] = ()
 
@@ -85,9 +85,10 @@ class Parameter:
         ------
         InputError : it is neither true nor false, no number, not a whole number in its range, or none of its choices.
         """
-        if self.real:
-            if not _NUMBER.fullmatch(text):
-                raise InputError(f"{self.name} is {text[:100]!r}, expected a number.")
+        if self.real is not None:
+            least, most = self.real
+            if not _NUMBER.fullmatch(text) or not least <= float(text) <= most:
+                raise InputError(f"{self.name} is {text[:100]!r}, expected a number from {least:.12g} to {most:.12g}.")
             return float(text)
         if self.flag:
             if text not in ("true", "false"):
@@ -114,8 +115,8 @@ class Parameter:
             schema["enum"] = list(self.choices)
         if self.numbers is not None:
             schema = {"type": "integer", "minimum": self.numbers[0], "maximum": self.numbers[-1]}
-        if self.real:
-            schema = {"type": "number"}
+        if self.real is not None:
+            schema = {"type": "number", "minimum": self.real[0], "maximum": self.real[1]}
         if self.flag:
             schema = {"type": "boolean"}
         if self.inside:

@@ -33,6 +33,8 @@ from themis.service.api.page import EVENT_STREAM, GZIP, OF_APP, REFUSALS, TEXT, 
 from themis.service.engine.calls import Closed
 
 MOST_EVENTS, MOST_APPS = 1000, 1000
+TIMES = -62_135_510_400.0, 253_402_128_000.0
+"""Seconds since 1970 of days that calendars have in every time zone: 0001-01-02 to 9999-12-30."""
 ACTIVE, OVER = ("waiting", "running", "stopping", "held"), ("completed", "cancelled", "failed")
 _APP_ROW: Descriptor = pb.DESCRIPTOR.message_types_by_name["App"]
 _SERVICE = pb.DESCRIPTOR.services_by_name["Arbiter"].methods_by_name
@@ -193,7 +195,7 @@ def _number(name: str, text: str, numbers: range, default: int = 0) -> Parameter
 
 
 def _moment(name: str, text: str) -> Parameter:
-    return Parameter(name=name, text=f"{text} Seconds since 1970.", optional=True, real=True)
+    return Parameter(name=name, text=f"{text} Seconds since 1970.", optional=True, real=TIMES)
 
 
 _APP, _NODE, _USER = _path("app", "An app's number or name."), _path("node", "A node's name."), _path("user", "A user.")
