@@ -33,6 +33,11 @@ def cost(w: World) -> dict[str, float]:
     return out
 
 
+def set_all(w: World, texts: dict[str, object]) -> list[str]:
+    """As ``themis set``, by names that are no names of Python."""
+    return put(w, "ann", **texts)
+
+
 def test_every_setting_can_change_or_is_read_at_a_start() -> None:
     """A setting that is added to ``Config`` has to be added to one of the three."""
     found = [*PLAIN.values(), *RESTART.values(), *NAMED]
@@ -66,7 +71,7 @@ def test_a_new_price_counts_from_then_on_within_a_lease_that_runs(tmp_path: Path
         enter(w, steps=1e6)
         w.turn(HOUR)
         before = cost(w)["EUR"]
-        assert put(w, **{"price__*": 6, "price__gpu": 4}) == ["price.*: 2 -> 6", "price.gpu: none -> 4"]
+        assert set_all(w, {"price.*": 6, "price.gpu": 4}) == ["price.*: 2 -> 6", "price.gpu: none -> 4"]
         w.turn(HOUR)
         assert cost(w)["EUR"] - before == pytest.approx(4.0, rel=1e-3)
         put(w, currency="USD", time_zone="Asia/Tokyo", price__gpu="none")
@@ -110,24 +115,24 @@ def test_budgets_are_given_raised_and_removed_while_apps_run(tmp_path: Path) -> 
     with world(tmp_path, 2, **LEASE) as w:
         enter(w, steps=1e6)
         run_for(w, HOUR / 2)
-        said = put(w, **{"users.u.budget.hard": 0.25, "users.u.budget.per": "day", "users.u.budget.soft": 0.1})
+        said = put(w, users__u__budget__hard=0.25, users__u__budget__per="day", users__u__budget__soft=0.1)
         assert "users.u.budget.hard: none -> 0.25" in said
         run_for(w, 180.0)
         assert (row(w).state, row(w).waits) == ("waiting", "budget")
         figures = {name: dict(found) for _, name, _, _, found in w.ask(metrics._of_state)}
         assert figures["themis_apps_waiting"]["budget",] == 1.0
-        put(w, **{"users.u.budget.hard": 100})
+        put(w, users__u__budget__hard=100)
         run_for(w, 120.0)
         assert (row(w).state, w.arbiter.state.quotas) == ("running", {})
         assert "(soft limit) today" in row(w).warning
-        put(w, **{"users.u.budget.hard": 0})
+        put(w, users__u__budget__hard=0)
         run_for(w, 180.0)
         assert row(w).waits == "budget"
-        put(w, users__u__budget="none", **{"others.budget.soft": 0.1})
+        put(w, users__u__budget="none", others__budget__soft=0.1)
         run_for(w, 120.0)
         assert (row(w).state, row(w).warning, w.arbiter.state.quotas) == ("running", "", {})
         assert w.arbiter.config.user_budgets == {}
-        put(w, users__u="none", others__budget="none", groups__g__weight=1, **{"groups.g.budget.hard": 1})
+        put(w, users__u="none", others__budget="none", groups__g__weight=1, groups__g__budget__hard=1)
         assert w.arbiter.config.others_budget is None
         assert w.arbiter.config.group_budgets == {"g": Budget(hard=1.0)}
         w.turn(1.0)
