@@ -22,6 +22,9 @@ from themis.service.api import http_app
 from themis.service.api.access import Access
 from themis.service.api.http_server import HttpServer, serve_http
 from themis.service.api.methods import Api
+from themis.service.api.settings import Door
+from themis.service.engine.config import Config
+from themis.service.operations.changing import changed
 
 TOKEN = "t"
 
@@ -52,10 +55,10 @@ class Caller:
 
 
 @contextmanager
-def serving(home: Path, **more: Any) -> Iterator[tuple[World, HttpServer]]:
+def serving(home: Path, door: Door | None = None, **more: Any) -> Iterator[tuple[World, HttpServer]]:
     """A world of 2 x 2 GPUs with its own HTTP server."""
     with world(home, 2, 2, retries=0, **more) as w:
-        api = Api(w.arbiter, home, Access(home, TOKEN, "u"))
+        api = Api(w.arbiter, home, Access(home, TOKEN, "u"), door)
         server = serve_http(api, "127.0.0.1", 0)
         w.arbiter.start()
         try:
@@ -120,6 +123,50 @@ def test_users_have_the_rights_that_they_have_over_grpc(served: tuple[World, Htt
     assert [row["user"] for row in admin("GET", "/v1/users")[1]] == ["eve"]
     assert admin("DELETE", "/v1/users/eve")[1]["user"]["user"] == "eve"
     assert eve("GET", "/v1/info")[0] == 401
+
+
+def test_history_and_usage_are_of_the_caller_alone_unless_an_administrator(served: tuple[World, HttpServer]) -> None:
+    admin = Caller(served[1].port)
+    eve = Caller(served[1].port, admin("PUT", "/v1/users/eve", {})[1]["token"])
+    for caller, name, user in ((admin, "a", "u"), (eve, "b", "eve")):
+        assert caller("POST", "/v1/apps", app(name, user=user))[0] == 201
+        assert caller("POST", f"/v1/apps/{name}/cancel")[0] == 200
+    assert [row["name"] for row in admin("GET", "/v1/history")[1]] == ["a", "b"]
+    assert [row["name"] for row in eve("GET", "/v1/history")[1]] == ["b"]
+    assert {row["user"] for row in eve("GET", "/v1/usage")[1]} == {"eve"}
+    for page in ("history", "usage"):
+        status, value = eve("GET", f"/v1/{page}?user=u")
+        assert status == 403
+        assert f"only u and administrators may see the {page} of u" in value["error"]
+    assert [row["name"] for row in admin("GET", "/v1/history?user=u&state=cancelled&state=failed&since=0")[1]] == ["a"]
+    assert admin("GET", "/v1/history?state=completed")[1] == admin("GET", "/v1/history?until=5")[1] == []
+    assert [row["name"] for row in admin("GET", "/v1/history?limit=1")[1]] == ["b"]
+    assert admin("GET", "/v1/history?reason=no+such+thing")[1] == []
+    rows = admin("GET", "/v1/usage?by=user&by=day&utc=true&since=0")[1]
+    assert {(row["user"], bool(row["day"])) for row in rows} <= {("u", True), ("eve", True)}
+    assert "Did you mean 'day'" in admin("GET", "/v1/usage?by=dya")[1]["error"]
+
+
+def test_settings_are_listed_and_changed_by_administrators(tmp_path: Path) -> None:
+    with serving(tmp_path, door=Door(changed, Config)) as (w, server):
+        admin = Caller(server.port)
+        eve = Caller(server.port, admin("PUT", "/v1/users/eve", {})[1]["token"])
+        status, found = admin("PUT", "/v1/settings", {"values": {"policy": "drf", "price.*": "2.5"}})
+        assert (status, found) == (200, {"changes": ["policy: themis -> drf", "price.*: none -> 2.5"]})
+        rows = {row["name"]: row for row in eve("GET", "/v1/settings")[1]}
+        assert (rows["policy"]["value"], rows["policy"]["user"], rows["price.*"]["value"]) == ("drf", "u", "2.5")
+        assert rows["port"]["restart"]
+        assert (w.arbiter.config.policy, w.arbiter.config.prices) == ("drf", {"*": 2.5})
+        for caller, body, code, words in (
+            (eve, {"values": {"policy": "themis"}}, 403, "only administrators may change settings"),
+            (admin, {"values": {"polcy": "drf"}}, 400, "Did you mean 'policy'"),
+            (admin, {"values": {"seed": 3}}, 400, "values.seed is 3, expected a string"),
+            (admin, {"values": {"seed": "3"}, "reload": True}, 400, "make two calls"),
+            (admin, {"valus": {}}, 400, "unknown field 'valus'. Did you mean 'values'?"),
+        ):
+            status, value = caller("PUT", "/v1/settings", body)
+            assert (status, words in value["error"]) == (code, True), value
+        assert w.arbiter.config.policy == "drf"
 
 
 @pytest.mark.parametrize(

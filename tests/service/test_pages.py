@@ -221,13 +221,17 @@ def test_an_arbiter_that_broke_is_not_well(there: tuple[World, str], monkeypatch
 
 
 def test_parameters_may_be_missing_repeated_or_any_number() -> None:
-    since = Parameter(name="since", text="From then on.", optional=True, real=True)
+    since = Parameter(name="since", text="From then on.", optional=True, real=(-1.0, 9.0))
+    utc = Parameter(name="utc", text="Of UTC.", default=False, flag=True)
     by = Parameter(name="by", text="Names.", optional=True, several=True, choices=("user", "day"))
-    page = Page(path="/x/{a}", text="", schema={}, parameters=(Parameter(name="a", text=""), since, by))
-    assert page.read({"a": "0"}, "") == {"a": "0"}
-    assert page.read({"a": "0"}, "since=1.5&by=day&by=user") == {"a": "0", "since": 1.5, "by": ["day", "user"]}
+    page = Page(path="/x/{a}", text="", schema={}, parameters=(Parameter(name="a", text=""), since, by, utc))
+    assert page.read({"a": "0"}, "") == {"a": "0", "utc": False}
+    many = {"a": "0", "since": 1.5, "by": ["day", "user"], "utc": True}
+    assert page.read({"a": "0"}, "since=1.5&by=day&by=user&utc=true") == many
     for query, words in (
-        ("since=x", "since is 'x', expected a number"),
+        ("since=x", "since is 'x', expected a number from -1 to 9"),
+        ("since=9.5", "since is '9.5', expected a number from -1 to 9"),
+        ("utc=1", "utc is '1', expected true or false"),
         ("by=dya", "Did you mean 'day'"),
         ("a=1", "unk"),
     ):
@@ -236,5 +240,5 @@ def test_parameters_may_be_missing_repeated_or_any_number() -> None:
     with pytest.raises(InputError, match="since is given twice"):
         page.read({"a": "0"}, "since=1&since=2")
     described = page.described()["parameters"]
-    assert [parameter["in"] for parameter in described] == ["path", "query", "query"]
+    assert [parameter["in"] for parameter in described] == ["path", "query", "query", "query"]
     assert described[2]["schema"]["items"]["enum"] == ["user", "day"]

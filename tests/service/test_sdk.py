@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from processes import PATIENCE_S
+from themis.client import calls
 from themis.client import themis_pb2 as pb
 from themis.client.aio import AsyncClient
 from themis.client.calls import sweep
+from themis.client.channel import METHODS
 from themis.client.client import Client, StillActive, Unavailable
 from themis.client.notebook import COLUMNS, MOST_ROWS, Listing
 from themis.client.spec import read_requests
@@ -47,6 +49,20 @@ def test_both_clients_have_the_same_methods_with_the_same_parameters() -> None:
         parameters = [inspect.signature(m).parameters for m in (method, public(AsyncClient)[name])]  # type: ignore[arg-type]
         assert parameters[0] == parameters[1], name
     assert inspect.signature(Client).parameters == inspect.signature(AsyncClient).parameters
+
+
+def test_every_method_of_the_api_has_a_method_of_the_clients() -> None:
+    names = {"Apps": "queue", "Set": "change"}
+    agents = {"Attend", "Estimate", "Bid"}  # of ``themis.client.agent``
+    read_here = {"SubmitFile"}  # ``submit_file`` reads the file itself, with the folders of this machine
+    streams = {"Dump"}  # a request without fields
+    methods = set(pb.DESCRIPTOR.services_by_name["Arbiter"].methods_by_name)
+    for method in methods - agents - read_here - streams:
+        name = names.get(method) or re.sub(r"(?<=[a-z])([A-Z])", r"_\1", method).lower()
+        assert hasattr(calls, name), f"{method}: no call {name} in themis.client.calls"
+        assert ("set" if method == "Set" else name) in public(Client), method
+    assert streams <= {name.title() for name in public(Client)}
+    assert set(METHODS) == methods
 
 
 def made(command: str = "python train.py --lr {lr}", **more: object) -> pb.SubmitRequest:
@@ -165,7 +181,7 @@ def test_the_examples_of_the_page_run(
     assert "first completed" in said
     assert "rank 0 of" in said
     assert "app 1 is still" in said
-    assert len(re.findall(r"^lr-search-\d \w+ \d+ steps$", said, flags=re.MULTILINE)) == 4
+    assert len(re.findall(r"^lr-search-\d \w+ \d+ steps \{.*\}$", said, flags=re.MULTILINE)) == 4
     (shown,) = re.findall(r"^```text\n(sweep: .*?)```", PAGE, flags=re.MULTILINE | re.DOTALL)
     assert shown in said
     assert "<table><thead><tr><th>app</th>" in said

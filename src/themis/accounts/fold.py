@@ -13,7 +13,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from themis.accounts.charges import UNKNOWN, Amounts, Charge, ChargedLease, Payer
-from themis.model.events import AccountingSet, AppSubmitted, GpusIdle, Grant, Header, JobStarted, MachineJoined, Revoke
+from themis.model.events import (
+    AccountingSet,
+    AppSubmitted,
+    GpusIdle,
+    Grant,
+    Header,
+    JobStarted,
+    MachineJoined,
+    MachineResized,
+    Revoke,
+    SettingsChanged,
+)
 from themis.model.units import GpuSeconds, Seconds
 
 
@@ -29,11 +40,15 @@ class Sink(Protocol):
 
 @dataclass(slots=True)
 class Accounts:
-    """The fold. ``open`` : leases that are held, by job; ``gpu_types`` : of each GPU; ``users`` : of each app."""
+    """The fold. ``open`` : leases that are held, by job; ``gpu_types`` : of each GPU; ``users`` : of each app.
+
+    ``machines`` : of each machine its GPU type and the most GPUs that it has had.
+    """
 
     sink: Sink
     open: dict[int, ChargedLease] = field(default_factory=dict)
     gpu_types: list[str] = field(default_factory=list)
+    machines: list[tuple[str, int]] = field(default_factory=list)
     users: dict[int, str] = field(default_factory=dict)
     tariff: AccountingSet = field(default_factory=AccountingSet)
     checkpoint_every_s: Seconds = math.inf
@@ -68,7 +83,20 @@ class Accounts:
         self.checkpoint_every_s = float(header.settings.get("checkpoint_every_s", math.inf))
 
     def _joined(self, time: Seconds, event: MachineJoined) -> None:
-        self.gpu_types += [event.machine.gpu_type] * event.machine.gpus
+        self.machines.append((event.machine.gpu_type, 0))
+        self._extend(len(self.machines) - 1, event.machine.gpus)
+
+    def _resized(self, time: Seconds, event: MachineResized) -> None:
+        self._extend(event.machine, event.gpus)
+
+    def _extend(self, machine: int, gpus: int) -> None:
+        """A machine that has more GPUs than ever gets the next ids; GPUs that come back have their old ones."""
+        kind, most = self.machines[machine]
+        self.gpu_types += [kind] * (gpus - most)
+        self.machines[machine] = kind, max(gpus, most)
+
+    def _settings(self, time: Seconds, event: SettingsChanged) -> None:
+        self.checkpoint_every_s = float(event.settings.get("checkpoint_every_s", self.checkpoint_every_s))
 
     def _submitted(self, time: Seconds, event: AppSubmitted) -> None:
         self.users[len(self.users)] = event.app.user
@@ -142,6 +170,8 @@ class Accounts:
 _HANDLERS: dict[type[Any], Callable[[Accounts, Seconds, Any], None]] = {
     Header: Accounts._header,
     MachineJoined: Accounts._joined,
+    MachineResized: Accounts._resized,
+    SettingsChanged: Accounts._settings,
     AppSubmitted: Accounts._submitted,
     Grant: Accounts._granted,
     JobStarted: Accounts._started,

@@ -181,6 +181,10 @@ class AsyncClient(Connection):
         """An app with its jobs and their attempts."""
         return await self._answer(calls.show(app))
 
+    async def trials(self, app: int | str) -> Listing[pb.Trial]:
+        """The jobs of a sweep: parameters, reported losses, and which ended early, when and why."""
+        return await self._answer(calls.trials(app))
+
     async def wait(
         self,
         app: int | str,

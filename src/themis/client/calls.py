@@ -183,6 +183,10 @@ def show(app: int | str) -> Call[pb.ShowReply]:
     return Call("Show", ref(app), _whole)
 
 
+def trials(app: int | str) -> Call[Listing[pb.Trial]]:
+    return Call("Trials", ref(app), lambda reply: Listing(reply.trials, "trials"))
+
+
 def why(app: int | str) -> Call[pb.WhyReply]:
     return Call("Why", ref(app), _whole)
 

@@ -223,6 +223,10 @@ class Client(Connection):
         """An app with its jobs and their attempts."""
         return self._answer(calls.show(app))
 
+    def trials(self, app: int | str) -> Listing[pb.Trial]:
+        """The jobs of a sweep: parameters, reported losses, and which ended early, when and why."""
+        return self._answer(calls.trials(app))
+
     def wait(
         self,
         app: int | str,

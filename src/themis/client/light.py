@@ -30,6 +30,8 @@ ROUTES: Mapping[str, tuple[str, str, str]] = {
     "Nodes": ("GET", "/v1/nodes", "nodes"),
     "Share": ("GET", "/v1/share", "users"),
     "Usage": ("GET", "/v1/usage", "users"),
+    "History": ("GET", "/v1/history", "apps"),
+    "Settings": ("GET", "/v1/settings", "settings"),
     "Submit": ("POST", "/v1/apps", ""),
     "SubmitFile": ("POST", "/v1/jobfiles", ""),
     "Cancel": ("POST", "/v1/apps/{app}/cancel", ""),
@@ -99,15 +101,14 @@ class Service:
 
     def _over_http(self, method: str, fields: dict[str, Any]) -> dict[str, Any]:
         verb, path, part = ROUTES[method]
-        if method == "Apps" and fields.pop("ended", False):
-            path = "/v1/history"
         for name in ("app", "node"):
             if f"{{{name}}}" in path:
                 if not str(fields[name]) or "/" in str(fields[name]):
                     raise Unanswered
                 path = path.format(**{name: quote(str(fields.pop(name)), safe="")})
         if verb == "GET":
-            query = urlencode({key: value for key, value in fields.items() if value})
+            given = {key: "true" if value is True else value for key, value in fields.items() if value}
+            query = urlencode(given, doseq=True)
             status, found = self._ask(verb, f"{path}?{query}" if query else path, None)
         else:
             status, found = self._ask(verb, path, json.dumps(fields))

@@ -74,6 +74,16 @@ COLUMNS: Mapping[str, Columns] = {
         "nodes": lambda j: ", ".join(j.nodes),
         "GPU hours": lambda j: f"{j.gpu_hours:.2f}",
     },
+    "Trial": {
+        "job": lambda t: t.job,
+        "name": lambda t: t.name,
+        "state": lambda t: t.state,
+        "parameters": lambda t: t.parameters,
+        "best loss": lambda t: f"{t.best_loss:.4g}" if t.HasField("best_loss") else "",
+        "steps": lambda t: f"{t.steps:g}",
+        "ended early": lambda t: t.why_stopped,
+        "GPU hours": lambda t: f"{t.gpu_hours:.2f}",
+    },
     "Node": {
         "node": lambda n: n.name,
         "state": lambda n: n.state,

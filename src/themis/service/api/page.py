@@ -43,7 +43,8 @@ class Parameter:
     Attributes
     ----------
     optional : it may be missing, and then has no value. ``several`` : it may be repeated; its value is a list.
-    numbers : what a whole number may be. ``real`` : any number. ``choices`` : what a text may be. None of these: any text.
+    numbers : what a whole number may be. ``real`` : least and most of any number. ``flag`` : true or false.
+    choices : what a text may be. None of these: any text.
     """
 
     name: str
@@ -52,7 +53,8 @@ class Parameter:
     optional: bool = False
     several: bool = False
     numbers: range | None = None
-    real: bool = False
+    real: tuple[float, float] | None = None
+    flag: bool = False
     choices: tuple[str, ...] = ()
 
     @property
@@ -81,12 +83,17 @@ class Parameter:
 
         Raises
         ------
-        InputError : it is no number, not a whole number in its range, or none of its choices.
+        InputError : it is neither true nor false, no number, not a whole number in its range, or none of its choices.
         """
-        if self.real:
-            if not _NUMBER.fullmatch(text):
-                raise InputError(f"{self.name} is {text[:100]!r}, expected a number.")
+        if self.real is not None:
+            least, most = self.real
+            if not _NUMBER.fullmatch(text) or not least <= float(text) <= most:
+                raise InputError(f"{self.name} is {text[:100]!r}, expected a number from {least:.12g} to {most:.12g}.")
             return float(text)
+        if self.flag:
+            if text not in ("true", "false"):
+                raise InputError(f"{self.name} is {text[:100]!r}, expected true or false.")
+            return text == "true"
         if self.choices and text not in self.choices:
             known = [choice for choice in self.choices if choice]
             raise InputError(
@@ -108,8 +115,10 @@ class Parameter:
             schema["enum"] = list(self.choices)
         if self.numbers is not None:
             schema = {"type": "integer", "minimum": self.numbers[0], "maximum": self.numbers[-1]}
-        if self.real:
-            schema = {"type": "number"}
+        if self.real is not None:
+            schema = {"type": "number", "minimum": self.real[0], "maximum": self.real[1]}
+        if self.flag:
+            schema = {"type": "boolean"}
         if self.inside:
             return {
                 "name": self.name,

@@ -17,6 +17,7 @@ from google.protobuf.descriptor import Descriptor
 from themis.client import themis_pb2 as pb
 from themis.client.as_json import as_dict
 from themis.errors import ThemisError, UnknownName
+from themis.service.api.accounts import BY
 from themis.service.api.json_messages import (
     Schema,
     body_schema,
@@ -32,6 +33,8 @@ from themis.service.api.page import EVENT_STREAM, GZIP, OF_APP, REFUSALS, TEXT, 
 from themis.service.engine.calls import Closed
 
 MOST_EVENTS, MOST_APPS = 1000, 1000
+TIMES = -62_135_510_400.0, 253_402_128_000.0
+"""Seconds since 1970 of days that calendars have in every time zone: 0001-01-02 to 9999-12-30."""
 ACTIVE, OVER = ("waiting", "running", "stopping", "held"), ("completed", "cancelled", "failed")
 _APP_ROW: Descriptor = pb.DESCRIPTOR.message_types_by_name["App"]
 _SERVICE = pb.DESCRIPTOR.services_by_name["Arbiter"].methods_by_name
@@ -162,8 +165,7 @@ def _stream(api: Api, values: Values, gone: threading.Event) -> Iterator[bytes]:
 
 
 def _logs(api: Api, values: Values, gone: threading.Event) -> Iterator[bytes]:
-    follow = values["follow"] == "true"
-    for chunk in api.Logs(pb.LogsRequest(**{**values, "follow": follow}), gone):
+    for chunk in api.Logs(pb.LogsRequest(**values), gone):
         yield chunk.data
 
 
@@ -192,6 +194,10 @@ def _number(name: str, text: str, numbers: range, default: int = 0) -> Parameter
     return Parameter(name=name, text=text, default=default, numbers=numbers)
 
 
+def _moment(name: str, text: str) -> Parameter:
+    return Parameter(name=name, text=f"{text} Seconds since 1970.", optional=True, real=TIMES)
+
+
 _APP, _NODE, _USER = _path("app", "An app's number or name."), _path("node", "A node's name."), _path("user", "A user.")
 _OF_USER = (Parameter(name="user", text="Only this user's; empty: all users'.", default=""),)
 _STATE = Parameter(
@@ -208,8 +214,22 @@ _OF_LOG = (
     _number("job", "Position of the job in the app, from 0.", range(2**31)),
     _number("rank", "Rank of the job's process.", range(2**31)),
     _number("attempt", "Attempt, from 1; 0: all.", range(2**31)),
+    Parameter(name="follow", text="Whether to wait for more until the app ends.", default=False, flag=True),
+)
+_ENDED = (
+    _moment("since", "Only apps that ended at this time or later."),
+    _moment("until", "Only apps that ended at this time or earlier."),
+    Parameter(name="state", text="Only apps in these states.", optional=True, several=True, choices=OVER),
     Parameter(
-        name="follow", text="Whether to wait for more until the app ends.", default="false", choices=("true", "false")
+        name="reason", text="Only apps with this text in their reason, or in the end of an attempt.", optional=True
+    ),
+)
+_OF_USAGE = (
+    _moment("since", "From the day of this time on."),
+    _moment("until", "Up to the day of this time."),
+    Parameter(name="by", text="What to add up by; none: user.", optional=True, several=True, choices=BY),
+    Parameter(
+        name="utc", text="Whether days are those of UTC, not of the service's time zone.", default=False, flag=True
     ),
 )
 
@@ -277,13 +297,14 @@ PAGES: tuple[Page, ...] = (
         parameters=(*_APP, *_OF_LOG),
         refusals=OF_APP,
     ),
-    Page(
-        path="/v1/history",
-        text="Finished apps, the oldest first.",
-        answer=lambda api, v: as_dict(api.Apps(pb.AppsRequest(**v, ended=True)))["apps"],
-        schema={"type": "array", "items": reference(_APP_ROW)},
-        message=_APP_ROW,
-        parameters=(*_OF_USER, _MOST_APPS),
+    _call(
+        "GET",
+        "/v1/history",
+        "Finished apps with their attempts, the oldest first; of the caller alone, unless an administrator.",
+        "History",
+        "apps",
+        parameters=(*_OF_USER, *_ENDED, _MOST_APPS),
+        refusals=(403,),
     ),
     _call(
         "GET",
@@ -306,10 +327,25 @@ PAGES: tuple[Page, ...] = (
     _call(
         "GET",
         "/v1/usage",
-        "GPU hours, cost and apps of each user so far; of the caller alone, unless an administrator.",
+        "GPU hours, cost and apps by user, group, day or GPU type; of the caller alone, unless an administrator.",
         "Usage",
         "users",
-        parameters=_OF_USER,
+        parameters=(*_OF_USER, *_OF_USAGE),
+        refusals=(403,),
+    ),
+    _call(
+        "GET",
+        "/v1/settings",
+        "Every setting, since when it is in force and who changed it.",
+        "Settings",
+        "settings",
+    ),
+    _call(
+        "PUT",
+        "/v1/settings",
+        "Change settings while the service runs, all or none; for administrators.",
+        "Set",
+        refusals=(403,),
     ),
     _call(
         "GET",

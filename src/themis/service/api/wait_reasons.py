@@ -15,7 +15,7 @@ from themis.service.engine.journal import Entry, Journal
 
 
 def left_out(s: State) -> dict[int, str]:
-    """For each app of which no job may have GPUs now: why its first one may not, ``backoff``, ``at_once`` or ``quota``."""
+    """For each app of which no job may have GPUs now: why its first one may not (backoff | at_once | quota | budget)."""
     if not (s.quotas or s.at_once or s.delayed):
         return {}
     job_id = np.flatnonzero(s.jobs.status[: s.jobs.size] <= Status.RUNNING)
@@ -26,11 +26,11 @@ def left_out(s: State) -> dict[int, str]:
     for app, code in zip(apps.tolist(), why.tolist()):
         if app not in free:
             out.setdefault(app, limits.REASONS[code])
-    return out
+    return {a: "budget" if why == "quota" and _over_budget(s, s.app_specs[a].user) else why for a, why in out.items()}
 
 
 def of_app(journal: Journal, epoch: Seconds, s: State, entry: Entry, left: dict[int, str]) -> tuple[str, str]:
-    """The code (after | held | quota | at_once | backoff | gpus) and the sentence of an app that waits.
+    """The code (after | held | budget | quota | at_once | backoff | gpus) and the sentence of an app that waits.
 
     ``epoch`` : begin of the journal, in seconds since 1970. ``left`` : what ``left_out`` gives.
     """
@@ -39,7 +39,7 @@ def of_app(journal: Journal, epoch: Seconds, s: State, entry: Entry, left: dict[
     if entry.options.waiting:
         return "after", _after(journal, entry)
     match left.get(entry.app, ""):
-        case "quota" if _over_budget(s, s.app_specs[entry.app].user):
+        case "budget":
             return "budget", "its budget is used up"
         case "quota":
             return "quota", _quota(s, s.app_specs[entry.app].user)

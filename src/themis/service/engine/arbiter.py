@@ -135,7 +135,6 @@ class Arbiter:
             self.engine.solver = WorkerSolver(self.engine.policy, config.solve_s, self.queue.put)
         # Before anything else that comes in.
         self.queue.put(Call(lambda: self.live.begin(wanted, owner, self.instant)))
-        self.queue.put(Call(lambda: self.housekeeping.set_tariff(self.instant)))
         self._thread = Thread(target=self._run, name="themis-arbiter", daemon=True)
 
     @property

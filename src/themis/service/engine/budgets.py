@@ -83,13 +83,17 @@ class Budgets:
     _seen: int = -1
     """Version of the accounts that the standings are of."""
 
+    def change(self, config: Config) -> None:
+        """Other settings are in force; the next ``run`` looks at every budget again."""
+        self.config, self._seen = config, -1
+
     def run(self, now: Seconds) -> None:
         """Set and lift the quotas of budgets where limits are reached and periods end."""
         books, state = self.engine.books, self.engine.core.state
         budgets = {name: b for user in sorted(state.users) for name, b in self.config.budgets(user).items()}
         set_ = {name for name in state.quotas if name.startswith(PREFIX)}
         changed = books.version != self._seen or budgets.keys() != self.standings.keys()
-        if not (budgets or set_) or not (changed or (self.due is not None and now >= self.due)):
+        if not (budgets or set_ or self.standings) or not (changed or (self.due is not None and now >= self.due)):
             return
         self._seen = books.version
         self.standings = {name: self._standing(name, *budget, now) for name, budget in sorted(budgets.items())}

@@ -15,14 +15,14 @@ from types import MappingProxyType
 from typing import Any
 
 from themis.core.state import State
-from themis.errors import InputError
+from themis.errors import InputError, counted
 from themis.executors.hosts import Host
 from themis.model.cluster import Cluster, Machine
 from themis.model.events import Event, MachineJoined, MachineResized, SettingsChanged, UserWeightsSet
 from themis.model.specs import to_fields
 from themis.model.workload import Group, User
 from themis.policies.api import check_types, logged_params, make_policy
-from themis.service.engine.config import Config
+from themis.service.engine.config import Budget, Config, Notify
 from themis.service.engine.machines import host_name
 from themis.sizes import duration_words
 
@@ -45,6 +45,10 @@ PLAIN: Mapping[str, str] = MappingProxyType(
             "cpus",
             "memory",
             "retries",
+            "currency",
+            "time_zone",
+            "idle_warn_s",
+            "idle_cancel_s",
             "backoff_s",
             "backoff_most_s",
             "grace_s",
@@ -65,6 +69,21 @@ PLAIN: Mapping[str, str] = MappingProxyType(
 """Settings of one value each that can change while the service runs: name -> field of ``Config``."""
 MACHINES = ("gpus", "machines")
 """Which GPUs there are; the two are one choice."""
+BUDGET = ("hard", "soft", "of", "per")
+"""Fields of a ``Budget``, each a setting: ``users.ann.budget.hard``."""
+NAMED = (
+    "gpus",
+    "cluster",
+    "users",
+    "groups",
+    "user_gpus",
+    "group_gpus",
+    "user_budgets",
+    "group_budgets",
+    "others_budget",
+    "prices",
+)
+"""Fields of ``Config`` whose settings ``values_of`` makes: one for each machine, user, group or GPU type, or several."""
 RESTART: Mapping[str, str] = MappingProxyType(
     {
         name.removesuffix("_s"): name
@@ -85,6 +104,7 @@ RESTART: Mapping[str, str] = MappingProxyType(
             "containment",
             "allow_root",
             "single_trust",
+            "notify",
         )
     }
     | {"max_message": "max_message_bytes", "check_state": "validate"}
@@ -107,10 +127,23 @@ def values_of(config: Config) -> dict[str, Any]:
         at = f"users.{user.name}"
         out[f"{at}.weight"], out[f"{at}.group"] = user.weight, user.group or None
         out[f"{at}.gpus"] = config.user_gpus.get(user.name)
+        out |= _budget_values(at, config.user_budgets.get(user.name))
     for group in config.groups:
         out[f"groups.{group.name}.weight"] = group.weight
         out[f"groups.{group.name}.gpus"] = config.group_gpus.get(group.name)
-    return out
+        out |= _budget_values(f"groups.{group.name}", config.group_budgets.get(group.name))
+    out |= _budget_values("others", config.others_budget)
+    return out | {f"price.{gpu_type}": price for gpu_type, price in config.prices.items()}
+
+
+def _budget_values(at: str, budget: Budget | None) -> dict[str, Any]:
+    return {} if budget is None else {f"{at}.budget.{name}": getattr(budget, name) for name in BUDGET}
+
+
+def _budget(values: Values, at: str) -> Budget | None:
+    """The budget that these values have there; None where there is none."""
+    given = {name: value for name in BUDGET if (value := values.get(f"{at}budget.{name}")) is not None}
+    return Budget(**given) if given else None
 
 
 def with_values(config: Config, values: Values) -> Config:
@@ -134,6 +167,14 @@ def with_values(config: Config, values: Values) -> Config:
         groups=tuple(Group(name=n, weight=g["weight"]) for n, g in groups.items()),
         user_gpus={n: u["gpus"] for n, u in users.items() if u.get("gpus") is not None},
         group_gpus={n: g["gpus"] for n, g in groups.items() if g.get("gpus") is not None},
+        user_budgets={n: budget for n, u in users.items() if (budget := _budget(u, "")) is not None},
+        group_budgets={n: budget for n, g in groups.items() if (budget := _budget(g, "")) is not None},
+        others_budget=_budget(whole, "others."),
+        prices={
+            name.removeprefix("price."): price
+            for name, price in whole.items()
+            if name.startswith("price.") and price is not None
+        },
     )
 
 
@@ -142,10 +183,18 @@ def _members(values: Values, kind: str) -> dict[str, dict[str, Any]]:
     out: dict[str, dict[str, Any]] = {}
     for name in sorted(values):
         first, _, rest = name.partition(".")
-        member, _, leaf = rest.rpartition(".")
+        member, leaf = member_of(rest)
         if first == kind:
             out.setdefault(member, {})[leaf] = values[name]
     return {name: member for name, member in out.items() if member.get("weight") is not None}
+
+
+def member_of(rest: str) -> tuple[str, str]:
+    """A member's name and the key: ``ann.weight`` is (ann, weight), ``ann.budget.hard`` is (ann, budget.hard)."""
+    name, _, leaf = rest.rpartition(".")
+    if leaf in BUDGET and name.endswith(".budget"):
+        return name.removesuffix(".budget"), f"budget.{leaf}"
+    return name, leaf
 
 
 def differing(before: Values, after: Values) -> dict[str, Any]:
@@ -184,6 +233,8 @@ def words(name: str, value: Any) -> str:
             return f"{value:g}"
         case {"name": name}:
             return str(name)
+        case Notify():  # addresses have passwords and tokens, and every user may list the settings
+            return counted(len(value.admins) + sum(map(len, value.users.values())), "recipient")
         case dict():
             return ", ".join(f"{key}: {item}" for key, item in value.items()) or "none"
     return str(value)

@@ -256,6 +256,15 @@ class Housekeeping:
             if known.get(name) != (members, gpus):
                 self.engine.feed(QuotaSet(name=name, users=members, gpus=gpus), now)
 
+    def change(self, config: Config, now: Seconds) -> None:
+        """Other settings are in force: the unit of fairness, quotas, prices, groups and budgets follow now."""
+        self.config = config
+        warned = self.idle.items() if config.idle_warn_s else ()
+        self.idle = {job: idle for job, idle in warned if idle[0].idle_s >= config.idle_warn_s}
+        self.all_quotas(now)
+        self.set_tariff(now)
+        self.budgets.change(config)
+
     def all_quotas(self, now: Seconds) -> None:
         """After a start: the unit of fairness may be another one, quotas may have come, gone or changed."""
         state, config = self.state, self.config

@@ -105,7 +105,6 @@ class LiveSettings:
         self._give(self.given)
         self.starting = self._set_profiles(owner, now) + self.starting
         self._note_devices(now)
-        self._housekeeping.all_quotas(now)
 
     def _set_profiles(self, user: str, now: Seconds) -> list[str]:
         """Speeds of models that this start is given otherwise than the start before hold from now on."""
@@ -165,13 +164,13 @@ class LiveSettings:
                 case MachineResized():
                     out.append(self._resize(record))
             self.engine.feed(record, now)
-        self.config = self._housekeeping.config = after
+        self.config = after
         self.per_gpu = per_gpu(after, self.engine.core.state)
         if self.engine.desk is not None:
             self.engine.desk.answer_s, self.engine.desk.misses = after.agent_s, after.agent_misses
         if self.engine.solver is not None:
             self.engine.solver.limit(after.solve_s)
-        self._housekeeping.all_quotas(now)
+        self._housekeeping.change(after, now)
         if any(isinstance(record, MachineResized | MachineJoined) for record in records):
             out += changes.too_large(self.engine.core.state)
         return out

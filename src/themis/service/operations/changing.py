@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from themis.accounts.days import local_zone
 from themis.errors import InputError, UnknownName
 from themis.jobs.faults import Findings, did_you_mean, keys_of, raise_first, short
 from themis.model.specs import to_fields
-from themis.service.engine.changes import PLAIN, RESTART, Values, values_of, with_values
+from themis.service.engine.changes import BUDGET, PLAIN, RESTART, Values, member_of, values_of, with_values
 from themis.service.engine.config import Config
+from themis.service.operations.accounting import BudgetText
 from themis.service.operations.settings import (
+    NESTED,
     GroupText,
     OthersText,
     ServiceText,
@@ -52,14 +55,15 @@ def _plain(name: str) -> str:
 
 def _one(name: str, text: str, known: Values, config: Config) -> dict[str, Any]:
     first, _, rest = name.partition(".")
-    if name in RESTART:
-        raise InputError(
-            f"{name} changes only when the service starts: set it in config.yaml, or start with --set {name}={text}."
-        )
+    if first in RESTART:
+        option = "" if first in NESTED else f", or start with --set {name}={text}"
+        raise InputError(f"{name} changes only when the service starts: set it in config.yaml{option}.")
     if first in MEMBERS:
         return _member(first, rest, text, known)
     if first == "others":
-        return {name: _checked(OthersText, rest, text, "others")}
+        return _budget("others", rest, text, known) or {name: _checked(OthersText, rest, text, "others")}
+    if first == "price":
+        return _price(rest, text, known)
     if first in ("gpus", "machines"):
         if not known["gpus"] and known["machines"] is None:
             found = "the nodes of a Ray cluster" if config.engine == "ray" else "the GPUs of this machine"
@@ -69,10 +73,11 @@ def _one(name: str, text: str, known: Values, config: Config) -> dict[str, Any]:
             )
         return _machine(rest, text, known) if rest else _machines(first, text)
     if name not in PLAIN:
-        names = [key for key in (*PLAIN, *RESTART, "gpus", "machines", "users", "groups") if "." not in key]
+        names = [key for key in (*PLAIN, *RESTART, "gpus", "machines", "users", "groups", "price") if "." not in key]
         hint = did_you_mean(name, names)
         raise InputError(f"unknown setting {short(name)}.{hint} Known: {', '.join(sorted([*names, 'others']))}.")
-    return {name: _checked(ServiceText, name, text, "")}
+    value = _checked(ServiceText, name, text, "")
+    return {name: local_zone() if name == "time_zone" and value is None else value}
 
 
 def _checked(model: type[Any], key: str, text: str, inside: str) -> Any:
@@ -90,9 +95,53 @@ def _checked(model: type[Any], key: str, text: str, inside: str) -> Any:
     return getattr(model.model_validate({key: given}), key)
 
 
+def _budget(at: str, key: str, text: str, known: Values) -> dict[str, Any]:
+    """``users.ann.budget.hard=50``, ``users.ann.budget=none``; nothing where the key is no budget's."""
+    first, _, leaf = key.partition(".")
+    if first != "budget":
+        return {}
+    if not leaf:
+        if text.lower() not in NONE:
+            raise InputError(
+                f"{at}.budget is {short(text)}; expected `{at}.budget.hard=50`, another key of the budget "
+                f"({', '.join(BUDGET)}), or `{at}.budget=none`, which removes the budget."
+            )
+        if known.get(f"{at}.budget.of") is None:
+            raise InputError(f"{at} has no budget, so there is none to remove.")
+        return {f"{at}.budget.{name}": None for name in BUDGET}
+    return {f"{at}.budget.{leaf}": _checked(BudgetText, leaf, text, f"{at}.budget")}
+
+
+def _price(gpu_type: str, text: str, known: Values) -> dict[str, Any]:
+    """``price.H200=3.5``, ``price.H200=none``."""
+    name = f"price.{gpu_type}"
+    if not gpu_type:
+        raise InputError(
+            "price is a setting for each GPU type; expected `price.H200=3.5`, `price.*=1` for all other types, or "
+            "`price.H200=none`, which removes the price."
+        )
+    if text.lower() in NONE:
+        if known.get(name) is None:
+            raise UnknownName(
+                "price", gpu_type, [key.removeprefix("price.") for key in known if key.startswith("price.")]
+            )
+        return {name: None}
+    try:
+        given: object = float(text)
+    except ValueError:
+        given = text
+    findings = Findings(f"setting {name}", Document(data={}))
+    read = findings.valid(ServiceText, {"price": {gpu_type: given}})
+    raise_first(findings.faults)
+    assert read is not None
+    return {name: read.price[gpu_type]}
+
+
 def _member(kind: str, rest: str, text: str, known: Values) -> dict[str, Any]:
     """``users.ann.weight=2``, ``groups.ml.gpus=8``, ``users.ann=none``."""
-    name, _, leaf = rest.rpartition(".")
+    name, leaf = member_of(rest)
+    if name.endswith(".budget") and leaf not in keys_of(MEMBERS[kind]):
+        name, leaf = name.removesuffix(".budget"), f"budget.{leaf}"
     one = kind.removesuffix("s")
     if not name:
         name, leaf = rest, ""
@@ -114,10 +163,11 @@ def _member(kind: str, rest: str, text: str, known: Values) -> dict[str, Any]:
     findings = Findings(f"setting {kind}.{rest}", Document(data={}))
     findings.valid(ServiceText, {kind: {name: {}}})
     raise_first(findings.faults)
-    value = _checked(MEMBERS[kind], leaf, text, f"{kind}.{name}")
+    value = None if leaf.startswith("budget") else _checked(MEMBERS[kind], leaf, text, f"{kind}.{name}")
     if leaf == "group" and value is not None and value not in _names("groups", known):
         raise UnknownName("group", value, _names("groups", known), hint=f"Add it first: groups.{value}.weight=1.")
-    return {f"{kind}.{name}.{leaf}": value} | ({} if listed or leaf == "weight" else {f"{kind}.{name}.weight": 1.0})
+    found = _budget(f"{kind}.{name}", leaf, text, known) or {f"{kind}.{name}.{leaf}": value}
+    return found | ({} if listed or leaf == "weight" else {f"{kind}.{name}.weight": 1.0})
 
 
 def _names(kind: str, known: Values) -> list[str]:
