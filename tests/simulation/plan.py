@@ -135,6 +135,11 @@ class Plan:
     events: tuple[Event, ...] = field(repr=False)
 
     @property
+    def names(self) -> list[str]:
+        """Machines that are there at the start, and one that may join."""
+        return [f"m{n}" for n in range(len(self.machines) + 1)]
+
+    @property
     def submissions(self) -> tuple[Submission, ...]:
         """The apps of this history."""
         return tuple(e for e in self.events if isinstance(e, Submission))

@@ -85,14 +85,13 @@ class Executor(LocalExecutor):
         return [c for c in (*self._unidentified, *self._channels.values()) if c.due()]  # type: ignore[attr-defined]
 
     def _spawn(self, n: int) -> None:
-        world = self.world
-        if world.now >= world.off_until[n] and world.agent_of(n) is None:
-            process = world.spawn_agent(n)
-            self.agents[n] = Spawned(process)  # type: ignore[assignment]
+        world, m = self.world, self.world.index[self.gangs.hosts[n].machine.name]
+        if world.now >= world.off_until[m] and world.agent_of(m) is None:
+            self.agents[n] = Spawned(world.spawn_agent(m))  # type: ignore[assignment]
 
     def _end_agents(self, timeout_s: float) -> None:
-        for n in range(len(self.hosts)):
-            if (agent := self.world.agent_of(n)) is not None:
+        for host in self.gangs.hosts:
+            if (agent := self.world.agent_of(self.world.index[host.machine.name])) is not None:
                 agent.body.signal(15)
 
     def submit(self, command: Any) -> None:
@@ -116,6 +115,11 @@ class Spawned:
 
     def poll(self) -> int | None:
         return self.process.code  # type: ignore[no-any-return]
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        if self.process.code is None:
+            self.process.body.signal(15)
 
 
 class Service:
@@ -161,7 +165,7 @@ class Service:
             journal.pause, made = self._pause, list[Executor]()
 
             def executor(programs: Any, emit: Any, book: Any) -> Executor:
-                made.append(Executor(world, self.hosts, programs, emit, emit, pace=estimated_pace(book)))
+                made.append(Executor(world, (), programs, emit, emit, pace=estimated_pace(book)))
                 self.executor = made[0]
                 return made[0]
 

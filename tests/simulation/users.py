@@ -58,7 +58,7 @@ class Users:
         arbiter = self.world.service.arbiter
         if arbiter is None:
             return ["the service is not there"]
-        ended = {app for app, _, outcome in arbiter.journal.outcomes() if outcome}
+        ended = {app for app, _, outcome, *_ in arbiter.journal.outcomes() if outcome}
         return [key for key, (app, _) in self.acknowledged.items() if app not in ended] + [
             str(e) for e, _ in self.waiting
         ]

@@ -44,15 +44,17 @@ class World:
         self.plan, self.root, self.now = plan, root, 0.0
         self.story: list[str] = []
         self.rng = np.random.default_rng([plan.seed, 1])
-        self.wires = [Wire(lambda: self.now, self.rng) for _ in plan.machines]
-        self.kernels = [Kernel(f"m{n}", lambda: self.now, 1000.0 * (n + 1)) for n in range(len(plan.machines))]
+        self.index = {name: n for n, name in enumerate(plan.names)}
+        """Of every machine that is there at some time, by its name."""
+        self.wires = [Wire(lambda: self.now, self.rng) for _ in plan.names]
+        self.kernels = [Kernel(name, lambda: self.now, 1000.0 * (n + 1)) for n, name in enumerate(plan.names)]
         self.disk = Disk(root / "journal", self.rng)
         self.checks = Checks(self)
         for kernel in self.kernels:
             kernel.supervise, kernel.become_rank, kernel.killed = Keeper, Rank, self.checks.killed
         self.users = Users(self)
         self.service = Service(self)
-        self.off_until = [0.0] * len(plan.machines)
+        self.off_until = [0.0] * len(plan.names)
         """When a machine has power again."""
         self.ends: list[tuple[float, Callable[[], None]]] = []
         """What ends a fault, and when."""
