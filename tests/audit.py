@@ -159,7 +159,12 @@ def audit_accounts(journal: Journal, engine: Engine, *, whole: bool, where: str)
         assert {key: repr(lease) for key, lease in kept.items()} == {
             k: repr(v) for k, v in sorted(tally.leases.items())
         }, where
-        assert accounts.open.keys() == books.accounts.open.keys() == state.job_gpus.keys(), where
+        assert accounts.open.keys() == books.accounts.open.keys() == state.job_gpus.keys(), (
+            where,
+            sorted(accounts.open),
+            sorted(books.accounts.open),
+            sorted(state.job_gpus),
+        )
         total = Amounts()
         for charge in tally.charges:
             total = total.plus(charge.amounts)

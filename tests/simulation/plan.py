@@ -43,7 +43,13 @@ class Submission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """A user or the operator does something: cancel, hold, resume, drain, undrain. ``target`` : an app's key or a machine."""
+    """A user or the operator does something.
+
+    Attributes
+    ----------
+    what : cancel, hold, resume, drain, undrain; ``set``, as ``themis set`` takes it; ``configure``, what the next start is given.
+    target : an app's key, a machine's number, or settings.
+    """
 
     at: float
     what: str

@@ -13,7 +13,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from themis.accounts.charges import UNKNOWN, Amounts, Charge, ChargedLease, Payer
-from themis.model.events import AccountingSet, AppSubmitted, GpusIdle, Grant, Header, JobStarted, MachineJoined, Revoke
+from themis.model.events import (
+    AccountingSet,
+    AppSubmitted,
+    GpusIdle,
+    Grant,
+    Header,
+    JobStarted,
+    MachineJoined,
+    MachineResized,
+    Revoke,
+)
 from themis.model.units import GpuSeconds, Seconds
 
 
@@ -29,11 +39,18 @@ class Sink(Protocol):
 
 @dataclass(slots=True)
 class Accounts:
-    """The fold. ``open`` : leases that are held, by job; ``gpu_types`` : of each GPU; ``users`` : of each app."""
+    """The fold.
+
+    Attributes
+    ----------
+    open : leases that are held, by job. ``gpu_types`` : of each GPU. ``users`` : of each app.
+    machines : GPU type of each machine, and the most GPUs that it ever had.
+    """
 
     sink: Sink
     open: dict[int, ChargedLease] = field(default_factory=dict)
     gpu_types: list[str] = field(default_factory=list)
+    machines: list[tuple[str, int]] = field(default_factory=list)
     users: dict[int, str] = field(default_factory=dict)
     tariff: AccountingSet = field(default_factory=AccountingSet)
     checkpoint_every_s: Seconds = math.inf
@@ -69,6 +86,12 @@ class Accounts:
 
     def _joined(self, time: Seconds, event: MachineJoined) -> None:
         self.gpu_types += [event.machine.gpu_type] * event.machine.gpus
+        self.machines.append((event.machine.gpu_type, event.machine.gpus))
+
+    def _resized(self, time: Seconds, event: MachineResized) -> None:
+        gpu_type, most = self.machines[event.machine]
+        self.gpu_types += [gpu_type] * (event.gpus - most)
+        self.machines[event.machine] = gpu_type, max(event.gpus, most)
 
     def _submitted(self, time: Seconds, event: AppSubmitted) -> None:
         self.users[len(self.users)] = event.app.user
@@ -142,6 +165,7 @@ class Accounts:
 _HANDLERS: dict[type[Any], Callable[[Accounts, Seconds, Any], None]] = {
     Header: Accounts._header,
     MachineJoined: Accounts._joined,
+    MachineResized: Accounts._resized,
     AppSubmitted: Accounts._submitted,
     Grant: Accounts._granted,
     JobStarted: Accounts._started,

@@ -75,7 +75,7 @@ class Books:
             self._settle(accounts, state, {grant.job: grant for grant in grants})
             self.journal.set_meta(DONE, "1")
         else:
-            kept = ("Header", "MachineJoined", "AccountingSet")
+            kept = ("Header", "MachineJoined", "MachineResized", "AccountingSet")
             for line in self.journal.lines_of(kept):
                 accounts.add(0.0, decode(line)[1])
             accounts.users = dict(enumerate(app.user for app in state.app_specs))
