@@ -88,8 +88,10 @@ class Checks:
         if service.arbiter is None or service.within:
             return
         state = service.arbiter.state
-        size = next((int(state.machine_size[n]) for n, m in enumerate(state.machines) if m.name == kernel.name), 0)
-        if all(slot < size for slot in process.slots) or job in state.occupied:
+        ids = [n for n, machine in enumerate(state.machines) if machine.name == kernel.name]
+        size = max((int(state.machine_size[n]) for n in ids), default=0)
+        ends = any(state.gpu_machine[gpu] in ids for gpu in state.occupied.get(job, ((), 0))[0])
+        if ends or all(slot < size for slot in process.slots):
             self.removed.pop((kernel.name, process.pid), None)
             return
         since = self.removed.setdefault((kernel.name, process.pid), self.world.now)
@@ -119,7 +121,7 @@ class Checks:
     # ---- at each start, and at the end ----------------------------------------------------------------------------
 
     def after_start(self) -> None:
-        """Every acknowledged submission is there, under its number and name; so are settings; the accounts are those of the records."""
+        """Every acknowledged submission is there, under its number and name; so are settings; accounts fit the records."""
         arbiter = self.world.service.arbiter
         assert arbiter is not None
         there = {entry.key.partition("/")[2]: (entry.app, entry.name) for entry in arbiter.journal.apps()}
