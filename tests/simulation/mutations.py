@@ -90,7 +90,7 @@ def _words_in_order(self: Supervisor) -> None:
 
 
 def _accounts_without_growth() -> AbstractContextManager[Any]:
-    """Found by this simulation: accounts did not know the GPUs of a machine that grew, and the arbiter ended at their first lease."""
+    """Found by this simulation: accounts did not know GPUs of machines that grew; their first lease ended the arbiter."""
     without = {kind: handle for kind, handle in fold._HANDLERS.items() if kind is not MachineResized}
     return mock.patch.object(fold, "_HANDLERS", without)
 

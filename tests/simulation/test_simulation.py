@@ -23,7 +23,9 @@ FIRST = int(os.environ.get("THEMIS_SIMULATED_FIRST", "0"))
 PARTS = 4
 """Tests that share the seeds, for pytest-xdist."""
 MUTATIONS = int(os.environ.get("THEMIS_SIMULATED_MUTATIONS", "0"))
-"""Seeds in which each mutation that is not told by hand must be found, from seed 0 on; 0: ``QUICK`` alone, from a seed near the one that finds it."""
+"""Seeds, from 0 on, in which each mutation must be found that is not told by hand.
+
+0: ``QUICK`` alone, each from a seed near the one that finds it."""
 QUICK = {
     "unrecorded steps move the clock": 10,
     "journals leave no trace outside": 10,
