@@ -193,7 +193,6 @@ MUTATIONS: dict[str, Mutation] = {
     ),
 }
 BY_HAND = (
-    "a supervisor takes words in order",
     "what is left is not written down",
     "supervisors forget the machine's lease",
     "unknown gangs are left alone",
