@@ -198,6 +198,7 @@ BY_HAND = (
     "unknown gangs are left alone",
     "a silent machine's GPUs are free immediately",
     "repeated submissions are new apps",
+    "a removed machine's gangs are taken for ended",
 )
 """Mutations whose histories are too rare for random seeds: ``test_found`` tells one for each."""
 

@@ -36,6 +36,15 @@ TOLD: dict[str, tuple[str, tuple[Event, ...]]] = {
             replace(STUBBORN, at=5.0, key="a2"),
         ),
     ),
+    "a removed machine's gangs are taken for ended": (
+        "runs on a GPU that m0 has no more",
+        (
+            Action(at=0.5, what="drain", target="1"),
+            STUBBORN,
+            Action(at=4.0, what="set", target="machines.m0=none"),
+            Action(at=12.0, what="undrain", target="1"),
+        ),
+    ),
 }
 """By mutation: which promise it breaks, and what happens."""
 

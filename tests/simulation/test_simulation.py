@@ -27,14 +27,17 @@ MUTATIONS = int(os.environ.get("THEMIS_SIMULATED_MUTATIONS", "0"))
 
 0: ``QUICK`` alone, each from a seed near the one that finds it."""
 QUICK = {
-    "unrecorded steps move the clock": 10,
+    "unrecorded steps move the clock": 4,
     "journals leave no trace outside": 10,
     "strays are found by their environment alone": 25,
-    "answers go out before the commit": 35,
+    "answers go out before the commit": 9,
     "commits are not synced": 0,
     "the grace is forgotten": 0,
     "GPUs are free before JobStopped": 5,
     "a fold drops the last record": 0,
+    "accounts do not know GPUs that came": 4,
+    "a start takes its settings as given": 1,
+    "leases that fail are not written to the accounts": 0,
 }
 
 
