@@ -114,6 +114,24 @@ def test_a_change_of_price_counts_from_then_on() -> None:
     assert near(tally.total().cost, sum(lease.cost for lease in tally.leases.values()))
 
 
+def test_gpus_of_machines_that_grow_come_back_and_join_are_charged_by_their_type() -> None:
+    tally = folded(
+        (
+            *BEGIN,
+            (0.0, e.AccountingSet(prices=(("A", 36.0), ("C", 72.0), ("*", 3.6)), currency="EUR")),
+            (0.0, e.MachineResized(machine=0, gpus=0)),
+            (0.0, e.MachineResized(machine=0, gpus=3)),
+            (0.0, e.MachineJoined(machine=Machine(name="m2", gpus=1, gpu_type="C"))),
+            (0.0, grant(0, 0, 1, (4,))),
+            (0.0, grant(1, 1, 1, (5,))),
+            (100.0, revoke(0, 0, 1, "expired")),
+            (100.0, revoke(1, 1, 1, "expired")),
+        )
+    )
+    assert [tally.leases[job, 1].account.gpu_type for job in (0, 1)] == ["A", "C"]
+    assert [tally.leases[job, 1].cost for job in (0, 1)] == pytest.approx([1.0, 2.0])
+
+
 def test_idle_time_is_never_more_than_the_training() -> None:
     tally = folded(
         (

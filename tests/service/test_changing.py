@@ -114,6 +114,20 @@ def test_machines_of_the_next_start_join_grow_shrink_and_go(tmp_path: Path) -> N
     whole(tmp_path)
 
 
+def test_several_machines_and_keys_of_a_user_change_at_once_and_new_gpus_are_leased_and_charged(tmp_path: Path) -> None:
+    with world(tmp_path, cluster=cluster(1, 1)) as w:
+        put(
+            w, machines__m0__gpus=3, machines__m1="none", machines__m2__gpus=2, users__ann__gpus=4, users__ann__weight=2
+        )
+        assert w.arbiter.state.machine_size.tolist() == [3, 0, 2]
+        assert (w.arbiter.config.user_gpus, w.arbiter.config.weight("ann")) == ({"ann": 4}, 2.0)
+        for name in "abcde":
+            enter(w, name)
+        w.turn(1.0)
+        assert sorted(gpu for gpus in w.held().values() for gpu in gpus) == [0, 2, 3, 4, 5]
+    whole(tmp_path)
+
+
 def test_a_removed_machine_is_listed_until_its_last_job_has_ended(tmp_path: Path) -> None:
     with world(tmp_path, cluster=cluster(1, 1), silent=True) as w:
         enter(w, "a")
@@ -174,6 +188,8 @@ def test_weights_and_quotas_hold_for_apps_that_are_there(tmp_path: Path) -> None
         ({"leese": 3}, "unknown setting 'leese'. Did you mean 'lease'"),
         ({"port": 1}, "port changes only when the service starts"),
         ({"lease": 5, "lease_s": 6}, "give each setting once"),
+        ({"gpus": 5, "machines__m1__gpus": 2}, "give each setting once"),
+        ({"users__ann__weight": 5, "users__ann": "none"}, "give each setting once"),
         ({"users__ann__wieght": 2}, "unknown setting 'users.ann.wieght'. Did you mean 'weight'"),
         ({"users__ann__weight": 0}, "got 0, expected a number of at least 1e-06"),
         ({"users__ann__group": "ml"}, "unknown group 'ml'"),

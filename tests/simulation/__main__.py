@@ -8,7 +8,6 @@ import sys
 import time
 
 from simulation import world
-from simulation.plan import draw
 from simulation.shrink import report
 
 
@@ -25,13 +24,13 @@ def main() -> int:
     logging.disable(logging.ERROR)
     began, bad = time.process_time(), 0
     for seed in range(given.first, given.first + given.count):
-        history = world.run(draw(seed))
-        if (history.wrong and not given.shrink) or given.story:
-            print(f"seed {seed}: {history.wrong or 'all promises kept'}", flush=True)
-            print("\n".join(history.story) if given.story else "", flush=True)
-        if history.wrong and given.shrink:
-            print(report(draw(seed)), flush=True)
-        bad += bool(history.wrong)
+        found = world.run(seed)
+        if (found.wrong and not given.shrink) or given.story:
+            print(f"seed {seed}: {found.wrong or 'all promises kept'}", flush=True)
+            print("\n".join(found.story) if given.story else "", flush=True)
+        if found.wrong and given.shrink:
+            print(report(world.history(seed)), flush=True)
+        bad += bool(found.wrong)
         if (seed - given.first) % 100 == 99:
             print(f"{seed + 1 - given.first} histories, {bad} broken", file=sys.stderr, flush=True)
     took = time.process_time() - began

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from hashlib import blake2b
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from audit import audit
+from audit import audit, audit_accounts, copy
 from simulation.bodies import Agent, Keeper, Rank
 from simulation.kernel import Kernel, Process
-from themis.model.events import Grant, JobStopped, Renew, Revoke
+from themis.model.events import Grant, JobStopped, MachineJoined, MachineResized, Renew, Revoke
 from themis.node.keeper import MEMBERS_S
 from themis.service.engine.journal import Journal, read_records
 
@@ -42,6 +44,8 @@ class Checks:
         """Until when each machine had a lease at the latest, on its clock."""
         self.paused: set[str] = set()
         """Tasks whose supervisor was stopped by a signal: nobody keeps their lease then."""
+        self.removed: dict[tuple[str, int], float] = {}
+        """Since when a process runs on a removed GPU that the service takes for free, by machine and pid."""
 
     def require(self, holds: bool, otherwise: Callable[[], str]) -> None:
         """Raise ``Broken`` with a sentence unless it holds."""
@@ -67,6 +71,7 @@ class Checks:
                     job = process.body.job
                     self._alone(f"job {job}", running.setdefault(job, process), process)
                     self._lease(kernel, process, process.body)
+                    self._removed(kernel, process, job)
 
     def _alone(self, where: str, a: Process, b: Process) -> None:
         self.require(
@@ -76,6 +81,23 @@ class Checks:
     def _lease(self, kernel: Kernel, process: Process, rank: Rank) -> None:
         over = kernel.clock() - self.leases.get(kernel.name, kernel.clock()) - rank.grace_s
         self.require(over < SLACK_S, lambda: f"{process.task} runs {over:.1f} s after lease and grace of {kernel.name}")
+
+    def _removed(self, kernel: Kernel, process: Process, job: int) -> None:
+        """What runs on GPUs that were removed is a gang that the service waits for, and not longer than a step or two."""
+        service = self.world.service
+        if service.arbiter is None or service.within:
+            return
+        state = service.arbiter.state
+        ids = [n for n, machine in enumerate(state.machines) if machine.name == kernel.name]
+        size = max((int(state.machine_size[n]) for n in ids), default=0)
+        ends = any(state.gpu_machine[gpu] in ids for gpu in state.occupied.get(job, ((), 0))[0])
+        if ends or all(slot < size for slot in process.slots):
+            self.removed.pop((kernel.name, process.pid), None)
+            return
+        since = self.removed.setdefault((kernel.name, process.pid), self.world.now)
+        self.require(
+            self.world.now < since + SLACK_S, lambda: f"{process.task} runs on a GPU that {kernel.name} has no more"
+        )
 
     def powered_off(self, kernel: Kernel) -> None:
         """The machine's clock begins again."""
@@ -99,7 +121,7 @@ class Checks:
     # ---- at each start, and at the end ----------------------------------------------------------------------------
 
     def after_start(self) -> None:
-        """Every acknowledged submission is there, under its number and name."""
+        """Every acknowledged submission is there, under its number and name; so are settings; accounts fit the records."""
         arbiter = self.world.service.arbiter
         assert arbiter is not None
         there = {entry.key.partition("/")[2]: (entry.app, entry.name) for entry in arbiter.journal.apps()}
@@ -108,6 +130,11 @@ class Checks:
                 there.get(key) == known,
                 lambda k=key, a=known: f"{k} was acknowledged as {a}, after a start it is {there.get(k)}",
             )
+        self.world.settings.after_start(arbiter, self.require)
+        with TemporaryDirectory(dir=self.world.root) as folder:
+            path = copy(self.world.disk.path, Path(folder))
+            with closing(Journal(path)) as journal:
+                audit_accounts(journal, arbiter.engine, whole=True, where="the accounts after a start")
 
     def at_end(self) -> str:
         """The journal folds whole to the same bits; leases are kept by it; every app ended as it should; nothing runs.
@@ -129,12 +156,18 @@ class Checks:
         return f"{len(lines)} {blake2b(''.join(lines).encode(), digest_size=8).hexdigest()}"
 
     def _by_the_journal(self, journal: Journal) -> None:
-        """A second fold, of leases alone: from a grant to its end GPUs are its own; none expires before it is over."""
+        """A second fold, of leases and machines: from a grant to its end GPUs are its own; none expires before it is over."""
         held: dict[int, Grant] = {}
         until: dict[int, float] = {}
+        gpus_of: list[list[int]] = []
+        there: list[set[int]] = []
         for time, record in journal.records():
             match record:
+                case MachineJoined() | MachineResized():
+                    _resized(record, gpus_of, there)
                 case Grant():
+                    serving = set().union(*there)
+                    self.require(serving.issuperset(record.gpus), lambda r=record: f"leased after it was removed: {r}")
                     taken = {gpu for grant in held.values() for gpu in grant.gpus}
                     self.require(taken.isdisjoint(record.gpus), lambda r=record: f"leased twice: {r}")
                     self.require(record.job not in held, lambda r=record: f"job {r.job} has two leases")
@@ -148,3 +181,16 @@ class Checks:
                     del held[record.job]
                 case _:
                     pass
+
+
+def _resized(record: MachineJoined | MachineResized, gpus_of: list[list[int]], there: list[set[int]]) -> None:
+    """Which GPUs each machine ever had, and has."""
+    if isinstance(record, MachineJoined):
+        gpus_of.append([])
+        there.append(set())
+        n, gpus = len(gpus_of) - 1, record.machine.gpus
+    else:
+        n, gpus = record.machine, record.gpus
+    first = sum(map(len, gpus_of))
+    gpus_of[n] += range(first, first + gpus - len(gpus_of[n]))
+    there[n] = set(gpus_of[n][:gpus])

@@ -19,7 +19,8 @@ def happens(world: World, fault: Fault) -> None:
         world.tell(str(fault))
         _service(world, fault)
         return
-    n = int(fault.where * len(world.kernels))
+    joined = [n + 1 for n, kernel in enumerate(world.kernels) if kernel.living()]
+    n = int(fault.where * max(len(world.plan.machines), *joined, 0))
     if subject in ("agent", "supervisor", "rank"):
         found = world.kernels[n].living(subject)
         if found:

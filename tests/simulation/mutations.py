@@ -17,17 +17,20 @@ from unittest import mock
 
 from simulation import disk, service
 from simulation.world import History, run
+from themis.accounts import fold
 from themis.core.scheduler import Scheduler
 from themis.core.validate import validate
 from themis.executors.gangs import Gangs
 from themis.executors.local import LocalExecutor
-from themis.model.events import JobStopped, Revoke
+from themis.model.events import JobStopped, MachineResized, Revoke
 from themis.node.agent import NodeAgent
 from themis.node.keeper import Supervisor
 from themis.node.tasks import Task
 from themis.service.engine import integrity
+from themis.service.engine.books import Books
 from themis.service.engine.calls import Call
 from themis.service.engine.journal import Journal
+from themis.service.engine.live_settings import LiveSettings
 from themis.service.engine.records import Records
 
 Mutation = Callable[[], AbstractContextManager[Any]]
@@ -86,6 +89,12 @@ def _words_in_order(self: Supervisor) -> None:
             self.stop(order["stop"], float(order["grace_s"]))
 
 
+def _accounts_without_growth() -> AbstractContextManager[Any]:
+    """Found by this simulation: accounts did not know GPUs of machines that grew; their first lease ended the arbiter."""
+    without = {kind: handle for kind, handle in fold._HANDLERS.items() if kind is not MachineResized}
+    return mock.patch.object(fold, "_HANDLERS", without)
+
+
 # ---- others ---------------------------------------------------------------------------------------------------------------
 
 
@@ -134,8 +143,29 @@ def _forgets_keys(real: Any, self: Journal, where: str = "1", *values: object, *
     return [] if where == "key = ?" else real(self, where, *values, **more)
 
 
+def _as_given(real: Any, self: LiveSettings, start: Any) -> Any:
+    real(self, start)
+    self.config = start.config
+    return start.config
+
+
+def _without_ends(real: Any, self: Books, lease: Any) -> None:
+    if lease.ended != lease.ended or lease.cause != "failed":
+        real(self, lease)
+
+
+def _ended_where_removed(real: Any, self: Gangs) -> Any:
+    for gang in [*self.gangs.values()]:
+        if not gang.ended and any(self.nodes[n].leaving for n in gang.parts):
+            self.out.append(JobStopped(job=gang.grant.job, attempt=gang.grant.attempt, steps=0.0))
+    return real(self)
+
+
+_DONE = Gangs._done
 _EXECUTE, _STOP, _REVOKE = disk.Connection.execute, Supervisor.stop, Gangs._revoke
 _NUMBERED, _TURN, _APPS = Records.numbered, Supervisor.turn, Journal.apps
+
+_RESUME, _SAVE = LiveSettings.resume, Books.save
 
 MUTATIONS: dict[str, Mutation] = {
     "unrecorded steps move the clock": replaced(Scheduler, "step", _every_step_moves_the_clock),
@@ -155,7 +185,22 @@ MUTATIONS: dict[str, Mutation] = {
         service, "NODE", service.replace(service.NODE, margin_s=-60.0)
     ),
     "repeated submissions are new apps": replaced(Journal, "apps", lambda *a, **m: _forgets_keys(_APPS, *a, **m)),
+    "accounts do not know GPUs that came": _accounts_without_growth,
+    "a start takes its settings as given": replaced(LiveSettings, "resume", lambda *a: _as_given(_RESUME, *a)),
+    "leases that fail are not written to the accounts": replaced(Books, "save", lambda *a: _without_ends(_SAVE, *a)),
+    "a removed machine's gangs are taken for ended": replaced(
+        Gangs, "_done", lambda *a: _ended_where_removed(_DONE, *a)
+    ),
 }
+BY_HAND = (
+    "what is left is not written down",
+    "supervisors forget the machine's lease",
+    "unknown gangs are left alone",
+    "a silent machine's GPUs are free immediately",
+    "repeated submissions are new apps",
+    "a removed machine's gangs are taken for ended",
+)
+"""Mutations whose histories are too rare for random seeds: ``test_found`` tells one for each."""
 
 
 def find(name: str, most: int, first: int = 0) -> tuple[int, History] | None:

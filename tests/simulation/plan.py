@@ -43,7 +43,13 @@ class Submission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """A user or the operator does something: cancel, hold, resume, drain, undrain. ``target`` : an app's key or a machine."""
+    """A user or the operator does something.
+
+    Attributes
+    ----------
+    what : cancel, hold, resume, drain, undrain; ``set``, as ``themis set`` takes it; ``configure``, what the next start is given.
+    target : an app's key, a machine's number, or settings.
+    """
 
     at: float
     what: str
@@ -133,6 +139,11 @@ class Plan:
     policy: str
     solve_s: float
     events: tuple[Event, ...] = field(repr=False)
+
+    @property
+    def names(self) -> list[str]:
+        """Machines that are there at the start, and one that may join."""
+        return [f"m{n}" for n in range(len(self.machines) + 1)]
 
     @property
     def submissions(self) -> tuple[Submission, ...]:

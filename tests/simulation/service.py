@@ -13,7 +13,7 @@ from themis.executors.hosts import Host, NodeSettings
 from themis.executors.local import LocalExecutor
 from themis.model.cluster import Cluster, Machine
 from themis.model.snapshot import Snapshot
-from themis.policies.api import Policy, Workbench, make_policy
+from themis.policies.api import Policy, Workbench
 from themis.service.engine.arbiter import Arbiter
 from themis.service.engine.config import Config
 from themis.service.engine.executor import estimated_pace
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 NODE = NodeSettings(lease_s=3.0, renew_s=1.0, margin_s=2.0, prepare_s=15.0, progress_s=5.0)
 IDLE_S = 0.5
+BEGIN_S = 11575 * 86400.0 - 15.0
+"""Seconds since 1970 at the beginning: a day ends in the middle of what happens."""
 RESTART_S = 1.0
 """Seconds until somebody, or systemd, starts the service again."""
 
@@ -41,6 +43,12 @@ class LateSolver:
 
     def start(self, task: Task) -> None:
         self.waiting = [(self.now() + self.delay(), task)]
+
+    def follow(self, policy: Policy) -> None:
+        self.policy, self.waiting = policy, []
+
+    def limit(self, seconds: float) -> None:
+        pass
 
     def overdue(self) -> str:
         return ""
@@ -85,14 +93,13 @@ class Executor(LocalExecutor):
         return [c for c in (*self._unidentified, *self._channels.values()) if c.due()]  # type: ignore[attr-defined]
 
     def _spawn(self, n: int) -> None:
-        world = self.world
-        if world.now >= world.off_until[n] and world.agent_of(n) is None:
-            process = world.spawn_agent(n)
-            self.agents[n] = Spawned(process)  # type: ignore[assignment]
+        world, m = self.world, self.world.index[self.gangs.hosts[n].machine.name]
+        if world.now >= world.off_until[m] and world.agent_of(m) is None:
+            self.agents[n] = Spawned(world.spawn_agent(m))  # type: ignore[assignment]
 
     def _end_agents(self, timeout_s: float) -> None:
-        for n in range(len(self.hosts)):
-            if (agent := self.world.agent_of(n)) is not None:
+        for host in self.gangs.hosts:
+            if (agent := self.world.agent_of(self.world.index[host.machine.name])) is not None:
                 agent.body.signal(15)
 
     def submit(self, command: Any) -> None:
@@ -116,6 +123,11 @@ class Spawned:
 
     def poll(self) -> int | None:
         return self.process.code  # type: ignore[no-any-return]
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        if self.process.code is None:
+            self.process.body.signal(15)
 
 
 class Service:
@@ -146,6 +158,7 @@ class Service:
             node_renew_s=NODE.renew_s,
             validate=True,
             single_trust=True,
+            time_zone="UTC",
         )
 
     @property
@@ -161,7 +174,7 @@ class Service:
             journal.pause, made = self._pause, list[Executor]()
 
             def executor(programs: Any, emit: Any, book: Any) -> Executor:
-                made.append(Executor(world, self.hosts, programs, emit, emit, pace=estimated_pace(book)))
+                made.append(Executor(world, (), programs, emit, emit, pace=estimated_pace(book)))
                 self.executor = made[0]
                 return made[0]
 
@@ -170,13 +183,14 @@ class Service:
                 self.hosts,
                 journal,
                 executor,
-                wall=lambda: 1e9 + world.now + self.wall_offset,
+                wall=lambda: BEGIN_S + world.now + self.wall_offset,
                 steady=lambda: world.now,
             )
             if world.plan.solve_s:
-                policy = make_policy(world.plan.policy)
                 arbiter.engine.solver = LateSolver(
-                    policy, lambda: world.now, lambda: float(world.rng.exponential(world.plan.solve_s))
+                    arbiter.engine.policy,
+                    lambda: world.now,
+                    lambda: float(world.rng.exponential(world.plan.solve_s)),
                 )
             self.arbiter = arbiter
             journal.patient = lambda: not arbiter._closing

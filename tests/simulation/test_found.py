@@ -13,7 +13,7 @@ import pytest
 
 from simulation.bodies import Behaviour
 from simulation.mutations import MUTATIONS
-from simulation.plan import Event, Fault, Plan, Submission
+from simulation.plan import Action, Event, Fault, Plan, Submission
 from simulation.world import run
 
 PLAN = Plan(seed=0, machines=(1,), policy="fifo", solve_s=0.0, events=())
@@ -34,6 +34,15 @@ TOLD: dict[str, tuple[str, tuple[Event, ...]]] = {
             replace(PARTITION, at=4.5, lasts=12.0),
             replace(STUBBORN, at=5.0, key="a1"),
             replace(STUBBORN, at=5.0, key="a2"),
+        ),
+    ),
+    "a removed machine's gangs are taken for ended": (
+        "runs on a GPU that m0 has no more",
+        (
+            Action(at=0.5, what="drain", target="1"),
+            STUBBORN,
+            Action(at=4.0, what="set", target="machines.m0=none"),
+            Action(at=12.0, what="undrain", target="1"),
         ),
     ),
 }
@@ -70,3 +79,15 @@ def test_a_supervisor_that_was_stopped_as_its_gang_was_about_to_start_starts_or_
     pauses = [Fault(at=at, what="supervisor pauses", lasts=6.0) for at in (1.8, 2.1)]
     plans = [replace(PLAN, events=(JOB, pause)) for pause in pauses]
     _mended("a supervisor takes words in order", plans, "not everything ended: ['a0']")
+
+
+def test_a_job_gets_gpus_of_a_machine_that_grew_and_a_crash_in_the_change_leaves_all_or_nothing_of_it() -> None:
+    grows = Action(at=2.0, what="set", target="machines.m0.gpus=3 lease=6")
+    crashes = [
+        Fault(at=2.0, what="service crashes", moment=moment, count=count)
+        for moment in ("before a write", "within a commit", "after a commit", "before a command")
+        for count in range(2)
+    ]
+    large = replace(JOB, at=4.0, key="a1", gpus=(2, 2), behaviour=Behaviour(work_s=2.0))
+    plans = [replace(PLAN, events=(crash, grows, JOB, large)) for crash in crashes]
+    _mended("accounts do not know GPUs that came", plans, "IndexError")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from simulation.plan import Action, Submission
+from simulation.settings import configured
 from themis.client import themis_pb2 as pb
 from themis.errors import InputError
 from themis.service.api.submission import submit
@@ -16,6 +17,8 @@ from themis.service.engine.calls import Call, Closed
 
 if TYPE_CHECKING:
     from simulation.world import World
+
+OF_APPS = ("cancel", "hold", "resume")
 
 
 @dataclass
@@ -30,6 +33,9 @@ class Users:
 
     def does(self, event: Submission | Action) -> None:
         """Somebody wants something."""
+        if isinstance(event, Action) and event.what == "configure":
+            self.world.service.config = configured(self.world.service.config, event.target)
+            return
         self.waiting.append((event, None))
 
     def step(self) -> None:
@@ -44,6 +50,9 @@ class Users:
 
     def reconnect(self) -> None:
         """The service is another process: what was asked of the last one is asked again."""
+        for event, reply in self.waiting:
+            if reply is not None and reply.done():
+                self._noted(event, reply)
         self.waiting = [(event, reply if reply is not None and reply.done() else None) for event, reply in self.waiting]
 
     def all_ended(self) -> bool:
@@ -58,7 +67,7 @@ class Users:
         arbiter = self.world.service.arbiter
         if arbiter is None:
             return ["the service is not there"]
-        ended = {app for app, _, outcome in arbiter.journal.outcomes() if outcome}
+        ended = {app for app, _, outcome, *_ in arbiter.journal.outcomes() if outcome}
         return [key for key, (app, _) in self.acknowledged.items() if app not in ended] + [
             str(e) for e, _ in self.waiting
         ]
@@ -68,7 +77,7 @@ class Users:
         arbiter = service.arbiter
         if arbiter is None or arbiter._closing or self.world.now < service.paused_until or arbiter.journal.stuck:
             return None
-        if isinstance(event, Action) and event.target.startswith("a") and event.target not in self.acknowledged:
+        if isinstance(event, Action) and event.what in OF_APPS and event.target not in self.acknowledged:
             return None
         if isinstance(event, Action) and event.what == "cancel":
             self.cancelled.add(event.target)  # it may be carried out without an answer
@@ -80,6 +89,8 @@ class Users:
         if isinstance(event, Submission):
             return lambda: submit(arbiter, request(event))
         what, target = event.what, event.target
+        if what == "set":
+            return lambda: self.world.settings.change(arbiter, target)
         if what in ("drain", "undrain"):
             return lambda: arbiter.drain(int(target), what == "drain")
         app = self.acknowledged[target][0]
@@ -95,13 +106,23 @@ class Users:
         error = reply.exception()
         if isinstance(error, Closed) or (error is not None and not isinstance(error, InputError)):
             return False  # the service ended, or broke, before it answered
+        self._noted(event, reply)
         if isinstance(event, Submission):
             if error is not None:
+                if self.world.settings.made or self.world.service.config.others_budget is not None:
+                    return False  # too large for the machines that are left, or the budget is used up: submitted again
                 raise error
             found = reply.result()
             self.acknowledged[event.key] = found.app, found.name
             self.world.tell(f"{event.key} is app {found.app}")
         return True
+
+    def _noted(self, event: Submission | Action, reply: Future[Any]) -> None:
+        if isinstance(event, Action) and event.what == "set" and reply.exception() is not None:
+            self.world.tell(f"{event} is refused: {reply.exception()}")
+        elif isinstance(event, Action) and event.what == "set":
+            self.world.settings.acknowledge(reply.result())
+            self.world.tell(f"{event} is acknowledged as change {reply.result()}")
 
 
 def request(event: Submission) -> pb.SubmitRequest:

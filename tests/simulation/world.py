@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from simulation.kernel import Kernel, Process
 from simulation.network import Wire
 from simulation.plan import ACTIVE_S, Action, Fault, Plan, Submission, draw
 from simulation.service import Service
+from simulation.settings import Settings, draw_changes
 from simulation.users import Users
 from themis.node.agent import AgentSettings, NodeAgent
 from themis.service.engine import state_snapshots
@@ -44,15 +45,18 @@ class World:
         self.plan, self.root, self.now = plan, root, 0.0
         self.story: list[str] = []
         self.rng = np.random.default_rng([plan.seed, 1])
-        self.wires = [Wire(lambda: self.now, self.rng) for _ in plan.machines]
-        self.kernels = [Kernel(f"m{n}", lambda: self.now, 1000.0 * (n + 1)) for n in range(len(plan.machines))]
+        self.index = {name: n for n, name in enumerate(plan.names)}
+        """Of every machine that is there at some time, by its name."""
+        self.wires = [Wire(lambda: self.now, self.rng) for _ in plan.names]
+        self.kernels = [Kernel(name, lambda: self.now, 1000.0 * (n + 1)) for n, name in enumerate(plan.names)]
         self.disk = Disk(root / "journal", self.rng)
         self.checks = Checks(self)
         for kernel in self.kernels:
             kernel.supervise, kernel.become_rank, kernel.killed = Keeper, Rank, self.checks.killed
         self.users = Users(self)
+        self.settings = Settings(self)
         self.service = Service(self)
-        self.off_until = [0.0] * len(plan.machines)
+        self.off_until = [0.0] * len(plan.names)
         """When a machine has power again."""
         self.ends: list[tuple[float, Callable[[], None]]] = []
         """What ends a fault, and when."""
@@ -117,6 +121,7 @@ class World:
         while self.now < ACTIVE_S or self.todo or self.ends:
             self.turn()
         self.tell("faults are over")
+        self.settings.put_back()
         until = self.now + PATIENCE_S
         while not self.users.all_ended():
             self.checks.require(self.now < until, lambda: f"not everything ended: {self.users.open()}")
@@ -143,9 +148,16 @@ def _quick_snapshots() -> Iterator[None]:
         kwargs["every"] = before
 
 
+def history(seed: int) -> Plan:
+    """The plan of a seed, with changes of settings."""
+    plan = draw(seed)
+    events = sorted([*plan.events, *draw_changes(seed, plan.machines)], key=lambda event: event.at)
+    return replace(plan, events=tuple(events))
+
+
 def run(plan: Plan | int) -> History:
     """Run one history to its end, or to the first broken promise."""
-    plan = draw(plan) if isinstance(plan, int) else plan
+    plan = history(plan) if isinstance(plan, int) else plan
     shm = Path("/dev/shm")
     root = Path(tempfile.mkdtemp(prefix="themis-sim-", dir=shm if shm.is_dir() else None))
     with _quick_snapshots():

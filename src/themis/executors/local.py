@@ -151,7 +151,7 @@ class LocalExecutor(Executor):
 
     def resize(self, machine: int, gpus: int) -> None:
         """A machine has so many GPUs from now on; 0: it is removed, its agent ends as soon as nothing runs there."""
-        self._do(lambda: self._carry_out(self.gangs.resize(machine, self._host_of(machine, gpus), clock())))
+        self._do(lambda: self._carry_out(self.gangs.resize(machine, self._host_of(machine, gpus), self.clock())))
 
     def check_user(self, user: str) -> None:
         """Raise InputError if no agent would start jobs of this system user ("": the agents' own)."""
@@ -206,7 +206,7 @@ class LocalExecutor(Executor):
     def _join(self, machine: Machine) -> None:
         self._machine[machine.name] = len(self.gangs.hosts)
         devices = self.devices.get(machine.name, ())
-        self.gangs.join(Host(machine=machine, devices=devices if len(devices) == machine.gpus else ()), clock())
+        self.gangs.join(Host(machine=machine, devices=devices if len(devices) == machine.gpus else ()), self.clock())
 
     def _host_of(self, n: int, gpus: int) -> Host | None:
         """A machine with so many GPUs; one that was removed is connected to its agent again."""

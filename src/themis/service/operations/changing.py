@@ -38,13 +38,21 @@ def changed(config: Config, texts: Mapping[str, str]) -> Config:
     if not texts:
         raise InputError("nothing to set was given; expected KEY=VALUE, such as lease=5m.")
     values: dict[str, Any] = {}
+    names: list[str] = []
     for given, text in texts.items():
         name = given if given in PLAIN else _plain(given)
         found = _one(name, text.strip(), {**values_of(config), **values}, config)
-        if twice := sorted(values.keys() & found.keys()):
-            raise InputError(f"{twice[0]} is set by {given!r} and by another of these; give each setting once.")
+        if any(_overlap(name, other) for other in names):
+            raise InputError(f"{name} is set by {given!r} and by another of these; give each setting once.")
         values |= found
+        names.append(name)
     return with_values(config, values)
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether two names set the same: ``machines.m0`` has ``machines.m0.gpus``, and ``gpus`` stands for all machines."""
+    a, b = (f"{'machines' if name == 'gpus' else name}." for name in (one, other))
+    return a.startswith(b) or b.startswith(a)
 
 
 def _plain(name: str) -> str:

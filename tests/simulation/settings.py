@@ -1,0 +1,156 @@
+"""Settings that the operator changes while the service runs: how they are drawn, and what must be in force after each start."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simulation.disk import MOMENTS
+from simulation.plan import ACTIVE_S, POLICIES, Action, Event, Fault
+from themis.errors import InputError
+from themis.service.engine.arbiter import Arbiter
+from themis.service.engine.changes import values_of
+from themis.service.engine.config import Budget, Config
+from themis.service.operations.changing import changed
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+USERS = ("u0", "u1", "u2")
+
+
+# ---- drawn ---------------------------------------------------------------------------------------------------------------
+
+
+def draw_changes(seed: int, machines: tuple[int, ...]) -> list[Event]:
+    """Changes of settings, in two of three histories; half of them with a crash in their transaction or soon after it.
+
+    They have random numbers of their own, so that the rest of a seed's plan is the same with and without them.
+    """
+    rng = np.random.default_rng([seed, 2])
+    out: list[Event] = []
+    if rng.random() < 1 / 3:
+        return out
+    for _ in range(int(rng.integers(1, 5))):
+        at = float(rng.uniform(0.5, ACTIVE_S))
+        if rng.random() < 0.5:
+            moment, count = str(rng.choice(MOMENTS)), int(rng.integers(10))
+            out.append(Fault(at=at, what="service crashes", moment=moment, count=count))
+        texts = [_change(rng, machines) for _ in range(int(rng.choice([1, 1, 2, 3])))]
+        # Each setting once.
+        target = " ".join({text.partition("=")[0]: text for text in texts}.values())
+        out.append(Action(at=at, what="set", target=target))
+    if rng.random() < 0.3:
+        at = float(rng.uniform(2.0, ACTIVE_S))
+        price, hours = rng.choice([0.0, 0.1, 2.5]), rng.choice([0.0005, 0.002, 0.01])
+        target = f"price={price:g}" if rng.random() < 0.5 else f"price={price:g} budget={hours:g}"
+        out.append(Action(at=at, what="configure", target=target))
+        out.append(Fault(at=at, what=str(rng.choice(["service killed", "service stops in good order"]))))
+    return out
+
+
+def _change(rng: np.random.Generator, machines: tuple[int, ...]) -> str:
+    n, user = int(rng.integers(len(machines) + 1)), str(rng.choice(USERS))
+    match int(rng.integers(10)):
+        case 0 | 1:
+            return f"policy={rng.choice(POLICIES)}"
+        case 2:
+            return f"lease={rng.choice([1, 4, 6, 12])}"
+        case 3:
+            return f"tick={rng.choice([1, 2, 5])}"
+        case 4 | 5 | 6:
+            return f"machines.m{n}.gpus={rng.integers(1, 5)}"
+        case 7:
+            return f"machines.m{n}=none"
+        case 8:
+            return f"users.{user}.weight={rng.choice([0.1, 0.37, 1, 3])}"
+        case _:
+            return str(rng.choice([f"users.{user}.gpus={rng.integers(1, 4)}", "others.gpus=1", "between=apps"]))
+
+
+# ---- carried out ---------------------------------------------------------------------------------------------------------
+
+
+def configured(config: Config, target: str) -> Config:
+    """What the next start is given: prices, and a budget of each user."""
+    texts = dict(part.split("=") for part in target.split())
+    budget = Budget(hard=float(texts["budget"]), per="total") if "budget" in texts else None
+    return replace(config, prices={"*": float(texts["price"])}, currency="EUR", others_budget=budget)
+
+
+@dataclass
+class Settings:
+    """What changes were carried out, and which of them were acknowledged.
+
+    Attributes
+    ----------
+    known : (number, all values then) of the changes that may be in force after the next start, in the order they were made.
+    acknowledged : number of the last change that was.
+    """
+
+    world: World
+    known: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    made: int = 0
+    acknowledged: int = 0
+
+    def change(self, arbiter: Arbiter, target: str) -> int:
+        """``themis set``, in the arbiter's thread; returns its number."""
+        texts = dict(part.split("=") for part in target.split())
+        before, written = plain(arbiter.config), arbiter.journal.changes
+        try:
+            arbiter.change(lambda config: changed(config, texts), "operator")
+        except InputError:
+            same = plain(arbiter.config) == before and arbiter.journal.changes == written
+            self.world.checks.require(same, lambda: f"{target} was refused and changed something")
+            raise
+        self.made += 1
+        self.known.append((self.made, plain(arbiter.config)))
+        return self.made
+
+    def acknowledge(self, number: int) -> None:
+        """The operator has the answer: this change holds from now on, or a later one."""
+        self.acknowledged = max(self.acknowledged, number)
+
+    def after_start(self, arbiter: Arbiter, require: Callable[[bool, Callable[[], str]], None]) -> None:
+        """In force is what was acknowledged last, or a later change, whole; and machines and policy are those of the settings."""
+        now, config, state = plain(arbiter.config), arbiter.config, arbiter.state
+        self.known = self.known or [(0, now)]
+        may = [(n, values) for n, values in self.known if n >= self.acknowledged]
+        found = [n for n, values in may if values == now]
+        require(bool(found), lambda: f"after a start, settings are not those acknowledged: {_apart(may[0][1], now)}")
+        self.known = [(found[-1], now)]
+        assert config.cluster is not None
+        wanted = {machine.name: machine.gpus for machine in config.cluster.machines}
+        there = {machine.name: int(size) for machine, size in zip(state.machines, state.machine_size) if size}
+        require(there == wanted, lambda: f"the machines are {there}, the settings say {wanted}")
+        policy = state.policy[0] if state.policy else self.world.plan.policy
+        require(policy == config.policy, lambda: f"the policy is {policy}, the settings say {config.policy}")
+        core = state.settings.lease_s, state.settings.tick_s
+        require(core == (config.lease_s, config.tick_s), lambda: f"lease and tick of the core are {core}: {config}")
+
+    def put_back(self) -> None:
+        """After all faults the operator lets every app run: machines as at first, no quotas, no budgets."""
+        world = self.world
+        if not any(isinstance(event, Action) and event.what in ("set", "configure") for event in world.plan.events):
+            return
+        sizes = [f"machines.m{n}.gpus={gpus}" for n, gpus in enumerate(world.plan.machines)]
+        lifted = [f"users.{user}.gpus=none" for user in USERS]
+        target = " ".join([*sizes, *lifted, "others.gpus=none", "lease=8", "tick=1"])
+        world.users.does(Action(at=world.now, what="set", target=target))
+        if world.service.config.others_budget is not None:
+            world.service.config = replace(world.service.config, others_budget=None)
+            world.service.stop()
+
+
+def plain(config: Config) -> dict[str, Any]:
+    """All settings, as JSON keeps them."""
+    return dict(json.loads(json.dumps(values_of(config))))
+
+
+def _apart(expected: dict[str, Any], found: dict[str, Any]) -> str:
+    names = [name for name in sorted({*expected, *found}) if expected.get(name) != found.get(name)]
+    return "; ".join(f"{name} is {found.get(name)}, acknowledged was {expected.get(name)}" for name in names)
