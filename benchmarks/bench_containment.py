@@ -103,7 +103,9 @@ def trial(root: Path, kind: str) -> tuple[float, float, int]:
         stop(1)
         start(2)
         storm = stop(2)
-    left = [pid for pid, _, state in SYSTEM.processes() if state not in "ZX" and str(files[0]).encode() in arguments(pid)]
+    left = [
+        pid for pid, _, state in SYSTEM.processes() if state not in "ZX" and str(files[0]).encode() in arguments(pid)
+    ]
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     return gap, storm, len(left)

@@ -89,7 +89,7 @@ def test_one_home_lives_through_8_4_and_12_gpus_four_policies_and_two_leases(tmp
         for app in apps:
             assert client.wait(app, timeout_s=PATIENCE_S).state == "completed"
         rows = {row.name: row for row in client.settings()}
-        assert (rows["gpus"].value, rows["lease"].value, rows["policy"].value) == ("12", "2", "tiresias")
+        assert (rows["gpus"].value, rows["lease"].value, rows["policy"].value) == ("12", "2s", "tiresias")
         assert rows["policy"].user
         assert rows["policy"].since > 0
         assert rows["port"].restart
