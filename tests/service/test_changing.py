@@ -17,6 +17,7 @@ from themis.executors.hosts import Host
 from themis.model.cluster import Cluster, Machine
 from themis.model.events import GpusWithheld, Grant, JobStopped, Renew, SettingsChanged
 from themis.model.units import Locality
+from themis.model.workload import User
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.speed import Profile
 from themis.service.api import views
@@ -86,6 +87,25 @@ def test_what_was_set_outlives_the_next_start_unless_that_is_given_something_new
     with world(tmp_path, gpus=2, clock=clock, policy="tiresias") as w:
         w.turn()
         assert [r.user for _, r in w.arbiter.journal.records() if isinstance(r, SettingsChanged)] == ["ann", ""]
+    whole(tmp_path)
+
+
+def test_members_and_prices_that_a_later_start_gives_first_are_recorded(tmp_path: Path) -> None:
+    clock = [1000.0]
+    with world(tmp_path, gpus=2, clock=clock) as w:
+        w.turn()
+    more = {"users": (User(name="bob", weight=1 / 3),), "prices": {"*": 2.5}}
+    with world(tmp_path, gpus=2, clock=clock, **more) as w:
+        w.turn()
+        changed = [r for _, r in w.arbiter.journal.records() if isinstance(r, SettingsChanged)]
+        assert [{k: r.values[k] for k in ("users.bob.weight", "price.*")} for r in changed] == [
+            {"users.bob.weight": 1 / 3, "price.*": 2.5}
+        ]
+        assert w.arbiter.config.prices == {"*": 2.5}
+    with world(tmp_path, gpus=2, clock=clock) as w:
+        w.turn()
+        assert w.arbiter.config.prices == {}
+        assert w.arbiter.config.users == ()
     whole(tmp_path)
 
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 USERS = ("u0", "u1", "u2")
 
+CHARGED = ("price", "currency", "others.budget")
+"""Settings of what is charged, by the beginning of their names."""
+
 
 # ---- drawn ---------------------------------------------------------------------------------------------------------------
 
@@ -147,8 +150,9 @@ class Settings:
 
 
 def plain(config: Config) -> dict[str, Any]:
-    """All settings, as JSON keeps them."""
-    return dict(json.loads(json.dumps(values_of(config))))
+    """All settings but those of what is charged, which starts are given, as JSON keeps them."""
+    values = dict(json.loads(json.dumps(values_of(config))))
+    return {name: value for name, value in values.items() if not name.startswith(CHARGED)}
 
 
 def _apart(expected: dict[str, Any], found: dict[str, Any]) -> str:

@@ -79,7 +79,10 @@ class LiveSettings:
         before = given_before(self.engine, start)
         changed = self.engine.core.state.changed
         in_force = before | {name: value for name, (value, _, _) in changed.items() if name not in changes.RESTART}
-        self.config = changes.with_values(start.config, in_force)
+        # Members, prices and budgets that this start gives first are changes, not yet in force.
+        lasting = {*changes.PLAIN, *changes.MACHINES}
+        new = {name: None for name in changes.values_of(start.config) if name not in lasting}
+        self.config = changes.with_values(start.config, new | in_force)
         wanted, self.starting = self._merge(before, start.config)
         changes.plan(self.engine.core.state, self.config, wanted, self.hosts, "")
         return wanted
