@@ -218,7 +218,7 @@ def merged(given_before: Values, in_force: Values, given: Values) -> tuple[dict[
 def words(value: Any) -> str:
     """A value as people write it."""
     match value:
-        case None:
+        case None | "":
             return "none"
         case bool():
             return str(value).lower()
