@@ -109,7 +109,7 @@ def _budget(at: str, key: str, text: str, known: Values) -> dict[str, Any]:
                 f"({', '.join(BUDGET)}), or `{at}.budget=none`, which removes the budget."
             )
         if known.get(f"{at}.budget.of") is None:
-            raise InputError(f"{at} has no budget, so there is none to remove.")
+            raise InputError(f"{at} has no budget to remove.")
         return {f"{at}.budget.{name}": None for name in BUDGET}
     if leaf in BUDGET and text.lower() in NONE:
         return {f"{at}.budget.{leaf}": getattr(Budget(), leaf)}
