@@ -86,6 +86,8 @@ def test_a_new_price_counts_from_then_on_within_a_lease_that_runs(tmp_path: Path
         assert w.arbiter.engine.books.accounts is not None
         assert w.arbiter.engine.books.accounts.tariff.zone == "Asia/Tokyo"
         paid = cost(w)
+        assert put(w, currency="none") == ["currency: USD -> none"]
+        assert put(w, currency="USD") == ["currency: none -> USD"]
     with world(tmp_path, 2, clock=clock, prices={"*": 2.0}, currency="EUR", **LEASE) as w:
         w.turn(0.1)
         assert (w.arbiter.config.prices, w.arbiter.config.currency) == ({"*": 6.0}, "USD"), "set outlives a start"
@@ -135,6 +137,9 @@ def test_budgets_are_given_raised_and_removed_while_apps_run(tmp_path: Path) -> 
         put(w, users__u="none", others__budget="none", groups__g__weight=1, groups__g__budget__hard=1)
         assert w.arbiter.config.others_budget is None
         assert w.arbiter.config.group_budgets == {"g": Budget(hard=1.0)}
+        assert put(w, groups__g__budget__hard="none", groups__g__budget__per="none") == [
+            "groups.g.budget.hard: 1 -> none"
+        ]
         w.turn(1.0)
         assert w.arbiter.housekeeping.due is None
     whole(tmp_path)

@@ -88,11 +88,15 @@ def test_an_edited_file_is_taken_on_when_it_is_reloaded(
 ) -> None:
     home, up = service
     file = home / "config.yaml"
-    file.write_text("gpus: 2\nlease: 60s\nport: 7000\nusers: {ann: {weight: 2}}\n")
+    file.write_text(
+        "gpus: 2\nlease: 60s\nport: 7000\nusers: {ann: {weight: 2, budget: {hard: 5}}}\nprice: {H200: 3.5}\n"
+    )
     up.api.door = Door(changed, lambda: load(file, {"allow_root": True, "http_port": -1}, env={}))
     code, text, error = ran(capsys, home, "--reload")
     assert (code, error) == (0, "")
     assert "users.ann.weight: none -> 2" in text
+    assert "users.ann.budget.hard: none -> 5\n" in text
+    assert "price.H200: none -> 3.5\n" in text
     assert "port changes when the service starts again" in text
     file.write_text("gpus: 2\nlease: 0\n")
     code, _, error = ran(capsys, home, "--reload")

@@ -17,7 +17,6 @@ from google.protobuf.descriptor import Descriptor
 from themis.client import themis_pb2 as pb
 from themis.client.as_json import as_dict
 from themis.errors import ThemisError, UnknownName
-from themis.service.api.accounts import BY
 from themis.service.api.json_messages import (
     Schema,
     body_schema,
@@ -29,13 +28,24 @@ from themis.service.api.json_messages import (
 )
 from themis.service.api.methods import Api
 from themis.service.api.metrics import metrics
-from themis.service.api.page import EVENT_STREAM, GZIP, OF_APP, REFUSALS, TEXT, Page, Parameter, Values
+from themis.service.api.page import EVENT_STREAM, GZIP, OF_APP, REFUSALS, TEXT, Page, Values
+from themis.service.api.parameters import (
+    AFTER,
+    APP,
+    ENDED,
+    LIMIT,
+    MOST_EVENTS,
+    NEWEST,
+    NODE,
+    OF_LOG,
+    OF_USAGE,
+    OF_USER,
+    OVER,
+    STATE,
+    USER,
+)
 from themis.service.engine.calls import Closed
 
-MOST_EVENTS, MOST_APPS = 1000, 1000
-TIMES = -62_135_510_400.0, 253_402_128_000.0
-"""Seconds since 1970 of days that calendars have in every time zone: 0001-01-02 to 9999-12-30."""
-ACTIVE, OVER = ("waiting", "running", "stopping", "held"), ("completed", "cancelled", "failed")
 _APP_ROW: Descriptor = pb.DESCRIPTOR.message_types_by_name["App"]
 _SERVICE = pb.DESCRIPTOR.services_by_name["Arbiter"].methods_by_name
 
@@ -186,53 +196,6 @@ _RECORD: Schema = {
 }
 
 
-def _path(name: str, text: str) -> tuple[Parameter, ...]:
-    return (Parameter(name=name, text=text),)
-
-
-def _number(name: str, text: str, numbers: range, default: int = 0) -> Parameter:
-    return Parameter(name=name, text=text, default=default, numbers=numbers)
-
-
-def _moment(name: str, text: str) -> Parameter:
-    return Parameter(name=name, text=f"{text} Seconds since 1970.", optional=True, real=TIMES)
-
-
-_APP, _NODE, _USER = _path("app", "An app's number or name."), _path("node", "A node's name."), _path("user", "A user.")
-_OF_USER = (Parameter(name="user", text="Only this user's; empty: all users'.", default=""),)
-_STATE = Parameter(
-    name="state",
-    text="Only apps in this state; empty: those that are waiting, running, stopping or held.",
-    default="",
-    choices=("", *ACTIVE, *OVER),
-)
-_MOST_APPS = _number("limit", "Maximum number of apps, the newest.", range(1, MOST_APPS + 1), MOST_APPS)
-# Whole numbers that every reader of JSON keeps.
-_AFTER = _number("after", "Only records after this number.", range(2**53))
-_LIMIT = _number("limit", "Maximum number of records.", range(1, MOST_EVENTS + 1), MOST_EVENTS)
-_OF_LOG = (
-    _number("job", "Position of the job in the app, from 0.", range(2**31)),
-    _number("rank", "Rank of the job's process.", range(2**31)),
-    _number("attempt", "Attempt, from 1; 0: all.", range(2**31)),
-    Parameter(name="follow", text="Whether to wait for more until the app ends.", default=False, flag=True),
-)
-_ENDED = (
-    _moment("since", "Only apps that ended at this time or later."),
-    _moment("until", "Only apps that ended at this time or earlier."),
-    Parameter(name="state", text="Only apps in these states.", optional=True, several=True, choices=OVER),
-    Parameter(
-        name="reason", text="Only apps with this text in their reason, or in the end of an attempt.", optional=True
-    ),
-)
-_OF_USAGE = (
-    _moment("since", "From the day of this time on."),
-    _moment("until", "Up to the day of this time."),
-    Parameter(name="by", text="What to add up by; none: user.", optional=True, several=True, choices=BY),
-    Parameter(
-        name="utc", text="Whether days are those of UTC, not of the service's time zone.", default=False, flag=True
-    ),
-)
-
 PAGES: tuple[Page, ...] = (
     Page(
         path="/healthz",
@@ -255,7 +218,7 @@ PAGES: tuple[Page, ...] = (
         answer=_apps,
         schema={"type": "array", "items": reference(_APP_ROW)},
         message=_APP_ROW,
-        parameters=(*_OF_USER, _STATE, _MOST_APPS),
+        parameters=(*OF_USER, STATE, NEWEST),
     ),
     _change(
         "/v1/apps",
@@ -276,17 +239,15 @@ PAGES: tuple[Page, ...] = (
         "/v1/apps/{app}/trials",
         "The jobs of a sweep: parameters, reported losses, and which ended early, when and why.",
         "Trials",
-        parameters=_APP,
+        parameters=APP,
         refusals=(404,),
     ),
+    _call("GET", "/v1/apps/{app}", "An app with its jobs and their attempts.", "Show", parameters=APP, refusals=(404,)),
+    _change("/v1/apps/{app}/cancel", "Cancel an app.", "Cancel", parameters=APP),
+    _change("/v1/apps/{app}/hold", "Pause an app and release its GPUs.", "Hold", parameters=APP),
+    _change("/v1/apps/{app}/resume", "Let a held app compete for GPUs again.", "Resume", parameters=APP),
     _call(
-        "GET", "/v1/apps/{app}", "An app with its jobs and their attempts.", "Show", parameters=_APP, refusals=(404,)
-    ),
-    _change("/v1/apps/{app}/cancel", "Cancel an app.", "Cancel", parameters=_APP),
-    _change("/v1/apps/{app}/hold", "Pause an app and release its GPUs.", "Hold", parameters=_APP),
-    _change("/v1/apps/{app}/resume", "Let a held app compete for GPUs again.", "Resume", parameters=_APP),
-    _call(
-        "GET", "/v1/apps/{app}/why", "Why an app waits, and its history.", "Why", parameters=_APP, refusals=(403, 404)
+        "GET", "/v1/apps/{app}/why", "Why an app waits, and its history.", "Why", parameters=APP, refusals=(403, 404)
     ),
     Page(
         path="/v1/apps/{app}/logs",
@@ -294,7 +255,7 @@ PAGES: tuple[Page, ...] = (
         stream=_logs,
         media=TEXT,
         schema={"type": "string"},
-        parameters=(*_APP, *_OF_LOG),
+        parameters=(*APP, *OF_LOG),
         refusals=OF_APP,
     ),
     _call(
@@ -303,7 +264,7 @@ PAGES: tuple[Page, ...] = (
         "Finished apps with their attempts, the oldest first; of the caller alone, unless an administrator.",
         "History",
         "apps",
-        parameters=(*_OF_USER, *_ENDED, _MOST_APPS),
+        parameters=(*OF_USER, *ENDED, NEWEST),
         refusals=(403,),
     ),
     _call(
@@ -312,17 +273,17 @@ PAGES: tuple[Page, ...] = (
         "Machines; of a user, those that run the user's apps.",
         "Nodes",
         "nodes",
-        parameters=_OF_USER,
+        parameters=OF_USER,
     ),
-    _change("/v1/nodes/{node}/drain", "Take a machine out of service.", "Drain", parameters=_NODE),
-    _change("/v1/nodes/{node}/undrain", "Return a machine to service.", "Undrain", parameters=_NODE),
+    _change("/v1/nodes/{node}/drain", "Take a machine out of service.", "Drain", parameters=NODE),
+    _change("/v1/nodes/{node}/undrain", "Return a machine to service.", "Undrain", parameters=NODE),
     _call(
         "GET",
         "/v1/share",
         "GPUs that each user holds now, and the fair share.",
         "Share",
         "users",
-        parameters=_OF_USER,
+        parameters=OF_USER,
     ),
     _call(
         "GET",
@@ -330,7 +291,7 @@ PAGES: tuple[Page, ...] = (
         "GPU hours, cost and apps by user, group, day or GPU type; of the caller alone, unless an administrator.",
         "Usage",
         "users",
-        parameters=(*_OF_USER, *_OF_USAGE),
+        parameters=(*OF_USER, *OF_USAGE),
         refusals=(403,),
     ),
     _call(
@@ -353,7 +314,7 @@ PAGES: tuple[Page, ...] = (
         "Users with a token; for administrators.",
         "Users",
         "users",
-        parameters=_OF_USER,
+        parameters=OF_USER,
         refusals=(403,),
     ),
     _call(
@@ -361,7 +322,7 @@ PAGES: tuple[Page, ...] = (
         "/v1/users/{user}",
         "Create a user's token, which replaces an existing one; for administrators. The reply alone has the token.",
         "AddUser",
-        parameters=_USER,
+        parameters=USER,
         refusals=OF_APP,
     ),
     _call(
@@ -369,7 +330,7 @@ PAGES: tuple[Page, ...] = (
         "/v1/users/{user}",
         "Revoke a user's token; for administrators.",
         "RemoveUser",
-        parameters=_USER,
+        parameters=USER,
         refusals=OF_APP,
     ),
     Page(
@@ -377,7 +338,7 @@ PAGES: tuple[Page, ...] = (
         text="Records of the journal; of a user, those of the user's apps.",
         answer=_events,
         schema={"type": "array", "maxItems": MOST_EVENTS, "items": _RECORD},
-        parameters=(*_OF_USER, _AFTER, _LIMIT),
+        parameters=(*OF_USER, AFTER, LIMIT),
     ),
     Page(
         path="/v1/stream",
@@ -386,7 +347,7 @@ PAGES: tuple[Page, ...] = (
         stream=_stream,
         media=EVENT_STREAM,
         schema={"type": "string"},
-        parameters=(*_OF_USER, _AFTER),
+        parameters=(*OF_USER, AFTER),
     ),
     Page(
         path="/metrics",

@@ -225,7 +225,7 @@ def words(name: str, value: Any) -> str:
     match value:
         case int() | float() if name in TIMES:
             return duration_words(value)
-        case None:
+        case None | "":
             return "none"
         case bool():
             return str(value).lower()

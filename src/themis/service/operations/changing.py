@@ -10,7 +10,7 @@ from themis.errors import InputError, UnknownName
 from themis.jobs.faults import Findings, did_you_mean, keys_of, raise_first, short
 from themis.model.specs import to_fields
 from themis.service.engine.changes import BUDGET, PLAIN, RESTART, Values, member_of, values_of, with_values
-from themis.service.engine.config import Config
+from themis.service.engine.config import Budget, Config
 from themis.service.operations.accounting import BudgetText
 from themis.service.operations.settings import (
     NESTED,
@@ -84,6 +84,8 @@ def _one(name: str, text: str, known: Values, config: Config) -> dict[str, Any]:
         names = [key for key in (*PLAIN, *RESTART, "gpus", "machines", "users", "groups", "price") if "." not in key]
         hint = did_you_mean(name, names)
         raise InputError(f"unknown setting {short(name)}.{hint} Known: {', '.join(sorted([*names, 'others']))}.")
+    if name == "currency" and text.lower() in NONE:
+        return {name: ""}
     value = _checked(ServiceText, name, text, "")
     return {name: local_zone() if name == "time_zone" and value is None else value}
 
@@ -115,8 +117,10 @@ def _budget(at: str, key: str, text: str, known: Values) -> dict[str, Any]:
                 f"({', '.join(BUDGET)}), or `{at}.budget=none`, which removes the budget."
             )
         if known.get(f"{at}.budget.of") is None:
-            raise InputError(f"{at} has no budget, so there is none to remove.")
+            raise InputError(f"{at} has no budget to remove.")
         return {f"{at}.budget.{name}": None for name in BUDGET}
+    if leaf in BUDGET and text.lower() in NONE:
+        return {f"{at}.budget.{leaf}": getattr(Budget(), leaf)}
     return {f"{at}.budget.{leaf}": _checked(BudgetText, leaf, text, f"{at}.budget")}
 
 
