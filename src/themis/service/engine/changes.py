@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from themis.core.state import State
-from themis.errors import InputError
+from themis.errors import InputError, counted
 from themis.executors.hosts import Host
 from themis.model.cluster import Cluster, Machine
 from themis.model.events import Event, MachineJoined, MachineResized, SettingsChanged, UserWeightsSet
@@ -182,6 +182,8 @@ def words(name: str, value: Any) -> str:
             return str(value).lower()
         case float():
             return f"{value:g}"
+        case {"name": "machines", "machines": machines}:  # changed one by one: no preset's and no file's
+            return ", ".join(f"{machine['name']} with {counted(machine['gpus'], 'GPU')}" for machine in machines)
         case {"name": name}:
             return str(name)
         case dict():

@@ -10,6 +10,7 @@ from themis.jobs.faults import Findings, did_you_mean, keys_of, raise_first, sho
 from themis.model.specs import to_fields
 from themis.service.engine.changes import PLAIN, RESTART, Values, values_of, with_values
 from themis.service.engine.config import Config
+from themis.service.engine.machines import host_name
 from themis.service.operations.settings import (
     GroupText,
     OthersText,
@@ -147,8 +148,9 @@ def _machine(rest: str, text: str, known: Values) -> dict[str, Any]:
     name, _, leaf = rest.rpartition(".")
     if leaf not in ("gpus", "gpu_type", "rack"):
         name, leaf = rest, ""
-    cluster = known["machines"] or {"name": "machines", "machines": []}
-    machines = {machine["name"]: dict(machine) for machine in cluster["machines"]}
+    only = [{"name": host_name(), "gpus": known["gpus"]}]  # what gpus=8 stands for
+    before = known["machines"]["machines"] if known["machines"] else only
+    machines = {machine["name"]: dict(machine) for machine in before}
     if not leaf:
         if text.lower() not in NONE:
             raise InputError(
@@ -170,4 +172,4 @@ def _machine(rest: str, text: str, known: Values) -> dict[str, Any]:
         raise InputError(
             f"machines.{rest} cannot be set; expected `machines.{name}.gpus=8`, or machines=FILE for all of them."
         )
-    return {"gpus": 0, "machines": {"name": cluster["name"], "machines": list(machines.values())}}
+    return {"gpus": 0, "machines": {"name": "machines", "machines": list(machines.values())}}
