@@ -21,10 +21,12 @@ from themis.model.workload import User
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.speed import Profile
 from themis.service.api import views
+from themis.service.api.metrics import _of_state
 from themis.service.api.submission import submit
 from themis.service.engine.changes import values_of, with_values
 from themis.service.engine.config import Config
 from themis.service.engine.folding import fold
+from themis.service.engine.machines import host_name
 from themis.service.operations.changing import changed
 
 
@@ -145,6 +147,32 @@ def test_several_machines_and_keys_of_a_user_change_at_once_and_new_gpus_are_lea
             enter(w, name)
         w.turn(1.0)
         assert sorted(gpu for gpus in w.held().values() for gpu in gpus) == [0, 2, 3, 4, 5]
+    whole(tmp_path)
+
+
+def test_a_machine_joins_the_one_that_gpus_stands_for(tmp_path: Path) -> None:
+    clock = [1000.0]
+    with world(tmp_path, gpus=2, clock=clock) as w:
+        enter(w)
+        held, name = w.held(), host_name()
+        lines = put(w, machines__m1__gpus=4)
+        assert lines == [
+            "gpus: 2 -> 0",
+            f"machines: none -> {name} with 2 GPUs, m1 with 4 GPUs",
+            "machine m1 joins with 4 GPUs",
+        ]
+        assert w.held() == held, "its job runs on"
+    with world(tmp_path, gpus=2, clock=clock) as w:
+        (line,) = w.arbiter.live.starting
+        assert line.startswith(f"gpus stays 0 (machines: {name} with 2 GPUs, m1 with 4 GPUs), as ann set it on ")
+        assert line.endswith("; `themis set gpus=2` changes it.")
+        assert put(w, gpus=2) == [
+            "gpus: 0 -> 2",
+            f"machines: {name} with 2 GPUs, m1 with 4 GPUs -> none",
+            "machine m1 is removed; its jobs continue elsewhere",
+        ]
+        nodes = next(figure for figure in _of_state(w.arbiter) if figure[1] == "themis_nodes")
+        assert dict(nodes[-1])["lost",] == 0.0, "a removed machine is not a lost one"
     whole(tmp_path)
 
 

@@ -121,6 +121,8 @@ def usage(
 
     form, file = target(form, output)
     names = [word.strip() for word in by.split(",") if word.strip()]
+    if not names:
+        raise InputError(f"--by is {by!r}, expected user, group, day, gpu_type, or several of them with commas.")
     now = time.time()
     with connect(home) as client:
         for _ in again(watch, form if form in SPOKEN else "json"):

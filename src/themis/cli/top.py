@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -42,6 +43,8 @@ def top(user: User = "", home: Home = None) -> None:
         raise InputError(
             "themis top needs the package textual, which is not installed; run pip install 'themis-scheduler[top]'."
         ) from None
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise InputError("themis top needs a terminal; for a file or a pipe, use themis queue or themis nodes.")
     made.run()
 
 

@@ -136,6 +136,7 @@ def _cluster(a: Arbiter, s: State) -> Iterator[Figure]:
         if n in s.draining
         else "up"
         for n, machine in enumerate(s.machines)
+        if n not in s.removed
     )
     known = dict.fromkeys(("up", "draining", "drained", "lost"), 0.0)
     yield "gauge", "themis_nodes", "Machines by state.", ("state",), _counted({**known, **states})

@@ -231,6 +231,8 @@ def words(name: str, value: Any) -> str:
             return str(value).lower()
         case float():
             return f"{value:g}"
+        case {"name": "machines", "machines": machines}:  # changed one by one: no preset's and no file's
+            return ", ".join(f"{machine['name']} with {counted(machine['gpus'], 'GPU')}" for machine in machines)
         case {"name": name}:
             return str(name)
         case Notify():  # addresses have passwords and tokens, and every user may list the settings

@@ -92,9 +92,14 @@ class LiveSettings:
         in_force, out = changes.values_of(self.config), []
         new, left = changes.merged(before, in_force, changes.values_of(given))
         for name, value in left.items():
+            if name in changes.MACHINES and not value:
+                continue  # the two are one choice: the sentence is on the one that is given
             _, since, user = self.engine.core.state.changed.get(name, (None, 0.0, "an administrator"))
             at = time.localtime(float(self.engine.journal.meta("epoch") or 0.0) + since)
             kept, now = changes.words(name, in_force.get(name)), changes.words(name, value)
+            for other in changes.MACHINES:
+                if name in changes.MACHINES and name != other and in_force.get(other):
+                    kept += f" ({other}: {changes.words(other, in_force[other])})"
             out.append(
                 f"{name} stays {kept}, as {user} set it on {time.strftime('%Y-%m-%d %H:%M', at)}. "
                 f"What is given here, {now}, is as it was before; `themis set {name}={now}` "

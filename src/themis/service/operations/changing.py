@@ -11,6 +11,7 @@ from themis.jobs.faults import Findings, did_you_mean, keys_of, raise_first, sho
 from themis.model.specs import to_fields
 from themis.service.engine.changes import BUDGET, PLAIN, RESTART, Values, member_of, values_of, with_values
 from themis.service.engine.config import Budget, Config
+from themis.service.engine.machines import host_name
 from themis.service.operations.accounting import BudgetText
 from themis.service.operations.settings import (
     NESTED,
@@ -209,8 +210,9 @@ def _machine(rest: str, text: str, known: Values) -> dict[str, Any]:
     name, _, leaf = rest.rpartition(".")
     if leaf not in ("gpus", "gpu_type", "rack"):
         name, leaf = rest, ""
-    cluster = known["machines"] or {"name": "machines", "machines": []}
-    machines = {machine["name"]: dict(machine) for machine in cluster["machines"]}
+    only = [{"name": host_name(), "gpus": known["gpus"]}]  # what gpus=8 stands for
+    before = known["machines"]["machines"] if known["machines"] else only
+    machines = {machine["name"]: dict(machine) for machine in before}
     if not leaf:
         if text.lower() not in NONE:
             raise InputError(
@@ -232,4 +234,4 @@ def _machine(rest: str, text: str, known: Values) -> dict[str, Any]:
         raise InputError(
             f"machines.{rest} cannot be set; expected `machines.{name}.gpus=8`, or machines=FILE for all of them."
         )
-    return {"gpus": 0, "machines": {"name": cluster["name"], "machines": list(machines.values())}}
+    return {"gpus": 0, "machines": {"name": "machines", "machines": list(machines.values())}}
