@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from themis.cli import main
+from themis.cli import main, rows
 from themis.cli.accounts import APPS as COUNTS
 from themis.cli.accounts import HOURS, PAST
 from themis.cli.ask import summary
@@ -219,3 +219,16 @@ def test_the_old_option_of_profiles_works_with_a_note(capfd: pytest.CaptureFixtu
         printed[0].err,
         True,
     )
+
+
+def test_text_of_users_is_no_control_of_a_terminal_and_no_formula_of_a_spreadsheet(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    row = {"id": 3, "parameters": {"text": "=HYPERLINK(1)\n\x1b[31m", "lr": "-1e-3"}}
+    columns: Columns = {"job": lambda r: r["id"], "parameters": lambda r: r["parameters"]["text"]}
+    rows.show_rows([row], "table", columns)
+    assert capsys.readouterr().out.splitlines()[-1] == r"3    =HYPERLINK(1)\n\x1b[31m"
+    rows.show_rows([row], "csv", columns)
+    assert capsys.readouterr().out == 'id,text,lr\n3,"\'=HYPERLINK(1)\n\x1b[31m",-1e-3\n'
+    failed = {"id": 3, "name": "job", "attempts": [], "last_lines": ["\x1b]0;title\x07a\t\tb"]}
+    assert rows.last_words({"app": {"reason": ""}, "jobs": [failed]})[1] == r"  \x1b]0;title\x07a             b"

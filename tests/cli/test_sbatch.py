@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from themis.cli import sbatch
+from themis.cli.service import check
 from themis.errors import InputError
 from themis.jobs import build, parse
 
@@ -96,3 +98,21 @@ def test_output_goes_to_the_file_of_the_header(tmp_path: Path) -> None:
     assert done.returncode == 3
     assert (tmp_path / "a-3.out").read_text() == "out\nerr\n"
     assert "`themis logs` does not show it" in notes[0]
+
+
+def test_a_job_whose_output_has_no_place_fails(tmp_path: Path) -> None:
+    found, _ = document(f"--output={tmp_path}/missing/a.out", f"touch {tmp_path}/ran")
+    done = subprocess.run(found["command"], env={"PATH": "/bin:/usr/bin"}, capture_output=True)
+    assert done.returncode == 1
+    assert not (tmp_path / "ran").exists()
+
+
+def test_check_reads_a_script_as_submit_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = tmp_path / "good.sh", tmp_path / "bad.sh"
+    good.write_text("#!/bin/bash\n#SBATCH --gpus=2\necho one: [two\n")
+    bad.write_text("#!/bin/bash\n#SBATCH --array=9-2\necho\n")
+    check([good])
+    assert capsys.readouterr().out == f"{good} is valid.\n"
+    with pytest.raises(typer.Exit):
+        check([good, bad])
+    assert "key 'array': got '9-2'" in capsys.readouterr().err

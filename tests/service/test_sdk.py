@@ -19,6 +19,7 @@ from themis.client.aio import AsyncClient
 from themis.client.calls import sweep
 from themis.client.channel import METHODS
 from themis.client.client import Client, StillActive, Unavailable
+from themis.client.command import run_request
 from themis.client.notebook import COLUMNS, MOST_ROWS, Listing
 from themis.client.spec import read_requests
 from themis.errors import InputError, UnknownName
@@ -236,3 +237,18 @@ def test_an_asynchronous_call_to_no_service_says_so(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match=r"the arbiter at 127\.0\.0\.1:1 does not answer; check that"):
         asyncio.run(main())
     assert said == ["The arbiter at 127.0.0.1:1 does not answer. Retrying for up to 0.6 s."]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"gpus": (0, 0)}, "gpus is (0, 0), expected a number of at least 1"),
+        ({"gpus": (4, 2)}, "gpus is (4, 2), expected"),
+        ({"env": {"A": 1}}, "env has 1 for 'A', expected text, such as '1'."),
+    ],
+)
+def test_wrong_gpus_and_variables_are_not_submitted(more: dict[str, object], message: str) -> None:
+    given: dict[str, object] = {"gpus": (1, 1), "hours": 1.0, "name": "a", "model": "", "env": {}, "cwd": None} | more
+    with pytest.raises(InputError) as error:
+        run_request(["id"], **given)  # type: ignore[arg-type]
+    assert message in str(error.value)

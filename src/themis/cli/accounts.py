@@ -22,6 +22,7 @@ from themis.cli.rows import (
     connect,
     fair_share,
     known,
+    no_formula,
     show_rows,
 )
 from themis.console import out
@@ -227,7 +228,8 @@ def _write_frame(rows: Sequence[Mapping[str, Any]], form: str, file: Path | None
     """A table with a column for each plain field; lists of text are joined, messages within a row are left out."""
     import polars as pl
 
-    flat = [{name: _cell(name, value) for name, value in row.items() if not _nested(value)} for row in rows]
+    cell = _cell if form == "parquet" else lambda name, value: no_formula(_cell(name, value))
+    flat = [{name: cell(name, value) for name, value in row.items() if not _nested(value)} for row in rows]
     names = list(dict.fromkeys(name for row in flat for name in row))
     frame = pl.DataFrame({name: [row.get(name) for row in flat] for name in names}, strict=False)
     if form == "parquet":

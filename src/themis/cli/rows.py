@@ -33,6 +33,8 @@ __all__ = ["AppName", "AppNames", "Home", "NodeNames", "Output", "Owner", "User"
 
 Columns = Mapping[str, Callable[[Any], object]]
 OUTPUTS = ("table", "json", "yaml", "csv")
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+"""First characters of a cell that spreadsheets take for a formula."""
 WATCH_S = 2.0
 FORECAST_S = 30 * 86400.0
 """Seconds. A point forecast without an interval that is further ahead is not shown: speeds are not measured yet."""
@@ -118,7 +120,12 @@ def _as_dict(message: Any) -> dict[str, Any]:
 
 
 def _cells(rows: Sequence[Mapping[str, Any]], columns: Columns) -> list[list[str]]:
-    return [[str(cell(row)) for cell in columns.values()] for row in rows]
+    return [[_one_line(str(cell(row))) for cell in columns.values()] for row in rows]
+
+
+def _one_line(text: str) -> str:
+    """Text without what would break the lines of a table or control the terminal: a line feed is ``\\n``."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]], output: str, columns: Columns, *, changed: Sequence[int] = ()) -> None:
@@ -142,13 +149,27 @@ def _print_csv(rows: Sequence[Mapping[str, Any]], columns: Columns) -> None:
     import csv
 
     plain = [
-        {key: value for key, value in {**row, **_parameters(row)}.items() if not isinstance(value, dict | list)}
+        {
+            key: no_formula(value)
+            for key, value in {**row, **_parameters(row)}.items()
+            if not isinstance(value, dict | list)
+        }
         for row in rows
     ]
     names = list(dict.fromkeys(name for row in plain for name in row)) or list(columns)
     writer = csv.DictWriter(sys.stdout, names, lineterminator="\n")
     writer.writeheader()
     writer.writerows(plain)
+
+
+def no_formula(value: Any) -> Any:
+    """A cell of a CSV file: text that a spreadsheet would run as a formula gets an apostrophe before it."""
+    if isinstance(value, str) and value.startswith(FORMULAS):
+        try:
+            float(value)
+        except ValueError:
+            return f"'{value}"
+    return value
 
 
 def _parameters(row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -442,7 +463,7 @@ def last_words(found: Mapping[str, Any]) -> list[str]:
         if text := job.get("last_lines"):
             code = f", exit code {last['code']}" if last is not None and "code" in last else ""
             lines.append(f"Job {job['id']} {job['name']} failed{code}; the last lines of its output:")
-            lines += [f"  {line}" for line in text]
+            lines += [f"  {_one_line(line.expandtabs())}" for line in text]
     return lines
 
 

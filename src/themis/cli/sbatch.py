@@ -181,7 +181,7 @@ class _Script:
         return [*self.shell, "-c", text, str(self.path), *words]
 
     def _prelude(self, several: bool) -> str:
-        """In place of the first line: what scripts expect of Slurm, and where the output goes."""
+        """In place of the first line: what scripts expect of Slurm, and where the output goes; if it cannot, the job fails."""
         job = "SLURM_JOB_ID=$THEMIS_JOB_ID"
         array = " SLURM_ARRAY_TASK_ID=$THEMIS_INDEX SLURM_ARRAY_JOB_ID=$THEMIS_APP_ID" if several else ""
         out = f"export {job}{array} SLURM_SUBMIT_DIR={shlex.quote(str(Path.cwd()))}"
@@ -189,6 +189,7 @@ class _Script:
             if name in self.given:
                 out += f"; exec {stream}{_file(self.given[name][0], self.job_name)}"
                 out += " 2>&1" if name == "output" and "error" not in self.given else ""
+                out += " || exit 1"
         return out
 
     @property

@@ -12,7 +12,7 @@ from themis.cli import accounts, act, ask, backup, top, user
 from themis.cli.rows import Home, Output, show_rows
 from themis.cli.settings import set_
 from themis.cli.typed import Verbs
-from themis.console import err, out, say_red
+from themis.console import err, out, say_notes, say_red
 from themis.errors import InputError, ThemisError, counted
 
 if TYPE_CHECKING:
@@ -169,9 +169,11 @@ def up(
 
 
 def check(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Job files or settings files, as YAML.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Job files or settings files, as YAML, or scripts.")
+    ],
 ) -> None:
-    """Check job files and settings files, and list all errors. Exit code 2 if there are any.
+    """Check job files, scripts and settings files, and list all errors. Exit code 2 if there are any.
 
     Also warns about likely failures: a missing program or folder, a GPU type that no machine of the service has.
 
@@ -180,10 +182,12 @@ def check(
     from themis.service.operations.settings import check as faults_of
     from themis.service.operations.settings import doubts_of
 
-    faults = faults_of(files)
+    scripts = [file for file in files if _is_script(file)]
+    faults = [fault for file in scripts for fault in _script_faults(file)]
+    faults += faults_of(file for file in files if file not in scripts)
     for fault in faults:
         say_red(fault)
-    doubts = doubts_of(files, *_machines())
+    doubts = doubts_of([file for file in files if file not in scripts], *_machines())
     for doubt in doubts:
         err.print(f"Warning: {doubt}", markup=False, highlight=False, soft_wrap=True)
     if faults:
@@ -191,6 +195,30 @@ def check(
     if doubts:
         return
     print(f"{', '.join(map(str, files))} {'is' if len(files) == 1 else 'are'} valid.")
+
+
+def _is_script(file: Path) -> bool:
+    """Whether ``themis submit`` reads a file as a script; no for one that cannot be read."""
+    from themis.cli.sbatch import is_script
+    from themis.jobs.read import read_text
+
+    try:
+        return is_script(read_text(file), file)
+    except ThemisError:
+        return False
+
+
+def _script_faults(file: Path) -> list[str]:
+    """What is wrong with a script, as ``themis submit`` says it; prints what has no effect."""
+    from themis.cli import sbatch
+    from themis.jobs.read import parse, read_text
+
+    try:
+        text, notes = sbatch.document(read_text(file), file)
+    except ThemisError as error:
+        return [str(error)]
+    say_notes(notes)
+    return [str(fault) for fault in parse(text, source=str(file), folder=str(Path.cwd())).faults]
 
 
 def _machines() -> tuple[set[str], bool]:

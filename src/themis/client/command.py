@@ -54,10 +54,15 @@ def run_request(
 
     Raises
     ------
-    InputError : it is not a command, or ``hours`` is not above 0.
+    InputError : it is not a command, or ``hours``, ``gpus`` or ``env`` is wrong.
     """
     if not hours > 0:
         raise InputError(f"hours is {hours}, expected a number above 0: the run time on one GPU.")
+    if not 1 <= gpus[0] <= gpus[1]:
+        raise InputError(f"gpus is {gpus}, expected a number of at least 1, or a range such as (1, 4).")
+    for key, value in env.items():
+        if not isinstance(value, str):
+            raise InputError(f"env has {value!r} for {key!r}, expected text, such as {str(value)!r}.")
     words = words_of(command)
     program: dict[str, Any] = {"argv": words, "cwd": str(cwd or Path.cwd()), "env": dict(env), "work_is_time": True}
     program |= {key: value for key, value in more.items() if key in OF_PROGRAM}

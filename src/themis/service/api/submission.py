@@ -56,6 +56,7 @@ def submit(arbiter: Arbiter, request: pb.SubmitRequest, caller: Caller | None = 
         return pb.SubmitReply(app=known[0].app, name=known[0].name)
     config, state, now = arbiter.config, arbiter.state, arbiter.instant
     _check_room(arbiter, request.user)
+    retries = _within("retries", request.retries, 0, 1000) if request.HasField("retries") else config.retries
     app = read_app(request, now, arbiter.config, int(state.machine_size.sum()))
     app = replace(app, name=_free_name(app.name, arbiter.journal.has_app))
     profile = None
@@ -75,7 +76,7 @@ def submit(arbiter: Arbiter, request: pb.SubmitRequest, caller: Caller | None = 
         user=app.user,
         key=key,
         submitted=now,
-        retries=request.retries if request.HasField("retries") else config.retries,
+        retries=retries,
         programs=tuple(_program(job, app.user, config) for job in request.jobs),
         options=options,
     )
