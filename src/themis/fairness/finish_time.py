@@ -57,7 +57,9 @@ def phase_seconds(work: Float, longest: Float, effective: Float, gang: Float) ->
         over what that job can use: jobs of a phase may differ in that.
     effective : reference GPUs shared by the phase; ``gang`` : the most that any job of the app can use.
     """
-    out: Float = np.maximum(work / effective, longest / gang)
+    with np.errstate(divide="ignore", invalid="ignore"):  # without a GPU in service it takes for ever, if there is work
+        shared = np.where(work > 0, work / effective, 0.0)
+    out: Float = np.maximum(shared, longest / gang)
     return out
 
 
@@ -193,7 +195,8 @@ class FinishTime:
                 s.app_contention,
                 s.phase_bracket,
             )
-        return ideal / s.app_speed
+        with np.errstate(divide="ignore"):  # no GPU in service runs it
+            return ideal / s.app_speed
 
     def left_on(self, effective: Float, gang: Float, rows: Int | int | slice = slice(None)) -> Float:
         """Seconds left when the app's jobs share ``effective`` reference GPUs, at most ``gang`` to one job.
