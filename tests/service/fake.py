@@ -12,7 +12,7 @@ from themis.client import themis_pb2 as pb
 from themis.executors.hosts import Host
 from themis.executors.program import Programs
 from themis.model.cluster import Machine
-from themis.model.events import Command, Event, Grant, JobReached, JobStarted, JobStopped, Revoke
+from themis.model.events import Command, Event, Grant, JobReached, JobStarted, JobStopped, MachineReturned, Revoke
 from themis.model.workload import App
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.speed import ProfileBook
@@ -83,6 +83,8 @@ class FakeExecutor:
         self.devices = dict(devices)
 
     def resize(self, machine: int, gpus: int) -> None:
+        if gpus and self.sizes.get(machine) == 0:
+            self.heard(MachineReturned(machine=machine))
         self.sizes[machine] = gpus
 
     def check_user(self, user: str) -> None:

@@ -29,6 +29,7 @@ from themis.node.tasks import Task
 from themis.service.engine import integrity
 from themis.service.engine.books import Books
 from themis.service.engine.calls import Call
+from themis.service.engine.housekeeping import Housekeeping
 from themis.service.engine.journal import Journal
 from themis.service.engine.live_settings import LiveSettings
 from themis.service.engine.records import Records
@@ -149,6 +150,26 @@ def _as_given(real: Any, self: LiveSettings, start: Any) -> Any:
     return start.config
 
 
+@contextmanager
+def _back_at_once() -> Iterator[None]:
+    """Before, a machine that was removed and came back was in service at once: what its agent finds there was reported too late."""
+    reachable, change, changing = Housekeeping.reachable, LiveSettings.change, [False]
+
+    def changed(self: LiveSettings, *given: Any) -> Any:
+        changing[0] = True
+        try:
+            return change(self, *given)
+        finally:
+            changing[0] = False
+
+    def passed(self: Housekeeping, event: Any, now: float) -> None:
+        if not changing[0]:
+            reachable(self, event, now)
+
+    with mock.patch.object(LiveSettings, "change", changed), mock.patch.object(Housekeeping, "reachable", passed):
+        yield
+
+
 def _without_ends(real: Any, self: Books, lease: Any) -> None:
     if lease.ended != lease.ended or lease.cause != "failed":
         real(self, lease)
@@ -191,6 +212,7 @@ MUTATIONS: dict[str, Mutation] = {
     "a removed machine's gangs are taken for ended": replaced(
         Gangs, "_done", lambda *a: _ended_where_removed(_DONE, *a)
     ),
+    "a machine that is back serves before its agent speaks": _back_at_once,
 }
 BY_HAND = (
     "what is left is not written down",
@@ -199,6 +221,7 @@ BY_HAND = (
     "a silent machine's GPUs are free immediately",
     "repeated submissions are new apps",
     "a removed machine's gangs are taken for ended",
+    "a machine that is back serves before its agent speaks",
 )
 """Mutations whose histories are too rare for random seeds: ``test_found`` tells one for each."""
 

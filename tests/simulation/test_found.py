@@ -81,6 +81,20 @@ def test_a_supervisor_that_was_stopped_as_its_gang_was_about_to_start_starts_or_
     _mended("a supervisor takes words in order", plans, "not everything ended: ['a0']")
 
 
+def test_a_machine_that_is_removed_and_comes_back_serves_when_its_agent_said_what_is_still_there() -> None:
+    stray = replace(JOB, grace_s=0.6, behaviour=Behaviour(work_s=2.0, escape_s=0.3, stuck_s=14.0, fails=1))
+    gone, back = (
+        Action(at=at, what="set", target=f"machines.m0{of}") for at, of in ((7.0, "=none"), (13.0, ".gpus=1"))
+    )
+    later = replace(JOB, at=12.0, key="a1")
+    fill = replace(JOB, at=6.0, key="a2", behaviour=Behaviour(work_s=60.0))
+    plans = [
+        replace(PLAN, machines=(1, 1), policy="tiresias", seed=seed, events=(stray, fill, gone, later, back))
+        for seed in range(4)
+    ]
+    _mended("a machine that is back serves before its agent speaks", plans, "GPU 0 of m0 has two")
+
+
 def test_a_job_gets_gpus_of_a_machine_that_grew_and_a_crash_in_the_change_leaves_all_or_nothing_of_it() -> None:
     grows = Action(at=2.0, what="set", target="machines.m0.gpus=3 lease=6")
     crashes = [

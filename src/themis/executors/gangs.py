@@ -112,7 +112,8 @@ class Gangs:
         self.places += [(machine, i) for i in range(known, host.machine.gpus)]
         self.hosts[machine] = node.host = host
         if node.leaving:
-            node.leaving = node.failed = False
+            # It returns when its agent renews its lease, having said what is still on its GPUs.
+            node.leaving, node.failed = False, True
             node.lease_until = now + self.settings.lease_s
         occupied, node.occupied = node.occupied, None
         if occupied:

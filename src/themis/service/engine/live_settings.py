@@ -10,8 +10,8 @@ from dataclasses import replace
 from themis.core.packed import pack
 from themis.errors import counted
 from themis.executors.hosts import Host
-from themis.model.events import GpusWithheld, MachineJoined, MachineResized, ProfilesSet, SettingsChanged
-from themis.model.units import Seconds
+from themis.model.events import GpusWithheld, MachineFailed, MachineJoined, MachineResized, ProfilesSet, SettingsChanged
+from themis.model.units import NONE, Seconds
 from themis.profiles.speed import ProfileBook
 from themis.service.engine import changes
 from themis.service.engine.config import Config
@@ -165,6 +165,8 @@ class LiveSettings:
         old = changes.values_of(before)
         out = changes.said(old, changes.differing(old, changes.values_of(after)).items())
         for record in records:
+            back = record.machine if isinstance(record, MachineResized) else NONE
+            back = back if back in self.engine.core.state.removed else NONE
             match record:
                 case MachineJoined():
                     self._executor.join(record.machine)
@@ -172,6 +174,9 @@ class LiveSettings:
                 case MachineResized():
                     out.append(self._resize(record))
             self.engine.feed(record, now)
+            if back != NONE:
+                # What ran there before it was removed may not have ended: its agent says so before it returns.
+                self._housekeeping.reachable(MachineFailed(machine=back), now)
         self.config = after
         self.per_gpu = per_gpu(after, self.engine.core.state)
         if self.engine.desk is not None:
