@@ -183,6 +183,8 @@ def test_a_removed_machine_is_listed_until_its_last_job_has_ended(tmp_path: Path
         assert len(w.held()) == 2
         lines = put(w, machines__m1="none")
         assert "machine m1 is removed; its jobs continue elsewhere" in lines
+        with pytest.raises(InputError, match=r"node m1 was removed; `themis set machines\.m1\.gpus=N` puts it back"):
+            w.ask(lambda a: a.drain(1, False))
         rows = {row.name: row.state for row in views.nodes(w.arbiter).nodes}
         assert rows == {"m0": "up", "m1": "leaving"}
         (job,) = w.arbiter.engine.core.stopping

@@ -205,6 +205,7 @@ class State(Machines):
             self.withheld.pop(machine, None)
         self._set_size(machine, gpus)
         if not before and gpus:
+            self.machine_up[machine] = False
             self.set_machine_up(machine, True)
         elif gpus and self.machine_up[machine]:
             self._in_service(gpu_type, gpus - before)

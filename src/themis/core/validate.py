@@ -36,6 +36,8 @@ def validate(state: State) -> None:
     _check(bool((t.done[: t.size] <= t.total[: t.size] * (1 + 1e-9) + 1e-6).all()), "a job did more than its work")
     weight = float(a.weight[: a.size][(a.active[: a.size] == 1) & (a.held[: a.size] == 0)].sum())
     _check(abs(weight - state.weight_in_system) < 1e-6 * max(weight, 1.0), "the weight in the system is wrong")
+    up = np.bincount(state.machine_type, weights=state.machine_size * state.machine_up, minlength=len(state.type_gpus))
+    _check(bool((up == state.type_gpus).all()), "the count of GPUs in service is wrong")
     _check(state.count_jobs() == state.jobs_in_system, "the count of jobs in the system is wrong")
 
 

@@ -26,6 +26,9 @@ class Node:
     ready: bool = False
     """Connected, and its lease renewed on this connection: it may start gangs."""
     failed: bool = False
+    awaited: int | None = None
+    """Its connection outlasted its lease, so what its agent sent before may still be on the way: the machine returns once the agent
+    has heard the answer to this renewal, the first after that. -1 until it comes; None where nothing is to be awaited."""
     leaving: bool = False
     """Its engine takes it away; it counts as failed until it is found again."""
     ends_at: Seconds = math.inf

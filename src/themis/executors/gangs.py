@@ -114,6 +114,7 @@ class Gangs:
         if node.leaving:
             # It returns when its agent renews its lease, having said what is still on its GPUs.
             node.leaving, node.failed = False, True
+            node.awaited = -1 if node.connected else None
             node.lease_until = now + self.settings.lease_s
         occupied, node.occupied = node.occupied, None
         if occupied:
@@ -256,6 +257,7 @@ class Gangs:
 
     def _hello(self, machine: int, hello: Hello, now: Seconds) -> None:
         node = self.nodes[machine]
+        node.awaited = None
         node.connected, node.niceness, node.trust = True, hello.niceness, hello.trust
         node.containment, node.limits = hello.containment, hello.limits
         node.orphan_tasks.clear()
@@ -293,6 +295,11 @@ class Gangs:
         node = self.nodes[machine]
         node.lease_until = now + self.settings.lease_s
         self.out.append(Send(machine=machine, message=Lease(sequence=renew.sequence, lease_s=self.settings.lease_s)))
+        if node.awaited is not None and renew.heard is not None:
+            node.awaited = renew.sequence if node.awaited < 0 else node.awaited
+            if renew.heard < node.awaited:
+                return
+        node.awaited = None
         if node.failed or not node.ready:
             node.ready = True
             self._readmit(machine)
@@ -378,6 +385,7 @@ class Gangs:
         for n, node in enumerate(self.nodes):
             if now >= node.lease_until and not node.failed:
                 node.failed, node.ready = True, False
+                node.awaited = -1 if node.connected else None
                 self.out.append(MachineFailed(machine=n))
         for gang in [g for g in self.gangs.values() if not g.ended]:
             if gang.state is GangState.PREPARING and now >= gang.since + self.settings.prepare_s:

@@ -99,6 +99,8 @@ class NodeAgent:
     failed: dict[str, TaskState] = field(default_factory=dict)
     """Tasks that could not be prepared."""
     sent: dict[int, float] = field(default_factory=dict)
+    heard: int = 0
+    """Sequence of the last ``Lease`` received."""
     """When each unanswered ``Renew`` went out."""
     occupied: tuple[Occupied, ...] = ()
     """As the arbiter received it last."""
@@ -174,6 +176,10 @@ class NodeAgent:
         """Carry out one message; repeated ones change nothing."""
         match message:
             case Lease():
+                self.heard = max(self.heard, message.sequence)
+                if self.system.clock() >= self.deadline:
+                    # The arbiter took the machine for failed, and waits to be told that this was heard.
+                    self.renew_at = 0.0
                 since = self.sent.get(message.sequence)
                 if since is not None:
                     self.deadline = max(self.deadline, since + message.lease_s)
@@ -304,7 +310,7 @@ class NodeAgent:
         # Timed from before it is sent: the arbiter's lease of this machine always ends later than the machine's own.
         self.sent[self.sequence] = self.system.clock()
         self.renew_at = self.system.clock() + self.settings.renew_s
-        self.channel.send(Renew(sequence=self.sequence))
+        self.channel.send(Renew(sequence=self.sequence, heard=self.heard))
 
     def _report(self) -> None:
         assert self.channel is not None

@@ -105,9 +105,13 @@ class TaskState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renew:
-    """I am alive and want my lease renewed; counted so that the answer can be timed from when this was sent."""
+    """I am alive and want my lease renewed; counted so that the answer can be timed from when this was sent.
+
+    ``heard`` : of the last ``Lease`` that I have received; None from agents of before.
+    """
 
     sequence: int
+    heard: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -294,8 +294,14 @@ class Housekeeping:
         """Take a machine out of service, its jobs preempted; or back, if it is reachable.
 
         ``within_s`` : until then its jobs may end by themselves, and no more are placed there.
+
+        Raises
+        ------
+        InputError : the machine was removed.
         """
         name = self.state.machines[machine].name
+        if machine in self.state.removed:
+            raise InputError(f"node {name} was removed; `themis set machines.{name}.gpus=N` puts it back.")
         if drained and within_s > 0 and name not in self.journal.drained():
             self.engine.feed(MachineDraining(machine=machine, until=now + within_s), now)
             return
