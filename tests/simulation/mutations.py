@@ -150,6 +150,11 @@ def _as_given(real: Any, self: LiveSettings, start: Any) -> Any:
     return start.config
 
 
+def _heard_all(real: Any, self: Gangs, machine: int, renew: Any, now: float) -> None:
+    self.nodes[machine].awaited = None
+    real(self, machine, renew, now)
+
+
 @contextmanager
 def _back_at_once() -> Iterator[None]:
     """Before, a machine that was removed and came back was in service at once: what its agent finds there was reported too late."""
@@ -186,6 +191,7 @@ _DONE = Gangs._done
 _EXECUTE, _STOP, _REVOKE = disk.Connection.execute, Supervisor.stop, Gangs._revoke
 _NUMBERED, _TURN, _APPS = Records.numbered, Supervisor.turn, Journal.apps
 
+_RENEWED = Gangs._renewed
 _RESUME, _SAVE = LiveSettings.resume, Books.save
 
 MUTATIONS: dict[str, Mutation] = {
@@ -213,6 +219,7 @@ MUTATIONS: dict[str, Mutation] = {
         Gangs, "_done", lambda *a: _ended_where_removed(_DONE, *a)
     ),
     "a machine that is back serves before its agent speaks": _back_at_once,
+    "renewals that were on the way count as new": replaced(Gangs, "_renewed", lambda *a: _heard_all(_RENEWED, *a)),
 }
 BY_HAND = (
     "what is left is not written down",
@@ -222,6 +229,7 @@ BY_HAND = (
     "repeated submissions are new apps",
     "a removed machine's gangs are taken for ended",
     "a machine that is back serves before its agent speaks",
+    "renewals that were on the way count as new",
 )
 """Mutations whose histories are too rare for random seeds: ``test_found`` tells one for each."""
 

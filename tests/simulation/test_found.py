@@ -95,6 +95,13 @@ def test_a_machine_that_is_removed_and_comes_back_serves_when_its_agent_said_wha
     _mended("a machine that is back serves before its agent speaks", plans, "GPU 0 of m0 has two")
 
 
+def test_a_machine_returns_when_what_its_agent_sent_before_has_arrived() -> None:
+    stray = replace(JOB, grace_s=1.2, behaviour=Behaviour(work_s=9.0, save_s=math.inf, escape_s=0.9, stuck_s=25.0))
+    late = [Fault(at=at, what="network holds messages back", lasts=6.9) for at in (5.0, 6.0, 7.0)]
+    plans = [replace(PLAN, seed=seed, events=(stray, fault)) for fault in late for seed in range(3)]
+    _mended("renewals that were on the way count as new", plans, "GPU 0 of m0 has two")
+
+
 def test_a_job_gets_gpus_of_a_machine_that_grew_and_a_crash_in_the_change_leaves_all_or_nothing_of_it() -> None:
     grows = Action(at=2.0, what="set", target="machines.m0.gpus=3 lease=6")
     crashes = [
