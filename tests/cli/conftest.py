@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from command import Command, Ended
+
 from themis.cli import main
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from command import Command
 
 HEADER = "app,user,submit_s,gpus,duration_s\n"

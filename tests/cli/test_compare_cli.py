@@ -9,8 +9,8 @@ import json
 from pathlib import Path
 
 import pytest
-
 from command import Command
+
 from themis.report.comparison_table import CSV
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-
 from command import Command
+
 from themis.errors import InvariantBroken
 from themis.sim.many import Done, Failure, SimulationRun
 

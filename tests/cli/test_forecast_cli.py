@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from command import Command
 
 TRACE = """app,submit_s,gpus,steps,dynamic

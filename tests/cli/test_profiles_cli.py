@@ -8,8 +8,8 @@ import json
 from pathlib import Path
 
 import pytest
-
 from command import Command
+
 from themis.profiles.csv_file import read_csv
 
 

@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-
 from command import Command
+
 from themis.cli import overview
 from themis.cli.parse import arguments
 from themis.cli.root import app

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-
 from command import Command
+
 from processes import PATIENCE_S
 from themis.model.events import AppFinished
 from themis.model.log import read_log

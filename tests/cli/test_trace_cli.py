@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-
 from command import Command
+
 from themis.traces.api import load_workload
 
 GOOD = "app,user,submit_s,gpus,duration_s\na,ann,0,2,3600\nb,bob,1800,4,3600\n"
