@@ -4,8 +4,8 @@
 
 A decision is what happens at one tick, as users run it: snapshot, policy (`themis`: filter, bids, winners with payments),
 gangs, exact GPUs, what is left over. Writing the leases down is left out, as it would change the state. The state is a
-busy cluster of 10 GPUs for every 4 apps on which a tenth of the leases end now. Single thread, medians; before the clock
-starts, the garbage collector is told that the state is old, as it is in a scheduler that runs.
+busy cluster of 10 GPUs for every 4 apps on which a tenth of the leases end now. Single thread, medians. The state is frozen for the
+garbage collector first (`gc.freeze`), because in a scheduler that runs it is old and rarely visited.
 The reference in the same run reads the same columns: each is copied, and the jobs are sorted by app and work left.
 """
 

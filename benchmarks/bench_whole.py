@@ -89,7 +89,7 @@ def against_cvxpy(jobs: int, kinds: list[tuple[bool, int]]) -> None:
 
 
 def large(jobs: int, kinds: list[tuple[bool, int]]) -> None:
-    """Every policy anew, leftovers included."""
+    """A new decision of every policy, leftovers included."""
     print("\n| whole policy, leftovers included | jobs | types | s | gap |\n|---|---|---|---|---|")
     for alike, types in kinds:
         i = drawn(jobs, types, alike=alike)
