@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 from live import SHORT, script
 
+from fleetmachines import machines
 from processes import PATIENCE_S
 from raycluster import RayCluster
 from themis.executors.api import Executor
+from themis.executors.fleet import FleetExecutor, FleetSettings
 from themis.executors.hosts import Host
 from themis.executors.local import LocalExecutor
+from themis.executors.members import authority_folder, members_file
 from themis.executors.ray import RayExecutor, RaySettings
 from themis.executors.simulated import SimulatedExecutor
 from themis.model.cluster import Machine
@@ -121,6 +124,40 @@ def ray_rig(root: Path, cluster: RayCluster) -> MakeRig:
 @pytest.mark.parametrize("check", checks(), ids=lambda check: check.__name__)
 def test_the_ray_executor_conforms(check: Callable[[MakeRig], None], tmp_path: Path, ray_nodes: RayCluster) -> None:
     check(ray_rig(tmp_path, ray_nodes))
+
+
+def fleet_rig(root: Path) -> MakeRig:
+    """A rig of real processes on two machines that joined over TLS."""
+
+    @contextmanager
+    def make(spec: App) -> Iterator[Real]:
+        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        home = root / "home"
+        executor = FleetExecutor(
+            home / "run",
+            lambda app, i: script("steps.py", int(spec.jobs[i].steps), 0.05),
+            events.put,
+            settings=replace(SHORT, lease_s=30.0),
+            fleet=FleetSettings(
+                listen="127.0.0.1:0", owner="kit", members=members_file(home), authority=authority_folder(home)
+            ),
+            allow_root=os.geteuid() == 0,
+        )
+        with executor, machines(home, root / "machines") as fleet:
+            for name in ("m0", "m1"):
+                fleet.add(name, 2)
+                joined = events.get(timeout=PATIENCE_S)
+                assert isinstance(joined, MachineJoined)
+                executor.join(joined.machine)
+            yield Real(executor, events)
+
+    return make
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", checks(), ids=lambda check: check.__name__)
+def test_the_fleet_executor_conforms(check: Callable[[MakeRig], None], tmp_path: Path) -> None:
+    check(fleet_rig(tmp_path))
 
 
 @dataclass

@@ -59,6 +59,12 @@ def failing() -> Gangs:
     return book
 
 
+def revoked() -> Gangs:
+    book = failing()
+    book.command(revoke(1, "preempted"), 1.5)
+    return book
+
+
 def timed_out() -> Gangs:
     book = granted()
     book.handle_message(1, state("preparing"), 1.0)
@@ -81,6 +87,7 @@ REACH: dict[GangState, Callable[[], Gangs]] = {
     S.RUNNING: lambda: started(gangs()),
     S.PREEMPTED: preempted,
     S.FAILING: failing,
+    S.REVOKED: revoked,
     S.TIMED_OUT: timed_out,
     S.REACHED: reached,
 }
@@ -127,6 +134,10 @@ DRIVE: dict[tuple[GangState, GangEvent], Callable[[Gangs], list[Out]]] = {
     (S.FAILING, E.ENDED): messages((1, "ended", {"cause": "gang", "first": -15})),
     # A supervisor that ends because its peers did, all with 0.
     (S.FAILING, E.FINISHED): ALL_DONE,
+    (S.REVOKED, E.PART_FAILED): messages((1, "stopping", {"first": 1})),
+    (S.REVOKED, E.STOP_ASKED): ask,
+    (S.REVOKED, E.ENDED): messages((1, "ended", {"cause": "gang", "first": -15})),
+    (S.REVOKED, E.FINISHED): ALL_DONE,
     (S.TIMED_OUT, E.PART_FAILED): messages((1, "stopping", {"first": 1})),
     (S.TIMED_OUT, E.STOP_ASKED): ask,
     (S.TIMED_OUT, E.ENDED): messages((0, "ended", {"cause": "lost"}), (1, "ended", {"cause": "lost"})),
@@ -135,9 +146,11 @@ DRIVE: dict[tuple[GangState, GangEvent], Callable[[Gangs], list[Out]]] = {
 
 
 def reach(state_: GangState, event: GangEvent) -> Gangs:
-    if (state_, event) == (S.FAILING, E.FINISHED):
+    if event is E.FINISHED and state_ in (S.FAILING, S.REVOKED):
         book = started(gangs())
         book.handle_message(0, state("ended", cause="peer"), 1.0)
+        if state_ is S.REVOKED:
+            ask(book)
         return book
     return REACH[state_]()
 

@@ -1,0 +1,324 @@
+"""Copies of a job's checkpoint folder at a URL of fsspec, so that its next attempt resumes on a machine without that folder.
+
+    URL/began-0003.json         attempt 3 begins; its final copy will come
+    URL/copy-0003-0001.tar      a copy of attempt 3, and its marker, written after it: size and SHA-256
+    URL/copy-0003-0001.json
+    URL/copying-0003.json       its ranks have ended, and the final copy is being written
+    URL/ended-0003.json         the final copy is there, or has failed
+
+A copy without its marker does not exist, so half of one is never restored. Run as a script, ``python copies.py save|restore``,
+with the arguments as JSON; ``save`` is started by the agent and takes on the job's user, ``restore`` is run by ``prepare``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import pwd
+import re
+import shutil
+import signal
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+SIGN_S = 30.0
+"""An attempt that ended shows within this time that its final copy is being written; otherwise its machine is gone."""
+KEPT = 2
+"""Complete copies that are kept."""
+NEW = ".themis-restore"
+MARKER = re.compile(r"copy-(\d{1,9})-(\d{1,9})\.json")
+TRIES = 3
+FILTER: dict[str, Any] = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}
+"""Python 3.11.4 has it first; the archive is the job's own, and unpacked with its rights."""
+
+
+class Failed(Exception):
+    """A sentence for the job's owner."""
+
+
+class Place:
+    """The folder of one job's copies. ``url`` : of it."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            import fsspec  # type: ignore[import-untyped]
+        except ImportError:
+            raise Failed(
+                "copies of checkpoints need fsspec on this machine: pip install 'themis-scheduler[storage]', and the package of "
+                f"{url.partition(':')[0]}"
+            ) from None
+        try:
+            self.fs, self.path = fsspec.core.url_to_fs(url)
+        except (ImportError, ValueError) as error:
+            raise Failed(f"{url}: {error}") from None
+
+    def names(self) -> list[str]:
+        """Of all files there."""
+        self.fs.invalidate_cache()
+        try:
+            return [str(name).rpartition("/")[2] for name in self.fs.ls(self.path, detail=False)]
+        except FileNotFoundError:
+            return []
+
+    def write(self, name: str, value: dict[str, Any]) -> None:
+        """Write a marker."""
+        self.fs.makedirs(self.path, exist_ok=True)
+        self.fs.pipe_file(f"{self.path}/{name}", json.dumps(value).encode())
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """A marker; None where there is none, or half of one."""
+        with contextlib.suppress(OSError, ValueError):
+            found = json.loads(self.fs.cat_file(f"{self.path}/{name}"))
+            return found if isinstance(found, dict) else None
+        return None
+
+    @contextlib.contextmanager
+    def opened(self, name: str, mode: str) -> Iterator[IO[bytes]]:
+        """A file as a stream."""
+        with self.fs.open(f"{self.path}/{name}", mode) as file:
+            yield file
+
+    def copies(self) -> list[tuple[int, int]]:
+        """(attempt, number) of each copy that has a marker, the oldest first."""
+        return sorted((int(m[1]), int(m[2])) for name in self.names() if (m := MARKER.fullmatch(name)))
+
+    def remove(self, name: str) -> None:
+        """Remove a file that may not be there."""
+        with contextlib.suppress(OSError):
+            self.fs.rm_file(f"{self.path}/{name}")
+
+
+class _Hashing:
+    """A stream that hashes what passes."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file, self.digest, self.size = file, hashlib.sha256(), 0
+
+    def write(self, data: bytes) -> int:
+        self._count(data)
+        self.file.write(data)
+        return len(data)
+
+    def read(self, size: int = -1) -> bytes:
+        data = self.file.read(size)
+        self._count(data)
+        return data
+
+    def _count(self, data: bytes) -> None:
+        self.digest.update(data)
+        self.size += len(data)
+
+
+# ---- saving -----------------------------------------------------------------------------------------------------------
+
+
+def save(place: Place, folder: Path, attempt: int, number: int, *, final: bool) -> bool:
+    """Copy a folder; returns whether there was anything.
+
+    Raises
+    ------
+    Failed : files changed while they were read, each time. OSError : the place, or the folder.
+    """
+    if final:
+        place.write(f"copying-{attempt:04d}.json", {"time": time.time()})
+    if not any(folder.iterdir()):
+        return False
+    name = f"copy-{attempt:04d}-{number:04d}"
+    for tries in range(TRIES):
+        before = _state(folder)
+        place.fs.makedirs(place.path, exist_ok=True)
+        try:
+            with place.opened(f"{name}.tar", "wb") as file:
+                writer = _Hashing(file)
+                with tarfile.open(fileobj=writer, mode="w|", format=tarfile.PAX_FORMAT) as archive:  # type: ignore[call-overload]
+                    archive.add(folder, arcname=".", filter=_own)
+            if final or _state(folder) == before:
+                break
+        except (FileNotFoundError, tarfile.TarError):
+            pass  # the job replaced a file meanwhile
+        time.sleep(1.0 + tries)
+    else:
+        place.remove(f"{name}.tar")
+        raise Failed(f"checkpoints in {folder} changed while they were copied, {TRIES} times")
+    place.write(f"{name}.json", {"sha256": writer.digest.hexdigest(), "bytes": writer.size, "time": time.time()})
+    for old in place.copies()[:-KEPT]:
+        for kind in ("json", "tar"):
+            place.remove(f"copy-{old[0]:04d}-{old[1]:04d}.{kind}")
+    return True
+
+
+def _own(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member if member.isfile() or member.isdir() or member.issym() else None
+
+
+def _state(folder: Path) -> list[tuple[str, int, int]]:
+    out = []
+    for base, _, names in os.walk(folder):
+        for name in sorted(names):
+            with contextlib.suppress(OSError):
+                found = os.lstat(os.path.join(base, name))
+                out.append((os.path.join(base, name), found.st_mtime_ns, found.st_size))
+    return sorted(out)
+
+
+# ---- restoring --------------------------------------------------------------------------------------------------------
+
+
+def restore(place: Place, folder: Path, attempt: int, *, lead: bool, wait_s: float) -> str:
+    """Bring the newest complete copy into the folder, once the attempt before has written its last; says what was done.
+
+    What the folder had is replaced, except where there is no copy.
+
+    Raises
+    ------
+    OSError : the place cannot be read.
+    """
+    notes = _await_last(place, attempt, wait_s)
+    if lead:
+        place.write(f"began-{attempt:04d}.json", {"time": time.time()})
+    for number in reversed([copy for copy in place.copies() if copy[0] < attempt]):
+        name = f"copy-{number[0]:04d}-{number[1]:04d}"
+        marker = place.read(f"{name}.json")
+        if marker is not None and _fetch(place, name, folder, str(marker.get("sha256"))):
+            return f"{notes}checkpoints of attempt {number[0]} were restored ({marker.get('bytes', 0)} bytes)"
+        notes += f"the copy {name} is damaged and was left out; "
+    return f"{notes}no copy of checkpoints is there"
+
+
+def _await_last(place: Place, attempt: int, wait_s: float) -> str:
+    """Wait for the final copy of the attempt before; empty once it is there, else why it was not waited for."""
+    began = [int(name[6:10]) for name in place.names() if re.fullmatch(r"began-\d{4}\.json", name)]
+    last = max((number for number in began if number < attempt), default=0)
+    if not last:
+        return ""
+    start = time.monotonic()
+    while True:
+        names = place.names()
+        if f"ended-{last:04d}.json" in names:
+            problem = (place.read(f"ended-{last:04d}.json") or {}).get("problem", "")
+            return f"attempt {last}: {problem}; " if problem else ""
+        waited = time.monotonic() - start
+        if waited > SIGN_S and f"copying-{last:04d}.json" not in names:
+            return f"attempt {last} left no final copy, its machine may be gone; "
+        if waited > wait_s:
+            return f"the final copy of attempt {last} was not complete after {wait_s:g} s; "
+        time.sleep(0.5)
+
+
+def _fetch(place: Place, name: str, folder: Path, sha256: str) -> bool:
+    new = folder / NEW
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir()
+    try:
+        with place.opened(f"{name}.tar", "rb") as file:
+            reader = _Hashing(file)
+            with tarfile.open(fileobj=reader, mode="r|") as archive:  # type: ignore[call-overload]
+                for member in archive:
+                    archive.extract(member, new, **FILTER)
+            while reader.read(1 << 20):
+                pass
+        if reader.digest.hexdigest() != sha256:
+            return False
+    except (FileNotFoundError, tarfile.TarError):
+        return False
+    else:
+        for path in folder.iterdir():
+            if path != new:
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        for path in new.iterdir():
+            path.rename(folder / path.name)
+        return True
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def succeeded(task: Path) -> bool:
+    """Whether the final copy of this task is at its URL."""
+    with contextlib.suppress(OSError):
+        return (task / "copied").read_text() == "0"
+    return False
+
+
+# ---- as a script ------------------------------------------------------------------------------------------------------
+
+
+def _save_for(task: Path, number: int, final: bool) -> int:
+    """Started by the agent, maybe as root: a child takes on the job's user; the file ``copied`` says that it is over."""
+    raw = json.loads((task / "task.json").read_text())
+    spec = raw["spec"]
+    log = open(raw["logs"][0], "ab", buffering=0)  # noqa: SIM115
+    child = os.fork()
+    if child == 0:
+        _as_user(raw, number, final, log)
+    deadline, code = time.monotonic() + spec["copy_s"], None
+    while code is None:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            code = os.waitstatus_to_exitcode(status)
+        elif time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+            log.write(f"themis: checkpoints were not copied within {spec['copy_s']:g} s\n".encode())
+            deadline = float("inf")
+        else:
+            time.sleep(0.05)
+    if final:
+        (task / "copied").write_text(str(code))
+    return 0
+
+
+def _as_user(raw: dict[str, Any], number: int, final: bool, log: IO[bytes]) -> NoReturn:
+    spec, problem = raw["spec"], ""
+    try:
+        os.environ.clear()
+        os.environ.update(raw["ranks"][0])
+        if raw["user"]:
+            user = pwd.getpwnam(raw["user"])
+            os.initgroups(raw["user"], user.pw_gid)
+            os.setgid(user.pw_gid)
+            os.setuid(user.pw_uid)
+        place = Place(spec["checkpoint_url"])
+        try:
+            save(place, Path(raw["checkpoint_dir"]), spec["attempt"], number, final=final)
+        except Exception as error:
+            problem = f"checkpoints were not copied to {spec['checkpoint_url']}: {error}"
+        if final:
+            place.write(f"ended-{spec['attempt']:04d}.json", {"problem": problem, "time": time.time()})
+    except BaseException as error:
+        problem = problem or f"checkpoints were not copied to {spec['checkpoint_url']}: {error}"
+    if problem:
+        with contextlib.suppress(OSError):
+            log.write(f"themis: {problem}\n".encode())
+    os._exit(1 if problem else 0)
+
+
+def main(words: list[str]) -> int:
+    """``save TASK-FOLDER NUMBER final|periodic`` or ``restore ARGUMENTS``."""
+    if words[0] == "save":
+        return _save_for(Path(words[1]), int(words[2]), words[3] == "final")
+    given = json.loads(words[1])
+    try:
+        said = restore(
+            Place(given["url"]), Path(given["folder"]), given["attempt"], lead=given["lead"], wait_s=given["wait_s"]
+        )
+    except Failed as error:
+        print(f"themis: {error}", flush=True)
+        return 1
+    except Exception as error:
+        print(
+            f"themis: checkpoints cannot be restored from {given['url']}: {type(error).__name__}: {error}", flush=True
+        )
+        return 1
+    print(f"themis: {said}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
