@@ -40,6 +40,8 @@ class Node:
     containment: str = ""
     limits: tuple[str, ...] = ()
     """How its agent contains gangs, and what of them it limits."""
+    protocol: int = 1
+    """That its agent speaks."""
     occupied: tuple[Occupied, ...] | None = ()
     """GPUs that are not free though no gang holds them, as the core knows it; None while that is to be found out."""
     orphan_tasks: set[str] = field(default_factory=set)
@@ -138,6 +140,14 @@ class Gang:
         return dynamic.steps_per_epoch(self.training_batch) if dynamic else 1.0
 
 
+def too_old(node: Node, spec: TaskSpec) -> str:
+    """Why a machine's agent may not have a task."""
+    return (
+        f"the agent of {node.host.machine.name} speaks protocol {node.protocol}, and this job's files, packages, launcher or "
+        f"checkpoints need {spec.protocol}; install the service's version of Themis there, and restart the agent"
+    )
+
+
 def went_wrong(state: TaskState) -> bool:
     """Whether the ranks ended by themselves, or were lost: then the whole gang has to end."""
     return state.first is not None or state.cause in (
@@ -168,5 +178,6 @@ def lost_work(asked: bool, gang: Gang, states: Sequence[TaskState]) -> str:
     seconds = max((state.seconds for state in states), default=0.0)
     if not asked or not seconds or any(state.saved for state in states):
         return ""
-    where = next(iter(gang.parts.values())).spec.checkpoint_dir
+    spec = next(iter(gang.parts.values())).spec
+    where = "its checkpoint folder" if spec.checkpoint_url else spec.checkpoint_dir
     return f"preempted after {seconds:.0f} s, it wrote nothing to {where}: this work is lost"

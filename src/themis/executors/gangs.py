@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from themis.errors import InvariantBroken
 from themis.executors.endings import Pace, how_it_ended
-from themis.executors.gang import Gang, GangPart, Node, went_wrong
+from themis.executors.gang import Gang, GangPart, Node, too_old, went_wrong
 from themis.executors.hosts import NO_TARGET, Host, NodeSettings, task_name, task_specs
 from themis.executors.lifecycle import MISSING, Action, GangEvent, GangState, Goal, PartState, transition
 from themis.executors.program import AttemptEnded, Ending, Note, Programs, RunReported
@@ -126,6 +126,11 @@ class Gangs:
         here = any(machine in gang.parts and not gang.parts[machine].ended for gang in self.gangs.values())
         return not here and not self.nodes[machine].orphan_tasks
 
+    def needs(self, machine: int, bundle: str) -> bool:
+        """Whether a gang that has not ended on a machine was sent with this bundle."""
+        parts = (gang.parts[machine] for gang in self.gangs.values() if machine in gang.parts)
+        return any(part.spec.bundle == bundle and not part.ended for part in parts)
+
     def found(self, machine: int, host: Host) -> None:
         """A machine is where its engine reports it: for gangs that are granted from now on."""
         node = self.nodes[machine]
@@ -199,7 +204,13 @@ class Gangs:
         parts = {
             n: GangPart(spec=spec, known=known)
             for n, spec in task_specs(
-                given, program, self.hosts, self.checkpoints, self.settings.log_bytes, self.places
+                given,
+                program,
+                self.hosts,
+                self.checkpoints,
+                self.settings.log_bytes,
+                self.places,
+                self.settings,
             ).items()
         }
         self.gangs[grant.job] = Gang(
@@ -259,7 +270,7 @@ class Gangs:
         node = self.nodes[machine]
         node.awaited = None
         node.connected, node.niceness, node.trust = True, hello.niceness, hello.trust
-        node.containment, node.limits = hello.containment, hello.limits
+        node.containment, node.limits, node.protocol = hello.containment, hello.limits, hello.protocol
         node.orphan_tasks.clear()
         # Before gangs that ended let go of these GPUs.
         self._occupied(machine, hello.occupied)
@@ -278,13 +289,14 @@ class Gangs:
                 self._reconcile(gang)
 
     def _occupied(self, machine: int, items: tuple[Occupied, ...]) -> None:
-        """GPUs that cannot be used as long as these processes live."""
+        """GPUs that cannot be used as long as these processes live, or these faults last."""
         node = self.nodes[machine]
         if node.occupied == items:
             return
         node.occupied = items
         here = [g for g, (n, _) in enumerate(self.places) if n == machine][: node.host.machine.gpus]
-        slots = sorted({slot for item in items for slot in item.gpus if slot < len(here)})
+        parts = [range(len(here)) if item.whole else item.gpus for item in items]
+        slots = sorted({slot for part in parts for slot in part if slot < len(here)})
         pids = sorted({pid for item in items for pid in item.pids})
         reason = "; ".join(item.reason for item in items)
         self.out.append(
@@ -388,7 +400,9 @@ class Gangs:
                 node.awaited = -1 if node.connected else None
                 self.out.append(MachineFailed(machine=n))
         for gang in [g for g in self.gangs.values() if not g.ended]:
-            if gang.state is GangState.PREPARING and now >= gang.since + self.settings.prepare_s:
+            # Fetching and preparing each have their limit on the machines, whose messages say more.
+            setup_s = 2 * max(part.spec.setup_s for part in gang.parts.values())
+            if gang.state is GangState.PREPARING and now >= gang.since + self.settings.prepare_s + setup_s:
                 self._happens(gang, GangEvent.TIMEOUT, "lost")
                 self._reconcile(gang)
             if gang.state is GangState.RUNNING:
@@ -444,6 +458,12 @@ class Gangs:
         """Notice what happened to the gang since, and send its agents what is missing."""
         if gang.ended:
             return
+        for n, part in gang.parts.items():
+            node = self.nodes[n]
+            if gang.goal is Goal.PREPARE and not part.known and node.connected and node.protocol < part.spec.protocol:
+                part.state = TaskState(
+                    task=part.spec.task, phase="ended", cause="machine", message=too_old(node, part.spec)
+                )
         phases = [part.phase for part in gang.parts.values()]
         ready = all(p is PartState.PREPARED for p in phases) or PartState.RUNNING in phases
         if gang.state is GangState.PREPARING and ready:

@@ -29,6 +29,9 @@ class NodeSettings:
     idle_after_s : a job that reported steps and then no new one for so long is idle. ``idle_every_s`` : minimum interval between
         two reports of idle GPUs of a gang.
     log_bytes : bound of each rank's log.
+    setup_s : for fetching a job's files, and again for preparing its environment.
+    copy_every_s : between two copies of a running job's checkpoints. ``copy_s`` : for one.
+    cache_bytes : of the bundles and environments on each machine.
     """
 
     lease_s: Seconds = 30.0
@@ -39,6 +42,10 @@ class NodeSettings:
     idle_after_s: Seconds = 60.0
     idle_every_s: Seconds = 30.0
     log_bytes: int = 64 << 20
+    setup_s: Seconds = 900.0
+    copy_every_s: Seconds = 600.0
+    copy_s: Seconds = 600.0
+    cache_bytes: int = 50 << 30
 
     def __post_init__(self) -> None:
         for name in ("lease_s", "renew_s", "prepare_s", "log_bytes"):
@@ -83,6 +90,7 @@ def task_specs(
     checkpoints: str,
     log_bytes: int,
     places: Sequence[tuple[int, int]] = (),
+    settings: NodeSettings = NodeSettings(),
 ) -> dict[int, TaskSpec]:
     """The gang's ranks on each of its machines, by machine; machines in the order of their ids, GPUs as they are on each.
 
@@ -122,6 +130,14 @@ def task_specs(
             slots=tuple(local),
             cpus=program.cpus * len(local),
             memory=program.memory * len(local),
+            bundle=program.bundle,
+            packages=program.packages,
+            modules=program.modules,
+            launcher=program.launcher,
+            setup_s=settings.setup_s if program.needs_setup else 0.0,
+            checkpoint_url=program.checkpoint_url,
+            copy_every_s=settings.copy_every_s,
+            copy_s=settings.copy_s,
         )
         ranks += count
     return specs

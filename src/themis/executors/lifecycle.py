@@ -35,6 +35,8 @@ class GangState(StrEnum):
     """The scheduler asked for its end: a preemption, a cancel, a rung, a service that ends."""
     FAILING = "failing"
     """One of its parts ended by itself or was lost; the others are stopped."""
+    REVOKED = "revoked"
+    """As failing, and the scheduler asked for its end since: no other ``Revoke`` will come."""
     TIMED_OUT = "timed_out"
     """It was not prepared in time; it is stopped."""
     REACHED = "reached"
@@ -100,8 +102,6 @@ def _table() -> Mapping[tuple[GangState, GangEvent], Transition]:
         (s.PREPARING, e.ALL_PREPARED): Transition(s.LAUNCHING),
         (s.PREPARING, e.TIMEOUT): Transition(s.TIMED_OUT),
         (s.LAUNCHING, e.ALL_BEGAN): Transition(s.RUNNING, (a.STARTED,)),
-        # Its Revoke came already.
-        (s.PREEMPTED, e.FINISHED): Transition(s.GONE, (a.ATTEMPT_ENDED, a.STARTED, a.REACHED, a.STOPPED)),
         (s.FAILING, e.FINISHED): reached,
         (s.REACHED, e.STOP_ASKED): Transition(s.GONE, (a.STOPPED,)),
     }
@@ -110,10 +110,15 @@ def _table() -> Mapping[tuple[GangState, GangEvent], Transition]:
         table[state, e.STOP_ASKED] = Transition(s.PREEMPTED)
     # One that was adopted may have finished while no arbiter ran.
     table[s.PREPARING, e.FINISHED] = table[s.RUNNING, e.FINISHED] = reached
-    for state in (s.PREEMPTED, s.FAILING, s.TIMED_OUT):
+    # Their Revoke came already.
+    table[s.PREEMPTED, e.FINISHED] = table[s.REVOKED, e.FINISHED] = Transition(
+        s.GONE, (a.ATTEMPT_ENDED, a.STARTED, a.REACHED, a.STOPPED)
+    )
+    for state in (s.PREEMPTED, s.FAILING, s.REVOKED, s.TIMED_OUT):
         # What stops it first says why it ended.
         table[state, e.PART_FAILED] = table[state, e.STOP_ASKED] = Transition(state)
         table[state, e.ENDED] = gone
+    table[s.FAILING, e.STOP_ASKED] = Transition(s.REVOKED)
     return MappingProxyType(table)
 
 

@@ -14,6 +14,7 @@ import contextlib
 import logging
 import math
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -22,7 +23,10 @@ from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
+from themis.bundles.store import Store
+from themis.errors import InputError
 from themis.executors.api import Executor
+from themis.executors.depot import Depot
 from themis.executors.endings import Pace
 from themis.executors.gangs import Gangs, Out, Send
 from themis.executors.hosts import Host, NodeSettings
@@ -34,7 +38,7 @@ from themis.node.channel import ChannelClosed, SocketChannel, listen, readable
 from themis.node.gpus import Claim, release
 from themis.node.locks import locked
 from themis.node.means import AUTO
-from themis.node.messages import Hello, Message, NodeFound, NodeLeaves, ProtocolError
+from themis.node.messages import PROTOCOL, Fetch, Hello, Message, NodeFound, NodeLeaves, ProtocolError
 from themis.node.system import clock
 from themis.node.tasks import user_for
 
@@ -57,6 +61,7 @@ class LocalExecutor(Executor):
     pace : believed steps per second, for jobs that report nothing.
     allow_root : let jobs run as root where this process is.
     claims : the machine's GPUs, claimed; agents and what they start keep them so.
+    bundles : the files that jobs are sent with, for the agents to fetch.
     containment : of gangs, as ``node.means.find`` takes it. ``clock`` : seconds, never set back.
     """
 
@@ -74,10 +79,12 @@ class LocalExecutor(Executor):
         respawn: bool = True,
         claims: Sequence[Claim] = (),
         containment: str = AUTO,
+        bundles: Store | None = None,
         clock: Callable[[], float] = clock,
     ) -> None:
         self.clock = clock
         self.containment = containment
+        self.depot = Depot(bundles, self._answer)
         self.devices: Mapping[str, tuple[str, ...]] = {}
         self.claims = claims
         self.root, self.emit, self.note = root.resolve(), emit, note
@@ -153,6 +160,18 @@ class LocalExecutor(Executor):
         """A machine has so many GPUs from now on; 0: it is removed, its agent ends as soon as nothing runs there."""
         self._do(lambda: self._carry_out(self.gangs.resize(machine, self._host_of(machine, gpus), self.clock())))
 
+    def leave(self, name: str) -> None:
+        """Remove a machine for good, from any thread.
+
+        Raises
+        ------
+        InputError : it did not join over the network, or there is none of this name.
+        """
+        raise InputError(
+            f"node {name!r} did not join over the network, so it cannot be removed; `themis drain {name}` takes it out of "
+            f"service, and `themis set machines.{name}.gpus=0` removes it where the settings name it."
+        )
+
     def check_user(self, user: str) -> None:
         """Raise InputError if no agent would start jobs of this system user ("": the agents' own)."""
         user_for(user, allow_root=self.allow_root)
@@ -186,6 +205,7 @@ class LocalExecutor(Executor):
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         self._end_agents(timeout_s)
+        self.depot.close()
         self._server.close()
         # Once: a descriptor's number is soon another's.
         claims, self.claims = self.claims, []
@@ -284,6 +304,9 @@ class LocalExecutor(Executor):
             channel.close()
             return
         n = self._machine[messages[0].node]
+        if messages[0].protocol < PROTOCOL and self._replace(n):
+            channel.close()
+            return
         self._hang_up(n)
         self._patience.pop(n, None)
         self._channels[n] = channel
@@ -313,7 +336,15 @@ class LocalExecutor(Executor):
 
     def _handle_messages(self, n: int, messages: list[Message]) -> None:
         for message in messages:
+            if isinstance(message, Fetch):
+                self.depot.fetch(n, message, needed=self.gangs.needs(n, message.bundle))
+                continue
             self._carry_out(self.gangs.handle_message(n, message, self.clock()))
+
+    def _answer(self, n: int, message: Message) -> None:
+        """Send a machine what it asked for, from any thread."""
+        with contextlib.suppress(Exception):  # the executor broke; its own thread says how
+            self._do(lambda: self._carry_out([Send(machine=n, message=message)]))
 
     def _hang_up(self, n: int) -> None:
         channel = self._channels.pop(n, None)
@@ -345,6 +376,15 @@ class LocalExecutor(Executor):
     def _leaves(self, n: int) -> bool:
         """A machine that was removed and has nothing on it any more: it needs no agent."""
         return self.gangs.nodes[n].leaving and self.gangs.is_empty(n)
+
+    def _replace(self, n: int) -> bool:
+        """End an agent of an earlier version, which outlived its arbiter, so that one of this version takes over its jobs."""
+        lock = self.root / "nodes" / self.gangs.hosts[n].machine.name / "agent.lock"
+        with contextlib.suppress(OSError, ValueError):
+            if locked(lock):
+                os.kill(int(lock.read_text()), signal.SIGTERM)
+                return True
+        return False
 
     def _dismiss_agent(self, n: int) -> None:
         """End the agent of a machine that was removed; one that outlived an arbiter ends by itself, having no lease."""
@@ -381,6 +421,8 @@ class LocalExecutor(Executor):
             str(self.root / "arbiter" / "agents.sock"),
             "--renew-s",
             str(self.settings.renew_s),
+            "--cache-bytes",
+            str(self.settings.cache_bytes),
             "--containment",
             self.containment,
             *(word for lock in locks for word in ("--claim", str(lock))),

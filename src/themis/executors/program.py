@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,29 @@ STOP_SIGNALS = frozenset(signal.Signals.__members__) - {"SIGKILL", "SIGSTOP"}
 """Names of the signals that a program can handle."""
 
 
+BUNDLE = re.compile(r"[0-9a-f]{64}")
+MODULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+/:-]{0,199}")
+URL = re.compile(r"[a-z][a-z0-9+.-]{0,30}://")
+LAUNCHER = re.compile(r"bwrap|(apptainer|docker):[A-Za-z0-9./][A-Za-z0-9._/:@+-]{0,499}")
+
+
+def check_launcher(text: str) -> None:
+    """Raise InputError if the text is neither empty nor a launcher."""
+    if text and not LAUNCHER.fullmatch(text):
+        raise InputError(f"launcher is {text[:100]!r}, expected bwrap, apptainer:IMAGE or docker:IMAGE.")
+
+
+def check_packages(text: str) -> None:
+    """Raise InputError if the text is neither empty nor the relative path of a file that describes packages."""
+    name = text.rpartition("/")[2]
+    known = name == "uv.lock" or name.endswith((".txt", ".yaml", ".yml"))
+    if text and (not known or text.startswith("/") or ".." in text.split("/") or "\0" in text):
+        raise InputError(
+            f"packages is {text[:100]!r}, expected uv.lock, a requirements file such as requirements.txt, or a conda file "
+            "such as environment.yml, below the working directory."
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """The command of a job, and how it wants to be started and stopped.
@@ -37,6 +61,10 @@ class Program:
     own_steps : its app's work is counted in the steps that the program counts. If not, because work was estimated as
         time, the program gets no target that it could take for its own, and its reports of steps are not believed.
     cpus, memory : limits for each GPU, CPUs and bytes; 0 for none.
+    bundle : SHA-256 of the archive of the files that it is sent with; ``cwd`` is then a folder in it, ``/`` the topmost.
+    packages : file that describes the packages it needs, relative to ``cwd``. ``modules`` : to load.
+    launcher : wraps its command: bwrap | apptainer:IMAGE | docker:IMAGE; empty for none.
+    checkpoint_url : where its checkpoints are copied: a URL of fsspec; empty for nowhere.
     """
 
     argv: tuple[str, ...]
@@ -50,6 +78,11 @@ class Program:
     own_steps: bool = True
     cpus: float = 0.0
     memory: int = 0
+    bundle: str = ""
+    packages: str = ""
+    modules: tuple[str, ...] = ()
+    launcher: str = ""
+    checkpoint_url: str = ""
 
     def __post_init__(self) -> None:
         if not self.argv or not self.argv[0]:
@@ -61,10 +94,36 @@ class Program:
             raise InputError(f"a job's launch is {self.launch!r}, expected one of {', '.join(LAUNCHES)}.")
         if not 0 <= self.grace_s < float("inf"):
             raise InputError(f"a job's grace_s is {self.grace_s}, expected 0 seconds or more.")
+        if self.bundle and not BUNDLE.fullmatch(self.bundle):
+            raise InputError(f"a job's bundle is {self.bundle[:100]!r}, expected a SHA-256 of 64 hexadecimal digits.")
+        if self.bundle and ".." in self.cwd.split("/"):
+            raise InputError(f"a job's cwd is {self.cwd!r}, expected a folder of the files that it is sent with.")
+        check_packages(self.packages)
+        for module in self.modules:
+            if not MODULE.fullmatch(module):
+                raise InputError(f"a job's module is {module[:100]!r}, expected a name such as cuda/12.4.")
+        check_launcher(self.launcher)
+        if self.packages and self.launcher.startswith(("apptainer:", "docker:")):
+            raise InputError("a job in a container has the packages of its image; remove packages, or the launcher.")
+        if self.checkpoint_url.startswith("arbiter:"):
+            raise InputError(
+                "checkpoints cannot be copied to the arbiter; give a folder that all machines share, or a URL such as s3://bucket/run."
+            )
+        if self.checkpoint_url and self.checkpoint_dir:
+            raise InputError("a job has both a checkpoint_dir and a checkpoint_url; give one of them.")
+        if self.checkpoint_url and not URL.match(self.checkpoint_url):
+            raise InputError(
+                f"a job's checkpoint_url is {self.checkpoint_url[:200]!r}, expected a URL such as s3://b/p."
+            )
         if self.stop_signal not in STOP_SIGNALS:
             raise InputError(
                 f"a job's stop_signal is {self.stop_signal!r}, expected a signal that it can handle, such as SIGTERM."
             )
+
+    @property
+    def needs_setup(self) -> bool:
+        """Whether something is prepared on each machine before its ranks are."""
+        return bool(self.bundle or self.packages or self.modules or self.checkpoint_url)
 
 
 Programs = Callable[[App, int], Program]

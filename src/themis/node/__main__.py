@@ -26,6 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--claim", type=int, action="append", default=[], help="open file to keep open")
     parser.add_argument("--device", action="append", default=[], help="UUID of a GPU of this machine, in their order")
     parser.add_argument("--containment", default=AUTO, help="of jobs: auto, cgroup, namespace or none")
+    parser.add_argument("--cache-bytes", type=int, default=50 << 30, help="size of bundles and environments to keep")
     given = parser.parse_args(arguments)
     try:
         settings = AgentSettings(
@@ -38,6 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
             means=find(given.containment),
             reaper=True,
             devices=tuple(given.device),
+            cache_bytes=given.cache_bytes,
         )
         # What a supervisor that dies leaves comes to the agent.
         prctl(PR_SET_CHILD_SUBREAPER, 1)

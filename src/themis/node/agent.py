@@ -12,19 +12,22 @@ import contextlib
 import errno
 import fcntl
 import os
-import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from themis.errors import InputError
+from themis.node.arrivals import Arrivals
 from themis.node.channel import Channel, ChannelClosed
 from themis.node.foreign import Foreign
+from themis.node.health import Health
 from themis.node.idle import Idleness
 from themis.node.means import UNCONTAINED, Means
 from themis.node.messages import (
+    PROTOCOL,
     Forget,
     Go,
     GpusOccupied,
@@ -32,6 +35,7 @@ from themis.node.messages import (
     Lease,
     Message,
     Occupied,
+    Piece,
     Prepare,
     Renew,
     Stop,
@@ -39,6 +43,9 @@ from themis.node.messages import (
     TaskSpec,
     TaskState,
 )
+from themis.node.removal import remove_later
+from themis.node.rooms import sweep_rooms, trim_environments
+from themis.node.saving import Saving
 from themis.node.system import SYSTEM, System
 from themis.node.tasks import Task
 
@@ -47,6 +54,10 @@ MACHINES_OWN = frozenset(
 )
 """Errors that no job has to answer for: the agent writes to its own folder, and starts supervisors as its own user."""
 
+BURST_S = 0.5
+"""For files that arrive, before tasks are looked at again."""
+TRIM_S = 600.0
+"""Between two looks at how large the packages of jobs are together."""
 Dial = Callable[[], Channel | None]
 
 
@@ -63,6 +74,7 @@ class AgentSettings:
     claims : open files that the agent and its supervisors keep open (``node.gpus``).
     means : how gangs are contained and limited on this machine.
     devices : UUIDs of the machine's GPUs by position, where they are real.
+    cache_bytes : of the bundles and environments that are kept here.
     reaper : orphans of the process come to it (PR_SET_CHILD_SUBREAPER), and all its children are supervisors or such orphans.
     """
 
@@ -76,6 +88,7 @@ class AgentSettings:
     means: Means = UNCONTAINED
     reaper: bool = False
     devices: tuple[str, ...] = ()
+    cache_bytes: int = 50 << 30
 
     def __post_init__(self) -> None:
         if not self.renew_s > 0 or not self.poll_s > 0:
@@ -112,12 +125,22 @@ class NodeAgent:
     system: System = SYSTEM
     runs_sent: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Runs of each task that the arbiter received last."""
+    arrivals: Arrivals = field(init=False)
+    """Tasks whose files are on their way."""
+    trim_at: float = 0.0
+    trimming: threading.Thread = field(default_factory=threading.Thread)
+    saving: Saving = field(init=False)
+    """Copies of checkpoints."""
     foreign: Foreign = field(init=False)
     idleness: Idleness = field(init=False)
+    health: Health = field(init=False)
 
     def __post_init__(self) -> None:
         self.foreign = Foreign(self.settings.devices, self._ours)
         self.idleness = Idleness(self.settings.devices)
+        self.health = Health(self.settings.root, self.settings.devices, self.system)
+        self.saving = Saving(self.system)
+        self.arrivals = Arrivals(self.settings.root, self.settings.cache_bytes, self.system)
 
     def run(self) -> None:
         """Until asked to end; jobs stay, for the agent that comes next, as long as the lease lasts."""
@@ -130,6 +153,8 @@ class NodeAgent:
                 self.turn()
                 if self.settings.leave and self._idle():
                     break
+            # Gangs that ended a moment ago: what copies their checkpoints outlives the agent.
+            self._save({state.task: state for state in self.states()})
         finally:
             os.close(with_lock)
 
@@ -139,7 +164,7 @@ class NodeAgent:
         folder.mkdir(parents=True, exist_ok=True)
         for path in sorted(folder.iterdir()):
             if path.name.startswith("."):
-                shutil.rmtree(path, ignore_errors=True)  # half made, or half removed
+                remove_later(path)  # half made, or half removed
                 continue
             try:
                 self._keep(Task(self.settings.root, path.name, system=self.system))
@@ -150,7 +175,8 @@ class NodeAgent:
                         f"{path} cannot be read ({error}), and its job still runs; wait until the job ends."
                     ) from None
                 print(f"themis node: {path} cannot be read ({error}); it is dropped.", file=sys.stderr, flush=True)
-                shutil.rmtree(path, ignore_errors=True)
+                remove_later(path)
+        sweep_rooms(self.settings.root, self.tasks)
         # The lease of a machine is not remembered; one that is granted again serves these tasks too.
         self.deadline = self.system.clock()
 
@@ -161,13 +187,20 @@ class NodeAgent:
                 self._connect()
             if self.channel is None:
                 # What a dead supervisor left is ended, and written down, whether or not an arbiter is there.
-                self.states()
+                self._save({state.task: state for state in self.states()})
                 self.system.sleep(self.settings.poll_s)
                 return
             if self.system.clock() >= self.renew_at:
                 self._renew()
             for message in self.channel.receive(self.settings.poll_s):
                 self.handle(message)
+            self._arrive()
+            # Pieces of files follow each other without all that a turn looks at, but a renewal is never late for them.
+            until = min(self.system.clock() + BURST_S, self.renew_at)
+            while self.arrivals.waiting and self.system.clock() < until:
+                for message in self.channel.receive(self.settings.poll_s):
+                    self.handle(message)
+                self._arrive()
             self._report()
         except (ChannelClosed, InputError):
             self._hang_up()
@@ -186,11 +219,19 @@ class NodeAgent:
                     self.sent = {n: t for n, t in self.sent.items() if n > message.sequence}
                     self._each({"lease": self.deadline})
             case Prepare(spec=spec):
-                if spec.task not in self.tasks:
+                if spec.task in self.tasks:
+                    return
+                if spec.bundle:
+                    self.arrivals.want(spec)
+                else:
                     self._prepare(spec)
+            case Piece():
+                self.arrivals.take(message)
             case Go():
                 self._say(message.task, {"go": dict(message.env)})
             case Stop():
+                if (dropped := self.arrivals.drop(message.task)) is not None:
+                    self._refuse(dropped, message.cause, "")
                 self._say(message.task, {"stop": message.cause, "grace_s": message.grace_s})
             case Forget():
                 self._forget(message.task)
@@ -199,7 +240,8 @@ class NodeAgent:
 
     def states(self) -> tuple[TaskState, ...]:
         """Every task as it stands."""
-        return (*(task.state() for task in self.tasks.values()), *self.failed.values())
+        arriving = (TaskState(task=name, phase="preparing") for name in self.arrivals.waiting)
+        return (*(task.state() for task in self.tasks.values()), *self.failed.values(), *arriving)
 
     def _prepare(self, spec: TaskSpec) -> None:
         settings = self.settings
@@ -218,8 +260,31 @@ class NodeAgent:
             )
             self._keep(task)
             self.failed.pop(spec.task, None)
+            if spec.packages:
+                self._trim()
         except (InputError, OSError) as error:
             self._refuse(spec, "machine" if of_machine(error) else "not_started", str(error))
+
+    def _arrive(self) -> None:
+        """Ask for what is missing of the bundles that tasks wait for, and start those that have theirs."""
+        assert self.channel is not None
+        for spec in self.arrivals.ready():
+            self._prepare(spec)
+        for spec, sentence in self.arrivals.failed():
+            self._refuse(spec, "machine", sentence)
+        if (question := self.arrivals.question()) is not None:
+            self.channel.send(question)
+
+    def _save(self, states: Mapping[str, TaskState]) -> None:
+        """Copy checkpoints that are due; a machine that cannot start a process for it tries again."""
+        with contextlib.suppress(OSError):
+            self.saving.look(self.tasks, states)
+
+    def _trim(self) -> None:
+        """Drop packages that nobody uses, if they are too large together; one thread at a time."""
+        if self.system.clock() >= self.trim_at and not self.trimming.is_alive():
+            self.trim_at = self.system.clock() + TRIM_S
+            self.trimming = trim_environments(self.settings.root, self.settings.cache_bytes)
 
     def _refuse(self, spec: TaskSpec, cause: str, message: str) -> None:
         self.failed[spec.task] = TaskState(task=spec.task, phase="ended", cause=cause, message=message)
@@ -238,8 +303,13 @@ class NodeAgent:
             self.reported.pop(name, None)
 
     def _drop(self) -> None:
-        """Forget tasks of which nothing is left."""
-        for name in [name for name in self.forgotten if not self.tasks[name].left]:
+        """Forget tasks of which nothing is left, once the arbiter was told that they ended: it may wait for that."""
+        told = {name for name, state in self.reported.items() if state.phase == "ended"}
+        for name in [
+            name
+            for name in self.forgotten & told
+            if not self.tasks[name].left and not self.saving.busy(self.tasks[name])
+        ]:
             self.forgotten.remove(name)
             self.tasks.pop(name).remove()
             self.runs_sent.pop(name, None)
@@ -263,7 +333,7 @@ class NodeAgent:
             for name, task in sorted(self.tasks.items())
             if task.left and name in ended
         )
-        return left + self.foreign.look()
+        return left + self.foreign.look() + self.health.look()
 
     def _ours(self) -> set[int]:
         """Every process of the gangs here, those that a gang left among them."""
@@ -298,6 +368,7 @@ class NodeAgent:
                     containment=means.containment,
                     limits=means.limits,
                     occupied=self.occupied,
+                    protocol=PROTOCOL,
                 )
             )
             self.reported = {state.task: state for state in states}
@@ -316,6 +387,7 @@ class NodeAgent:
         assert self.channel is not None
         self._drop()
         states = {name: task.state() for name, task in self.tasks.items()}
+        self._save(states)
         # Before how gangs ended: their GPUs are free then, but for these.
         if (occupied := self._occupied(states.values())) != self.occupied:
             self.channel.send(GpusOccupied(items=occupied))
@@ -335,6 +407,10 @@ class NodeAgent:
         training = {name: self.tasks[name].spec.slots for name, state in states.items() if state.phase == "running"}
         for idle in self.idleness.look(training):
             self.channel.send(idle)
+        for name in self.arrivals.waiting:
+            if name not in self.reported:
+                self.reported[name] = TaskState(task=name, phase="preparing")
+                self.channel.send(self.reported[name])
         for name, state in self.failed.items():
             if self.reported.get(name) != state:
                 self.channel.send(state)
@@ -344,13 +420,14 @@ class NodeAgent:
         if self.channel is not None:
             self.channel.close()
         self.channel = None
+        self.arrivals.interrupted()
         self.sent.clear()
         self.system.sleep(self.settings.poll_s)
 
     def _idle(self) -> bool:
         """No arbiter to serve and nothing to keep."""
         over = self.channel is None and self.system.clock() >= self.deadline
-        return over and all(not task.alive() for task in self.tasks.values())
+        return over and all(not task.alive() and not self.saving.busy(task) for task in self.tasks.values())
 
     def _told_to_end(self, *_: object) -> None:
         self.ending = True

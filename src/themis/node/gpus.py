@@ -228,6 +228,36 @@ def nvml_gpus() -> list[tuple[str, str]]:
     return [(uuid, kind) for _, uuid, kind in sorted(found)]
 
 
+def slot_size() -> int:
+    """GPUs of one NVLink domain of this machine, by NVML: 0 where all are one, or none has such links."""
+    with contextlib.suppress(Exception):
+        return _domains()
+    return 0
+
+
+def _domains() -> int:
+    """The size of the NVLink domains where all have the same."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        buses = [_text(pynvml.nvmlDeviceGetPciInfo(h).busId) for h in handles]
+        linked = [{i} for i in range(len(handles))]
+        for i, handle in enumerate(handles):
+            for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+                with contextlib.suppress(pynvml.NVMLError):
+                    remote = _text(pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId)
+                    if remote not in buses:
+                        return 0  # a switch: all are one domain
+                    linked[i].add(buses.index(remote))
+    finally:
+        pynvml.nvmlShutdown()
+    sizes = {len(group) for group in linked}
+    size = sizes.pop()
+    return size if not sizes and 1 < size < len(handles) else 0
+
+
 def gpu_type(name: str) -> str:
     """``NVIDIA H200`` -> ``H200``, ``Tesla V100-SXM2-16GB`` -> ``V100-SXM2-16GB``."""
     words = [w for w in _BARE.split(name) if w and w not in ("NVIDIA", "Tesla", "GeForce", "Quadro")]

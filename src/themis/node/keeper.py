@@ -59,6 +59,8 @@ STUCK_S = 5.0
 """A process that lives this many seconds after SIGKILL hangs in the kernel: the gang counts as ended, and its GPUs as occupied."""
 CHASE_S = 0.1
 """For killing processes that fork and exit faster than /proc is read, in each round."""
+CLEAN_UP_S = 20.0
+"""For each command that ends what a launcher left."""
 MEMBERS_S = 1.0
 """Between two records of the gang's processes, where neither a cgroup nor a namespace holds them together."""
 
@@ -123,6 +125,14 @@ class Rank:
 
 
 @dataclass(slots=True)
+class Setup:
+    """The process that prepares files and packages, and when its time is over."""
+
+    process: Rank
+    until: float
+
+
+@dataclass(slots=True)
 class Supervisor:
     """One gang's ranks on this machine."""
 
@@ -144,6 +154,10 @@ class Supervisor:
     init: int = 0
     """Of the gang's PID namespace, as long as it lives."""
     recorded_at: float = 0.0
+    setup: Setup | None = None
+    """Files and packages, while they are prepared."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """``key`` and ``prefix`` of the ranks' packages, once they are there."""
     members: dict[int, int] = field(default_factory=dict)
     """The gang's processes by pid, with when they started, as they are on disk."""
 
@@ -151,18 +165,18 @@ class Supervisor:
 
     def fork_ranks(self) -> None:
         """All ranks up to the point where only ``exec`` is left; they wait there for the word."""
-        if self.cell.kind == NAMESPACE:
-            unshare_pids()
-            self.init = fork_init()
-            self.status.init = (self.init, self.system.started(self.init))
+        commands = self.task.get("commands")
         for number, env in enumerate(self.task["ranks"]):
+            if self.environment.get("prefix"):
+                env = load_prepare().with_environment(env, self.environment["prefix"])
             log = Log(self.task["logs"][number], self.task["log_bytes"])
             barrier, go = os.pipe2(os.O_CLOEXEC)
             ready, report = os.pipe2(os.O_CLOEXEC)
             output, out = os.pipe2(os.O_CLOEXEC)
             # Another rank's barrier, held open in the child, would never report its end of file.
             others = [go, ready, output, *(r.barrier for r in self.ranks)]
-            become_rank = partial(run_rank, self.task, env, self.system.getpid(), barrier, report, out, others)
+            task = {**self.task, "argv": commands[number]} if commands else self.task
+            become_rank = partial(run_rank, task, env, self.system.getpid(), barrier, report, out, others)
             pid = self.system.fork(become_rank, (barrier, report, out))
             for fd in (barrier, report, out):
                 os.close(fd)
@@ -170,6 +184,82 @@ class Supervisor:
             self.ranks.append(Rank(pid=pid, barrier=go, ready=ready, output=output, log=log))
         self.status.pids = [rank.pid for rank in self.ranks]
         self.publish()
+
+    def make_namespace(self) -> None:
+        """The gang's PID namespace, where it has one: what is forked next is in it."""
+        if self.cell.kind == NAMESPACE:
+            unshare_pids()
+            self.init = fork_init()
+            self.status.init = (self.init, self.system.started(self.init))
+
+    def begin_setup(self) -> None:
+        """Prepare files and packages, in a process of the gang and of its user; its output goes to the first rank's log."""
+        written = self.task["setup"]
+        load_prepare()  # before the fork: the job's user may not be allowed to read it
+        log = Log(self.task["logs"][0], self.task["log_bytes"])
+        archive = os.open(written["archive"], os.O_RDONLY | os.O_CLOEXEC) if written["archive"] else -1
+        ready, report = os.pipe2(os.O_CLOEXEC)
+        output, out = os.pipe2(os.O_CLOEXEC)
+        child = partial(run_setup, self.task, self.system.getpid(), archive, report, out)
+        pid = self.system.fork(child, (*((archive,) if archive >= 0 else ()), report, out))
+        for file in (archive, report, out):
+            if file >= 0:
+                os.close(file)
+        os.set_blocking(output, False)
+        until = self.system.clock() + (written["seconds"] or float("inf"))
+        self.setup = Setup(Rank(pid=pid, barrier=-1, ready=ready, output=output, log=log), until)
+        self.publish()
+
+    def _setup_ended(self, code: int) -> None:
+        """Start the ranks if all is prepared, or say why not."""
+        assert self.setup is not None
+        setup, self.setup = self.setup.process, None
+        while setup.output >= 0:
+            before = setup.log.size
+            self._pump(setup)
+            if setup.output >= 0 and setup.log.size == before:
+                os.close(setup.output)
+                break
+        found = os.read(setup.ready, 65536).decode(errors="replace")
+        os.close(setup.ready)
+        with contextlib.suppress(OSError):
+            os.unlink(self.task["setup"]["archive"])
+        if self.status.phase != "preparing":
+            os.close(setup.log.file)
+            return
+        cause, _, why = found.partition(":")
+        if code == 0:
+            try:
+                self.environment = json.loads(found)
+                self.hold_environment()
+                os.close(setup.log.file)
+                self.fork_ranks()
+                return
+            except (OSError, ValueError, KeyError) as error:
+                cause, why = "machine", f"the ranks cannot be started: {error}"
+        elif cause == "damaged":
+            cause = "machine"
+            with contextlib.suppress(OSError):
+                os.unlink(self.task["setup"]["cached"])
+        message = why or "what prepares its files and packages was killed"
+        setup.log.write(f"themis: {message}\n".encode())
+        os.close(setup.log.file)
+        self.stop(cause or "not_started", 0.0, message)
+
+    def hold_environment(self) -> None:
+        """Keep a shared lock on the packages, so that nobody removes them as long as this process lives."""
+        key = str(self.environment["key"])
+        if not key:
+            return
+        if not load_prepare().KEY.fullmatch(key):
+            raise ValueError(f"{key!r} is no environment")
+        path = f"{self.task['setup']['environments']}/{key}"
+        # The folder is the job's: it may have put a pipe or a link in the file's place.
+        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        if not stat.S_ISREG(os.fstat(lock).st_mode):
+            raise ValueError(f"{path}.lock is no file")
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        self.environment["prefix"] = path
 
     def _hear_ready(self, rank: Rank) -> None:
         report = os.read(rank.ready, 4096)
@@ -219,7 +309,11 @@ class Supervisor:
         with contextlib.suppress(OSError):
             (self.folder / "stop").touch()
         # The ranks alone, as torchrun and containers do it: helpers such as data loader workers are needed for saving.
-        self._signal(signal.Signals[self.task["stop_signal"]], {r.pid for r in self.ranks if r.code is None})
+        pids = {r.pid for r in self.ranks if r.code is None}
+        if self.task.get("signals_children") and not never_ran:
+            # The launcher would end at the signal, and its program by SIGKILL.
+            pids = set().union(*(self.system.children(pid) or {pid} for pid in pids))
+        self._signal(signal.Signals[self.task["stop_signal"]], pids)
 
     def _tidy(self, grace_s: float) -> None:
         """All ranks ended by themselves: what they left behind has a little time to end too."""
@@ -320,9 +414,13 @@ class Supervisor:
             pass
 
     def begin(self) -> None:
-        """Fork the ranks."""
+        """Fork the ranks, or what prepares their machine first."""
         try:
-            self.fork_ranks()
+            self.make_namespace()
+            if self.task.get("setup"):
+                self.begin_setup()
+            else:
+                self.fork_ranks()
         except OSError as error:  # no more processes or files; those that are there wait at the barrier
             self.stop("machine", 0.0, f"the ranks cannot be started: {error}")
 
@@ -342,10 +440,14 @@ class Supervisor:
             self.stop("keeper", self.task["grace_s"], "the supervisor of this job was asked to end")
         if self.system.clock() >= self.deadline and self.status.phase not in ("stopping", "ended"):
             self.stop("lease", self.task["grace_s"], LAPSED)
+        if self.setup is not None and self.system.clock() >= self.setup.until and self.status.phase == "preparing":
+            limit = self.task["setup"]["seconds"]
+            self.stop("not_started", 0.0, f"its files and packages were not prepared within {limit:g} s (setup)")
         self._look_at_memory()
         if self.cell.kind == NONE and self.status.began and self.system.clock() >= self.recorded_at + MEMBERS_S:
             self._record()
-        if self.status.phase in ("stopping", "ended") or all(r.code is not None for r in self.ranks):
+        all_over = self.setup is None and all(r.code is not None for r in self.ranks)
+        if self.status.phase in ("stopping", "ended") or all_over:
             self._pursue()
         return True
 
@@ -356,7 +458,8 @@ class Supervisor:
     def _wait(self, woken: int) -> None:
         poll, now = select.poll(), self.system.clock()
         waiting = {r.ready: r for r in self.ranks if self.status.phase == "preparing" and not r.is_ready}
-        outputs = {r.output: r for r in self.ranks if r.output >= 0}
+        setup = (self.setup.process,) if self.setup is not None else ()
+        outputs = {r.output: r for r in (*self.ranks, *setup) if r.output >= 0}
         for fd in (*((woken,) if woken >= 0 else ()), self.control, *waiting, *outputs):
             poll.register(fd, select.POLLIN)
         for fd, _ in self.system.poll(poll, max(min(self.deadline, self.kill_at, now + TICK_S) - now, 0.01)):
@@ -404,6 +507,8 @@ class Supervisor:
                 return False
             if pid == self.init:
                 self.init = 0
+            if self.setup is not None and pid == self.setup.process.pid:
+                self._setup_ended(os.waitstatus_to_exitcode(wait))
             for rank in self.ranks:
                 if rank.pid == pid:
                     self._ended(rank, os.waitstatus_to_exitcode(wait))
@@ -428,6 +533,7 @@ class Supervisor:
 
     def _finish(self) -> None:
         if self.status.phase != "ended":
+            self._clean_up()
             self._conclude()
         self.status.left = []
         self.cell.remove()
@@ -435,6 +541,16 @@ class Supervisor:
         while not self.published:
             self.system.sleep(1.0)
             self.publish()
+
+    def _clean_up(self) -> None:
+        """End what a launcher left that is no process below this one, such as a container, before the GPUs count as free."""
+        for command in self.task.get("cleanup", ()):
+            pid = self.system.fork(partial(run_quietly, command), ())
+            until = self.system.clock() + CLEAN_UP_S
+            while self.system.waitpid(pid)[0] == 0:
+                if self.system.clock() >= until:
+                    self._signal(signal.SIGKILL, {pid})
+                self.system.sleep(0.05)
 
     def _conclude(self) -> None:
         """The gang has ended: write down how."""
@@ -469,6 +585,25 @@ class Absent(Exception):
     """What the job names is not on this machine, or not for its user: another attempt would find it no more than this one."""
 
 
+def enter(task: dict[str, Any], parent: int) -> None:
+    """Make a forked child the gang's: a session of its own, its cell, its user; it ends with its supervisor, ``parent``."""
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGPIPE, signal.SIGHUP, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    cell = as_cell(task)
+    cell.enter()
+    if cell.kind == NAMESPACE:
+        mount_proc()
+    if task["user"]:
+        become(task["user"])
+    # After the change of user, which would clear it.
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    # From another PID namespace a parent cannot be seen; there, its end is seen at the barrier.
+    if os.getppid() != parent and cell.kind != NAMESPACE:
+        os._exit(1)
+
+
 def run_rank(
     task: dict[str, Any], env: dict[str, str], parent: int, barrier: int, report: int, out: int, others: Sequence[int]
 ) -> NoReturn:
@@ -479,21 +614,7 @@ def run_rank(
     for file in others:
         os.close(file)
     try:
-        os.setsid()
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGPIPE, signal.SIGHUP, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
-        cell = as_cell(task)
-        cell.enter()
-        if cell.kind == NAMESPACE:
-            mount_proc()
-        if task["user"]:
-            become(task["user"])
-        # After the change of user, which would clear it.
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        # From another PID namespace a parent cannot be seen; there, its end is seen at the barrier.
-        if os.getppid() != parent and cell.kind != NAMESPACE:
-            os._exit(1)
+        enter(task, parent)
         os.makedirs(task["checkpoint_dir"], exist_ok=True)
         try:
             os.chdir(task["cwd"])
@@ -515,6 +636,53 @@ def run_rank(
         with contextlib.suppress(OSError):
             cause = "absent" if isinstance(error, Absent) else "not_started"
             os.write(report, f"{cause}:{error}".encode()[:4000])
+        os._exit(NOT_RUN)
+
+
+def load_prepare() -> Any:
+    """The module ``prepare``; only gangs that need it wait for what it imports."""
+    if __name__ != "__main__":
+        from themis.node import prepare
+
+        return prepare
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    try:
+        import prepare as by_path  # type: ignore[import-not-found]
+
+        return by_path
+    finally:
+        del sys.path[0]
+
+
+def run_setup(task: dict[str, Any], parent: int, archive: int, report: int, out: int) -> NoReturn:
+    """Prepare the gang's files and packages as its user, and write what was found, or what failed, into ``report``."""
+    prepare = load_prepare()
+    try:
+        enter(task, parent)
+        os.umask(0o022)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        found = prepare.prepare(task["setup"], task["ranks"][0], archive)
+        os.write(report, json.dumps(found).encode())
+        os._exit(0)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            own = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOMEM)
+            cause = "damaged" if isinstance(error, prepare.Damaged) else "machine" if own else "not_started"
+            os.write(report, f"{cause}:{error}".encode()[:4000])
+        os._exit(NOT_RUN)
+
+
+def run_quietly(command: Sequence[str]) -> NoReturn:
+    """Become a program whose output nobody reads."""
+    try:
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDWR)
+        for file in range(3):
+            os.dup2(null, file)
+        os.execvp(command[0], list(command))
+    finally:
         os._exit(NOT_RUN)
 
 

@@ -16,3 +16,21 @@ def turned(path: Path) -> Path:
         if path.lstat().st_size > MOST:
             os.replace(path, f"{path}.1")
     return path
+
+
+class LogLines:
+    """A piece of a rank's log as bytes: whether the file began again, the length of its path, the path, what was written."""
+
+    @staticmethod
+    def packed(path: str, anew: bool, data: bytes) -> bytes:
+        """As it travels."""
+        name = path.encode()
+        return bytes([anew]) + len(name).to_bytes(2, "big") + name + data
+
+    @staticmethod
+    def unpacked(frame: bytes) -> tuple[str, bool, bytes]:
+        """As ``packed`` took it; ValueError if it is none."""
+        end = 3 + int.from_bytes(frame[1:3], "big")
+        if len(frame) < end:
+            raise ValueError("a piece of a log is too short")
+        return frame[3:end].decode(), bool(frame[0]), frame[end:]

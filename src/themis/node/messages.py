@@ -1,9 +1,9 @@
 """What the arbiter and a node agent send each other: frozen dataclasses, independent of how they travel.
 
-    agent -> arbiter    Hello, Renew, TaskState, TaskReport, TaskRuns, TaskIdle, GpusOccupied
-    arbiter -> agent    Lease, Prepare, Go, Stop, Forget
+    agent -> arbiter    Hello, Renew, TaskState, TaskReport, TaskRuns, TaskIdle, GpusOccupied, Fetch
+    arbiter -> agent    Lease, Prepare, Go, Stop, Forget, Piece
     bridge  -> arbiter  NodeFound, NodeLeaves
-    arbiter -> bridge   EndNodes
+    arbiter -> bridge   EndNodes, NodeReleased
 
 Every message may be lost with its connection and every one may be repeated: both sides compare what should be with
 what is (``Hello`` lists every task) and send again what is missing. ``encode`` and ``decode`` give JSON objects.
@@ -20,8 +20,8 @@ from typing import Any, TypeAlias
 
 from themis.errors import InputError
 
-PROTOCOL = 1
-"""Raised when one side no longer understands the other's last version."""
+PROTOCOL = 2
+"""Raised when one side no longer understands the other's last version. 2: files, packages, launchers and checkpoints of jobs."""
 PHASES = ("preparing", "prepared", "running", "stopping", "ended")
 
 
@@ -46,6 +46,11 @@ class TaskSpec:
     target : steps after which this attempt should end.
     slots : positions of the gang's GPUs on this machine, from 0. cpus, memory : limits of all these ranks together, CPUs and
         bytes; 0 for none.
+    bundle : SHA-256 of the archive of the job's files, empty for none; ``cwd`` is then a folder in it.
+    packages : file that describes packages, relative to ``cwd``. ``modules`` : to load. ``launcher`` : wraps the command.
+    checkpoint_url : where the first machine of the gang copies the checkpoint folder, empty for nowhere; the folder is then each
+        machine's own, below the agent's. ``copy_every_s`` : between two copies while it runs. ``copy_s`` : for one.
+    setup_s : for fetching the bundle, and again for unpacking it and preparing the environment.
     """
 
     task: str
@@ -72,6 +77,19 @@ class TaskSpec:
     slots: tuple[int, ...] = ()
     cpus: float = 0.0
     memory: int = 0
+    bundle: str = ""
+    packages: str = ""
+    modules: tuple[str, ...] = ()
+    launcher: str = ""
+    setup_s: float = 0.0
+    checkpoint_url: str = ""
+    copy_every_s: float = 600.0
+    copy_s: float = 600.0
+
+    @property
+    def protocol(self) -> int:
+        """The oldest protocol whose agents know all that this task needs."""
+        return 2 if self.bundle or self.packages or self.modules or self.launcher or self.checkpoint_url else 1
 
 
 # ---- from the agent ---------------------------------------------------------------------------------------------------
@@ -152,11 +170,15 @@ class TaskIdle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occupied:
-    """GPUs of this machine, by position, that cannot be given to a gang while these processes live; ``reason`` says why."""
+    """GPUs of this machine, by position, that cannot be given to a gang now: these processes live on them, or they are sick.
+
+    ``reason`` says why. ``whole`` : all GPUs of the machine.
+    """
 
     gpus: tuple[int, ...]
     pids: tuple[int, ...]
     reason: str
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +205,16 @@ class Hello:
     limits: tuple[str, ...] = ()
     """What of jobs is limited there: memory, cpus."""
     occupied: tuple[Occupied, ...] = ()
+    protocol: int = 1
+    """That the agent speaks: it leaves out what it does not know of a task, which must then not be given to it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetch:
+    """Send me what follows of a bundle from this byte on; answered by one ``Piece``, and not repeated before it came."""
+
+    bundle: str
+    offset: int
 
 
 # ---- from the arbiter -------------------------------------------------------------------------------------------------
@@ -227,6 +259,20 @@ class Forget:
     task: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A part of a bundle: base64 of at most ``bundles.PIECE`` bytes; ``size`` : of the whole, below 0 where it is not there.
+
+    ``problem`` : why there is none.
+    """
+
+    bundle: str
+    offset: int
+    size: int
+    data: str = ""
+    problem: str = ""
+
+
 # ---- from and to a bridge, which reaches the agents of an engine's nodes ---------------------------------------------------
 
 
@@ -240,6 +286,7 @@ class NodeFound:
     rack: str
     address: str
     devices: tuple[str, ...] = ()
+    gpus_per_slot: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +303,13 @@ class EndNodes:
     """To the bridge: agents end, and the machines' GPUs go back to the engine."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReleased:
+    """To the bridge: no job is left on a machine that is to be removed."""
+
+    node: str
+
+
 Message: TypeAlias = (
     Hello
     | Renew
@@ -264,6 +318,8 @@ Message: TypeAlias = (
     | TaskRuns
     | TaskIdle
     | GpusOccupied
+    | Fetch
+    | Piece
     | Lease
     | Prepare
     | Go
@@ -272,6 +328,7 @@ Message: TypeAlias = (
     | NodeFound
     | NodeLeaves
     | EndNodes
+    | NodeReleased
 )
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in typing.get_args(Message)}
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from themis.errors import InputError
 from themis.node.channel import ChannelClosed, listen, readable
 from themis.node.gpus import Claim, claim, nvml_gpus, release
-from themis.node.locks import locked
+from themis.node.locks import inhabited, locked
 from themis.node.logfile import turned
 from themis.node.messages import PROTOCOL
 from themis.node.system import clock
@@ -62,6 +62,7 @@ class Relay:
         self.spawns = 0
         self.gpus = gpus
         self.claims: list[Claim] = []
+        self.joined: tuple[str, ...] = ()
         self.read: dict[Path, tuple[int, int]] = {}
         """Of each log that is followed: (inode, bytes read)."""
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -187,9 +188,22 @@ class Relay:
             return known
         if not self.claims:
             there = physical(known)
-            self.claims = claim(there, self.gpus) if 0 < self.gpus <= len(there) else []
-            record.write_text(json.dumps([held.device for held in self.claims]))
-        return [held.device for held in self.claims]
+            if self.joined:
+                there = [device for device in self.joined if device in there]
+            count = len(there) if self.joined else self.gpus
+            # Supervisors that outlived the last agent and its relay still hold the claims of their GPUs.
+            ours = set(known) if inhabited(self.root) else frozenset()
+            self.claims = claim(there, count, ours=ours) if 0 < count <= len(there) else []
+            record.write_text(json.dumps(self._positions()))
+        return self._positions()
+
+    def _positions(self) -> list[str]:
+        """The machine's GPUs by position, those that are lost included where it joined with them."""
+        return list(self.joined) or [held.device for held in self.claims]
+
+    def join_with(self, devices: Sequence[str]) -> None:
+        """The machine joined with these GPUs, by position; those of them that are there are claimed, and no others."""
+        self.joined = tuple(devices)
 
     # ---- the agent ------------------------------------------------------------------------------------------------
 
@@ -238,7 +252,7 @@ class Relay:
                 str(self.root / "relay.sock"),
                 "--leave",
                 *(word for lock in locks for word in ("--claim", lock)),
-                *(word for held in self.claims for word in ("--device", held.device)),
+                *(word for device in self._positions() for word in ("--device", device)),
                 *self.options,
             ],
             env=env,

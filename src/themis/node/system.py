@@ -159,6 +159,12 @@ class System:
                 return True
         return False
 
+    def disk(self, path: Path) -> tuple[int, int, int | None]:
+        """Of the disk that a path is on: bytes that are free for ordinary users, all bytes, free inodes (None: not counted)."""
+        found = os.statvfs(path)
+        inodes = found.f_favail if found.f_files else None
+        return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, inodes
+
     def free_port(self) -> int:
         """A port of this machine that no process listens on now; 0 where 200 of them are taken."""
         import random

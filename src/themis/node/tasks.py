@@ -15,7 +15,6 @@ import math
 import os
 import pwd
 import re
-import shutil
 import signal
 import stat
 import sys
@@ -24,11 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from themis.errors import InputError
-from themis.node import keeper
+from themis.node import copies, keeper
 from themis.node.environment import rank_env
 from themis.node.keeper import STUCK_S
 from themis.node.means import UNCONTAINED, Means
 from themis.node.messages import TaskReport, TaskSpec, TaskState, build
+from themis.node.removal import remove, remove_later
+from themis.node.rooms import Room
 from themis.node.system import PORTS, SYSTEM, Child, System
 
 READ_AT_MOST = 1 << 20
@@ -60,6 +61,8 @@ class Task:
         self.runs: dict[str, str] = {}
         """The last run that rank 0 reported, by tracker."""
         self.cell = keeper.as_cell(raw)
+        self._cleanup: list[list[str]] = raw.get("cleanup", [])
+        """Commands that end what its launcher left."""
         self.left: set[int] = set()
         """Processes that outlived the end of the gang."""
         self._left_recorded: dict[int, int] = {}
@@ -98,9 +101,13 @@ class Task:
         InputError : a user that is not there, a checkpoint folder that cannot be made.
         """
         spec = dataclasses.replace(spec, user=user_for(spec.user, allow_root=allow_root))
+        if spec.checkpoint_url:
+            own = root / "checkpoints" / spec.task
+            spec = dataclasses.replace(spec, checkpoint_dir=str(own), make_checkpoint_dir=True)
+        room = Room.make(root, spec)
         folder, logs = root / "tasks" / spec.task, root / "logs" / spec.task
         draft = folder.with_name(f".{spec.task}.new")
-        shutil.rmtree(draft, ignore_errors=True)
+        remove(draft)
         (draft / "reports").mkdir(parents=True)
         (draft / "reports").chmod(0o700)
         _give(draft / "reports", spec.user)
@@ -110,21 +117,24 @@ class Task:
         if spec.make_checkpoint_dir:
             # A folder that the user named is made by the rank itself: root would hand over whatever was named.
             _make_for(Path(spec.checkpoint_dir), spec)
+        room.link(spec, draft)
         os.mkfifo(draft / "control", 0o600)
         if not (port := system.free_port()):
             raise InputError(f"none of 200 ports between {PORTS.start} and {PORTS.stop} is free on this machine.")
         cell = means.cell(folder, spec.memory, spec.cpus)
+        envs = [rank_env(spec, i, str(folder)) for i in range(len(spec.ranks))]
         task = {
             "spec": dataclasses.asdict(spec),
             "port": port,
             "deadline": deadline,
             "argv": spec.argv,
-            "cwd": spec.cwd,
+            "cwd": room.cwd,
+            **room.written(spec, folder, envs),
             "user": spec.user,
             "grace_s": spec.grace_s,
             "stop_signal": spec.stop_signal,
             "log_bytes": spec.log_bytes,
-            "ranks": [rank_env(spec, i, str(folder)) for i in range(len(spec.ranks))],
+            "ranks": envs,
             "logs": [str(logs / f"rank-{rank}.log") for rank in spec.ranks],
             "checkpoint_dir": spec.checkpoint_dir,
             "cell": dataclasses.asdict(cell),
@@ -139,8 +149,9 @@ class Task:
             with open(folder / "keeper.log", "wb") as errors:
                 process = system.start([sys.executable, "-I", "-S", keeper.__file__, str(folder)], errors, claims)
         except OSError:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove(folder)
             cell.remove()
+            room.remove()
             raise
         return cls(root, spec.task, process, system)
 
@@ -160,9 +171,10 @@ class Task:
     def remove(self) -> None:
         """Drop the folder; logs and checkpoints stay."""
         self.cell.remove()
-        gone = self.folder.with_name(f".{self.name}.gone")
-        self.folder.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
+        Room.of(self.root, self.name).remove()
+        if self.spec.checkpoint_url and (self.spec.machine or copies.succeeded(self.folder)):
+            remove_later(Path(self.spec.checkpoint_dir))
+        remove_later(self.folder)
 
     # ---- what can be seen ----------------------------------------------------------------------------------------
 
@@ -179,10 +191,13 @@ class Task:
             self._sweep(raw)
             # What does not end even so hangs in the kernel: the gang is over, its GPUs are not free.
             over = not self.left or self.system.clock() >= self._lost_at + STUCK_S
+            first, cause = raw.get("first"), raw.get("cause", "")
             return TaskState(
                 task=self.name,
                 phase="ended" if over else "stopping",
-                cause=raw.get("cause") or "lost",
+                # Ranks that were left alone did not end well, though none of those that had ended failed.
+                cause="lost" if first is None and cause in ("", "peer") else cause,
+                first=first,
                 port=self.port,
                 message="the process that kept this job died",
             )
@@ -257,6 +272,9 @@ class Task:
         self._swept = not found and self.cell.empty()
         if self._swept:
             self.cell.remove()
+            for command in self._cleanup:
+                with contextlib.suppress(OSError):
+                    self.system.start(command, sys.stderr.buffer, ())
 
     def _record_left(self) -> None:
         """Write down what is left, as its supervisor did: an agent that comes next is not the parent of these orphans."""

@@ -1,9 +1,13 @@
 """Copies of a data directory that a service can continue from, made while it runs.
 
     journal.db, journal.head          SQLite's online backup, checked; the queue, and all that was decided
-    token, users.json, arbiter.id     who may call
+    token, users.json, sign-ins.json  who may call
+    arbiter.id                        which service machines belong to
     config.yaml, profiles/            settings
+    authority/                        what clients and nodes verify the service against
+    fleet/fleet.db                    machines that joined and their certificates; without join tokens, which are valid once
     run/checkpoints/                  where asked for: checkpoints of jobs that named no folder of their own
+    bundles/                          where asked for: files that jobs were sent with
 
 Left out: logs of ranks, the processes that run, locks, and where the service listens.
 """
@@ -13,6 +17,8 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +28,11 @@ from themis.service.engine import integrity
 from themis.service.engine.journal import Journal
 from themis.service.operations.lock import only_one
 
-FILES = ("token", "users.json", "arbiter.id", "config.yaml")
-FOLDERS = ("profiles",)
-CHECKPOINTS = Path("run", "checkpoints")
+FILES = ("token", "users.json", "sign-ins.json", "arbiter.id", "config.yaml")
+FOLDERS = ("profiles", "authority")
+MEMBERS = Path("fleet", "fleet.db")
+LARGE = (Path("run", "checkpoints"), Path("bundles"))
+LONGEST_S = 600.0
 DAMAGED = "journal.db.damaged-"
 
 
@@ -68,6 +76,22 @@ def back_up(home: Path, target: Path, *, checkpoints: bool = False) -> Copied:
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return Copied(records=records, files=files)
+
+
+def back_up_apart(home: Path, target: Path) -> None:
+    """As ``back_up``, by a process of its own: reading a whole journal takes seconds in which the service has other work.
+
+    Raises
+    ------
+    InputError : as ``back_up``, or it takes longer than ``LONGEST_S``.
+    """
+    command = [sys.executable, "-P", "-m", "themis", "backup", str(target), "--data-dir", str(home)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise InputError(f"the backup took longer than {LONGEST_S:g} s; use `themis backup`.") from None
+    if done.returncode:
+        raise InputError(done.stderr.strip()[-500:] or f"the backup ended with exit code {done.returncode}.")
 
 
 def restore(source: Path, home: Path) -> Copied:
@@ -139,7 +163,10 @@ def _copy(source: Path, target: Path, *, checkpoints: bool) -> tuple[str, ...]:
                 file.write((source / name).read_bytes())
             draft.replace(target / name)
             copied.append(name)
-    folders = [*map(Path, FOLDERS), *([CHECKPOINTS] if checkpoints else [])]
+    if (source / MEMBERS).is_file():
+        _copy_members(source / MEMBERS, target / MEMBERS)
+        copied.append(str(MEMBERS))
+    folders = [*map(Path, FOLDERS), *(LARGE if checkpoints else ())]
     for folder in folders:
         if (source / folder).is_dir():
             shutil.copytree(source / folder, target / folder, symlinks=True, dirs_exist_ok=True)
@@ -147,6 +174,20 @@ def _copy(source: Path, target: Path, *, checkpoints: bool) -> tuple[str, ...]:
                 _same_owners(source / folder, target / folder)
             copied.append(str(folder))
     return tuple(copied)
+
+
+def _copy_members(source: Path, target: Path) -> None:
+    """The machines of a fleet, in one piece; a token that is used after the copy must not be valid again."""
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = target.with_name(f".{target.name}.part")
+    for path in (draft, *(Path(f"{target}{end}") for end in ("-wal", "-shm"))):
+        path.unlink(missing_ok=True)
+    with closing(sqlite3.connect(f"{source.as_uri()}?mode=ro", uri=True)) as db, closing(_private(draft)) as copy:
+        db.backup(copy)
+        copy.execute("PRAGMA journal_mode = DELETE")
+        copy.execute("DELETE FROM tokens")
+        copy.commit()
+    draft.replace(target)
 
 
 def _same_owners(source: Path, target: Path) -> None:

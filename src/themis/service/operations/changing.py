@@ -26,6 +26,8 @@ from themis.yaml_text import Document
 
 NONE = ("none", "null", "~")
 """How a limit is lifted, and a user, a group or a machine removed."""
+FOUND = {"ray": "the nodes of a Ray cluster", "fleet": "the machines that join it"}
+"""What the service schedules, by its engine, where it is not this machine."""
 MEMBERS = {"users": UserText, "groups": GroupText}
 
 
@@ -75,7 +77,7 @@ def _one(name: str, text: str, known: Values, config: Config) -> dict[str, Any]:
         return _price(rest, text, known)
     if first in ("gpus", "machines"):
         if not known["gpus"] and known["machines"] is None:
-            found = "the nodes of a Ray cluster" if config.engine == "ray" else "the GPUs of this machine"
+            found = FOUND.get(config.engine, "the GPUs of this machine")
             raise InputError(
                 f"{first} cannot be set: the service schedules {found}, not virtual ones. Drain a machine with `themis drain`; a "
                 "GPU that was added is found when the service starts again."

@@ -13,14 +13,17 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from themis.authority.contexts import day
 from themis.client import themis_pb2 as pb
+from themis.client.certificates import SOON_S, certificates
 from themis.client.client import Client
 from themis.client.home import read_endpoint, read_token
+from themis.client.trust import is_local
 from themis.errors import ThemisError, counted
 from themis.node.agent import trust
 from themis.node.gpus import nvml_gpus
 from themis.node.means import find
-from themis.service.engine.config import Config
+from themis.service.engine.config import ELSEWHERE, Config
 from themis.service.engine.integrity import check_there, verify
 from themis.service.engine.migrations import SCHEMA
 from themis.service.operations.rights import SHARED, WARNINGS
@@ -55,6 +58,7 @@ def examine(home: Path) -> list[Check]:
         "rights": lambda home: _rights(home, there),
         "containment": lambda home: _containment(home, there),
         "arbiter": lambda home: _arbiter(home, there),
+        "certificate": _certificate,
         "nodes": lambda home: _nodes(there),
     }
     out = []
@@ -146,8 +150,8 @@ def _gpus(home: Path, there: Running | ThemisError) -> tuple[str, str]:
         types = ", ".join(sorted({node.gpu_type for node in there.nodes}))
         return "ok", f"the service has {there.info.gpus}, of type {types}"
     config = _load(home)
-    if config.engine == "ray":
-        return "ok", "those of Ray's nodes, according to the settings"
+    if config.engine in ELSEWHERE:
+        return "ok", f"those of {ELSEWHERE[config.engine]}, according to the settings"
     if config.gpus or config.cluster:
         return "ok", "virtual GPUs, according to the settings"
     try:
@@ -219,7 +223,7 @@ def _containment(home: Path, there: Running | ThemisError) -> tuple[str, str]:
         weak, why_not = "none" in kinds, ""
     else:
         config = _load(home)
-        if config.engine == "ray":
+        if config.engine in ELSEWHERE:
             return "note", "shown while `themis up` runs"
         found = find(config.containment)
         limits, facts, weak, why_not = (
@@ -249,6 +253,24 @@ def _arbiter(home: Path, there: Running | ThemisError) -> tuple[str, str]:
         "ok",
         f"version {info.version} answers on {at.grpc}: {counted(info.gpus, 'GPU')}, {counted(info.active_apps, 'app')}",
     )
+
+
+def _certificate(home: Path) -> tuple[str, str]:
+    """Whether calls are encrypted, and how long the service's certificates are valid."""
+    try:
+        at = read_endpoint(home)
+    except ThemisError:
+        return "note", "shown while `themis up` runs"
+    if not at.cacert:
+        local = is_local(at.grpc)
+        return "ok" if local else "note", "calls are not encrypted" + (", and stay on this machine" if local else "")
+    try:
+        found = certificates(home)
+    except OSError:
+        return "note", "shown while `themis up` runs"
+    ends = [f"{one.of} until {day(one.expires)}" for one in found]
+    soon = any(one.left_s < SOON_S for one in found)
+    return "note" if soon else "ok", f"calls are encrypted; {', '.join(ends)}"
 
 
 def _nodes(there: Running | ThemisError) -> tuple[str, str]:

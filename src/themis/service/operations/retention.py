@@ -2,8 +2,9 @@
 
     DATA_DIR/run/nodes/NODE/logs/jobJ-attemptA    DATA_DIR/run/checkpoints/appA
 
-Nothing else is touched: not what a running app has, nor a checkpoint folder that a job named itself, nor other machines'
-disks. What lies there belongs to users, so no link is followed, neither on the way nor below.
+Files that jobs were sent with (``DATA_DIR/bundles``) are deleted when they were not used for some time. Nothing else is touched:
+not what a running app has, nor a checkpoint folder that a job named itself, nor other machines' disks. What lies there belongs to
+users, so no link is followed, neither on the way nor below.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import contextlib
 import logging
 import os
 import re
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,6 +20,7 @@ from pathlib import Path
 
 from themis.core.state import State
 from themis.model.units import Seconds
+from themis.node.removal import remove
 from themis.service.engine.arbiter import Arbiter
 from themis.service.engine.config import Config
 from themis.service.engine.journal import Journal
@@ -86,6 +87,26 @@ class Sweeper:
         self.thread.start()
 
 
+@dataclass(slots=True)
+class _BundleSweeper:
+    """Deletes files that jobs were sent with, if they were not used for long; in a thread of its own."""
+
+    arbiter: Arbiter
+    at: Seconds
+    thread: threading.Thread = field(default_factory=threading.Thread)
+
+    def run(self, now: Seconds) -> None:
+        """Begin if it is time."""
+        if now < self.at or self.thread.is_alive():
+            return
+        self.at = now + EVERY_S
+        keep_s = self.arbiter.config.bundles_keep_s
+        self.thread = threading.Thread(
+            target=self.arbiter.bundles.trim, args=(keep_s,), name="themis-bundles", daemon=True
+        )
+        self.thread.start()
+
+
 def keep_swept(arbiter: Arbiter) -> Sweeper:
     """Let an arbiter that was not started yet delete old logs and checkpoints, below ``run`` in its data directory."""
     sweeper = Sweeper(
@@ -94,6 +115,7 @@ def keep_swept(arbiter: Arbiter) -> Sweeper:
         arbiter.now() + EVERY_S,
     )
     arbiter.housekeeping.chores.append(sweeper.run)
+    arbiter.housekeeping.chores.append(_BundleSweeper(arbiter, sweeper.at).run)
     return sweeper
 
 
@@ -127,11 +149,8 @@ def _drop(folder: int, pattern: re.Pattern[str], numbers: frozenset[int]) -> int
     for name in os.listdir(folder):
         match = pattern.fullmatch(name)
         if match and int(match[1]) in numbers:
-            # It follows no link itself, and refuses where the name is one.
-            shutil.rmtree(name, dir_fd=folder, onerror=_warn)
+            remove(name, dir_fd=folder)
+            if name in os.listdir(folder):
+                log.warning("%s is too old to be kept, but not all of it can be deleted", name)
             count += 1
     return count
-
-
-def _warn(function: object, path: str, error: tuple[type[BaseException], BaseException, object]) -> None:
-    log.warning("%s is too old to be kept, but cannot be deleted: %s", path, error[1])

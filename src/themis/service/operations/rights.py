@@ -30,7 +30,7 @@ def explained(config: Config, others: int) -> str:
     """
     account = user_name()
     if os.geteuid() != 0:
-        where = " on this machine" if config.engine == "ray" else ""
+        where = " on this machine" if config.engine != "local" else ""
         return f"jobs{where} run as {account}, the account of this service, {SHARED}. {_tokens(others)}"
     if config.single_trust and config.allow_root:
         return f"jobs run as root (single_trust, allow_root), {SHARED}. {_tokens(others)}"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,11 +26,12 @@ from themis.model.workload import Group, User
 from themis.profiles.cluster_file import ClusterFile, MachineGroup, build_cluster
 from themis.profiles.library import every_model
 from themis.profiles.presets import load_cluster
-from themis.service.engine.config import Config, Notify
+from themis.service.engine.config import ELSEWHERE, LISTEN, Config, Notify
 from themis.service.operations import accounting
+from themis.service.operations.oidc import OidcText
 from themis.yaml_text import BadYaml, Document, documents
 
-NESTED = ("gpu_names", "price", "notify", "groups", "users", "others")
+NESTED = ("gpu_names", "price", "notify", "oidc", "groups", "users", "others")
 """Keys that only a file can set."""
 
 Weight = Annotated[float, Field(ge=1e-6, le=1e6)]
@@ -84,6 +87,24 @@ def _message(value: object) -> int:
     return size
 
 
+def _file(value: object) -> str:
+    """A file of the service's machine."""
+    path = Path(readers.text(value)).expanduser()
+    if not path.is_absolute():
+        raise sizes.Unreadable("an absolute path, such as /etc/ssl/themis.pem")
+    return str(path)
+
+
+def _host_names(value: object) -> str:
+    """Host names, as a list or separated by commas or spaces; as text with commas."""
+    words = value if isinstance(value, list) else str(value).replace(",", " ").split()
+    if not all(isinstance(word, str) and HOST_NAME.fullmatch(word) for word in words):
+        raise sizes.Unreadable("host names or IP addresses, separated by commas, such as gpu.example.org, 10.0.0.7")
+    return ", ".join(words)
+
+
+HOST_NAME = re.compile(r"[A-Za-z0-9*_:][A-Za-z0-9._:-]{0,252}")
+
 Wait = Annotated[float, reads(readers.zero_or_more)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Port = Annotated[int, Field(ge=0, lt=65536)]
@@ -104,15 +125,24 @@ class ServiceText(Written):
         default={},
         description="other names of GPU types, by those that `themis doctor` shows: `V100-SXM2-16GB: V100` (as found)",
     )
-    engine: Literal["local", "ray"] = Field(
+    engine: Literal["local", "ray", "fleet"] = Field(
         default="local",
-        description="`local` for this machine, `ray` for the nodes of a Ray cluster, see [ray.md](ray.md) (local)",
+        description="`local` for this machine, `fleet` for machines that join over the network, see [fleet.md](fleet.md), "
+        "`ray` for the nodes of a Ray cluster, see [ray.md](ray.md) (local)",
     )
     address: Annotated[str, reads(readers.text)] = Field(
         default="auto", description="address of the Ray cluster, as for `ray.init` (auto)"
     )
     node_root: Annotated[str, reads(readers.folder)] | None = Field(
         default=None, description="folder for tasks and logs on Ray's nodes (chosen by the service)"
+    )
+    listen: Annotated[str, reads(readers.text)] = Field(
+        default=LISTEN,
+        description="address and port for the machines of a fleet; `0.0.0.0:7435` lets other machines join (127.0.0.1:7435)",
+    )
+    node_certificate: Duration = Field(
+        default=30 * 86400.0,
+        description="how long certificates of a fleet's machines are valid; they are renewed when a third of it is left (30 days)",
     )
     cpus: Annotated[int, Field(ge=0, le=10**6)] = Field(
         default=0, description="CPU cores of this machine for jobs (all of them)"
@@ -154,6 +184,22 @@ class ServiceText(Written):
     port: Port = Field(default=7433, description="port of the gRPC API; 0: any free port (7433)")
     http_port: Annotated[int, Field(ge=-1, lt=65536)] = Field(
         default=7434, description="port of the HTTP API; 0: any free port, -1: none (7434)"
+    )
+    tls: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description="encryption of the gRPC and HTTP APIs, see [tls.md](tls.md); `auto`: on every address but loopback (auto)",
+    )
+    tls_certificate: Annotated[str, reads(_file)] | None = Field(
+        default=None,
+        description="file of the service's certificate and those that lead to its authority, as PEM (the service's own authority "
+        "issues one)",
+    )
+    tls_key: Annotated[str, reads(_file)] | None = Field(
+        default=None, description="file of the key of `tls_certificate`, as PEM (the same file)"
+    )
+    tls_names: Annotated[str, reads(_host_names)] = Field(
+        default="",
+        description="further host names and addresses of the service: `gpu.example.org, 10.0.0.7` (this machine's)",
     )
     retries: Annotated[int, Field(ge=0, le=1000)] = Field(
         default=2, description="default maximum number of attempts after failures of a job (2)"
@@ -207,6 +253,10 @@ class ServiceText(Written):
         default=None,
         description="addresses and events of notifications, see [accounting.md](accounting.md#notifications) (none)",
     )
+    oidc: OidcText | None = Field(
+        default=None,
+        description="OpenID Connect provider that people sign in with, see [sign-in.md](sign-in.md) (none)",
+    )
     agent_wait: Duration = Field(default=2.0, description="timeout for answers of apps' own agents (2s)")
     agent_misses: Annotated[int, Field(ge=1, le=1000)] = Field(
         default=3, description="consecutive answers that an agent may miss before the service bids for its app (3)"
@@ -229,6 +279,22 @@ class ServiceText(Written):
     )
     max_submissions: Count = Field(
         default=3600, description="maximum number of submissions of one user in an hour (3600)"
+    )
+    max_bundle: Annotated[int, reads(sizes.memory)] = Field(
+        default=512 << 20, description="maximum size of the files that a job is sent with (512 MiB)"
+    )
+    bundles_quota: Annotated[int, reads(sizes.memory)] = Field(
+        default=20 << 30, description="maximum size of all such files in the data directory (20 GiB)"
+    )
+    bundles_keep: Duration = Field(
+        default=30 * 86400.0, description="retention of such files after their last use (30d)"
+    )
+    node_cache: Annotated[int, reads(sizes.memory)] = Field(
+        default=50 << 30,
+        description="maximum size of such files and environments on each machine, besides those in use (50 GiB)",
+    )
+    setup: Duration = Field(
+        default=900.0, description="time limit for bringing a job's files and environment to its machines (15m)"
     )
     allow_root: bool = Field(default=False, description="allow jobs to run as root if the service does (false)")
     single_trust: bool = Field(
@@ -408,15 +474,25 @@ def _check_file(findings: Findings, path: Path | None, *, alone: bool = False) -
             f"key 'node_renew' is {text.node_renew:g} s, expected less than node_lease, {text.node_lease:g} s; a third of it "
             "is usual.",
         )
+    if text.tls_key is not None and text.tls_certificate is None:
+        findings.add(("tls_key",), "key 'tls_key' needs a tls_certificate; give both.")
     if text.gpus and text.machines is not None:
         findings.add(("gpus",), "keys 'gpus' and 'machines' exclude each other; remove one.")
-    if text.gpu_names and (text.gpus or text.machines is not None or text.engine == "ray"):
+    if text.gpu_names and (text.gpus or text.machines is not None or text.engine != "local"):
         findings.add(
             ("gpu_names",),
-            "key 'gpu_names' is for this machine's own GPUs; remove it for virtual machines and for Ray's nodes.",
+            "key 'gpu_names' is for this machine's own GPUs; remove it for virtual machines, a fleet and Ray's nodes.",
         )
-    if text.engine == "ray" and (text.gpus or text.machines is not None):
-        findings.add(("engine",), "key 'engine' is ray, so the machines are Ray's nodes; remove gpus and machines.")
+    if text.engine in ELSEWHERE and (text.gpus or text.machines is not None):
+        findings.add(
+            ("engine",),
+            f"key 'engine' is {text.engine}, so the machines are {ELSEWHERE[text.engine]}; remove gpus and machines.",
+        )
+    if text.oidc is not None and find_spec("joserfc") is None:
+        findings.add(("oidc",), "key 'oidc' needs joserfc: pip install 'themis-scheduler[oidc]'.")
+    host, _, port = text.listen.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        findings.expected(("listen",), text.listen, "HOST:PORT, such as 0.0.0.0:7435")
     if text.node_root is not None and not Path(text.node_root).is_absolute():
         findings.expected(("node_root",), text.node_root, "an absolute path, which is the same on every node")
 
@@ -453,6 +529,8 @@ def _config(findings: Findings, path: Path | None) -> Config:
         engine=text.engine,
         address=text.address,
         node_root=text.node_root or "",
+        listen=text.listen,
+        node_certificate_s=text.node_certificate,
         gpu_names=text.gpu_names,
         cpus=text.cpus,
         memory=text.memory,
@@ -470,6 +548,10 @@ def _config(findings: Findings, path: Path | None) -> Config:
         host=text.host,
         port=text.port,
         http_port=text.http_port,
+        tls=text.tls,
+        tls_certificate=text.tls_certificate or "",
+        tls_key=text.tls_key or "",
+        tls_names=text.tls_names,
         retries=text.retries,
         backoff_s=text.backoff,
         backoff_most_s=text.backoff_most,
@@ -494,6 +576,11 @@ def _config(findings: Findings, path: Path | None) -> Config:
         max_apps=text.max_apps,
         max_apps_per_user=text.max_apps_per_user,
         max_submissions=text.max_submissions,
+        max_bundle_bytes=text.max_bundle,
+        bundles_quota_bytes=text.bundles_quota,
+        bundles_keep_s=text.bundles_keep,
+        node_cache_bytes=text.node_cache,
+        setup_s=text.setup,
         allow_root=text.allow_root,
         single_trust=text.single_trust,
         validate=text.check_state,
@@ -506,6 +593,7 @@ def _config(findings: Findings, path: Path | None) -> Config:
         prices=dict(text.price),
         currency=text.currency,
         notify=text.notify.read() if text.notify is not None else Notify(),
+        oidc=text.oidc.read() if text.oidc is not None else None,
         time_zone=text.time_zone or local_zone(),
         user_budgets={n: u.budget.read() for n, u in text.users.items() if u.budget is not None},
         group_budgets={n: g.budget.read() for n, g in text.groups.items() if g.budget is not None},

@@ -7,18 +7,22 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 
+from themis.bundles.store import Store
 from themis.client.client import user_name
-from themis.client.home import Endpoint, joined, make_token, owner_of, write_endpoint
+from themis.client.home import Endpoint, make_token, owner_of, write_endpoint
 from themis.errors import InputError, counted
+from themis.executors.fleet import FleetExecutor, FleetSettings
 from themis.executors.hosts import NodeSettings
 from themis.executors.local import LocalExecutor
+from themis.executors.members import authority_folder, members_file
 from themis.executors.program import Programs
 from themis.executors.ray import NODE_ROOT, RayExecutor, RaySettings
 from themis.node.gpus import claim_all
@@ -39,12 +43,21 @@ from themis.service.engine.integrity import check_there
 from themis.service.engine.journal import Journal
 from themis.service.engine.machines import find_hosts
 from themis.service.engine.repair import repair
-from themis.service.operations import rights
+from themis.service.operations import oidc, rights, tls
+from themis.service.operations.backups import back_up_apart
 from themis.service.operations.changing import changed
+from themis.service.operations.fleet import Fleet
+from themis.service.operations.hosts import Host
 from themis.service.operations.lock import only_one
 from themis.service.operations.notify import Notifier, notifier
 from themis.service.operations.retention import keep_swept
 from themis.service.operations.systemd import READY, STOPPING, report_state
+from themis.service.operations.watch import Watch
+from themis.service.web.console import Console
+from themis.service.web.routes import ROUTES
+
+if TYPE_CHECKING:
+    from themis.service.api.certificates import Certificates
 
 log = logging.getLogger("themis.service")
 
@@ -64,10 +77,21 @@ class Service:
     server: grpc.Server
     http: HttpServer | None
     notifier: Notifier | None = None
+    certificates: Certificates | None = None
+    watch: Watch | None = None
+
+    def keep_hosts(self, home: Path, hosts: Sequence[Host]) -> None:
+        """Make these hosts machines of the service by ssh, with those of its list, and keep their agents running."""
+        if isinstance(self.arbiter.executor, FleetExecutor):
+            fleet = Fleet(home)
+            fleet.keep(hosts)
+            self.watch = Watch(fleet).start()
 
     def close(self, *, stop_jobs: bool = True) -> None:
         """Stop it: first the arbiter, so that calls in the meantime are refused with a message."""
         self.api.ending.set()
+        if self.watch is not None:
+            self.watch.stop()
         try:
             self.arbiter.close(stop_jobs=stop_jobs)
         finally:
@@ -76,6 +100,10 @@ class Service:
             self.server.stop(grace=1.0).wait()
             if self.http is not None:
                 self.http.close()
+            if self.certificates is not None:
+                self.certificates.close()
+            if self.api.oidc is not None:
+                self.api.oidc.close()
 
 
 @contextmanager
@@ -100,6 +128,7 @@ def start(home: Path, config: Config, reload: Callable[[], Config] | None = None
         find(config.containment)  # refused here rather than by agents
     _let_pass(home, config)
     check_there(home / "journal.db")
+    certificates = tls.certificates(home, config)
     access = Access(home, make_token(home), user_name())
     log.warning("%s", rights.explained(config, len(access.accounts())))
     hosts = find_hosts(config) if config.engine == "local" else ()
@@ -119,7 +148,11 @@ def start(home: Path, config: Config, reload: Callable[[], Config] | None = None
         renew_s=config.node_renew_s,
         margin_s=config.node_margin_s,
         progress_s=config.progress_s,
+        setup_s=config.setup_s,
+        cache_bytes=config.node_cache_bytes,
     )
+
+    bundles = Store(home / "bundles", config.bundles_quota_bytes)
 
     def executor(
         programs: Programs, report: Callable[[Message], None], book: Callable[[], ProfileBook]
@@ -136,6 +169,27 @@ def start(home: Path, config: Config, reload: Callable[[], Config] | None = None
                 pace=estimated_pace(book),
                 allow_root=config.allow_root,
                 containment=config.containment,
+                bundles=bundles,
+            )
+        if config.engine == "fleet":
+            fleet = FleetSettings(
+                listen=config.listen,
+                owner=owner_of(home),
+                members=members_file(home),
+                authority=authority_folder(home),
+                days=config.node_certificate_s / 86400.0,
+            )
+            return FleetExecutor(
+                home / "run",
+                programs,
+                report,
+                report,
+                fleet=fleet,
+                settings=nodes,
+                pace=estimated_pace(book),
+                allow_root=config.allow_root,
+                containment=config.containment,
+                bundles=bundles,
             )
         return LocalExecutor(
             home / "run",
@@ -148,37 +202,60 @@ def start(home: Path, config: Config, reload: Callable[[], Config] | None = None
             allow_root=config.allow_root,
             claims=claims,
             containment=config.containment,
+            bundles=bundles,
         )
 
     book = load_book(config.profiles, home / "profiles")
     arbiter = Arbiter(
-        config, hosts, Journal(home / "journal.db"), executor, book=book, apart=True, owner=access.owner.user
+        config,
+        hosts,
+        Journal(home / "journal.db"),
+        executor,
+        book=book,
+        apart=True,
+        owner=access.owner.user,
+        bundles=bundles,
     )
     notifies = notifier(arbiter, config.notify)
     keep_swept(arbiter)
-    api = Api(arbiter, home / "run", access, Door(changed, reload or (lambda: config)))
-    server, port = serve(api, config.host, config.port, config.max_message_bytes)
+
+    def read_again() -> Config:
+        if certificates is not None:
+            certificates.refresh()
+        return reload() if reload else config
+
+    signs_in = oidc.sign_ins(home, config.oidc, access, arbiter)
+    api = Api(arbiter, home / "run", access, Door(changed, read_again, back_up_apart), certificates, signs_in)
+    server: grpc.Server | None = None
     try:
-        http = serve_http(api, config.host, config.http_port) if config.http_port >= 0 else None
-    except InputError:
-        server.stop(grace=None)
-        raise
-    if not is_loopback(config.host):
-        log.warning(
-            "%s can be reached from other machines, and calls are not encrypted, so tokens can be read on the network. Listen "
-            "on 127.0.0.1, or tunnel them.",
+        server, port = serve(
+            api,
             config.host,
+            config.port,
+            config.max_message_bytes,
+            certificates.credentials() if certificates else None,
         )
+        context = certificates.context if certificates else None
+        site = Console(api, ROUTES)
+        http = serve_http(api, config.host, config.http_port, context, site) if config.http_port >= 0 else None
+    except InputError:
+        if server is not None:
+            server.stop(grace=None)
+        raise
+    if certificates is None and not is_loopback(config.host):
+        log.warning(tls.PLAIN, config.host)
     arbiter.start()
     if isinstance(arbiter.executor, RayExecutor):
         _await_nodes(arbiter, arbiter.executor)
-    endpoint = Endpoint(
-        grpc=joined(config.host, port),
-        http=f"http://{joined(config.host, http.port)}" if http else "",
-        pid=os.getpid(),
-    )
+    elif isinstance(arbiter.executor, FleetExecutor):
+        _await_gateway(arbiter, arbiter.executor)
+    if certificates is not None:
+        certificates.start()
+    if signs_in is not None:
+        signs_in.start()
+    endpoint = tls.endpoint(home, config, port, http.port if http else None, certificates, os.getpid())
     write_endpoint(home, endpoint)
-    return Service(arbiter, endpoint, api, server, http, notifies.start() if notifies else None)
+    return Service(arbiter, endpoint, api, server, http, notifies.start() if notifies else None, certificates)
 
 
 def _await_nodes(arbiter: Arbiter, executor: RayExecutor) -> None:
@@ -196,6 +273,24 @@ def _await_nodes(arbiter: Arbiter, executor: RayExecutor) -> None:
         raise InputError(executor.refused)
     if not arbiter.state.machines:
         log.warning("%s", no_nodes(executor.reason()))
+
+
+def _await_gateway(arbiter: Arbiter, executor: FleetExecutor) -> None:
+    """Until machines can be served; those that joined before come by themselves.
+
+    Raises
+    ------
+    InputError : the address cannot be served.
+    """
+    end = time.monotonic() + NODES_S
+    while not executor.refused and not executor.listening() and time.monotonic() < end:
+        time.sleep(0.1)
+    if not executor.listening():
+        arbiter.close()
+        raise InputError(executor.refused or executor.reason() or executor.nobody)
+    log.info(
+        "machines are served on %s; `themis agent token` prints the command with which one joins", executor.listening()
+    )
 
 
 def no_nodes(reason: str) -> str:
@@ -278,6 +373,8 @@ def _reload(service: Service, reload: Callable[[], Config]) -> None:
     """SIGHUP: take on what changed in the settings file; what cannot be read changes nothing."""
     arbiter = service.arbiter
     try:
+        if service.certificates is not None:
+            service.certificates.refresh()
         given = reload()
         lines = arbiter.ask(lambda: arbiter.live.reload(given, service.api.access.owner.user, arbiter.instant))
     except (InputError, Closed) as error:

@@ -1,0 +1,8 @@
+"""The service as a process, from the tests of the service."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "service"))

@@ -1,0 +1,132 @@
+"""Machines join a service over TLS, run gangs, are killed, refused and removed: no job is lost, and each refusal is a sentence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from daemon import Daemon, daemon
+from test_ray_life import finish, node, start
+
+from fleetmachines import Machines, machines
+from processes import PATIENCE_S, ranks_of, wait_until
+from themis.authority.ca import Authority
+from themis.executors.members import authority_folder
+from themis.node.identity import make_token
+
+pytestmark = pytest.mark.slow
+FLEET = ("--engine", "fleet", "--listen", "127.0.0.1:0")
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Daemon]:
+    with daemon(tmp_path / "home", options=FLEET) as found:
+        yield found
+
+
+@pytest.fixture
+def fleet(service: Daemon, tmp_path: Path) -> Iterator[Machines]:
+    with machines(service.home, tmp_path / "machines") as found:
+        yield found
+
+
+def test_two_machines_join_and_a_gang_runs_over_both(service: Daemon, fleet: Machines, tmp_path: Path) -> None:
+    fleet.add("m0", 2)
+    fleet.add("m1", 2, "--label", "rack=r7")
+    wait_until(lambda: node(service, "m1") == node(service, "m0") == "up 0", lambda: f"both serve\n{service.said()}")
+    assert [fleet.member(name).rack for name in ("m0", "m1")] == ["rack0", "r7"]
+    app = start(service, tmp_path / "witness", 4, 20)
+    finish(service, tmp_path / "witness", [app])
+
+
+def refused(fleet: Machines, process: subprocess.Popen[bytes], name: str) -> str:
+    """What an agent that is refused for good said last."""
+    assert process.wait(PATIENCE_S) == 2, fleet.said(name)
+    return fleet.said(name).strip().splitlines()[-1]
+
+
+def test_a_token_joins_one_machine_once_and_each_refusal_is_a_sentence(
+    service: Daemon, fleet: Machines, tmp_path: Path
+) -> None:
+    token = fleet.token()
+    assert fleet.join("m0", 2, token).returncode == 0
+    again = fleet.join("m1", 2, token)
+    assert again.returncode == 2
+    assert "this join token was used at" in again.stderr
+    assert "by machine m0" in again.stderr
+    assert not fleet.state("m1").exists()
+    late = fleet.join("m1", 2, fleet.token(ttl_s=-1.0))
+    assert "this join token expired at" in late.stderr
+    made_up, _ = make_token(Authority.open(authority_folder(service.home)).fingerprint)
+    assert "does not know this join token" in fleet.join("m1", 2, made_up).stderr
+    other, _ = make_token(Authority.open(tmp_path / "other").fingerprint)
+    wrong = fleet.join("m1", 2, other)
+    assert wrong.returncode == 2
+    assert "fingerprint" in wrong.stderr
+    assert "is not a join token" in fleet.join("m1", 2, token[:-4]).stderr
+    assert "named 'm0' has joined already" in fleet.join("m0", 2, fleet.token(), "--state", str(tmp_path / "x")).stderr
+    for said in (again.stderr, late.stderr, wrong.stderr):
+        assert len(said.strip().splitlines()) == 1
+
+
+def test_two_machines_that_use_one_token_at_the_same_time_do_not_both_join(service: Daemon, fleet: Machines) -> None:
+    token = fleet.token()
+    with ThreadPoolExecutor(4) as pool:
+        codes = list(pool.map(lambda n: fleet.join(f"m{n}", 1, token).returncode, range(4)))
+    assert sorted(codes) == [0, 2, 2, 2]
+
+
+def test_a_machine_that_is_removed_lets_its_jobs_end_and_is_refused_until_it_joins_again(
+    service: Daemon, fleet: Machines, tmp_path: Path
+) -> None:
+    fleet.add("m0", 2)
+    fleet.add("m1", 2)
+    wait_until(lambda: node(service, "m1") == node(service, "m0") == "up 0", "both serve")
+    apps = [start(service, tmp_path / "witness", 2, 100) for _ in range(2)]
+    wait_until(lambda: bool(ranks_of(fleet.tasks("m1"))), "a gang runs on it")
+    assert fleet.command("m1", "agent", "remove", "m1", "--data-dir", str(service.home)).returncode == 0
+    wait_until(lambda: fleet.member("m1").state == "removed", "its jobs ended")
+    assert not ranks_of(fleet.tasks("m1"))
+    assert node(service, "m1") == ""
+    assert "was removed from the service" in refused(fleet, fleet.agents["m1"], "m1")
+    assert "was removed from the service" in refused(fleet, fleet.start("m1"), "m1")
+    shutil.rmtree(fleet.state("m1"))
+    fleet.add("m1", 2)
+    wait_until(lambda: node(service, "m1").startswith("up"), "it is back")
+    apps.append(start(service, tmp_path / "witness", 4, 10))
+    finish(service, tmp_path / "witness", apps)
+
+
+def test_agents_that_lie_are_refused(service: Daemon, fleet: Machines, tmp_path: Path) -> None:
+    fleet.add("m0", 2)
+    fleet.add("m1", 2)
+    wait_until(lambda: node(service, "m1") == node(service, "m0") == "up 0", "both serve")
+    # The same certificate on another machine.
+    shutil.copytree(fleet.state("m0"), fleet.state("twin"))
+    second = fleet.start("twin")
+    assert "machine m0 is connected already, from 127.0.0.1" in refused(fleet, second, "twin")
+    assert node(service, "m0") == "up 0"
+
+    def lie(name: str, /, **fields: object) -> str:
+        shutil.rmtree(fleet.state("liar"), ignore_errors=True)
+        shutil.copytree(fleet.state("m1"), fleet.state("liar"))
+        path = fleet.state("liar") / "machine.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "root": str(fleet.tasks(name)), **fields}))
+        process = fleet.start(name, fleet.state("liar"))
+        wait_until(lambda: bool(fleet.said(name)), "it says why")
+        process.terminate()
+        process.wait(PATIENCE_S)
+        return fleet.said(name).strip().splitlines()[-1]
+
+    fleet.agents["m1"].kill()
+    fleet.agents["m1"].wait()
+    assert "the certificate is of machine m1, and its agent says that it is 'm0'" in lie("as-m0", name="m0")
+    assert "machine m1 joined with 2 GPUs gpu, and its agent reports 8 gpu" in lie("more", gpus=8)
+    assert "joined with 2 GPUs gpu, and its agent reports 2 H200" in lie("faster", gpu_type="H200")
+    fleet.start("m1")
+    finish(service, tmp_path / "witness", [start(service, tmp_path / "witness", 4, 10)])

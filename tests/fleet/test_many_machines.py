@@ -1,0 +1,117 @@
+"""Two hundred machines on one service; and what the side of a machine loads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+from daemon import QUICK, daemon
+
+from fleetmachines import free_port, machines
+from themis.authority.ca import Authority
+from themis.authority.contexts import client_context
+from themis.executors.members import Members, authority_folder, members_file
+from themis.node.frames import CONTROL, DATA, Frames, Join, Ping, Pong, Present, as_control
+from themis.node.identity import SERVER_NAME
+from themis.node.messages import PROTOCOL, Hello, Message, Renew, encode
+
+COUNT = 200
+HEAVY = ("numpy", "scipy", "pydantic", "grpc", "typer", "rich", "cryptography", "yaml")
+
+
+def line_of(message: Message) -> bytes:
+    """A message as agents send it."""
+    return json.dumps(encode(message)).encode() + b"\n"
+
+
+class Stub:
+    """A machine without processes: it dials, introduces itself, renews its lease every second and answers."""
+
+    def __init__(self, name: str, certificate: Path, authority: str, port: int) -> None:
+        self.name, self.port = name, port
+        self.context = client_context(authority, certificate)
+
+    async def serve(self) -> None:
+        """Until cancelled; the connection is made again when it ends."""
+        while True:
+            with suppress(OSError, EOFError):
+                reader, writer = await asyncio.open_connection(
+                    "127.0.0.1", self.port, ssl=self.context, server_hostname=SERVER_NAME, ssl_handshake_timeout=60.0
+                )
+                try:
+                    await self.converse(Frames(reader, writer))
+                finally:
+                    writer.transport.abort()
+            await asyncio.sleep(1.0)
+
+    async def converse(self, frames: Frames) -> None:
+        await frames.read_control()
+        await frames.say(Present(name=self.name, gpus=1, gpu_type="gpu", protocol=PROTOCOL))
+        await frames.read_control()
+        await frames.send(DATA, line_of(Hello(node=self.name, trust="single", protocol=PROTOCOL)))
+        renewing = asyncio.create_task(self.renew(frames))
+        try:
+            while True:
+                kind, data = await frames.read()
+                if kind == CONTROL and isinstance(as_control(data), Ping):
+                    await frames.say(Pong())
+        finally:
+            renewing.cancel()
+
+    async def renew(self, frames: Frames) -> None:
+        for n in range(1, 10_000):
+            await frames.send(DATA, line_of(Renew(sequence=n, heard=n - 1)))
+            await asyncio.sleep(3.0)
+
+
+@pytest.mark.slow
+def test_two_hundred_machines_serve_one_service(tmp_path: Path) -> None:
+    port = free_port()
+    options = ("--engine", "fleet", "--listen", f"127.0.0.1:{port}")
+    settings = (*[each for each in QUICK if not each.startswith("node_")], "node_lease=30", "node_renew=3")
+    with daemon(tmp_path / "home", options=options, settings=settings) as service, machines(service.home, tmp_path):
+        authority = Authority.open(authority_folder(service.home))
+        stubs = []
+        with closing(Members(members_file(service.home))) as members:
+            for n in range(COUNT):
+                made = authority.issue_node(f"m{n}", 1.0)
+                path = tmp_path / f"m{n}.pem"
+                path.write_text(made.certificate_pem + made.key_pem)
+                members.add_token(str(n), 600.0)
+                join = Join(secret=str(n), name=f"m{n}", gpus=1, gpu_type="gpu")
+                members.admit(join, made.serial, made.expires, "")
+                stubs.append(Stub(f"m{n}", path, authority.pem, port))
+
+        def states() -> list[str]:
+            with service.client() as client:
+                return [node.state for node in client.nodes()]
+
+        async def all_up() -> list[str]:
+            serving = [asyncio.create_task(stub.serve()) for stub in stubs]
+            end = time.monotonic() + 120.0
+            try:
+                while (found := await asyncio.to_thread(states)) != ["up"] * COUNT and time.monotonic() < end:
+                    await asyncio.sleep(1.0)
+                return found
+            finally:
+                for task in serving:
+                    task.cancel()
+                await asyncio.gather(*serving, return_exceptions=True)
+
+        assert asyncio.run(all_up()) == ["up"] * COUNT, service.said()
+
+
+def test_the_side_of_a_machine_loads_the_standard_library_alone() -> None:
+    body = (
+        "import sys, themis.cli.start, themis.cli.agent, themis.cli.parse\n"
+        "import themis.node.remote, themis.node.joining, themis.node.unit\n"
+        f"print(sorted(set({HEAVY!r}) & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", body], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
