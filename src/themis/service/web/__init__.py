@@ -1,0 +1,1 @@
+"""The web console: pages that the server renders, over the methods of the API."""

@@ -1,0 +1,70 @@
+"""The page of fairness: who is worst and best off and since when, what each had beyond the equal share, who lent to whom."""
+
+from __future__ import annotations
+
+import math
+
+from starlette.responses import Response
+
+from themis.client import themis_pb2 as pb
+from themis.service.web.charts import Line, over_time
+from themis.service.web.console import Route, Visit
+
+MOST_LINES = 12
+"""Users with a line: those furthest from their equal share."""
+MOST_APPS = 8
+"""Apps that are worst off, and as many that are best off."""
+OTHERS = "all others"
+GREY = 7
+"""The colour of whoever has none of their own."""
+
+
+def page(visit: Visit) -> Response:
+    """Everything as of now."""
+    found = visit.api.Fairness(pb.UsersRequest())
+    shown = sorted(found.users, key=lambda row: -abs(row.balance))[:MOST_LINES]
+    names = [row.user or OTHERS for row in shown]
+    colours = visit.colours()
+    lines = [
+        Line(number=i, name=name, colour=GREY if name == OTHERS else colours(name), values=_balance(row))
+        for i, (name, row) in enumerate(zip(names, shown))
+    ]
+    shares = [row for row in visit.api.Share(pb.UsersRequest()).users if row.HasField("rho_worst")]
+    rows = [
+        row for row in visit.api.Apps(pb.AppsRequest(limit=1000)).apps if row.HasField("rho") and math.isfinite(row.rho)
+    ]
+    rows.sort(key=lambda row: -row.rho)
+    half = min(-(-len(rows) // 2), MOST_APPS)
+    return visit.page(
+        "fairness.html.j2",
+        "Fairness",
+        found=found,
+        chart=over_time(
+            lines,
+            found.start,
+            found.width,
+            found.until,
+            label="GPU hours that each user had beyond the equal share so far; below 0: lent to others",
+            of="GPU hours beyond the equal share",
+        ),
+        begins=found.start,
+        worst_user=max(shares, key=lambda row: row.rho_worst, default=None),
+        best_user=min(shares, key=lambda row: row.rho_worst, default=None),
+        course={row.user: row for row in found.users if row.HasField("since")},
+        worst=rows[:half],
+        best=list(reversed(rows[half:]))[:MOST_APPS],
+        policy=visit.api.Info(pb.InfoRequest()).policy,
+        others=OTHERS,
+        colour_of=colours,
+    )
+
+
+def _balance(row: pb.UserCourse) -> list[float]:
+    out, so_far = [], 0.0
+    for entitled, leased in zip(row.entitled, row.leased):
+        so_far += leased - entitled
+        out.append(so_far)
+    return out
+
+
+ROUTES = (Route(path="/fairness", answer=page, title="Fairness"),)

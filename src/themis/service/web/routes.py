@@ -1,0 +1,16 @@
+"""All pages of the console; a page is a module with its own ``ROUTES``."""
+
+from __future__ import annotations
+
+from themis.service.web import admin, app, fairness, now, people, what_if
+from themis.service.web.console import Route
+
+ROUTES: tuple[Route, ...] = (
+    *now.ROUTES,
+    *app.ROUTES,
+    *people.ROUTES,
+    *fairness.ROUTES,
+    *what_if.ROUTES,
+    *admin.ROUTES,
+)
+"""In the order of the navigation."""
