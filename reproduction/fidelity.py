@@ -355,6 +355,8 @@ def main() -> None:
         [x for run in paid for x in getattr(run, what)] for what in ("starts", "finishes", "stops")
     )
     table = "\n".join(lines)
+    # What ``fidelity_forward.py`` wrote stays.
+    _, forward, rest = (given.out.read_text() if given.out.exists() else "").partition("\n## What-if forward")
     given.out.write_text(
         notes.format(
             table=table,
@@ -375,6 +377,8 @@ def main() -> None:
             gather=GATHER_S,
             machines=MACHINES,
         )
+        + forward
+        + rest
     )
 
 

@@ -161,6 +161,8 @@ def test_what_follows_the_program_is_the_programs(themis: Command, monkeypatch: 
     seen: list[object] = []
 
     def submitted(self: Service, method: str, **request: Any) -> object:
+        if method == "Info":
+            return {"engine": "local"}
         (job,) = request["jobs"]
         seen.append((job["program"]["argv"], (job["gpus_min"], job["gpus_max"])))
         raise InputError("enough")
@@ -185,6 +187,13 @@ def test_gpus_of_a_command_that_make_no_sense_are_refused_before_it_is_submitted
     ended = themis("run", "--gpus", gpus, "--", "true")
     assert ended.code == 2
     assert "expected a number such as 2, or a range such as 1..4" in ended.err
+
+
+@pytest.mark.parametrize("text", ["a b=1", "=1", "A", "1A=2", "THEMIS_RUN_DIR=x"])
+def test_a_variable_that_no_job_can_have_is_refused_before_it_is_submitted(themis: Command, text: str) -> None:
+    ended = themis("run", "-e", text, "true")
+    assert ended.code == 2
+    assert "Error: --env" in ended.err
 
 
 @pytest.mark.parametrize("weight", ["0", "-1", "nan"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from time import process_time
@@ -58,10 +58,10 @@ class Dump:
         return load(self.saved["core"], fresh)
 
 
-def write(core: Scheduler, policy: str) -> bytes:
-    """The file's bytes."""
+def write(core: Scheduler, policy: str, models: Iterable[str] = ()) -> bytes:
+    """The file's bytes; ``models`` : further models whose speeds it has to hold."""
     s = core.state
-    models = sorted({model for model, _ in s.speeds.index})
+    models = sorted({model for model, _ in s.speeds.index} | set(models))
     out = {
         "kind": KIND,
         "version": __version__,

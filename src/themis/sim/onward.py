@@ -11,23 +11,15 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from time import monotonic
 
 import numpy as np
 
-from themis.core.driver import Decision, Driver
-from themis.core.tables import Status
-from themis.executors.simulated import SimulatedExecutor
-from themis.model.answers import Ask, Solved
-from themis.model.bids import Bids
-from themis.model.events import Command, Grant, JobStarted, JobStopped, Renew, Revoke, Wake
-from themis.model.units import Locality, Seconds
-from themis.model.workload import App
-from themis.policies.api import Policy, Workbench, make_policy
+from themis.model.events import Command, Grant
+from themis.model.units import Seconds
+from themis.policies.api import Policy, make_policy
 from themis.sim.dump import Dump, parse
-from themis.sim.kernel import Kernel
-from themis.tuning.agent import answer_ask
+from themis.sim.from_state import FromState
 
 ERROR = 0.2
 """How wrong believed speeds may be, as a share."""
@@ -53,45 +45,16 @@ def starts(
     return sorted(out)
 
 
-class _Onward(Driver):
-    """One simulation from a state on."""
+class _Onward(FromState):
+    """One simulation from a state on, which knows which apps got a gang."""
 
     def __init__(self, dump: Dump, policy: Policy, seed: int) -> None:
-        self.policy, self.bench = policy, Workbench()
-        self.core = dump.core(policy)
-        s = self.core.state
-        self.began, self.kernel = s.now, Kernel()
-        self.kernel.now = s.now
-        gpu_types = [s.gpu_types[k] for k in s.machine_type[s.gpu_machine].tolist()]
-        self.executor = SimulatedExecutor(s.book, self.core.settings, self.kernel, gpu_types)
         rng = np.random.default_rng(seed)
-        for a, app in enumerate(s.app_specs):
-            error = float(rng.uniform(1 - ERROR, 1 + ERROR)) if seed else 1.0
-            self.executor.admit(int(s.apps.first_job[a]), _at_speed(app, error))
+        core = dump.core(policy)
+        errors = rng.uniform(1 - ERROR, 1 + ERROR, core.state.apps.size) if seed else np.ones(core.state.apps.size)
+        super().__init__(core, policy, lambda app: float(errors[app]))
         self.granted: set[int] = set()
         """Apps that got a gang."""
-        self._take_over()
-
-    def _take_over(self) -> None:
-        """Gangs that are there train on from what they have done; those that were being preempted stop now."""
-        s, core, now = self.core.state, self.core, self.kernel.now
-        done = s.steps_now(np.arange(s.jobs.size))
-        for j, gang in self.executor.gangs.items():
-            gang.done = float(done[j])
-        for j, (gpus, _) in s.occupied.items():
-            attempt = int(s.jobs.attempt[j])
-            if j in core.stopping or s.jobs.status[j] != Status.RUNNING:
-                self.kernel.schedule(now, JobStopped(job=j, attempt=attempt, steps=float(done[j])))
-                continue
-            gang = self.executor.gangs[j]
-            gang.attempt, gang.target, gang.began, gang.gpus = attempt, float(s.jobs.target[j]), now, gpus
-            kind = s.gpu_types[int(s.machine_type[s.gpu_machine[gpus[0]]])]
-            gang.where = (kind, len(gpus), Locality(int(s.jobs.locality[j])))
-            self.executor.on.setdefault(gpus[0], []).append(j)
-            gang.pending = [self.kernel.schedule(now, JobStarted(job=j, attempt=attempt))]
-            self.executor._train(j, gang)
-        for time in sorted({*core.wakes, now}):
-            self.kernel.schedule(max(time, now), Wake())
 
     def until_started(self, app: int, horizon_s: Seconds, end: float) -> Seconds | None:
         """Seconds until the app gets a gang; infinity if not within the horizon, None if there was no time to see."""
@@ -104,29 +67,10 @@ class _Onward(Driver):
             self.feed(event, self.kernel.now)
         return self.kernel.now - self.began
 
-    # ---- the driver's shell -----------------------------------------------------------------------------------------
-
-    def wake_at(self, time: Seconds, now: Seconds) -> None:
-        self.kernel.schedule(time, Wake())
-
-    def solve(self, decision: Decision, now: Seconds) -> Solved | None:
-        return self.policy(decision.snapshot, self.bench)
-
-    def collect(self, decision: Decision, ask: Ask, now: Seconds) -> Bids | None:
-        return answer_ask(decision.snapshot, ask)
-
     def carry_out(self, command: Command, now: Seconds) -> None:
         if isinstance(command, Grant):
             self.granted.add(command.app)
-        if isinstance(command, Grant | Renew | Revoke):
-            self.executor.submit(command)
-
-
-def _at_speed(app: App, factor: float) -> App:
-    """The app with jobs whose steps take ``factor`` times as long as is believed."""
-    if factor == 1.0:
-        return app
-    return replace(app, jobs=tuple(replace(job, step_scale=job.step_scale * factor) for job in app.jobs))
+        super().carry_out(command, now)
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,6 +85,7 @@ def replay_records(
     submitted: Sequence[Profile] = (),
     wakes: bool = False,
     exact_after: int = 0,
+    seen: Callable[[int, Scheduler], None] = lambda records, core: None,
 ) -> Replayed:
     """Replay records in order; the first is the header.
 
@@ -92,6 +93,7 @@ def replay_records(
     ----------
     submitted : speeds that came with submissions, which no log holds. ``wakes`` : the records hold every ``Wake``.
     exact_after : records up to this one, counted from 1, may differ in the last digits of their numbers.
+    seen : called with the number of records so far and the core, whenever everything that follows from them was replayed.
     """
     rest = iter(records)
     _, header = next(rest, (0.0, None))
@@ -109,7 +111,7 @@ def replay_records(
             "Runs with estimated speeds can be replayed from Python alone."
         )
     try:
-        return _Replay(header, book.with_profiles(submitted), wakes, exact_after).run(rest)
+        return _Replay(header, book.with_profiles(submitted), wakes, exact_after, seen).run(rest)
     except UnknownName as error:  # the book is the run's own, so the name came with a submission
         raise InputError(
             f"{name}: {error} A log lacks the speeds that came with submissions; replay the service's data directory instead."
@@ -117,7 +119,14 @@ def replay_records(
 
 
 class _Replay:
-    def __init__(self, header: Header, book: ProfileBook, has_wakes: bool = False, exact_after: int = 0) -> None:
+    def __init__(
+        self,
+        header: Header,
+        book: ProfileBook,
+        has_wakes: bool,
+        exact_after: int,
+        seen: Callable[[int, Scheduler], None],
+    ) -> None:
         policy = make_policy(header.policy.partition(":")[0], header.params)
         self.header = header
         self.core = Scheduler(
@@ -127,6 +136,7 @@ class _Replay:
             policy.needs,
             forecaster_of(policy),
         )
+        self.seen = seen
         self.wakes: list[Seconds] = []
         self.has_wakes = has_wakes
         """Whether the records hold every ``Wake``."""
@@ -150,6 +160,8 @@ class _Replay:
             difference = self._command(time, record) if isinstance(record, Command) else self._event(time, record)
             if difference:
                 return self._result(difference)
+            if not self.pending:
+                self.seen(self.counts["records"], self.core)
         return self._result(self._difference(self.now, None, self.pending[0]) if self.pending else None)
 
     def _result(self, difference: Difference | None) -> Replayed:

@@ -1,0 +1,443 @@
+"""fair_finish on the grounds of the papers and where users attack it: docs/reproduction/fair-finish-grounds.md.
+
+    python reproduction/fair_finish_grounds.py [--grounds static,flood] [--policies srsf,themis] [--seeds 0-4] [--store FILE]
+
+Each ground is a workload with the cluster and the settings that its paper has, or a fault that users or forecasts bring in. An app
+is judged by (finish - arrival) / max(reference, alone): its finish on its own share of the cluster, and its time on an
+idle one. Both follow from the true work, so they are taken from a run in which the scheduler knows it. Runs are kept in the store,
+one JSON line each with a fingerprint of the code. Everything is simulated, with one set of defaults.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+import gavel_runs
+import shockwave_runs
+from fair_finish import fingerprint, stored
+from themis.model.cluster import Cluster
+from themis.model.events import AppFinished
+from themis.model.settings import Settings
+from themis.model.units import Float, Locality
+from themis.model.workload import App, Job, Regime, User, Workload
+from themis.policies.api import Workbench, make_policy
+from themis.profiles.models import DEFAULT_BOOK
+from themis.profiles.presets import load_cluster
+from themis.profiles.speed import Curve, ProfileBook
+from themis.report.metrics import Fold
+from themis.sim.plan import parse_seeds
+from themis.sim.runner import Record, Simulation, _Run
+from themis.traces.api import load_workload
+
+DATA = gavel_runs.DATA.parent
+BASELINES = ("srsf", "drf", "gandiva", "themis")
+GAVEL = Settings(container_s=0.0, lease_s=360.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What a run is given.
+
+    Attributes
+    ----------
+    believed : what the scheduler believes of speeds, and so of work; never corrected. None: the truth.
+    judged : the apps whose figures count, by name; empty: all. The run ends when they have.
+    static : [apps], seconds that Shockwave calls an app's fair time; empty where the ground does not use it.
+    whole : of split apps, the app that each was a part of; an app ends with its last part.
+    """
+
+    workload: Workload
+    cluster: Cluster
+    book: ProfileBook = DEFAULT_BOOK
+    settings: Settings = field(default_factory=Settings)
+    believed: ProfileBook | None = None
+    judged: frozenset[str] = frozenset()
+    static: tuple[float, ...] = ()
+    whole: Mapping[str, str] | None = None
+
+
+def continuous(seed: int) -> World:
+    """Gavel's continuous trace: single-GPU jobs on three types; jobs 300 to 599 count."""
+    world = _gavel("cont1000_single_lam2100")
+    return replace(world, judged=frozenset(app.name for app in world.workload.apps[300:600]))
+
+
+def static(seed: int) -> World:
+    """Gavel's static trace: 120 jobs with gangs on three types, all there from the start."""
+    return _gavel("static120_multi")
+
+
+def _gavel(trace: str) -> World:
+    cell = gavel_runs.Cell(policy="", workload=f"sim_cases/{trace}.trace", table="simulation_throughputs")
+    return World(
+        workload=gavel_runs.workload_of(cell),
+        cluster=load_cluster(gavel_runs.THIRD),
+        book=gavel_runs.book_of(cell.table),
+        settings=GAVEL,
+    )
+
+
+def shockwave(seed: int) -> World:
+    """Shockwave's recorded trace: 120 dynamic jobs on 32 GPUs."""
+    return _shockwave(shockwave_runs.recorded())
+
+
+def generated(seed: int) -> World:
+    """Shockwave's generator: 220 jobs on 64 GPUs, nearly all dynamic."""
+    return _shockwave(shockwave_runs.generated(220, 64, seed=seed))
+
+
+def _shockwave(world: shockwave_runs.World) -> World:
+    fair = world.alone * max(1.0, len(world.alone) / world.gpus)
+    return World(
+        workload=world.workload,
+        cluster=load_cluster(shockwave_runs.shape(world.gpus)),
+        book=world.book,
+        settings=Settings(container_s=20.0, lease_s=120.0),
+        static=tuple(fair.tolist()),
+    )
+
+
+def philly(seed: int) -> World:
+    """Philly's densest fortnight: 732 apps on 256 GPUs."""
+    return World(
+        workload=load_workload(str(DATA / "philly" / "philly_themis_like_apps.csv.gz"), seed=0),
+        cluster=load_cluster("sim-256"),
+    )
+
+
+def itp(seed: int) -> World:
+    """Days 10 to 13 of the ten ITP clusters, each job an app, on 192 machines of 8 GPUs."""
+    workload = load_workload(str(DATA / "itp" / "raw-traces.tar.gz"), seed=0)
+    days = [app for app in workload.apps if 10 * 86400.0 <= app.arrival < 14 * 86400.0]
+    return World(workload=replace(workload, apps=tuple(days)), cluster=load_cluster("192x8"))
+
+
+def pollux(seed: int) -> World:
+    """Pollux' workload 6, all jobs rigid, on 16 machines of 4 GPUs."""
+    archive = str(DATA / "pollux" / "pollux-osdi21.tar.gz")
+    member = f"simulator/workloads/workload-{seed + 1}.csv"
+    return World(workload=load_workload(archive, format="pollux", member=member), cluster=load_cluster("16x4"))
+
+
+def themis1(seed: int) -> World:
+    """Themis' first workload: sweeps that stop their own jobs."""
+    return _themis("themis1", seed)
+
+
+def themis2(seed: int) -> World:
+    """Themis' second workload: sweeps with gangs that fill the cluster."""
+    return _themis("themis2", seed)
+
+
+def _themis(name: str, seed: int) -> World:
+    return World(
+        workload=load_workload(name, seed=seed, apps=24, load=1.4, gpus=64, scale=0.25),
+        cluster=load_cluster("testbed-64"),
+        settings=Settings(seed=seed),
+    )
+
+
+def flood(seed: int) -> World:
+    """An app of a user, three hours of the cluster, and 240 apps of another user that alone keep it full for ten hours."""
+    rng = np.random.default_rng(seed)
+    arrival = np.cumsum(rng.exponential(150.0, 240))
+    short = [
+        _elastic(f"short{i}", "flood", 64, float(t), float(rng.uniform(0.5, 1.5)) * 150.0)
+        for i, t in enumerate(arrival)
+    ]
+    long = _elastic("long", "ada", 64, 0.0, 10800.0)
+    return replace(
+        _users([long, *short], seed), judged=frozenset({"long"}), settings=Settings(seed=seed, between="users")
+    )
+
+
+def alike(seed: int) -> World:
+    """Eight users of one weight, six apps each: what the next grounds are compared with."""
+    return _users(_eight(seed), seed)
+
+
+def split(seed: int) -> World:
+    """The same, but the first user splits each app in four; it is judged by when all four have ended."""
+    apps, whole = [], {}
+    for app in _eight(seed):
+        if app.user != "u0":
+            apps.append(app)
+            continue
+        for part in range(4):
+            name = f"{app.name}/{part}"
+            whole[name] = app.name
+            jobs = app.jobs[part::4] if len(app.jobs) > 1 else (_quarter(app.jobs[0], name),)
+            apps.append(replace(app, name=name, jobs=jobs))
+    return replace(_users(apps, seed), whole=whole, judged=frozenset(whole))
+
+
+def overstate(seed: int) -> World:
+    """The first user says that its apps need twice the work that they do."""
+    return _lies(seed, 2.0)
+
+
+def understate(seed: int) -> World:
+    """The first user says that its apps need half of the work that they do."""
+    return _lies(seed, 0.5)
+
+
+def _lies(seed: int, factor: float) -> World:
+    world = _misjudged(alike(seed), lambda app: factor if app.user == "u0" else 1.0)
+    return replace(world, judged=frozenset(app.name for app in world.workload.apps if app.user == "u0"))
+
+
+def first(seed: int) -> World:
+    """The first user's apps where all say the truth."""
+    world = alike(seed)
+    return replace(world, judged=frozenset(app.name for app in world.workload.apps if app.user == "u0"))
+
+
+def errors20(seed: int) -> World:
+    """The work of each app is believed up to 20 % wrong."""
+    rng = np.random.default_rng([seed, 20])
+    return _misjudged(alike(seed), lambda app: float(rng.uniform(0.8, 1.2)))
+
+
+def errors100(seed: int) -> World:
+    """The work of each app is believed up to twice or half of what it is."""
+    rng = np.random.default_rng([seed, 100])
+    return _misjudged(alike(seed), lambda app: float(2.0 ** rng.uniform(-1.0, 1.0)))
+
+
+def _eight(seed: int) -> list[App]:
+    """Elastic and rigid apps, work log-uniform from 4 minutes to 1 hour of the 64 GPUs, load 1.2."""
+    rng = np.random.default_rng(seed)
+    seconds = np.exp(rng.uniform(np.log(240.0), np.log(3600.0), 48))
+    arrival = np.sort(rng.uniform(0.0, seconds.sum() / 1.2, 48))
+    gangs = rng.choice([4, 8, 16, 32], 48)
+    return [
+        _elastic(f"a{i}", f"u{i % 8}", int(gangs[i]), float(arrival[i]), float(seconds[i]) * 64.0 / float(gangs[i]))
+        if i % 3
+        else _rigid(f"a{i}", f"u{i % 8}", float(arrival[i]), float(seconds[i]))
+        for i in range(48)
+    ]
+
+
+def _users(apps: Sequence[App], seed: int) -> World:
+    users = tuple(User(name=name) for name in sorted({app.user for app in apps}))
+    workload = Workload(name="made", apps=tuple(sorted(apps, key=lambda app: app.arrival)), users=users)
+    return World(workload=workload, cluster=load_cluster("testbed-64"), settings=Settings(seed=seed, between="users"))
+
+
+def _elastic(name: str, user: str, gpus: int, arrival: float, seconds: float) -> App:
+    """One job of 1 to ``gpus`` GPUs that takes so long on all of them."""
+    return App(name=name, user=user, arrival=arrival, jobs=(_job(name, 1, gpus, seconds),))
+
+
+def _rigid(name: str, user: str, arrival: float, seconds: float) -> App:
+    """Eight jobs of 4 GPUs."""
+    return App(
+        name=name,
+        user=user,
+        arrival=arrival,
+        jobs=tuple(_job(f"{name}/{i}", 4, 4, seconds * 2.0) for i in range(8)),
+    )
+
+
+def _job(name: str, low: int, high: int, seconds: float) -> Job:
+    steps = seconds * DEFAULT_BOOK.rate("ResNet50", 0, "K80", high, Locality.SLOT)
+    return Job(name=name, model="ResNet50", regimes=(Regime(steps=steps),), gpus_min=low, gpus_max=high)
+
+
+def _quarter(job: Job, name: str) -> Job:
+    """A quarter of the work on a quarter of the GPUs."""
+    regimes = tuple(replace(r, steps=r.steps / 4.0) for r in job.regimes)
+    return replace(job, name=name, regimes=regimes, gpus_max=max(job.gpus_max // 4, 1))
+
+
+def _misjudged(world: World, factor: Callable[[App], float]) -> World:
+    """The scheduler believes that an app needs ``factor`` times its work: each app trains a copy of its model."""
+    truth, believed, apps = [], [], []
+    for app in world.workload.apps:
+        wrong = factor(app)
+        copies = {job.model: f"{job.model}#{app.name}" for job in app.jobs}
+        for model, copy in copies.items():
+            profile = replace(world.book.get(model), name=copy)
+            slower = {
+                key: Curve(gpus=c.gpus, rate=tuple(r / wrong for r in c.rate)) for key, c in profile.curves.items()
+            }
+            truth.append(profile)
+            believed.append(replace(profile, curves=slower))
+        apps.append(replace(app, jobs=tuple(replace(job, model=copies[job.model]) for job in app.jobs)))
+    return replace(
+        world,
+        workload=replace(world.workload, apps=tuple(apps)),
+        book=world.book.with_profiles(truth),
+        believed=world.book.with_profiles(believed),
+    )
+
+
+GROUNDS: Mapping[str, tuple[Callable[[int], World], tuple[str, ...], int]] = {
+    "continuous": (continuous, ("srsf", "max_min_fairness", "allox"), 1),
+    "static": (static, ("srsf", "max_min_fairness", "makespan"), 1),
+    "shockwave": (shockwave, ("srsf", "shockwave"), 1),
+    "generated": (generated, ("srsf", "shockwave"), 3),
+    "pollux": (pollux, ("srsf", "drf", "gandiva", "themis"), 5),
+    "flood": (flood, ("srsf", "drf", "themis"), 5),
+    "alike": (alike, BASELINES, 20),
+    "first": (first, ("srsf",), 20),
+    "split": (split, ("srsf",), 20),
+    "overstate": (overstate, ("srsf",), 20),
+    "understate": (understate, ("srsf",), 20),
+    "errors20": (errors20, ("srsf",), 20),
+    "errors100": (errors100, ("srsf",), 20),
+    "themis1": (themis1, BASELINES, 5),
+    "themis2": (themis2, BASELINES, 5),
+    "philly": (philly, BASELINES, 1),
+    "itp": (itp, BASELINES, 1),
+}
+"""World, rivals, seeds."""
+
+
+class _Enough(Exception):
+    """All apps that count have ended."""
+
+
+class _Uncorrected(_Run):
+    """The simulator, but nobody reports measured speeds: beliefs stay as they are."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__(simulation, lambda *_: None, lambda *_: None, Workbench(), lambda: False)
+        self.executor.measures = False
+
+
+@lru_cache(maxsize=4)
+def fair_times(ground: str, seed: int) -> Mapping[str, float]:
+    """Seconds of each app, the longer of its time in the reference and alone, by name: from a run that knows the truth."""
+    world = GROUNDS[ground][0](seed)
+    fold = Fold()
+    _simulation(replace(world, believed=None), "fair_finish").run(fold.add)
+    return {app.name: max(app.t_reference, app.t_alone) for app in fold.result().apps}
+
+
+def _simulation(world: World, policy: str) -> Simulation:
+    return Simulation(
+        workload=world.workload,
+        cluster=world.cluster,
+        book=world.book,
+        policy_name=policy,
+        policy=make_policy(policy),
+        settings=world.settings,
+        estimated=world.believed,
+    )
+
+
+def run(ground: str, policy: str, seed: int) -> dict[str, float]:
+    """Simulate a cell: its numbers; seconds and shares."""
+    world = GROUNDS[ground][0](seed)
+    fold, ended = Fold(), dict[int, float]()
+    counted = {a for a, app in enumerate(world.workload.apps) if not world.judged or app.name in world.judged}
+    arrives = [app.arrival for app in world.workload.apps]
+
+    def watch(now: float, record: Record) -> None:
+        fold.add(now, record)
+        if type(record) is AppFinished:
+            ended[record.app] = now
+            if world.judged and counted <= ended.keys():
+                raise _Enough
+
+    simulation, began = _simulation(world, policy), time.process_time()
+    running = _Run(simulation, watch, lambda *_: None, Workbench(), lambda: False)
+    running.executor.measures = False
+    with suppress(_Enough):
+        running.run()
+    cpu = time.process_time() - began
+    metrics = fold.result()
+    rows = sorted(counted)
+    jct: Float = np.array([ended[a] - arrives[a] for a in rows])
+    numbers = {
+        "jct": float(_whole(world, rows, ended).mean()) if world.whole else float(jct.mean()),
+        "makespan": max(ended.values()) - min(arrives),
+        "gpu_s": metrics.gpu_seconds,
+        "restarts": float(metrics.restarts),
+        "cpu_s": cpu,
+    }
+    if not world.judged or ground in ("flood", "continuous"):
+        fair = fair_times(ground, seed) if world.believed else _of_log(metrics.apps)
+        late = np.array([t / fair[world.workload.apps[a].name] for a, t in zip(rows, jct)])
+        numbers |= {
+            "worst": float(late.max()),
+            "p99": float(np.percentile(late, 99)),
+            "p95": float(np.percentile(late, 95)),
+            "above": float((late > 1.1).mean()),
+        }
+    if world.static:
+        rho = jct / np.array(world.static)
+        numbers |= {"static_worst": float(rho.max()), "static_unfair": float((rho > 1.0).mean())}
+    return numbers
+
+
+def _of_log(apps: Sequence[object]) -> Mapping[str, float]:
+    return {app.name: max(app.t_reference, app.t_alone) for app in apps}  # type: ignore[attr-defined]
+
+
+def _whole(world: World, rows: Sequence[int], ended: Mapping[int, float]) -> Float:
+    """[apps that were split], seconds until the last part of each has ended."""
+    end: dict[str, float] = {}
+    for a in rows:
+        app = world.workload.apps[a]
+        name = (world.whole or {})[app.name]
+        end[name] = max(end.get(name, 0.0), ended[a] - app.arrival)
+    return np.array(list(end.values()))
+
+
+def cells(grounds: Sequence[str], policies: Sequence[str], seeds: Sequence[int]) -> Iterator[tuple[str, str, int]]:
+    """Ground after ground, seed after seed."""
+    for ground in grounds:
+        _, rivals, most = GROUNDS[ground]
+        for seed in seeds or range(most):
+            for policy in policies or ("fair_finish", *rivals):
+                yield ground, policy, seed
+
+
+def main() -> None:
+    """Measure, and print a line for each policy on each ground: means over seeds."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--grounds", default=",".join(GROUNDS))
+    parser.add_argument("--policies", default="")
+    parser.add_argument("--seeds", default="")
+    parser.add_argument("--store", type=Path, default=Path("out/reproduction/fair-finish-grounds.jsonl"))
+    given = parser.parse_args()
+    policies = [p for p in given.policies.split(",") if p]
+    seeds = list(parse_seeds(given.seeds)) if given.seeds else []
+    code = fingerprint()
+    found = stored(given.store, code)
+    given.store.parent.mkdir(parents=True, exist_ok=True)
+    table: dict[tuple[str, str], list[dict[str, float]]] = {}
+    with given.store.open("a", encoding="utf-8") as file:
+        for ground, policy, seed in cells(given.grounds.split(","), policies, seeds):
+            key = f"{policy} {ground} seed={seed}"
+            if key not in found:
+                found[key] = run(ground, policy, seed)
+                file.write(json.dumps({"code": code, "cell": key, "numbers": found[key]}) + "\n")
+                file.flush()
+            table.setdefault((ground, policy), []).append(found[key])
+    for (ground, policy), runs in table.items():
+        names = list(runs[0])
+        means = {name: float(np.mean([r[name] for r in runs])) for name in names}
+        print(f"{ground:11} {policy:18} {len(runs):2} " + " ".join(f"{n}={_short(v)}" for n, v in means.items()))
+
+
+def _short(value: float) -> str:
+    return f"{value:.3f}" if value < 100 else f"{value:,.0f}"
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()

@@ -1,0 +1,1 @@
+"""What-if forward: the present state under other policies, machines or apps, simulated until its apps end."""

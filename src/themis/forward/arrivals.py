@@ -1,0 +1,78 @@
+"""Further arrivals, drawn from a history: a bootstrap of each user's times between arrivals, and of that user's apps.
+
+The history is closed to a circle, so that the mean rate is exactly that of the history, also of a user with one app. The first
+arrival is drawn as in a renewal process that has always gone on: a gap by its length, and a part of it. Users are independent of
+each other; nights and weekends are not known.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from themis.model.units import Seconds
+from themis.model.workload import App
+
+LEAST_S = 60.0
+"""History shorter than this says nothing of rates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """An app of the history, and its weight with user and group."""
+
+    time: Seconds
+    app: App
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class _User:
+    apps: Sequence[Arrival]
+    gaps: np.ndarray[tuple[int], np.dtype[np.float64]]
+
+
+def draw(
+    history: Sequence[Arrival], began: Seconds, now: Seconds, rng: np.random.Generator, most: int = 100_000
+) -> Iterator[Arrival]:
+    """Arrivals after ``now``, in order, without end but for ``most``; none from a history that is too short.
+
+    Parameters
+    ----------
+    history : apps up to ``now``. ``began`` : where it begins.
+    """
+    passed = now - began
+    known = [one for one in history if began <= one.time <= now]
+    if passed < LEAST_S or not known:
+        return
+    users = [_user(apps, passed) for apps in _by_user(known)]
+    due = []
+    for u, user in enumerate(users):
+        first = user.gaps[rng.choice(len(user.gaps), p=user.gaps / passed)] * rng.random()
+        due.append((now + float(first), u))
+    heapq.heapify(due)
+    for number in range(most):
+        time, u = heapq.heappop(due)
+        user = users[u]
+        source = user.apps[int(rng.integers(len(user.apps)))]
+        late = source.app.deadline
+        deadline = None if late is None else late + time - source.time
+        app = replace(source.app, name=f"{source.app.name}~{number}", arrival=time, deadline=deadline)
+        yield Arrival(time=time, app=app, weight=source.weight)
+        heapq.heappush(due, (time + float(user.gaps[int(rng.integers(len(user.gaps)))]), u))
+
+
+def _by_user(history: Sequence[Arrival]) -> list[list[Arrival]]:
+    found: dict[str, list[Arrival]] = {}
+    for one in history:
+        found.setdefault(one.app.user, []).append(one)
+    return [sorted(found[name], key=lambda one: one.time) for name in sorted(found)]
+
+
+def _user(apps: list[Arrival], passed: Seconds) -> _User:
+    times = np.array([one.time for one in apps])
+    gaps = np.append(np.diff(times), passed - (times[-1] - times[0]))
+    return _User(apps, np.maximum(gaps, 0.0))
