@@ -141,3 +141,37 @@ def test_slack_is_how_long_an_app_may_wait() -> None:
     """Two apps on 8 GPUs: the later due bounds the earlier one's slack."""
     slack = fluid.slack(np.array([8.0, 64.0]), np.array([8.0, 8.0]), np.array([5.0, 10.0]), 8.0)
     assert slack.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_lacking_is_what_the_definition_says(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    size = int(rng.integers(1, 40))
+    work, cap = 10 ** rng.uniform(0, 5, size), rng.choice([1.0, 3.0, 8.0, 64.0], size)
+    due = work / cap * rng.uniform(1.0, 5.0, size)
+    due[rng.random(size) < 0.3] = due[0]
+    later = np.maximum(due[None, :] - due[:, None], 0.0)
+    must = np.maximum(work[None, :] - cap[None, :] * later, 0.0).sum(axis=1)
+    scale = float((cap * due.max()).sum())
+    np.testing.assert_allclose(fluid.lacking(work, cap, due, 16.0), must - 16.0 * due, atol=1e-12 * scale, rtol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_run_to_the_end_is_many_short_ones(seed: int) -> None:
+    """Of apps of several phases; the last of them can use fewer GPUs together than there are."""
+    rng = np.random.default_rng(seed)
+    work = 10 ** rng.uniform(0, 3, (12, 3)) * (rng.random((12, 3)) < 0.8)
+    cap, weight = rng.choice([1.0, 2.0, 8.0, 32.0], (12, 3)), rng.choice([0.3, 1.0, 7.0], 12)
+    got, finish = fluid.run(work, cap, weight, 20.0)
+    left, done, now, total = work.copy(), np.full(12, np.inf), 0.0, np.zeros(12)
+    while not np.isfinite(done).all() and now < 1e6:
+        step = float(rng.uniform(1.0, 50.0))
+        part, ends = fluid.run(left, cap, weight, 20.0, step)
+        fresh = np.isfinite(ends) & ~np.isfinite(done)
+        done[fresh] = now + ends[fresh]
+        total += part
+        now += step
+        before = np.cumsum(work, axis=1) - work
+        left = np.clip(work - np.maximum(total[:, None] - before, 0.0), 0.0, None)
+    np.testing.assert_allclose(finish, done, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(got, total, rtol=1e-6, atol=1e-6)

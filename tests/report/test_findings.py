@@ -1,4 +1,4 @@
-"""A report begins with one plain sentence on what was found, and does not claim more than the seeds show."""
+"""A table of policies begins with one plain sentence on what was found, and does not claim more than the seeds show."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from report_cases import MINI, fold, runs
 
 from themis.report.compare import columns_for, compare
 from themis.report.findings import finding
-from themis.report.html import render
 from themis.report.result import RunMetrics
 
 
@@ -58,9 +57,3 @@ def test_policies_that_read_alike_are_not_ranked() -> None:
 def test_one_policy_is_described_alone_and_runs_without_a_completed_app_claim_nothing() -> None:
     assert found([fold(MINI)]).startswith("Under themis apps took 3.3 min on average, the worst-off one ")
     assert found([fold(MINI[:8])]) == "No app has completed yet."
-
-
-def test_the_page_begins_with_the_sentence() -> None:
-    page = render(runs(("a", "b")))
-    sentence = found(list(runs(("a", "b")))).split(" (")[0]
-    assert page.index(sentence) < page.index("Policies side by side</h2>")

@@ -15,6 +15,8 @@ from themis.model.units import Float, Int, Seconds
 
 TINY = 1e-9
 """Work below this part of a phase counts as done."""
+LEEWAY = 0.05
+"""Part by which the horizon is later than work over capacity, and than the longest critical path: starts and packing cost time."""
 
 
 def fill(weight: Float, cap: Float, capacity: float) -> Float:
@@ -58,6 +60,11 @@ def run(work: Float, cap: Float, weight: Float, capacity: float, seconds: Second
     finish[at >= phases] = 0.0
     rows = rows[at < phases]
     while len(rows) and now < seconds and capacity > 0:
+        if np.isinf(seconds) and _widest(left[rows], cap[rows]) <= capacity:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                finish[rows] = now + np.where(left[rows] > 0, left[rows] / cap[rows], 0.0).sum(axis=1)
+            got[rows] += np.where(np.isfinite(finish[rows]), left[rows].sum(axis=1), 0.0)
+            break
         here = at[rows]
         rate = fill(weight[rows], cap[rows, here], capacity)
         with np.errstate(divide="ignore"):
@@ -73,6 +80,12 @@ def run(work: Float, cap: Float, weight: Float, capacity: float, seconds: Second
         finish[rows[over]] = now
         rows = rows[~over]
     return got, finish
+
+
+def _widest(left: Float, cap: Float) -> float:
+    """GPUs that apps can use together at most, whatever phase each is in; infinite where a phase can use none."""
+    most = np.where(left > 0, cap, 0.0)
+    return np.inf if ((most == 0) & (left > 0)).any() else float(most.max(axis=1).sum())
 
 
 def _pass_over(left: Float, floor: Float, at: Int, rows: Int, phases: int) -> None:
@@ -93,11 +106,20 @@ def lacking(work: Float, cap: Float, due: Float, capacity: float) -> Float:
 
     Parameters
     ----------
-    work : [A], GPU-seconds left. ``cap`` : [A], most GPUs. ``due`` : [A], seconds from now, > 0. ``capacity`` : GPUs.
+    work : [A], GPU-seconds left. ``cap`` : [A], most GPUs, > 0. ``due`` : [A], seconds from now, > 0. ``capacity`` : GPUs.
     """
-    later = np.maximum(due[None, :] - due[:, None], 0.0)
-    must = np.maximum(work[None, :] - cap[None, :] * later, 0.0).sum(axis=1)
-    out: Float = must - capacity * due
+    # (w - c (d - t)+)+ rises at rate c from d - w / c to d.
+    out: Float = _risen(cap, due - work / cap, due) - _risen(cap, due, due) - capacity * due
+    return out
+
+
+def _risen(rate: Float, since: Float, until: Float) -> Float:
+    """The sum of what has risen at these rates since these times, at each time of ``until``, [len(until)]."""
+    order = np.argsort(since, kind="stable")
+    rates = np.concatenate([[0.0], np.cumsum(rate[order])])
+    begun = np.concatenate([[0.0], np.cumsum((rate * since)[order])])
+    at = np.searchsorted(since[order], until, side="right")
+    out: Float = rates[at] * until - begun[at]
     return out
 
 

@@ -1,9 +1,9 @@
 """What each app was entitled to, from the log alone, and why it received more or less: decision 23.
 
 Entitled, in GPU-seconds: under time shares gang x share x time; under round plans the planned rounds; under every other policy
-the weighted equal share of the GPUs in service, water-filled under what each app can use. A job that ended or waits for the
-others of its rung is entitled to nothing more. Received is what was useful of the leases: trained, kept, and counted at the
-speed of the placement. Nothing here asks which policy ran: only which kind of answer it gave.
+the equal share of the GPUs in service by weight, between the unit of fairness in force, water-filled under what each app can use.
+A job that ended or waits for the others of its rung is entitled to nothing more. Received is what was useful of the leases:
+trained, kept, and counted at the speed of the placement. Nothing here asks which policy ran: only which kind of answer it gave.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from themis.core.unit import groups_of, weights
 from themis.model.answers import Answer, RoundPlan, TimeShare
+from themis.model.events import FairnessSet
 from themis.model.units import NONE, Float, GpuSeconds, Int, Seconds, round_end
+from themis.model.workload import App
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +95,22 @@ class _Promise:
 
 
 class Delivery:
-    """Takes what happens in order; ``entitled`` may be asked at any time."""
+    """Takes what happens in order; ``entitled`` may be asked at any time.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    equal : entitled is by the equal share, whatever answers promise.
+    """
+
+    def __init__(self, *, equal: bool = False) -> None:
+        self.equal = equal
         self.app_of: list[int] = []
         self.weight: list[float] = []
+        self.own: list[float] = []
+        """Of each app, without its user's and group's."""
+        self.user: list[int] = []
+        self.users: dict[str, int] = {}
+        self.between, self.groups = "apps", dict[str, tuple[str, float]]()
         self.wants: list[int] = []
         """GPUs that each app's unfinished jobs can use."""
         self.due: Float = np.zeros(16)
@@ -114,17 +128,24 @@ class Delivery:
 
     # ---- what happens -----------------------------------------------------------------------------------------------
 
-    def submitted(self, time: Seconds, jobs: int, weight: float, gpus: int) -> None:
-        """The next app arrived, with so many jobs that can use these GPUs together."""
+    def fairness(self, time: Seconds, event: FairnessSet) -> None:
+        """Equal shares are between other units from now on."""
         self._change(time)
-        app = len(self.weight)
-        if not app:
+        self.between, self.groups = event.between, groups_of(event)
+
+    def submitted(self, time: Seconds, app: App, weight: float, gpus: int) -> None:
+        """The next app arrived; its jobs can use these GPUs together. ``weight`` : with its user's and group's."""
+        self._change(time)
+        a = len(self.weight)
+        if not a:
             self.origin = time
-        self.app_of += [app] * jobs
+        self.app_of += [a] * len(app.jobs)
         self.weight.append(weight)
+        self.own.append(app.weight)
+        self.user.append(self.users.setdefault(app.user, len(self.users)))
         self.wants.append(gpus)
-        self.active[app] = None
-        if app >= len(self.due):
+        self.active[a] = None
+        if a >= len(self.due):
             self.due, self.declined, self.most_rounding = (
                 np.concatenate([column, np.zeros(len(column))])
                 for column in (self.due, self.declined, self.most_rounding)
@@ -172,6 +193,8 @@ class Delivery:
 
     def allocated(self, time: Seconds, answer: Answer) -> None:
         """A decision is in force."""
+        if self.equal:
+            return
         self._change(time)
         self._close(time)
         if isinstance(answer, TimeShare):
@@ -235,7 +258,9 @@ class Delivery:
     def _equal_parts(self) -> tuple[Int, Float]:
         if self.parts is None:
             apps = np.array([a for a in self.active if a not in self.held], dtype=np.int64)
-            weight = np.array([self.weight[a] for a in apps.tolist()])
+            given, own = (np.array([column[a] for a in apps.tolist()]) for column in (self.weight, self.own))
+            user = np.array([self.user[a] for a in apps.tolist()], dtype=np.int64)
+            weight = weights(self.between, given, own, user, tuple(self.users), self.groups)
             wants = np.array([float(self.wants[a]) for a in apps.tolist()])
             self.parts = apps, equal_parts(weight, wants, float(self.gpus))
         return self.parts

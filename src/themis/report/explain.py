@@ -127,6 +127,10 @@ class Explanation:
     rho_exact: float
     reference: Seconds
     """What it takes on its own share of the cluster from its arrival on (``rho_reference``); NaN of a compacted log."""
+    lent: GpuSeconds
+    """What it would have received on its own share by now, less what it received: below 0 it borrowed; NaN of a compacted log."""
+    stretch: Seconds
+    """By how much it ends later than on its own share whatever is done, as the last decision knew; 0 where that can be kept."""
     steps: tuple[Step, ...]
     started: Seconds = math.nan
     """When its first job got its first GPUs."""
@@ -158,15 +162,15 @@ class Explanation:
         return orjson.dumps(asdict(self), option=orjson.OPT_INDENT_2).decode()
 
 
-def explain(path: str | Path, app: str) -> Explanation:
-    """Read an app's story from a log.
+def explain(path: str | Path, app: str, *, reference: bool = True) -> Explanation:
+    """Read an app's story from a log; without ``reference`` it leaves out the app's own share, which others know already.
 
     Raises
     ------
     UnknownName : the log has no app of this name.
     InputError : the log is missing or broken.
     """
-    reader = _Reader(app)
+    reader = _Reader(app, reference=reference)
     for number, line in read_lines(path):
         try:
             reader.take(line)
@@ -181,6 +185,7 @@ class _Reader:
     """Follows one app through the log; the values of the step under way are gathered in ``now``."""
 
     name: str
+    reference: bool = True
     header: Header | None = None
     names: list[str] = field(default_factory=list)
     app: int = -1
@@ -192,6 +197,7 @@ class _Reader:
     first_job: int = 0
     jobs: list[str] = field(default_factory=list)
     started: Seconds = math.nan
+    stretch: Seconds = 0.0
     plans: Plans = field(default_factory=Plans)
     """Of all apps: what was off by how much tells the intervals."""
     followed: Followed = field(default_factory=Followed)
@@ -268,6 +274,7 @@ class _Reader:
         if not self.active:
             return
         self._flush()
+        self.stretch = float(proof.stretch[proof.stretched == self.app].sum())
         self.now = {"time": time, "round": self.round}
         planned = np.isin(proof.job, np.arange(self.first_job, self.first_job + len(self.jobs)))
         if planned.any():
@@ -337,6 +344,7 @@ class _Reader:
         h, end = self.header, self.end
         none = (math.nan, math.nan, Missing())
         entitled, received, missing = self.fold.delivered(self.app) if self.whole else none
+        own = self.whole and self.reference
         return Explanation(
             app=self.name,
             user=self.user,
@@ -348,7 +356,9 @@ class _Reader:
             jct=end.jct if end else math.nan,
             rho_paper=end.rho_paper if end else math.nan,
             rho_exact=end.rho_exact if end else math.nan,
-            reference=float(self.fold.reference.lasted()[self.app]) if self.whole else math.nan,
+            reference=float(self.fold.reference.lasted()[self.app]) if own else math.nan,
+            lent=float(self.fold.reference.received(self.followed.now)[self.app]) - received if own else math.nan,
+            stretch=self.stretch,
             steps=tuple(self.steps),
             started=self.started,
             entitled=entitled,

@@ -148,7 +148,20 @@ def _reference(story: Explanation) -> str:
         return ""
     would = "would have taken" if story.jct == story.jct else "would end"
     after = "" if story.jct == story.jct else " after it came"
-    return f" On its own share of the cluster it {would} {_clock(story.reference)}{after}."
+    return f" On its own share of the cluster it {would} {_clock(story.reference)}{after}.{_lent(story)}"
+
+
+def _lent(story: Explanation) -> str:
+    """What an active app has lent or borrowed of the shares, and whether it can still end as early as on its own."""
+    if story.jct == story.jct or not math.isfinite(story.lent):
+        return ""
+    hours, text = abs(story.lent) / 3600, ""
+    if hours >= 0.05:
+        what = f"lent {hours:.1f} GPU hours to" if story.lent > 0 else f"borrowed {hours:.1f} GPU hours from"
+        text = f" It {what} other apps."
+    if story.stretch >= 60.0:
+        text += f" It ends at least {_clock(story.stretch)} later than on its own share."
+    return text
 
 
 def expected_text(story: Explanation) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,9 +32,11 @@ from themis.report.style import (
     RESTART,
     WIDE,
     Drawing,
+    Reading,
     Style,
     colour,
     dash,
+    mark,
     panel,
     policy_key,
     save,
@@ -114,15 +117,19 @@ def _cdf(name: str, title: str, label: str, scale: float, rows: Sequence[Compari
     for i, x in enumerate(pooled):
         if len(x):
             x, y = _thin(x, np.arange(1, len(x) + 1) / len(x))
-            axis.step(
+            (line,) = axis.step(
                 np.append(x[:1], x), np.append(0.0, y), where="post", color=colour(i), ls=dash(i), lw=1.6, zorder=3
             )
+            mark(line, f"p{i}", style)
     if field != "jct":
         axis.axvline(1.0, color=style.ink, lw=0.8, ls=(0, (2, 2)), zorder=1)
     axis.set_xlabel(label + _scale_of(axis, np.concatenate(pooled), at_least=1.1 if field != "jct" else 1e-3))
     axis.set_ylabel("fraction of apps")
     axis.set_ylim(0, 1.02)
-    return Drawing(name=name, title=drawing.title, figure=drawing.figure, key=policy_key([row.label for row in rows]))
+    read = Reading(
+        name=label.replace(f"({name})", name) if field == "jct" else label, value="of apps at or below", per_cent=True
+    )
+    return replace(drawing, key=policy_key([row.label for row in rows]), reads=(read,))
 
 
 def _scale_of(axis: Axes, x: Float, *, at_least: float) -> str:
@@ -184,15 +191,15 @@ def _scores(rows: Sequence[ComparisonRow], style: Style) -> Drawing:
         lowest = min(lowest, float(x[0]))
         # From the left edge to the right one, so that a policy that is always at 1 can be seen too.
         x, y = np.concatenate([[0.0], x, [1.2]]), np.concatenate([[0.0], y / y[-1], [1.0]])
-        axis.step(x, y, where="post", color=colour(i), ls=dash(i), lw=1.6, zorder=3)
+        (line,) = axis.step(x, y, where="post", color=colour(i), ls=dash(i), lw=1.6, zorder=3)
+        mark(line, f"p{i}", style)
     left = max(0.0, lowest - 0.06)
     axis.set_xlim(left, 1 + 0.04 * (1 - left))
     axis.set_ylim(0, 1.02)
     axis.set_xlabel("placement score, 1 / slowdown")
     axis.set_ylabel("fraction of leased GPU time")
-    return Drawing(
-        name="placement", title=drawing.title, figure=drawing.figure, key=policy_key([r.label for r in rows])
-    )
+    read = Reading(name="placement score", value="of leased GPU time at or below", per_cent=True)
+    return replace(drawing, key=policy_key([r.label for r in rows]), reads=(read,))
 
 
 def _unit(rows: Sequence[ComparisonRow]) -> tuple[float, str]:
@@ -229,7 +236,8 @@ def _bars(
         left = 0.0
         for name, paint in parts:
             value = float(np.mean([getattr(run, name) for run in row.runs])) / scale
-            axis.barh(i, value, left=left, height=0.62, color=paint or colour(i), lw=0)
+            (bar,) = axis.barh(i, value, left=left, height=0.62, color=paint or colour(i), lw=0)
+            mark(bar, f"p{i}", style)
             left += value
         highest = max(highest, _end_of(total))
         if total.half == total.half:
@@ -277,9 +285,13 @@ def users(groups: Sequence[tuple[str, RunMetrics]], style: Style) -> Drawing:
             y = np.arange(len(names)) + offset
             worst = np.array([getattr(row, f"{form}_worst") if row else np.nan for row in rows])
             median = np.array([getattr(row, f"{form}_median") if row else np.nan for row in rows])
-            axis.hlines(y, median, worst, color=colour(i), lw=1.3, ls=dash(i), zorder=2)
-            axis.scatter(worst, y, s=17, color=colour(i), lw=0, zorder=3)
-            axis.scatter(median, y, s=13, facecolor=style.paper, edgecolor=colour(i), lw=1.1, zorder=3)
+            drawn = (
+                axis.hlines(y, median, worst, color=colour(i), lw=1.3, ls=dash(i), zorder=2),
+                axis.scatter(worst, y, s=17, color=colour(i), lw=0, zorder=3),
+                axis.scatter(median, y, s=13, facecolor=style.paper, edgecolor=colour(i), lw=1.1, zorder=3),
+            )
+            for artist in drawn:
+                mark(artist, f"p{i}", style)
         axis.axvline(1.0, color=style.ink, lw=0.8, ls=(0, (2, 2)), zorder=1)
         axis.set_xlim(0, max(axis.get_xlim()[1], 1.1))
         axis.xaxis.set_major_locator(MaxNLocator(7))

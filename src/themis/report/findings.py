@@ -49,11 +49,11 @@ def finding(rows: Sequence[ComparisonRow], columns: Sequence[ComparisonColumn]) 
             f"The {len(rows)} policies do not differ in fairness to the worst-off app, completion times and GPU time."
         )
     best_at = _list([f"{who} {_list(claims)}" for who, claims in claims_of.items()], ";")
-    return f"Of {len(rows)} policies, {best_at}.{_doubt(rows, [at[name] for name in known])}"
+    return f"Of {len(rows)} policies, {best_at}.{doubt(rows, [at[name] for name in known])}"
 
 
-def _doubt(rows: Sequence[ComparisonRow], shown: Sequence[int]) -> str:
-    """Whether chance may be the reason: one seed, or intervals that overlap."""
+def doubt(rows: Sequence[ComparisonRow], shown: Sequence[int]) -> str:
+    """Whether chance may be the reason: one seed, or intervals that overlap in these columns; empty where neither holds."""
     if any(len(row.runs) < 2 for row in rows):
         return " One seed does not show how much of this is chance."
     overlap = False

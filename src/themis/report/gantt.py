@@ -11,30 +11,13 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from themis.look.palette import APP_COLOURS
 from themis.model.units import Float, Int
 from themis.report.result import RunMetrics
 from themis.report.series import Gantt
-from themis.report.style import WIDE, Drawing, Style, escape, inline_svg, tidy
-from themis.report.timeline import DAY, HOUR, time_unit
+from themis.report.style import WIDE, Drawing, Reading, Style, escape, inline_svg, mark, tidy
+from themis.report.timeline import DAY, HOUR, since, time_unit
 
-APP_COLOURS = (
-    "#4a3bb0",
-    "#88ccee",
-    "#44aa99",
-    "#ddcc77",
-    "#cc6677",
-    "#117733",
-    "#aa4499",
-    "#999933",
-    "#882255",
-    "#6699cc",
-    "#ee8866",
-    "#bbcc33",
-    "#77aadd",
-    "#994455",
-    "#aaaa00",
-    "#ee99aa",
-)
 MOST_RECTANGLES = 2500
 """A Gantt with more is drawn as an image."""
 PIXELS = (1600, 640)
@@ -51,20 +34,21 @@ def gantt(label: str, run: RunMetrics, style: Style, *, of: int = 1) -> Drawing:
     unit, name = time_unit(run.gpus_in_use.end - start)
     blocks = _blocks(run.gantt)
     if len(blocks[0]) <= MOST_RECTANGLES:
-        _rectangles(axis, blocks, start, unit)
+        _rectangles(axis, blocks, start, unit, style)
     else:
         image, extent = _raster(run, start, _pixels(of))
         # Without resampling the image enters the file cell by cell.
-        axis.imshow(image, aspect="auto", interpolation="none", extent=(0, extent / unit, run.gpus, 0), zorder=2)
+        at = (0, extent / unit, run.gpus, 0)
+        mark(axis.imshow(image, aspect="auto", interpolation="none", extent=at, zorder=2), "image", style)
     axis.set_xlim(0, max((run.gpus_in_use.end - start) / unit, 1e-9))
     axis.set_ylim(run.gpus, 0)
-    axis.set_xlabel(f"{name} since the first arrival")
+    axis.set_xlabel(since(name))
     axis.set_ylabel("GPU (number)")
     axis.yaxis.set_major_locator(MaxNLocator(8, integer=True))
     tidy(axis, style)
     axis.grid(False)
     title = f"GPUs by app under {label}, seed {run.seed}: a row a GPU, a colour an app (colours recur)"
-    return Drawing(name=f"gantt-{label}", title=title, figure=figure)
+    return Drawing(name=f"gantt-{label}", title=title, figure=figure, reads=(Reading(seconds=unit),))
 
 
 def inline_gantt(drawing: Drawing, run: RunMetrics) -> str:
@@ -77,9 +61,9 @@ def inline_gantt(drawing: Drawing, run: RunMetrics) -> str:
         app = run.apps[int(match[1])]
         rho = f", ρ {app.rho_reference:.2f} reference, {app.rho_exact:.2f} exact" if app.jct == app.jct else ""
         title = f"{app.name} of {app.user}: {app.jobs} jobs, {app.gpu_seconds / unit:,.1f} GPU {unit_name}{rho}"
-        return f'<g class="app"><title>{escape(title)}</title>'
+        return f'<g data-series="a{match[1]}"><title>{escape(title)}</title>'
 
-    return re.sub(r'<g id="app-(\d+)">', name, inline_svg(drawing))
+    return re.sub(r'<g data-series="a(\d+)">', name, inline_svg(drawing))
 
 
 def _pixels(of: int) -> tuple[int, int]:
@@ -98,13 +82,13 @@ def _blocks(g: Gantt) -> tuple[Int, Int, Int, Float, Float]:
     return app[first], gpu[first], count, start[first], end[first]
 
 
-def _rectangles(axis: Axes, blocks: tuple[Int, Int, Int, Float, Float], zero: float, unit: float) -> None:
+def _rectangles(axis: Axes, blocks: tuple[Int, Int, Int, Float, Float], zero: float, unit: float, style: Style) -> None:
     app, gpu, count, start, end = blocks
     left, right, top, bottom = (start - zero) / unit, (end - zero) / unit, gpu + 0.06, gpu + count - 0.06
     corners = np.stack([left, top, right, top, right, bottom, left, bottom], axis=1).reshape(-1, 4, 2)
     for a in np.unique(app).tolist():
         shapes = PolyCollection(list(corners[app == a]), facecolors=APP_COLOURS[a % len(APP_COLOURS)], lw=0, zorder=2)
-        shapes.set_gid(f"app-{a}")
+        mark(shapes, f"a{a}", style)
         axis.add_collection(shapes)
 
 

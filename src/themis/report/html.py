@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,13 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from themis import look
 from themis.errors import InputError, counted
+from themis.look.palette import POLICY_COLOURS
 from themis.report import figures, gantt, timeline
 from themis.report.columns import HOUR, MINUTE, ComparisonColumn, RowField, cells_of
 from themis.report.compare import ComparisonRow, caption, columns_for, compare, is_brief, kind_of
 from themis.report.definitions import DEFINITIONS, RHO_DEFINITIONS
-from themis.report.findings import finding
 from themis.report.intervals import Interval
 from themis.report.paired import paired
 from themis.report.plans import PlanRow
@@ -28,21 +29,22 @@ from themis.report.result import RunMetrics
 from themis.report.rows import AppRow
 from themis.report.style import (
     CSS_DASHES,
-    DARK_COLOURS,
     DASHES,
     PAGE,
-    POLICY_COLOURS,
     Drawing,
     dash,
     inline_svg,
     policy_key,
 )
+from themis.report.summary import summary
 from themis.report.users import UserRow, by_user
 
 MOST_APPS = (400, 2000)
 """Rows in one policy's table of apps, and in all of them; the worst are shown."""
 MOST_USERS = (200, 1000)
 MOST_PLANS = (400, 1000)
+MOST_LIT = 400
+"""Apps that a user's row lights in the figures."""
 
 
 def write_report(path: str | Path, runs: Sequence[RunMetrics], *, title: str = "", baseline: str = "") -> Path:
@@ -86,15 +88,15 @@ def render(runs: Sequence[RunMetrics], *, title: str = "", baseline: str = "") -
         title=title or f"{runs[0].workload} on {runs[0].cluster}",
         kind=kind_of(runs),
         caption=caption(runs),
-        finding=finding(rows, columns_for(runs)),
+        summary=summary(rows, columns_for(runs)),
         seeds=seeds,
         first_seed=many_runs,
-        dark_colours=Markup(_colours(DARK_COLOURS)),
-        light_colours=Markup(_colours(POLICY_COLOURS)),
+        look=Markup(f"{look.tokens()}{look.text('base.css')}"),
+        scripts=Markup(f"{look.text('tables.js')}{look.text('figures.js')}"),
         columns=[_Head.of(c) for _, c in used],
         table=[_table_row(i, row, used) for i, row in enumerate(rows)],
         differences=_differences(rows, baseline, used) if baseline else None,
-        policy_key=_key(policy_key([row.label for row in rows])),
+        policy_key=_key(policy_key([row.label for row in rows]), lights=True),
         distributions=[_figure(d) for d in figures.distributions(rows, PAGE) if d.name != "rho-paper"],
         contention=_svg(timeline.contention(first, PAGE)),
         usage=_svg(timeline.usage(first, PAGE)),
@@ -102,7 +104,7 @@ def render(runs: Sequence[RunMetrics], *, title: str = "", baseline: str = "") -
         gpu_time=[_figure(d) for d in figures.gpu_time(rows, PAGE)],
         users=_svg(figures.users(first, PAGE)),
         gantts=gantts,
-        hover=any("<title>" in one.svg for one in gantts),
+        hover=any('data-series="a' in one.svg for one in gantts),
         users_tables=[_users(label, run, user_columns, len(first)) for label, run in first],
         apps_tables=[_apps(label, run, app_columns, len(first)) for label, run in first],
         coverage=[text for label, run in first if (text := _coverage(label, run))],
@@ -117,10 +119,6 @@ def render(runs: Sequence[RunMetrics], *, title: str = "", baseline: str = "") -
     )
 
 
-def _colours(colours: Sequence[str]) -> str:
-    return " ".join(f"--p{i}: {colour};" for i, colour in enumerate(colours))
-
-
 # ---- figures -------------------------------------------------------------------------------------------------------
 
 
@@ -128,7 +126,7 @@ def _colours(colours: Sequence[str]) -> str:
 class _Figure:
     title: str
     svg: Markup
-    key: list[tuple[str, str, str]]
+    key: list[_KeyEntry]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,10 +147,17 @@ def _figure(drawing: Drawing) -> _Figure:
     return _Figure(title=drawing.title, svg=_svg(drawing), key=_key(own))
 
 
-def _key(entries: Sequence[tuple[str, str, Any]]) -> list[tuple[str, str, str]]:
-    """(text, colour, dashes) as CSS knows them."""
+_KeyEntry = tuple[str, str, str, str]
+"""(series that it lights, or none; text; colour and dashes as CSS knows them)."""
+
+
+def _key(entries: Sequence[tuple[str, str, Any]], *, lights: bool = False) -> list[_KeyEntry]:
+    """A legend; ``lights`` where its i-th entry is the i-th policy."""
     variable = {colour: f"var(--p{i})" for i, colour in enumerate(POLICY_COLOURS)}
-    return [(text, variable.get(colour, colour), CSS_DASHES[DASHES.index(dash)]) for text, colour, dash in entries]
+    return [
+        (f"p{i}" if lights else "", text, variable.get(colour, colour), CSS_DASHES[DASHES.index(dash)])
+        for i, (text, colour, dash) in enumerate(entries)
+    ]
 
 
 def _gantt(label: str, run: RunMetrics, of: int) -> _Gantt:
@@ -187,6 +192,7 @@ class _Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TableRow:
+    series: str
     label: str
     sample: tuple[str, str]
     cells: list[_Shown]
@@ -198,7 +204,8 @@ def _used(rows: Sequence[ComparisonRow], columns: Sequence[ComparisonColumn]) ->
 
 
 def _table_row(i: int, row: ComparisonRow, used: Sequence[tuple[int, ComparisonColumn]]) -> _TableRow:
-    return _TableRow(label=row.label, sample=_sample(i), cells=[_shown(c, row.cells[k], row.best[k]) for k, c in used])
+    cells = [_shown(c, row.cells[k], row.best[k]) for k, c in used]
+    return _TableRow(series=f"p{i}", label=row.label, sample=_sample(i), cells=cells)
 
 
 def _sample(i: int) -> tuple[str, str]:
@@ -230,6 +237,7 @@ def _differences(
     found = paired(rows, baseline, columns)
     shown = [
         _TableRow(
+            series=f"p{i}",
             label=row.label,
             sample=_sample(i),
             cells=[_difference(c, cell) for c, cell in zip(columns, found.differences[row.label])],
@@ -260,15 +268,20 @@ class _Group:
     seed: int
     left_out: int
     rows: list[list[tuple[str, Any]]]
+    lights: list[str]
+    """What each row lights in figures; empty where nothing."""
 
 
 def _apps(label: str, run: RunMetrics, columns: Sequence[RowField], of: int) -> _Group:
     order = sorted(run.apps, key=lambda app: -app.rho_reference if app.rho_reference == app.rho_reference else math.inf)
-    return _group(label, run, order, columns, _most(MOST_APPS, of))
+    return _group(label, run, order, columns, _most(MOST_APPS, of), lambda app: f"a{app.app}")
 
 
 def _users(label: str, run: RunMetrics, columns: Sequence[RowField], of: int) -> _Group:
-    return _group(label, run, by_user(run), columns, _most(MOST_USERS, of))
+    theirs: dict[str, str] = {}
+    for app in run.apps[:MOST_LIT]:
+        theirs[app.user] = f"{theirs.get(app.user, '')} a{app.app}".strip()
+    return _group(label, run, by_user(run), columns, _most(MOST_USERS, of), lambda row: theirs.get(row.user, ""))
 
 
 def _plans(label: str, run: RunMetrics, columns: Sequence[RowField], of: int) -> _Group:
@@ -320,9 +333,18 @@ def _most(limits: tuple[int, int], of: int) -> int:
     return max(20, min(limits[0], limits[1] // of))
 
 
-def _group(label: str, run: RunMetrics, order: Sequence[Any], columns: Sequence[RowField], most: int) -> _Group:
+def _group(
+    label: str,
+    run: RunMetrics,
+    order: Sequence[Any],
+    columns: Sequence[RowField],
+    most: int,
+    light: Callable[[Any], str] = lambda _: "",
+) -> _Group:
     rows = [[_text(getattr(row, cell.name), cell.scale) for cell in columns] for row in order[:most]]
-    return _Group(label=label, seed=run.seed, left_out=max(len(order) - most, 0), rows=rows)
+    return _Group(
+        label=label, seed=run.seed, left_out=max(len(order) - most, 0), rows=rows, lights=[*map(light, order[:most])]
+    )
 
 
 def _text(value: Any, by: float) -> tuple[str, Any]:

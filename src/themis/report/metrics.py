@@ -71,6 +71,7 @@ FOLDED = frozenset(
         "MachineResized",
         "SettingsChanged",
         "UserWeightsSet",
+        "FairnessSet",
         "AppSubmitted",
         "AppHeld",
         "AppResumed",
@@ -147,6 +148,7 @@ class Fold:
         if self.header is not None:
             self.header = replace(self.header, settings={**self.header.settings, "between": event.between})
         self.reference.fairness(event)
+        self.delivery.fairness(time, event)
 
     def _held(self, time: Seconds, app: int, held: bool) -> None:
         self.delivery.hold(time, app, held)
@@ -216,7 +218,7 @@ class Fold:
         self.reference.submit(time, event)
         wanted = sum(job.gpus_max for job in event.app.jobs)
         self.levels.wanted += wanted
-        self.delivery.submitted(time, len(event.app.jobs), event.weight, wanted)
+        self.delivery.submitted(time, event.app, event.weight, wanted)
 
     def _wanted(self, time: Seconds, job: int, change: int) -> None:
         self.levels.wanted += change

@@ -8,6 +8,7 @@ real colours, and the figure carries its own title, legend and caption. Equal ru
 from __future__ import annotations
 
 import io
+import json
 import re
 import textwrap
 import warnings
@@ -18,13 +19,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import matplotlib
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import ScalarFormatter
 
-POLICY_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c8c8c")
-DARK_COLOURS = ("#4ba3dc", "#f0803c", "#2cc295", "#e39ac4", "#f2b53c", "#8ccbf0", "#a8a8a8")
+from themis.look.palette import APP_COLOURS, POLICY_COLOURS
+
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)))
 CSS_DASHES = ("none", "6 2", "2 2")
 LOCALITY_COLOURS = ("#08519c", "#6baed6", "#fdae6b", "#d94801")
@@ -47,8 +49,27 @@ class Style:
 PAGE = Style(ink="#010203", faint="#040506", paper="#070809", alone=False)
 FILE = Style(ink="#1d2430", faint="#dfe3e8", paper="#ffffff", alone=True)
 _VARIABLES = {PAGE.ink: "var(--ink)", PAGE.faint: "var(--rule)", PAGE.paper: "var(--paper)"} | {
-    colour: f"var(--p{i})" for i, colour in enumerate(POLICY_COLOURS)
+    colour: f"var(--{letter}{i})"
+    for letter, colours in (("p", POLICY_COLOURS), ("a", APP_COLOURS))
+    for i, colour in enumerate(colours)
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a pointer over a pair of axes reads.
+
+    Attributes
+    ----------
+    name : what follows the value of x; empty where parts of the figure say themselves what they are.
+    value : what the values of y are. ``per_cent`` : y is a fraction.
+    seconds : seconds of one unit of x where x is time, so that a part of it can be shown; else 0.
+    """
+
+    name: str = ""
+    value: str = ""
+    per_cent: bool = False
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +80,14 @@ class Drawing:
     ----------
     name : of its file and its place in the page. ``title`` : what it shows, in one line.
     key : its legend, (text, colour, dash) each; empty where the axes name everything.
+    reads : what a page's pointer reads, one for each pair of axes; empty where there is nothing to read.
     """
 
     name: str
     title: str
     figure: Figure
     key: tuple[tuple[str, str, Any], ...] = ()
+    reads: tuple[Reading, ...] = ()
 
 
 def colour(i: int) -> str:
@@ -80,6 +103,17 @@ def dash(i: int) -> Any:
 def policy_key(labels: Sequence[str]) -> tuple[tuple[str, str, Any], ...]:
     """The legend of lines by policy."""
     return tuple((label, colour(i), dash(i)) for i, label in enumerate(labels))
+
+
+def mark(artist: Artist, series: str, style: Style, note: str = "") -> None:
+    """Say which series something drawn belongs to, so that a page can light or hide it in all figures.
+
+    Parameters
+    ----------
+    series : ``p0`` of the first policy, ``a0`` of the first app. ``note`` : what of the series it is.
+    """
+    if not style.alone:
+        artist.set_gid(f"series-{series}@{note}")
 
 
 def shortened(label: str, most: int = 26) -> str:
@@ -122,6 +156,8 @@ def inline_svg(drawing: Drawing) -> str:
     """The figure as an <svg> element for an HTML page: no prolog, no namespaces, colours as CSS variables."""
     figure = drawing.figure
     figure.patch.set_visible(False)
+    for axis in figure.axes:
+        axis.xaxis.set_gid("xaxis")
     out = io.StringIO()
     with _svg_context(drawing.name), _any_script():
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
@@ -135,8 +171,39 @@ def inline_svg(drawing: Drawing) -> str:
     text = re.sub(r' (?:d|x|y|transform|points)="[^"]*"', lambda m: re.sub(r"(\.\d\d)\d+", r"\1", m[0]), text)
     for stand_in, variable in _VARIABLES.items():
         text = text.replace(stand_in, variable)
-    label = f' role="img" aria-label="{escape(drawing.title)}"'
-    return re.sub(r'<svg width="[^"]*" height="[^"]*"', f'<svg width="100%"{label}', text, count=1)
+    text = text.replace('<g id="xaxis">', '<g data-xaxis="">')
+    text = re.sub(r'<g id="series-([^@"]*)@([^"]*)">', _series, text)
+    label = f' role="img" aria-label="{escape(drawing.title)}"{_axes(drawing)}'
+    return re.sub(r'<svg width="[^"]*" height="[^"]*"', lambda _: f'<svg width="100%"{label}', text, count=1)
+
+
+def _series(match: re.Match[str]) -> str:
+    note = f' data-note="{match[2]}"' if match[2] else ""
+    return f'<g data-series="{match[1]}"{note}>'
+
+
+def _axes(drawing: Drawing) -> str:
+    """Where the axes are in the drawn figure and what they read, for ``look/figures.js``."""
+    if not drawing.reads:
+        return ""
+    width, height = (72 * inches for inches in drawing.figure.get_size_inches())
+    found = []
+    for axis, reads in zip(drawing.figure.axes, drawing.reads, strict=True):
+        at = axis.get_position()
+        box = (at.x0 * width, (1 - at.y1) * height, at.width * width, at.height * height)
+        found.append(
+            {
+                "box": [round(float(v), 2) for v in box],
+                "x": [float(v) for v in axis.get_xlim()],
+                "y": [float(v) for v in axis.get_ylim()],
+                "log": axis.get_xscale() == "log",
+                "seconds": reads.seconds,
+                "per_cent": reads.per_cent,
+                "name": reads.name,
+                "value": reads.value,
+            }
+        )
+    return f' data-axes="{escape(json.dumps(found, ensure_ascii=False))}"'
 
 
 def _svg_context(name: str) -> AbstractContextManager[None]:

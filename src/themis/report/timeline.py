@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from themis.model.units import Float
 from themis.report.result import RunMetrics
 from themis.report.series import Series
-from themis.report.style import WIDE, Drawing, Style, colour, dash, policy_key, tidy
+from themis.report.style import WIDE, Drawing, Reading, Style, colour, dash, mark, policy_key, tidy
 
 HOUR, DAY = 3600.0, 86400.0
 MOST_STEPS = 380
@@ -34,13 +34,13 @@ def contention(groups: Sequence[tuple[str, RunMetrics]], style: Style) -> Drawin
         edges, wanted = rebin(run.gpus_wanted, steps)
         _, service = rebin(run.gpus_in_service, steps)
         ratio = np.divide(wanted, service, out=np.full_like(wanted, np.nan), where=service > 0)
-        _line(rows[0], ratio, (edges - zero) / unit, i)
+        _line(rows[0], ratio, (edges - zero) / unit, i, style)
         edges, apps = rebin(run.active_apps, steps)
-        _line(rows[1], apps, (edges - zero) / unit, i)
+        _line(rows[1], apps, (edges - zero) / unit, i, style)
     rows[0].axhline(1.0, color=style.ink, lw=0.8, ls=(0, (2, 2)), zorder=1)
     rows[0].set_ylabel("demand / capacity\n(GPUs / GPUs)")
     rows[1].set_ylabel("apps in the system")
-    rows[1].set_xlabel(f"{name} since the first arrival")
+    rows[1].set_xlabel(since(name))
     for axis in rows:
         axis.margins(x=0)
         axis.set_ylim(bottom=0)
@@ -48,7 +48,11 @@ def contention(groups: Sequence[tuple[str, RunMetrics]], style: Style) -> Drawin
         tidy(axis, style)
     rows[1].yaxis.set_major_locator(MaxNLocator(4, integer=True))
     title = "Contention over time: GPUs that the apps in the system could use over GPUs in service; apps in the system"
-    return Drawing(name="contention", title=title, figure=figure, key=policy_key([label for label, _ in groups]))
+    reads = tuple(
+        Reading(name=since(name), value=value, seconds=unit) for value in ("demand / capacity", "apps in the system")
+    )
+    key = policy_key([label for label, _ in groups])
+    return Drawing(name="contention", title=title, figure=figure, key=key, reads=reads)
 
 
 def usage(groups: Sequence[tuple[str, RunMetrics]], style: Style) -> Drawing:
@@ -58,24 +62,35 @@ def usage(groups: Sequence[tuple[str, RunMetrics]], style: Style) -> Drawing:
     unit, name = _unit_of(groups)
     for i, (axis, (label, run)) in enumerate(zip(rows, groups)):
         zero = run.gpus_in_use.start
-        for series, alpha in ((run.gpus_in_use, 0.45), (run.gpus_starting, 0.95)):
+        for series, alpha, note in (
+            (run.gpus_in_use, 0.45, "under lease"),
+            (run.gpus_starting, 0.95, "restarting"),
+        ):
             edges, value = rebin(series, MOST_STEPS)
-            axis.stairs(value, (edges - zero) / unit, fill=True, color=colour(i), lw=0, alpha=alpha)
+            area = axis.stairs(value, (edges - zero) / unit, fill=True, color=colour(i), lw=0, alpha=alpha)
+            mark(area, f"p{i}", style, note)
         edges, value = rebin(run.gpus_in_service, MOST_STEPS)
-        axis.stairs(value, (edges - zero) / unit, baseline=None, color=style.ink, lw=0.8, ls=(0, (4, 2)))
+        line = axis.stairs(value, (edges - zero) / unit, baseline=None, color=style.ink, lw=0.8, ls=(0, (4, 2)))
+        mark(line, f"p{i}", style, "in service")
         axis.yaxis.set_major_locator(MaxNLocator(3, integer=True))
         axis.set_title(label, loc="left", fontsize=9, fontweight="bold", pad=3, color=style.ink)
         axis.margins(x=0)
         axis.set_ylim(bottom=0)
         tidy(axis, style)
-    rows[-1].set_xlabel(f"{name} since the first arrival")
+    rows[-1].set_xlabel(since(name))
     figure.supylabel("GPUs in use", fontsize=9, color=style.ink)
     title = "GPUs under lease over time (darker: restarting, not yet training; dashed: in service)"
-    return Drawing(name="gpu-use", title=title, figure=figure)
+    read = Reading(name=since(name), value="GPUs", seconds=unit)
+    return Drawing(name="gpu-use", title=title, figure=figure, reads=(read,) * len(groups))
 
 
-def _line(axis: Axes, value: Float, edges: Float, i: int) -> None:
-    axis.stairs(value, edges, baseline=None, color=colour(i), ls=dash(i), lw=1.5, zorder=3)
+def since(name: str) -> str:
+    """The label of an axis of time in this unit."""
+    return f"{name} since the first arrival"
+
+
+def _line(axis: Axes, value: Float, edges: Float, i: int, style: Style) -> None:
+    mark(axis.stairs(value, edges, baseline=None, color=colour(i), ls=dash(i), lw=1.5, zorder=3), f"p{i}", style)
 
 
 def _unit_of(groups: Sequence[tuple[str, RunMetrics]]) -> tuple[float, str]:
