@@ -45,12 +45,21 @@ def keep(state: State, kept: bool) -> None:
         t.reference[rows] = np.nan
         t.shadow[rows] = state.apps_attained()[rows] * _speed(state, rows)
         t.in_reference[rows] = t.held[rows] == 0
+        _look_ahead(state)
 
 
 def enter(state: State, a: int) -> None:
     """An app arrived, or its user lets it go on."""
     if state.keeps_reference and np.isnan(state.apps.reference[a]):
         state.apps.in_reference[a] = 1
+        _look_ahead(state)
+
+
+def _look_ahead(state: State) -> None:
+    """Set the horizon: it moves with arrivals alone, never because apps wait."""
+    left, most = _left(state, _present(state))
+    if state.capacity > 0:
+        state.horizon = state.now + (1.0 + fluid.LEEWAY) * float(left[most > 0].sum()) / state.capacity
 
 
 def leave(state: State, a: int) -> None:

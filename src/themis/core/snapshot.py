@@ -160,7 +160,7 @@ def take_renewing(
         snapshot = _with_later(state, snapshot, later)
     expected = forecast_jobs(state, job_id, done, memo.forecasts) if "ahead" in needs else None
     finishes = reference.finishes(state, app_id, memo.finishes) if "reference" in needs else None
-    snapshot.filled(ahead=expected, reference=finishes)
+    snapshot.filled(ahead=expected, reference=finishes, horizon=None if finishes is None else state.horizon)
     if ((snapshot.app_kind == BAG) & snapshot.app_rigid & (snapshot.app_held > 0)).any():
         left, renewed = _with_bags(state, snapshot)
         return snapshot.filled(app_left_held=left), renewed

@@ -129,6 +129,8 @@ class State(Machines):
     keeps_reference: bool = kept(bool)
     reference_at: Seconds = kept(_nothing)
     """Up to when it ran."""
+    horizon: Seconds = kept(_nothing)
+    """By when all work that was in the reference at the last arrival is done, with ``fluid.LEEWAY`` to spare."""
 
     # rounds (``core.rounds``)
     received: Float = kept(lambda: np.zeros((64, 1)))

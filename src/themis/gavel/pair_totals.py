@@ -27,9 +27,9 @@ from themis.optimize.shares.pairs import (
     PairProgram,
     PairRates,
     PairShares,
-    best_partners,
     paired_throughput,
 )
+from themis.optimize.shares.partners import Partners
 from themis.optimize.shares.problem import Problem
 
 _ROUNDS = 400
@@ -97,6 +97,7 @@ def priced_total(
     scale = float(np.abs(alone).max(initial=0.0)) or 1.0
     value, spent, alone = value / scale, spent / scale, alone / scale
     sharers = np.flatnonzero((gpus == 1) & (model >= 0))
+    partners = Partners.of(problem, pairs.model, pairs.rate, first[sharers], count[sharers] < 2)
     rows = _Rows.of(problem, classes, low[first], high[first])
     program = ColumnProgram(rows.low, rows.high, interior=True)
     at, kind = np.nonzero(rate > 0)
@@ -124,9 +125,7 @@ def priced_total(
         # A class's time is worth what it gains alone beyond the GPUs that it takes, and at least what the program says.
         net = np.where(rate > 0, alone - limit[:, None] * rate - gpus[:, None] * gpu, 0.0)
         time = np.maximum(np.maximum(optimum.duals[: len(first)], 0.0), net.max(axis=1, initial=0.0))
-        found, most = best_partners(
-            problem, pairs, first[sharers], asked[sharers], gpu + spent, time[sharers], count[sharers] < 2
-        )
+        found, most = partners.best(asked[sharers], gpu + spent, time[sharers])
         there = float(time @ count) + 0.5 * float(most @ count[sharers]) + float(price @ problem.workers)
         bound = there + float((limit * np.where(limit > 0, high[first], low[first])) @ count)
         fresh = sorted({(int(sharers[a]), int(sharers[b]), k) for a, b, k in found} - known)

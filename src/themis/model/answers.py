@@ -31,6 +31,8 @@ class Proof:
         ``won`` : GPUs won, ``kept`` : share kept after the hidden payment with its interval, ``leftover`` : GPUs from leftovers.
     job : job ids of the rows of a plan. ``starts`` : when each is to run next, seconds, inf if not in the plan's window;
         ``ends`` : when it is forecast to end.
+    stretched, stretch : ids of apps that end later than on their own share of the cluster whatever is done now, and by how many
+        seconds at least; all other such dues can still be kept.
     late : ids of jobs whose deadline is given up, as it cannot be kept together with the others' or at all.
     """
 
@@ -50,6 +52,8 @@ class Proof:
     starts: Float = field(default_factory=lambda: np.zeros(0))
     ends: Float = field(default_factory=lambda: np.zeros(0))
     late: Int = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    stretched: Int = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    stretch: Float = field(default_factory=lambda: np.zeros(0))
 
     @property
     def gap(self) -> float:

@@ -30,6 +30,8 @@ _PROOF_COLUMNS: Mapping[str, type[Any]] = MappingProxyType(
         "starts": np.float64,
         "ends": np.float64,
         "late": np.int64,
+        "stretched": np.int64,
+        "stretch": np.float64,
     }
 )
 

@@ -166,6 +166,9 @@ class Snapshot:
     bids: Annotated[Bids | None, Column("", TABLE, "the answer to a policy's `Ask`")] = None
     ahead: Annotated[Ahead | None, Column("", TABLE, "forecast of each job's training, if in `needs`")] = None
     reference: Annotated[Float | None, Column("A", S, "when it finishes on its own share, if in `needs`")] = None
+    horizon: Annotated[
+        Seconds | None, Column("", S, "by when the work at hand can be done, if `reference` is in `needs`")
+    ] = None
     rho_said: Annotated[Float | None, Column("A", ONE, "finish-time fairness as its agent reports it, or NaN")] = None
     between: Annotated[str, Column("", NAME, "unit of fairness (`model.settings.BETWEEN`)")] = "apps"
     unit_received: Annotated[Float | None, Column("A", GPU_S, "received by its user since its account began")] = None

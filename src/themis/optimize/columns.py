@@ -14,6 +14,9 @@ from scipy.sparse import csc_array
 from themis.errors import NotSolved
 from themis.optimize.programs import Floats, Ints, Silent
 
+_ROUGH = 1e-2
+"""Relative complementarity at which a rough solve ends."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Optimum:
@@ -120,6 +123,28 @@ class ColumnProgram:
         self._highs.setOptionValue("primal_feasibility_tolerance", 1e-10)
         return not done
 
+    def solve_roughly(self) -> Optimum:
+        """A point near the optimum by interior points, before the first exact solve: neither it nor its prices are exact.
+
+        Prices are in the middle of those that may be right: as prices to generate columns at they are better than a corner's.
+
+        Raises
+        ------
+        NotSolved
+            When HiGHS ends without prices.
+        """
+        for name, value in (("solver", "ipm"), ("run_crossover", "off"), ("ipm_optimality_tolerance", _ROUGH)):
+            self._highs.setOptionValue(name, value)
+        self._highs.clearSolver()
+        self._highs.run()
+        for name, value in (("run_crossover", "on"), ("ipm_optimality_tolerance", 1e-8)):
+            self._highs.setOptionValue(name, value)
+        found = self._read()
+        self._highs.clearSolver()
+        if len(found.duals) != len(self._rows[0]) or not np.isfinite(found.duals).all():
+            raise NotSolved("HiGHS ended a linear program by interior points without prices.")
+        return found
+
     def solve(self) -> Optimum:
         """Solve to optimality, from the last basis if there is one.
 
@@ -136,6 +161,9 @@ class ColumnProgram:
             raise NotSolved(
                 f"HiGHS ended a linear program as {self._highs.modelStatusToString(status)}, expected optimal."
             )
+        return self._read()
+
+    def _read(self) -> Optimum:
         point = self._highs.getSolution()
         return Optimum(
             x=np.asarray(point.col_value),

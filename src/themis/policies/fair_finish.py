@@ -1,25 +1,31 @@
 """Fair finish: nobody finishes later than on their own share of the cluster, and the time to spare finishes others sooner.
 
 Each app has a due: when it finishes in the reference, a virtual cluster of weighted equal shares (``core.reference``). Apps that
-cannot wait a lease longer and keep their due, or have lost it, are served in the order of their dues: whoever serves in the order
-in which a fair reference finishes ends nobody later than it does (Friedman and Henderson, SIGMETRICS 2003). All other GPUs go to
-the apps with the least work left.
+cannot wait a lease longer and keep their due, or have lost it, are served in the order of their dues: whoever serves in the
+order in which a fair reference finishes ends nobody later than it does (Friedman and Henderson, SIGMETRICS 2003). Then come
+apps whose own critical path is about as long as the time to the horizon, an instant that arrivals alone move, least slack first:
+they take no GPUs from an app that needs them for its due. All other GPUs go to the apps with the least work left, each on the
+GPU type that suits all of them best (``by_type``).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, cast
 
 import numpy as np
 
 from themis.fairness import fluid
-from themis.fairness.finish_time import FinishTime
-from themis.model.answers import Solved
-from themis.model.snapshot import Snapshot
+from themis.fairness.finish_time import FinishTime, phase_seconds
+from themis.model.answers import Proof, Solved
+from themis.model.snapshot import Kind, Snapshot
 from themis.model.units import Bool, Float
 from themis.placement.ordered import in_order
 from themis.policies.api import ON_FREE_GPUS, Cadence, Granularity, Workbench
+from themis.policies.by_type import by_type, fastest, types_differ
+
+DOUBT = 0.2
+"""Part by which a critical path may be longer than forecast."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +42,24 @@ class FairFinish:
         return ON_FREE_GPUS
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
-        """Deal the offer: apps that cannot wait by due, then the others by work left; ties by arrival and id."""
+        """Allocate the offer: apps that cannot wait by due, critical ones by slack, the others by work left.
+
+        Ties go by arrival and id.
+        """
         s = snapshot
-        left = work_left(s)
-        due = cast(Float, s.need("reference")) - s.now
-        urgent = cannot_wait(s, left, due)
-        by = np.where(urgent, due, left)
-        return in_order(s, np.lexsort((s.app_id, s.app_arrival, by, ~urgent)))
+        left, due, speed = work_left(s), cast(Float, s.need("reference")) - s.now, fastest(s)
+        alone = FinishTime.of(s).left_on(s.app_demand * speed, s.app_gang_max * speed)
+        urgent = cannot_wait(s, left, due, alone)
+        slack = to_horizon(s, alone, speed)
+        critical = ~urgent & (slack < 2.0 * (s.lease_s + s.restart_s) + DOUBT * alone)
+        by = np.where(urgent, due, np.where(critical, slack, left))
+        order = np.lexsort((s.app_id, s.app_arrival, by, ~critical, ~urgent))
+        if types_differ(s):
+            solved = by_type(s, order[: int((urgent | critical).sum())])
+        else:
+            solved = in_order(s, order)
+        late = np.flatnonzero((due < alone) & np.isfinite(alone))
+        return replace(solved, proof=Proof(stretched=s.app_id[late], stretch=(alone - due)[late]))
 
 
 def work_left(s: Snapshot) -> Float:
@@ -51,7 +68,7 @@ def work_left(s: Snapshot) -> Float:
     return out
 
 
-def cannot_wait(s: Snapshot, left: Float, due: Float) -> Bool:
+def cannot_wait(s: Snapshot, left: Float, due: Float, alone: Float) -> Bool:
     """[A], whether an app misses its due if it gets no GPUs for a lease, or has missed it.
 
     GPUs that are leased now come back after a lease, and a start costs ``restart_s``.
@@ -59,15 +76,34 @@ def cannot_wait(s: Snapshot, left: Float, due: Float) -> Bool:
     Parameters
     ----------
     left : [A], GPU-seconds. ``due`` : [A], seconds from now; below 0 where it has passed, infinite where there is none.
+    alone : [A], seconds that each app has left on all GPUs that it can use, of the type that runs it best.
     """
-    speed = np.maximum(s.app_speed, 1e-9)
-    alone = FinishTime.of(s).left_on(s.app_demand.astype(float) * speed, s.app_gang_max.astype(float) * speed)
-    late = due < alone
     known = np.isfinite(due)
-    kept = known & ~late
+    kept = known & (due >= alone)
     # An app that stands still in the reference, because no GPU that it runs on is in service, has no due.
     slack = np.where(known, -np.inf, np.inf)
     # Apps past saving stretch nobody's due.
     slack[kept] = fluid.slack(left[kept], left[kept] / alone[kept], due[kept], float(s.machine_gpus.sum()))
     out: Bool = slack < s.lease_s + s.restart_s
+    return out
+
+
+def to_horizon(s: Snapshot, alone: Float, speed: Float) -> Float:
+    """[A], seconds that each app may wait and still end by the horizon.
+
+    The horizon is the later of when the work at hand can be done, and the latest (arrival + whole critical path).
+
+    Parameters
+    ----------
+    alone : as of ``cannot_wait``. ``speed`` : [A], reference GPUs that a GPU of its best type is worth to each app.
+    """
+    most, gang = s.app_demand * speed, s.app_gang_max * speed
+    whole = phase_seconds(s.phase_work, s.phase_longest, most[:, None], gang[:, None]).sum(axis=1)
+    done = np.bincount(s.job_app, weights=s.job_done * s.job_serial, minlength=s.apps)
+    # Sweeps have rungs behind them and ahead; of other apps the present jobs are all that counts.
+    current = np.maximum(FinishTime.of(s).current_work, 1e-9)
+    whole = np.where(s.app_kind == Kind.HALVING, whole, alone * (1.0 + done / current))
+    ends = s.app_arrival + s.app_away + (1.0 + fluid.LEEWAY) * whole
+    horizon = max(cast(float, s.need("horizon")), float(ends.max(initial=-np.inf)))
+    out: Float = horizon - s.now - alone
     return out

@@ -22,6 +22,7 @@ from themis.model.units import NONE, Bool, Float, Int
 from themis.optimize.shares.classes import allocate
 from themis.optimize.shares.filling import Growth, flat
 from themis.optimize.shares.pairs import (
+    FIRST,
     GAP,
     Classes,
     PairProgram,
@@ -136,7 +137,7 @@ class _ClassSearch:
     def __post_init__(self) -> None:
         self.classes = Classes.of(self.problem, self.pairs, np.zeros((self.problem.jobs, 0)))
         self.kind = self.classes.kind(self.problem.jobs)
-        self.program = PairProgram(self.problem, self.pairs, self.classes)
+        self.program = PairProgram(self.problem, self.pairs, self.classes, rough=FIRST)
 
     def run(self, need: Need, level: float) -> tuple[float, _Proof | None]:
         """The highest level from here down, and what proves it, if it fell; ``combos`` and ``x`` reach it."""

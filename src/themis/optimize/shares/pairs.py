@@ -23,16 +23,28 @@ from themis.errors import InputError, NotSolved
 from themis.model.units import NONE, Bool, Float, Int
 from themis.optimize.columns import ColumnProgram, Optimum
 from themis.optimize.shares.classes import allocate
+from themis.optimize.shares.partners import Partners
 from themis.optimize.shares.problem import Need, Problem
 
 GAP = 1e-9
 """Relative gap at which pairs are no longer generated."""
 
-_ROUGH = 0.2
+_ROUGH = 0.5
 """A level that is too high falls by a proof at hand once its bound is nearer to what is reached than so much of the way to 1."""
 
-_BLOCK, _ROUNDS, _STEPS = 256, 400, 60
-_WORTH_IT = 1e-12
+_STIFF = 0.05
+"""Of what a class wants, the least that it goes without where the level is too high by all of itself; see ``PairProgram.solve``."""
+
+_AHEAD, _LEAST_AHEAD = 0.25, 1e-6
+"""Of the last relative step of the level, that over which the needs' slope is taken, and its least."""
+
+_MANY, FIRST = 200, 4
+"""Classes from which interior points are quicker than a simplex method from nothing, and rough solves to begin with."""
+
+_SURELY = 1e-6
+"""Relative: a level that rough prices prove to be too high by less is left to exact ones."""
+
+_ROUNDS, _STEPS = 400, 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -106,7 +118,7 @@ def highest_level_paired(problem: Problem, pairs: PairRates, need: Need, ceiling
     NotSolved : columns or levels do not settle.
     """
     coarse = Classes.of(problem, pairs, np.zeros((problem.jobs, 0)))
-    program = PairProgram(problem, pairs, coarse)
+    program = PairProgram(problem, pairs, coarse, rough=FIRST)
     level, _ = settle(program, lambda t: coarse.mean(need(t)), ceiling)
     classes = Classes.of(problem, pairs, alike)
     if len(classes.first) > len(coarse.first):
@@ -130,41 +142,6 @@ def paired_throughput(problem: Problem, pairs: PairRates, combos: Int, x: Float)
     return out
 
 
-def best_partners(
-    problem: Problem, pairs: PairRates, jobs: Int, worth: Float, price: Float, time: Float, lonely: Bool | None = None
-) -> tuple[set[tuple[int, int, int]], Float]:
-    """For each of some jobs its best partner on each type, where the two are worth more than their price.
-
-    Parameters
-    ----------
-    jobs : [R], rows of single-GPU jobs that may share. ``worth`` : [R, K], of a unit of rate. ``price`` : [K], of a GPU.
-    time : [R], price of each job's time. ``lonely`` : [R], who has no partner in itself; all by default.
-
-    Returns
-    -------
-    (place, place, type) of pairs, and [R] the largest surplus of each over its price, 0 where there is none.
-    """
-    model, found, most = pairs.model[jobs], set[tuple[int, int, int]](), np.zeros(len(jobs))
-    for k in range(problem.types):
-        may = np.flatnonzero(problem.rate[jobs, k] > 0)
-        table = pairs.rate[:, :, k]
-        for at in range(0, len(may), _BLOCK):
-            mine = may[at : at + _BLOCK]
-            forth, back = table[np.ix_(model[mine], model[may])], table[np.ix_(model[may], model[mine])].T
-            surplus = worth[mine, k][:, None] * forth + worth[may, k][None, :] * back
-            surplus -= time[mine][:, None] + time[may][None, :] + price[k]
-            surplus[(forth <= 0) | (back <= 0)] = -np.inf
-            alone = np.flatnonzero(np.ones(len(mine), dtype=bool) if lonely is None else lonely[mine])
-            surplus[alone, at + alone] = -np.inf
-            best = np.argmax(surplus, axis=1)
-            value = surplus[np.arange(len(mine)), best]
-            most[mine] = np.maximum(most[mine], value)
-            for i in np.flatnonzero(value > _WORTH_IT).tolist():
-                a, b = sorted((int(mine[i]), int(may[best[i]])))
-                found.add((a, b, k))
-    return found, most
-
-
 def settle(program: PairProgram, need: Need, level: float) -> tuple[float, list[Prices]]:
     """Lower the level until it is reached: each time to where needs are worth what the prices say that there is.
 
@@ -177,8 +154,11 @@ def settle(program: PairProgram, need: Need, level: float) -> tuple[float, list[
     The level, and the prices that lowered it to there, none where it did not fall: the last prove that it cannot be exceeded.
     """
     proofs: list[Prices] = []
+    ahead = 1.0
     for _ in range(_STEPS):
-        if program.solve(need(level)) >= 1.0 - 2 * GAP:
+        wanted = need(level)
+        fall = (wanted - need(level * (1.0 - ahead))) / ahead
+        if program.solve(wanted, np.maximum(fall, (1.0 if ahead == 1.0 else _STIFF) * wanted)) >= 1.0 - 2 * GAP:
             return level, proofs
         proofs.append(prices := program.prices)
         worth = prices.worth * program.classes.count
@@ -186,10 +166,12 @@ def settle(program: PairProgram, need: Need, level: float) -> tuple[float, list[
         def beyond(t: float) -> float:
             return float(worth @ need(t)) - prices.total  # noqa: B023
 
+        before = level
         if beyond(0.0) >= 0.0:
             level = 0.0
         else:
             level = float(brentq(beyond, 0.0, level, xtol=1e-300, rtol=1e-14, maxiter=1000))
+        ahead = min(max(_AHEAD * (1.0 - level / max(before, 1e-300)), _LEAST_AHEAD), 0.9)
     raise NotSolved(
         f"the level of {len(program.classes.first)} classes of jobs with pairs did not settle within {_STEPS} steps."
     )
@@ -257,51 +239,110 @@ class PairProgram:
     pairs: PairRates
     classes: Classes
     seeds: list[tuple[int, int, int]] = field(default_factory=list)
+    rough: int = 0
+    """Rough solves to begin with, whose prices lower a level that is far too high as well as exact ones do."""
     prices: Prices = field(init=False)
     program: ColumnProgram = field(init=False)
     index: list[tuple[int, int, int]] = field(default_factory=list)
     known: set[tuple[int, int, int]] = field(default_factory=set)
+    sharers: Int = field(init=False)
+    """Classes whose jobs may share a GPU."""
+    partners: Partners = field(init=False)
     optimum: Optimum = field(init=False)
 
     def __post_init__(self) -> None:
         c, pools = len(self.classes.first), len(self.problem.workers)
         high = np.concatenate([self.classes.count, np.full(c, np.inf), self.problem.workers])
         low = np.concatenate([np.full(c, -np.inf), np.zeros(c), np.full(pools, -np.inf)])
-        self.program = ColumnProgram(low, high, interior=c > 200)
+        self.program = ColumnProgram(low, high, interior=c > _MANY)
+        self.rough = self.rough if c > _MANY else 0
+        first = self.classes.first
+        self.sharers = np.flatnonzero((self.problem.gpus[first] == 1) & (self.pairs.model[first] >= 0))
+        lonely = self.classes.count[self.sharers] < 2
+        self.partners = Partners.of(self.problem, self.pairs.model, self.pairs.rate, first[self.sharers], lonely)
 
     @property
     def size(self) -> int:
         """Columns but for the level."""
         return len(self.index)
 
-    def solve(self, wanted: Float) -> float:
-        """The multiple of the wanted rates that is reached, or that it is below 1, which ``prices`` prove."""
-        c = len(self.classes.first)
+    def solve(self, wanted: Float, fall: Float | None = None) -> float:
+        """The part of the wanted rates that every class reaches, at most 1; where it is below 1, ``prices`` prove it.
+
+        Parameters
+        ----------
+        wanted : [C], mean rate of each class's jobs.
+        fall : [C], in which proportion classes go without where not all can be had; as they want by default. The nearer
+            it is to the slope of the needs, the nearer is the next level to the one that is reached.
+        """
+        c, count = len(self.classes.first), self.classes.count
         scale = self.problem.fastest[self.classes.first]
-        rows, values = np.arange(c, 2 * c, dtype=np.int64), -self.classes.count * wanted / scale
+        fall = wanted if fall is None else fall
+        rows, values = np.arange(c, 2 * c, dtype=np.int64), count * fall / scale
         if self.size:
             self.program.change_column(0, rows, values)
         else:
             height = 2 * c + len(self.problem.workers)
-            self.program.add(np.ones(1), coo_array((values, (rows, np.zeros(c, int))), shape=(height, 1)).tocsc())
+            self.program.add(-np.ones(1), coo_array((values, (rows, np.zeros(c, int))), shape=(height, 1)).tocsc())
             alone = np.argwhere(self.problem.rate[self.classes.first] > 0)
-            self._add([(int(i), NONE, int(k)) for i, k in alone] + self.seeds)
+            self._add([(int(i), NONE, int(k)) for i, k in alone] + (self.seeds or self._first()))
+        self.program.change_low(rows, count * wanted / scale)
+        steep = float(np.divide(fall, wanted, out=np.zeros(c), where=wanted > 0).max(initial=0.0))
+        while self.rough and fall is not wanted:
+            self.rough -= 1
+            try:
+                duals = self.program.solve_roughly().duals
+            except NotSolved:
+                break  # exact prices do not need it
+            found, loose = self._prove(duals, wanted, None)
+            worth = self.prices.worth * count
+            below, unit = float(worth @ wanted) - self.prices.total, float(worth @ fall)
+            if found:
+                self._add(found)
+            if below * steep > _SURELY * unit and loose <= _ROUGH * below:
+                return 1.0 - below * steep / unit
+            if not found:
+                break
+        self.rough = 0
         for _ in range(_ROUNDS):
             self.optimum = self.program.solve()
-            duals, theta = self.optimum.duals, self.optimum.objective
-            worth, time = np.maximum(-duals[c : 2 * c], 0.0) / scale, np.maximum(duals[:c], 0.0)
-            gpu = np.maximum(duals[2 * c :], 0.0)[self.problem.pool]
-            found, surplus = self._price(worth, time, gpu)
-            # Half of a pair's surplus on the price of each one's time makes every pair worth its price at most: a bound.
-            total = theta + 0.5 * float(surplus @ self.classes.count)
-            self.prices = Prices(worth=worth, time=time + 0.5 * surplus, gpu=gpu, total=total)
-            # Reaching 1 is enough: the level that is asked for is a bound already. Far below 1 a rough bound is.
-            close = total - theta <= max(GAP * total, _ROUGH * (1.0 - total))
-            if theta >= 1.0 - GAP or close or not (found or self.program.tighten()):
-                return theta
+            without = -self.optimum.objective
+            found, loose = self._prove(self.optimum.duals, wanted, without)
+            # All that is wanted is enough: the level that is asked for is a bound already. Far from it a rough bound is.
+            done = without * steep <= GAP
+            if done or loose <= max(GAP / steep, _ROUGH * (without - loose)) or not (found or self.program.tighten()):
+                return 1.0 - without * steep
             if found:
                 self._add(found)
         raise NotSolved(f"pairs of {c} classes of jobs did not settle within {_ROUNDS} rounds.")
+
+    def _prove(self, duals: Float, wanted: Float, without: float | None) -> tuple[list[tuple[int, int, int]], float]:
+        """Pairs that are worth more than these prices, and what the bound of ``prices``, which are set, is above the prices' own.
+
+        ``without`` : what the wanted rates lack at the optimum that the prices belong to; None if they belong to none.
+        """
+        c, first, count = len(self.classes.first), self.classes.first, self.classes.count
+        worth = np.maximum(-duals[c : 2 * c], 0.0) / self.problem.fastest[first]
+        time, pools = np.maximum(duals[:c], 0.0), np.maximum(duals[2 * c :], 0.0)
+        gpu = pools[self.problem.pool]
+        if without is None:
+            alone = worth[:, None] * self.problem.rate[first] - self.problem.gpus[first, None] * gpu
+            time = np.maximum(time, alone.max(axis=1))
+        found, surplus = self._price(worth, time, gpu)
+        # Half of a pair's surplus on the price of each one's time makes every pair worth its price at most: a bound.
+        loose, time = 0.5 * float(surplus @ count), time + 0.5 * surplus
+        total = float(time @ count + pools @ self.problem.workers)
+        if without is not None:
+            total = float(worth @ (count * wanted)) - without + loose
+        self.prices = Prices(worth=worth, time=time, gpu=gpu, total=total)
+        return found, loose
+
+    def _first(self) -> list[tuple[int, int, int]]:
+        """Of many classes, each one's partner on each type with which it has the largest sum of relative rates."""
+        if not self.rough:
+            return []
+        free = np.zeros(len(self.classes.first))
+        return self._price(1.0 / self.problem.fastest[self.classes.first], free, free[: self.problem.types])[0]
 
     def masses(self) -> Iterator[tuple[int, int, Float]]:
         """(class, other class or -1, time [K] in all) of what runs."""
@@ -314,18 +355,9 @@ class PairProgram:
 
     def _price(self, worth: Float, time: Float, gpu: Float) -> tuple[list[tuple[int, int, int]], Float]:
         """For each class its best pair on each type that is worth more than its price, and its largest surplus [C]."""
-        first = self.classes.first
-        some = np.flatnonzero((self.problem.gpus[first] == 1) & (self.pairs.model[first] >= 0))
-        found, most = best_partners(
-            self.problem,
-            self.pairs,
-            first[some],
-            np.broadcast_to(worth[some, None], (len(some), self.problem.types)),
-            gpu,
-            time[some],
-            self.classes.count[some] < 2,
-        )
-        surplus = np.zeros(len(first))
+        some = self.sharers
+        found, most = self.partners.best(worth[some], gpu, time[some])
+        surplus = np.zeros(len(self.classes.first))
         surplus[some] = most
         return sorted({(int(some[a]), int(some[b]), k) for a, b, k in found} - self.known), surplus
 

@@ -33,9 +33,15 @@ _GAP = 1e-10
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Worths(Mixes):
-    """Ways with what they gain. ``gain`` : [K + 1, J], of all of the time on each point."""
+    """Ways with what they gain.
+
+    Attributes
+    ----------
+    gain : [K + 1, J], of all of the time on each point. ``loss`` : [Q, J], minus what each way gains; infinite where it is barred.
+    """
 
     gain: Float
+    loss: Float
 
     @classmethod
     def of(cls, problem: Problem, gain: Float, least: Float) -> Worths:
@@ -59,13 +65,10 @@ class Worths(Mixes):
             able=np.vstack([plain.able, fast]),
             pool=plain.pool,
         )
-        return cls(
-            ways=ways,
-            need=need,
-            part=np.vstack([mixes.part, np.ones(fast.shape)]),
-            bar=np.vstack([mixes.bar, np.where(fast, 0.0, np.inf)]),
-            gain=np.vstack([gain.T, np.zeros(problem.jobs)]),
-        )
+        part, of_points = np.vstack([mixes.part, np.ones(fast.shape)]), np.vstack([gain.T, np.zeros(problem.jobs)])
+        bar = np.vstack([mixes.bar, np.where(fast, 0.0, np.inf)])
+        gained = (1.0 - part) * of_points[ways.first] + part * of_points[ways.second]
+        return cls(ways=ways, need=need, part=part, bar=bar, gain=of_points, loss=bar - gained)
 
     def only(self, rows: Int) -> Worths:
         """Those of some jobs."""
@@ -75,17 +78,17 @@ class Worths(Mixes):
             part=self.part[:, rows],
             bar=self.bar[:, rows],
             gain=self.gain[:, rows],
+            loss=self.loss[:, rows],
         )
 
     def costs(self, price: Float) -> Float:
         """[Q, J], price of each way beyond what it gains."""
-        net = self.ways.of_points(price)[:, None] * self.ways.gpus - self.gain
-        first = net[self.ways.first]
-        out: Float = net[self.ways.second]
-        out -= first
-        out *= self.part
+        price = self.ways.of_points(price)
+        first = price[self.ways.first, None]
+        out: Float = self.part * (price[self.ways.second, None] - first)
         out += first
-        out += self.bar
+        out *= self.ways.gpus
+        out += self.loss
         return out
 
     def gains(self, way: Int, job: Int) -> Float:

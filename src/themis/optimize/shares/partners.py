@@ -1,0 +1,103 @@
+"""Which pairs of jobs are worth more than their prices: all pairs on all types are compared as arrays.
+
+With prices of rates, time and GPUs a pair's surplus is what its two rates are worth less the time of the two and the GPU. Half of
+it belongs to each of the two, so the table of surpluses is one table and the same transposed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from themis.model.units import Bool, Float, Int
+from themis.optimize.shares.problem import Problem
+
+_BLOCK = 256
+"""Jobs that are compared with all others together."""
+
+_KEPT = 8_000_000
+"""Rates up to which the tables are kept between prices (64 MB); beyond, every block is looked up again."""
+
+_WORTH_IT = 1e-12
+
+
+@dataclass(slots=True)
+class Partners:
+    """Jobs that may share a GPU, and their rates next to each other.
+
+    Attributes
+    ----------
+    rate : Float[R, K], of each job alone; where it is 0 the job does not run on the type, nor in a pair.
+    model : Int[R], rows of the table of ``beside``, Float[A, A, K]. ``lonely`` : Bool[R], who has no partner in itself.
+    """
+
+    rate: Float
+    model: Int
+    beside: Float
+    lonely: Bool
+    _tables: dict[int, tuple[Float, Bool]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, problem: Problem, model: Int, beside: Float, jobs: Int, lonely: Bool | None = None) -> Partners:
+        """Those of some jobs, each with its model in ``model`` [J]; by default nobody is its own partner."""
+        alone = np.ones(len(jobs), dtype=bool) if lonely is None else lonely
+        return cls(rate=problem.rate[jobs], model=model[jobs], beside=beside, lonely=alone)
+
+    def best(self, worth: Float, price: Float, time: Float) -> tuple[set[tuple[int, int, int]], Float]:
+        """For each job its best partner on each type, where the two are worth more than their price.
+
+        Parameters
+        ----------
+        worth : [R] or [R, K], of a unit of rate. ``price`` : [K], of a GPU. ``time`` : [R], price of each job's time.
+
+        Returns
+        -------
+        (place, place, type) of pairs, and [R] the largest surplus of each over its price, 0 where there is none.
+        """
+        jobs, types = self.rate.shape
+        worth = np.broadcast_to(worth[:, None] if worth.ndim == 1 else worth, (jobs, types))
+        found, most = set[tuple[int, int, int]](), np.zeros(jobs)
+        for k in range(types):
+            may = np.flatnonzero(self.rate[:, k] > 0)
+            for at in range(0, len(may), _BLOCK):
+                mine = may[at : at + _BLOCK]
+                surplus = self._surplus(k, may, at, worth[:, k], time)
+                best = surplus.argmax(axis=1)
+                value = surplus[np.arange(len(mine)), best] - price[k]
+                most[mine] = np.maximum(most[mine], value)
+                good = value > _WORTH_IT
+                first, second = mine[good], may[best[good]]
+                pairs = zip(np.minimum(first, second).tolist(), np.maximum(first, second).tolist())
+                found.update((a, b, k) for a, b in pairs)
+        return found, most
+
+    def _surplus(self, k: int, may: Int, at: int, worth: Float, time: Float) -> Float:
+        """[B, S], of the jobs of a block next to all that may run on the type, before the price of the GPU."""
+        rows = slice(at, at + _BLOCK)
+        mine = may[rows]
+        if len(self.rate) ** 2 * self.rate.shape[1] <= _KEPT:
+            if k not in self._tables:
+                forth, _, barred = self._rates(k, may, 0, len(may))
+                self._tables[k] = forth, barred
+            table, bars = self._tables[k]
+            forth, back, barred = table[rows], table[:, rows], bars[rows]
+        else:
+            forth, back, barred = self._rates(k, may, at, at + _BLOCK)
+        out: Float = forth * worth[mine, None]
+        out -= time[mine, None]
+        half = back * worth[may, None]
+        half -= time[may, None]
+        out += half.T
+        np.copyto(out, -np.inf, where=barred)
+        return out
+
+    def _rates(self, k: int, may: Int, start: int, end: int) -> tuple[Float, Float, Bool]:
+        """[B, S] rates of some jobs next to all others, [S, B] of all others next to them, and [B, S] who cannot share."""
+        table, mine = self.beside[:, :, k], may[start:end]
+        forth = table[np.ix_(self.model[mine], self.model[may])]
+        back = table[np.ix_(self.model[may], self.model[mine])]
+        barred: Bool = (forth <= 0) | (back.T <= 0)
+        own = np.flatnonzero(self.lonely[mine])
+        barred[own, start + own] = True
+        return forth, back, barred
