@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import logging
 import math
@@ -20,6 +21,7 @@ from simulation.world import History, run
 from themis.accounts import fold
 from themis.core.scheduler import Scheduler
 from themis.core.validate import validate
+from themis.executors import lifecycle
 from themis.executors.gangs import Gangs
 from themis.executors.local import LocalExecutor
 from themis.model.events import JobStopped, MachineResized, Revoke
@@ -35,6 +37,7 @@ from themis.service.engine.live_settings import LiveSettings
 from themis.service.engine.records import Records
 
 Mutation = Callable[[], AbstractContextManager[Any]]
+FAILING = lifecycle.GangState.FAILING
 
 
 def replaced(owner: Any, name: str, by: Any) -> Mutation:
@@ -175,6 +178,34 @@ def _back_at_once() -> Iterator[None]:
         yield
 
 
+def _forgets_without_a_word(self: NodeAgent) -> None:
+    """Before, an agent that was told to forget a task of which it reported no end dropped it; its arbiter waited for that."""
+    for name in [name for name in self.forgotten if not self.tasks[name].left]:
+        self.forgotten.remove(name)
+        self.tasks.pop(name).remove()
+        self.runs_sent.pop(name, None)
+        self.reported.pop(name, None)
+
+
+@contextmanager
+def _ends_well_without_supervisor() -> Iterator[None]:
+    """Before, a gang whose supervisor was killed between a rank's failure and the end of the others counted as finished.
+
+    Where the scheduler had asked for its end already, it waited permanently for another ``Revoke``.
+    """
+    state = Task.state
+
+    def without_code(self: Task) -> Any:
+        found, raw = state(self), self._status()
+        if found.phase == "ended" and raw.get("phase") != "ended":
+            found = dataclasses.replace(found, cause=raw.get("cause") or "lost", first=None)
+        return found
+
+    table = {**lifecycle.TRANSITIONS, (FAILING, lifecycle.GangEvent.STOP_ASKED): lifecycle.Transition(FAILING)}
+    with mock.patch.object(Task, "state", without_code), mock.patch.object(lifecycle, "TRANSITIONS", table):
+        yield
+
+
 def _without_ends(real: Any, self: Books, lease: Any) -> None:
     if lease.ended != lease.ended or lease.cause != "failed":
         real(self, lease)
@@ -220,6 +251,8 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "a machine that is back serves before its agent speaks": _back_at_once,
     "renewals that were on the way count as new": replaced(Gangs, "_renewed", lambda *a: _heard_all(_RENEWED, *a)),
+    "agents forget without a word": replaced(NodeAgent, "_drop", _forgets_without_a_word),
+    "a gang whose supervisor was killed as it failed ends well": _ends_well_without_supervisor,
 }
 BY_HAND = (
     "what is left is not written down",
@@ -230,6 +263,8 @@ BY_HAND = (
     "a removed machine's gangs are taken for ended",
     "a machine that is back serves before its agent speaks",
     "renewals that were on the way count as new",
+    "agents forget without a word",
+    "a gang whose supervisor was killed as it failed ends well",
 )
 """Mutations whose histories are too rare for random seeds: ``test_found`` tells one for each."""
 

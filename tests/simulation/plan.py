@@ -47,7 +47,8 @@ class Action:
 
     Attributes
     ----------
-    what : cancel, hold, resume, drain, undrain; ``set``, as ``themis set`` takes it; ``configure``, what the next start is given.
+    what : cancel, hold, resume, drain, undrain; ``set``, as ``themis set`` takes it; ``edit`` the settings file, ``reload`` it;
+        ``configure``, what the next start is given.
     target : an app's key, a machine's number, or settings.
     """
 

@@ -143,9 +143,14 @@ class Service:
         self.looked_at = 0.0
         self.within = False
         """The arbiter's thread is in the middle of a transaction."""
-        self.config = Config(
+        self.config = self.configured()
+        """As the settings file says."""
+
+    def configured(self) -> Config:
+        """The settings file at the beginning."""
+        return Config(
             cluster=Cluster(name="small", machines=tuple(h.machine for h in self.hosts)),
-            policy=world.plan.policy,
+            policy=self.world.plan.policy,
             lease_s=8.0,
             tick_s=1.0,
             shortest_lease_s=0.0,
@@ -169,6 +174,7 @@ class Service:
     def start(self) -> None:
         """Start, or start again: the journal is verified and folded, gangs that run are taken over."""
         world = self.world
+        world.settings.before_start()
         try:
             journal = Journal(world.disk.path, world.disk.connect)
             journal.pause, made = self._pause, list[Executor]()

@@ -112,3 +112,30 @@ def test_a_job_gets_gpus_of_a_machine_that_grew_and_a_crash_in_the_change_leaves
     large = replace(JOB, at=4.0, key="a1", gpus=(2, 2), behaviour=Behaviour(work_s=2.0))
     plans = [replace(PLAN, events=(crash, grows, JOB, large)) for crash in crashes]
     _mended("accounts do not know GPUs that came", plans, "IndexError")
+
+
+def test_an_agent_that_is_told_to_forget_says_that_the_task_ended() -> None:
+    stray = replace(JOB, grace_s=2.8, behaviour=Behaviour(work_s=6.0, escape_s=1.7, stuck_s=6.8))
+    pauses = [Fault(at=at, what="agent pauses", lasts=lasts) for at in (4.0, 4.4) for lasts in (7.1, 7.4, 7.7)]
+    plans = [replace(PLAN, seed=seed, events=(stray, pause)) for pause in pauses for seed in range(8)]
+    _mended("agents forget without a word", plans, "not everything ended: ['a0']")
+
+
+def test_a_job_that_fails_as_its_supervisor_is_killed_did_not_finish_and_gives_its_gpus_back() -> None:
+    fails = replace(
+        JOB, gpus=(2, 2), behaviour=Behaviour(work_s=9.0, save_s=math.inf, escape_s=1.3, stuck_s=8.0, fails=1)
+    )
+    other = replace(JOB, at=4.0, key="a1", gpus=(2, 2), behaviour=Behaviour(work_s=2.0))
+    kills = [Fault(at=at, what="supervisor killed") for at in (9.2, 9.5, 9.8, 10.1, 10.4)]
+    plans = [
+        replace(PLAN, machines=(2,), policy="tiresias", seed=seed, events=(fails, other, kill))
+        for kill in kills
+        for seed in range(4)
+    ]
+    _mended("a gang whose supervisor was killed as it failed ends well", plans, "not everything ended: ['a1']")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_service_ends_in_good_order_although_its_disk_is_read_only(seed: int) -> None:
+    disk, end = Fault(at=3.0, what="disk is read-only", lasts=0.8), Fault(at=3.1, what="service stops in good order")
+    assert run(replace(PLAN, seed=seed, events=(JOB, disk, end))).wrong == ""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from simulation.world import World
 
 OF_APPS = ("cancel", "hold", "resume")
+CHANGES = ("set", "reload")
 
 
 @dataclass
@@ -35,6 +36,9 @@ class Users:
         """Somebody wants something."""
         if isinstance(event, Action) and event.what == "configure":
             self.world.service.config = configured(self.world.service.config, event.target)
+            return
+        if isinstance(event, Action) and event.what == "edit":
+            self.world.settings.edit(event.target)
             return
         self.waiting.append((event, None))
 
@@ -91,6 +95,8 @@ class Users:
         what, target = event.what, event.target
         if what == "set":
             return lambda: self.world.settings.change(arbiter, target)
+        if what == "reload":
+            return lambda: self.world.settings.reload(arbiter)
         if what in ("drain", "undrain"):
             return lambda: arbiter.drain(int(target), what == "drain")
         app = self.acknowledged[target][0]
@@ -109,7 +115,7 @@ class Users:
         self._noted(event, reply)
         if isinstance(event, Submission):
             if error is not None:
-                if self.world.settings.made or self.world.service.config.others_budget is not None:
+                if self.world.settings.changed:
                     return False  # too large for the machines that are left, or the budget is used up: submitted again
                 raise error
             found = reply.result()
@@ -118,9 +124,9 @@ class Users:
         return True
 
     def _noted(self, event: Submission | Action, reply: Future[Any]) -> None:
-        if isinstance(event, Action) and event.what == "set" and reply.exception() is not None:
+        if isinstance(event, Action) and event.what in CHANGES and reply.exception() is not None:
             self.world.tell(f"{event} is refused: {reply.exception()}")
-        elif isinstance(event, Action) and event.what == "set":
+        elif isinstance(event, Action) and event.what in CHANGES:
             self.world.settings.acknowledge(reply.result())
             self.world.tell(f"{event} is acknowledged as change {reply.result()}")
 

@@ -19,7 +19,7 @@ from simulation.kernel import Kernel, Process
 from simulation.network import Wire
 from simulation.plan import ACTIVE_S, Action, Fault, Plan, Submission, draw
 from simulation.service import Service
-from simulation.settings import Settings, draw_changes
+from simulation.settings import Settings, draw_changes, draw_edits
 from simulation.users import Users
 from themis.node.agent import AgentSettings, NodeAgent
 from themis.service.engine import state_snapshots
@@ -151,7 +151,8 @@ def _quick_snapshots() -> Iterator[None]:
 def history(seed: int) -> Plan:
     """The plan of a seed, with changes of settings."""
     plan = draw(seed)
-    events = sorted([*plan.events, *draw_changes(seed, plan.machines)], key=lambda event: event.at)
+    more = [*draw_changes(seed, plan.machines), *draw_edits(seed, plan.machines)]
+    events = sorted([*plan.events, *more], key=lambda event: event.at)
     return replace(plan, events=tuple(events))
 
 
