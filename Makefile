@@ -66,6 +66,7 @@ soak: $(VENV)/.torch ## SIMULATED=10000 histories of the service, then kill arbi
 	THEMIS_CONFORMANCE_SEEDS=3 $(PYTEST) tests/policies/test_conformance.py tests/policies/test_conformance_kit.py
 	THEMIS_DELIVERY_SEEDS=100 $(PYTEST) tests/policies/test_delivery.py
 	THEMIS_FAULT_TRIALS=$(KILLS) THEMIS_RAY_FAULT_TRIALS=$(RAY_KILLS) $(PYTEST) tests/service/test_faults.py
+	$(VENV)/bin/python benchmarks/bench_consoles.py --seconds 600
 	THEMIS_FOLDS=20 THEMIS_DAMAGES=200 $(PYTEST) tests/service/test_fold.py tests/service/test_damage.py
 	THEMIS_HOME_KILLS=$(HOME_KILLS) THEMIS_HOME_APPS=$(HOME_APPS) $(PYTEST) -k acknowledged tests/service/test_one_home.py
 
@@ -95,8 +96,9 @@ reproduce-pollux: $(VENV)/.installed ## Tiresias on Pollux' workloads compared w
 reproduce-fair-finish: $(VENV)/.installed ## fair_finish compared with its rivals, 20 paired seeds: docs/reproduction/fair-finish.md (minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python reproduction/fair_finish.py
 
-reproduce-fidelity: $(VENV)/.installed ## One workload live and simulated: docs/reproduction/fidelity.md (40 minutes)
+reproduce-fidelity: $(VENV)/.installed ## One workload live and simulated, what-ifs and what then happened: docs/reproduction/fidelity.md (an hour)
 	$(BIN)/python reproduction/fidelity.py
+	$(BIN)/python reproduction/fidelity_forward.py
 
 clean: ## Remove the virtual environment, caches and results
 	rm -rf $(VENV) out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,8 +1,8 @@
-"""What Ray costs: starts and preemptions of gangs on Ray and on one machine; one arbiter with 64 nodes of 8 GPUs.
+"""What machines elsewhere cost: starts and preemptions of gangs here, on a fleet and on Ray; one arbiter with 64 nodes of 8 GPUs.
 
-    python benchmarks/bench_ray.py [--quick] [--no-ray]
+    python benchmarks/bench_ray.py [--quick] [--no-ray] [--no-stubs]
 
-The first part runs gangs of two ranks on two nodes through both executors in turn: seconds from the command to its event, medians
+The first part runs gangs of two ranks on two nodes through each executor in turn: seconds from the command to its event, medians
 and 90th percentiles, and the ratio. The second has stub agents, which answer at once, behind real sockets, and counts what the
 arbiter decides by the auction, with its journal, in CPU seconds of the whole process (stubs included).
 """
@@ -13,26 +13,33 @@ import argparse
 import os
 import queue
 import select
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from themis.authority.ca import Authority
 from themis.client import themis_pb2 as pb
+from themis.executors.fleet import FleetExecutor, FleetSettings
 from themis.executors.gangs import Pace
 from themis.executors.hosts import Host, NodeSettings
 from themis.executors.local import LocalExecutor
+from themis.executors.members import Members, authority_folder, members_file
 from themis.executors.program import Program, Programs
 from themis.executors.ray import RayExecutor, RaySettings
 from themis.model.cluster import Machine
 from themis.model.events import Grant, JobStarted, JobStopped, MachineJoined, Revoke
 from themis.node.channel import ChannelClosed, SocketChannel, connect
+from themis.node.identity import make_token
+from themis.node.joining import Wish, join
 from themis.node.messages import Go, Hello, Prepare, Renew, Stop, TaskState
 from themis.service.api.submission import submit
 from themis.service.engine.arbiter import Arbiter
@@ -67,6 +74,36 @@ def on_local(folder: Path, rounds: int) -> dict[str, list[float]]:
     hosts = [Host(machine=Machine(name=f"m{n}", gpus=2)) for n in range(2)]
     with LocalExecutor(folder, hosts, lambda a, i: SLEEP, events.put, allow_root=os.geteuid() == 0) as executor:
         return latencies(executor, events, rounds)
+
+
+def on_fleet(folder: Path, rounds: int) -> dict[str, list[float]]:
+    """Two machines of two virtual GPUs that joined over TLS, on this machine."""
+    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    fleet = FleetSettings(
+        listen="127.0.0.1:0", owner="bench", members=members_file(folder), authority=authority_folder(folder)
+    )
+    agents: list[subprocess.Popen[bytes]] = []
+    try:
+        with FleetExecutor(
+            folder / "run", lambda a, i: SLEEP, events.put, fleet=fleet, allow_root=os.geteuid() == 0
+        ) as executor:
+            while not executor.listening():
+                time.sleep(0.1)
+            for n in range(2):
+                token, secret = make_token(Authority.open(authority_folder(folder)).fingerprint)
+                with closing(Members(members_file(folder))) as members:
+                    members.add_token(secret, 60.0)
+                state = folder / f"state{n}"
+                join(state, executor.listening(), token, Wish(name=f"m{n}", gpus=2, root=folder / f"tasks{n}"))
+                agents.append(subprocess.Popen([sys.executable, "-m", "themis.node.remote", "--state", str(state)]))
+                joined = events.get(timeout=120)
+                assert isinstance(joined, MachineJoined)
+                executor.join(joined.machine)
+            return latencies(executor, events, rounds)
+    finally:
+        for agent in agents:
+            agent.terminate()
+            agent.wait(60)
 
 
 def on_ray(folder: Path, rounds: int) -> dict[str, list[float]]:
@@ -201,11 +238,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--no-ray", action="store_true")
+    parser.add_argument("--no-stubs", action="store_true")
     given = parser.parse_args()
     rounds = 5 if given.quick else 30
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        found = {"local": on_local(folder / "local", rounds)}
+        found = {"local": on_local(folder / "local", rounds), "fleet": on_fleet(folder / "fleet", rounds)}
         if not given.no_ray:
             found["ray"] = on_ray(folder / "ray", rounds)
         print(f"gangs of two ranks over two nodes, {rounds} each\n")
@@ -215,6 +253,8 @@ def main() -> None:
                 median, p90 = (1e3 * float(np.quantile(took[what], q)) for q in (0.5, 0.9))
                 ratio = median / (1e3 * float(np.median(found["local"][what])))
                 print(f"| {what} | {executor} | {median:.0f} | {p90:.0f} | {ratio:.2f} |")
+        if given.no_stubs:
+            return
         print("\n64 nodes x 8 GPUs, stub agents, policy themis, leases of 2 s\n")
         print("| apps | GPUs leased | decisions | grants, renewals, revocations | CPU s | decisions / CPU s | wall s |")
         print("|---|---|---|---|---|---|---|")

@@ -16,7 +16,7 @@ import resource
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,10 @@ class Nothing:
     def dismiss(self, jobs: Sequence[int]) -> None: ...
     def restore_lost(self, machine: int) -> None: ...
     def recorded(self, job: int, attempt: int) -> None: ...
+    def restore_withheld(self, machine: int) -> None: ...
     def join(self, machine: Machine) -> None: ...
+    def resize(self, machine: int, gpus: int) -> None: ...
+    def equip(self, devices: Mapping[str, tuple[str, ...]]) -> None: ...
     def check_user(self, user: str) -> None: ...
     def niceness(self, machine: int) -> int:
         return 0
@@ -197,7 +200,7 @@ def _let_go(a: Arbiter, gangs: int) -> None:
 
 
 def _settled(a: Arbiter) -> None:
-    _wait(lambda: a.ask(lambda: a.engine.flight is None and a.queue.empty()), 60)
+    _wait(lambda: a.ask(lambda: a.engine.decision is None and a.queue.empty()), 60)
 
 
 def _granted(a: Arbiter) -> int:
@@ -342,7 +345,7 @@ def agents(count: int) -> None:
             _wait(lambda a=a, apps=apps[:attending]: len(a.agents.present(apps)) == len(apps), 60)
             times, cpu = [], time.process_time()
             for _ in range(10):
-                _wait(lambda a=a: a.ask(lambda: a.engine.flight is None and bool(a.state.job_gpus)), 60)
+                _wait(lambda a=a: a.ask(lambda: a.engine.decision is None and bool(a.state.job_gpus)), 60)
                 before = a.ask(lambda: a.state.round)
                 began = time.perf_counter()
                 _let_go(a, 4)

@@ -1,10 +1,11 @@
 """Gavel's policies as users run them: the program and what it leaves over, on jobs of which no two are alike; asserts no seconds.
 
-    python benchmarks/bench_whole.py [--quick] [--simulations]
+    python benchmarks/bench_whole.py [--quick] [--simulations] [--sharing]
 
 - Whole policies (program, leftovers and allocation of them) on 2,048 jobs, alike (26 models) and all distinct, on three and seven
   types, against cvxpy's bare program with its fastest conic solver; objective equal or better, ratio of times.
 - 10,000 jobs, all distinct: weights alike and over four orders of magnitude.
+- ``--sharing``: water filling with pairs of 512 jobs on one GPU, each with rates of its own alone and next to each other job.
 - ``--simulations``: whole simulations of ossp and allox on generated workloads.
 
 Rates are drawn. CPU seconds of one thread, medians of five (Themis) and three (cvxpy).
@@ -16,6 +17,7 @@ import argparse
 import hashlib
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import highspy
 import numpy as np
@@ -23,9 +25,10 @@ import numpy as np
 from bench_gavel import GANG_PART, GANGS, Instance, new_jobs, textbook, timed, work_left
 from themis.gavel.finish_time import JobsProgress, finish_time_fairness
 from themis.gavel.makespan import min_makespan
-from themis.gavel.max_min import max_min, max_min_water_filling
+from themis.gavel.max_min import max_min, max_min_water_filling, normalised_unit
 from themis.gavel.total import best_total, cost_adjusted, in_order, relative
 from themis.model.units import Float
+from themis.optimize.shares.pair_filling import water_fill_paired
 from themis.optimize.shares.pairs import PairRates
 from themis.optimize.shares.problem import Problem, Shares
 from themis.policies.api import make_policy
@@ -108,6 +111,28 @@ def large(jobs: int, kinds: list[tuple[bool, int]]) -> None:
             print(f"| {name} | {jobs:,} {kind} | {types} | {timed(run, 3):.3f} | {abs(run().gap):.0e} |", flush=True)
 
 
+def sharing(jobs: int, kinds: list[tuple[int, bool]]) -> None:
+    """Water filling over jobs and pairs, all distinct; ``kinds`` : (types, weights over four orders of magnitude or alike)."""
+    print("\n| water filling with sharing | types | weights | s | gap | columns |\n|---|---|---|---|---|---|")
+    for types, wide in kinds:
+        rng = np.random.default_rng(0)
+        alone = rng.uniform(1, 50, (jobs, 1)) * rng.uniform(0.15, 1.0, (jobs, types)) * np.linspace(1, 0.4, types)
+        beside = alone[:, None, :] * rng.uniform(0.3, 1.0, (jobs, jobs, types))
+        workers = np.full(types, np.floor(jobs * 0.75 / types))
+        problem = Problem.of(alone, np.ones(jobs, dtype=np.int64), workers)
+        pairs = PairRates(model=np.arange(jobs), rate=beside)
+        unit = normalised_unit(problem) * (10 ** rng.uniform(-2, 2, jobs) if wide else 1.0)
+        fill, started = partial(water_fill_paired, problem, pairs, unit), time.process_time()
+        found = fill()
+        seconds = time.process_time() - started if wide else timed(fill, 3)
+        gap = found.bound / float((found.throughput / unit).min()) - 1
+        weights = "0.01 to 100" if wide else "alike"
+        print(
+            f"| {jobs:,} distinct | {types} | {weights} | {seconds:.2f} | {abs(gap):.0e} | {found.columns:,} |",
+            flush=True,
+        )
+
+
 def simulations(sizes: tuple[tuple[str, str, str], ...]) -> None:
     """Whole simulations, log not written; its hash shows whether two versions decide alike."""
     print("\n| simulation | jobs | GPUs | CPU s | decisions' hash |\n|---|---|---|---|---|")
@@ -133,9 +158,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes, without cvxpy")
     parser.add_argument("--simulations", action="store_true", help="ossp and allox alone")
+    parser.add_argument("--sharing", action="store_true", help="space sharing alone")
     given = parser.parse_args()
     if given.quick:
         large(220, [(False, 3)])
+        sharing(40, [(3, False)])
+        return
+    if given.sharing:
+        sharing(512, [(3, False), (7, False), (3, True)])
         return
     if not given.simulations:
         kinds = [(False, 7), (False, 3), (True, 7), (True, 3)]

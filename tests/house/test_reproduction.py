@@ -71,6 +71,22 @@ def test_the_simulator_and_the_live_service_agree_on_a_short_workload(tmp_path: 
     assert all(0 < x < 3 * y and y < 3 * x for x, y in zip(live, simulated)), page.read_text()
 
 
+@pytest.mark.slow
+def test_what_ifs_of_a_short_live_run_are_compared_with_what_happened(tmp_path: Path) -> None:
+    page = tmp_path / "fidelity.md"
+    page.write_text("# Fidelity\n")
+    short = "--apps 5 --seeds 0 --policies themis --scale 0.3 --instants 3 --simulations 5 --learn 5 --out"
+    command = [sys.executable, str(ROOT / "reproduction" / "fidelity_forward.py"), *short.split(" "), str(page)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    text = page.read_text()
+    assert text.startswith("# Fidelity\n\n## What-if forward\n")
+    row = next(line.split("|") for line in text.splitlines() if line.startswith("| all, simulated |"))
+    assert int(row[2]) >= 2
+    # The figures are for the long form to show; here, that a median is of the order of what happened.
+    assert float(row[5].strip(" %")) < 100
+
+
 def test_what_changes_cost_is_read_off_a_live_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """10 steps/s on each GPU. Job 0 trains 1.75-6.25 and says so at 6.5, job 1 trains till 4.0, and again from 7.5 on."""
     monkeypatch.syspath_prepend(str(ROOT / "reproduction"))

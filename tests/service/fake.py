@@ -43,6 +43,7 @@ class FakeExecutor:
     settled: list[tuple[int, int]] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
     withheld: list[int] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
     joined: list[Machine] = field(default_factory=list)
     sizes: dict[int, int] = field(default_factory=dict)
     devices: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -86,6 +87,9 @@ class FakeExecutor:
         if gpus and self.sizes.get(machine) == 0:
             self.heard(MachineReturned(machine=machine))
         self.sizes[machine] = gpus
+
+    def leave(self, name: str) -> None:
+        self.left.append(name)
 
     def check_user(self, user: str) -> None:
         pass

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fake import request, world
 from typer.testing import CliRunner
 
+from themis.authority.ca import Authority
 from themis.cli.root import app
 from themis.client.home import make_token
 from themis.errors import InputError
+from themis.executors.members import Members, NotAllowed, authority_folder, members_file
+from themis.node.frames import Join
 from themis.service.api.access import Access
 from themis.service.api.submission import submit
 from themis.service.engine.journal import Journal
@@ -50,6 +54,30 @@ def test_a_home_that_runs_is_copied_and_the_copy_goes_on(tmp_path: Path) -> None
         assert [entry.outcome for entry in w.arbiter.journal.apps()] == ["completed", "", ""]
         assert w.held() == held
         w.ask(lambda a: submit(a, request("d")))
+
+
+def test_the_machines_of_a_fleet_and_their_authority_are_copied_and_join_tokens_are_not(tmp_path: Path) -> None:
+    home, target, other = tmp_path / "home", tmp_path / "backup", tmp_path / "other"
+    authority = Authority.open(authority_folder(home))
+    made = authority.issue_node("gpu-1", 30.0)
+    with closing(Members(members_file(home))) as members:
+        members.add_token("used", 600.0)
+        join = Join(secret="used", name="gpu-1", gpus=2, gpu_type="H200", rack="", devices=(), slot=0)
+        members.admit(join, made.serial, made.expires, "10.0.0.7")
+        members.add_token("later", 600.0)
+        with world(home, 2) as w:
+            w.ask(lambda a: submit(a, request("a")))
+            done = back_up(home, target)  # while the gateway has the file open
+    assert {"authority", "fleet/fleet.db"} <= set(done.files)
+    assert (target / "fleet").stat().st_mode & 0o077 == 0
+    assert (target / "fleet" / "fleet.db").stat().st_mode & 0o077 == 0
+    restore(target, other)
+    assert Authority.open(authority_folder(other)).pem == authority.pem
+    with closing(Members(members_file(other))) as members:
+        assert members.entering("gpu-1", made.serial, "10.0.0.7").gpus == 2
+        for secret in ("used", "later"):
+            with pytest.raises(NotAllowed, match="does not know this join token"):
+                members.admit(replace(join, secret=secret, name="gpu-2"), "2", made.expires, "10.0.0.8")
 
 
 def test_what_cannot_be_copied_or_restored_is_said(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from daemon import PROGRAMS, QUICK, Daemon, daemon
 
+from fleetmachines import Machines, free_port, machines
 from processes import PATIENCE_S, left_of, ranks_of, wait_until
 from raycluster import RayCluster
 from themis.model.events import Grant, JobStopped
@@ -29,6 +30,7 @@ from witness import check_leases
 
 pytestmark = pytest.mark.slow
 TRIALS = int(os.environ.get("THEMIS_FAULT_TRIALS", "10"))
+FLEET_TRIALS = int(os.environ.get("THEMIS_FLEET_FAULT_TRIALS", "5"))
 RAY_TRIALS = int(os.environ.get("THEMIS_RAY_FAULT_TRIALS", "3"))
 BATCH = 5
 """Kills in one home; each batch has a seed of its own."""
@@ -59,15 +61,28 @@ def test_nothing_is_lost_or_doubled_by_kill_9_on_a_ray_cluster(
     _survives(tmp_path, seed, RAY_TRIALS, options=ray_nodes.options(tmp_path / "home" / "run" / "on-nodes"))
 
 
-def _survives(tmp_path: Path, seed: int, trials: int, **more: Sequence[str]) -> None:
+@pytest.mark.parametrize("seed", range(-(-FLEET_TRIALS // BATCH)))
+def test_nothing_is_lost_or_doubled_by_kill_9_on_a_fleet(tmp_path: Path, seed: int) -> None:
+    options = ("--engine", "fleet", "--listen", f"127.0.0.1:{free_port()}")
+    with machines(tmp_path / "home", tmp_path / "machines") as fleet:
+        _survives(tmp_path, seed, FLEET_TRIALS, fleet, options=options)
+
+
+def _survives(tmp_path: Path, seed: int, trials: int, fleet: Machines | None = None, **more: Sequence[str]) -> None:
     rng = np.random.default_rng(seed)
     witness = tmp_path / "witness"
     struck: set[str] = set()
     with daemon(tmp_path / "home", settings=(*QUICK, "backoff=0.5"), **more) as service:
+        for name in ("m0", "m1") if fleet is not None else ():
+            fleet.add(name, 2)
+        if fleet is not None:
+            wait_until(lambda: service.client().info().gpus == 4, "both machines serve")
         keys = []
         for trial in range(min(BATCH, trials - seed * BATCH)):
             keys += [_submit(service, witness, rng) for _ in range(2)]
             time.sleep(float(rng.uniform(0.0, 2.5)))
+            if fleet is not None:
+                _strike_fleet(fleet, rng)
             what = WHAT[(trial + seed * BATCH) % len(WHAT)]
             if what == "job":
                 struck |= _strike_job(service, rng)
@@ -81,6 +96,19 @@ def _survives(tmp_path: Path, seed: int, trials: int, **more: Sequence[str]) -> 
         check_home(service.home, witness, len(keys))
     failed = _failed(service.home)
     assert failed.keys() <= struck, f"only what was killed itself may count as failed: {failed}, {struck}"
+
+
+def _strike_fleet(fleet: Machines, rng: np.random.Generator) -> None:
+    """kill -9 of the gateway, which starts again, or of what a machine runs to reach it, which is started again."""
+    if rng.random() < 0.5:
+        for pid in fleet.gateways():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    else:
+        name = str(rng.choice(["m0", "m1"]))
+        fleet.agents[name].kill()
+        fleet.agents[name].wait()
+        fleet.start(name)
 
 
 def _failed(home: Path) -> dict[str, list[object]]:

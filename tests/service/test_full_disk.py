@@ -103,6 +103,34 @@ def test_callers_are_told_at_once_that_the_disk_is_full(tmp_path: Path) -> None:
         assert time.monotonic() - began < 1.0
 
 
+def test_the_caller_whose_call_finds_no_room_is_told_soon_and_the_call_is_kept_when_there_is(tmp_path: Path) -> None:
+    with world(tmp_path, 4) as w:
+        disk, enough = Disk(w.arbiter.journal, 0, tries=6), threading.Event()
+
+        def turns() -> None:
+            while not enough.is_set():
+                w.arbiter._transaction()
+
+        thread = threading.Thread(target=turns)
+        thread.start()
+        began, told = time.monotonic(), ""
+        for n in range(60):
+            try:
+                w.arbiter.ask(lambda n=n: submit(w.arbiter, request(f"app{n}", gpus=(2, 2), jobs=2)))  # type: ignore[misc]
+            except Closed as error:
+                told = str(error)
+                break
+        assert "until there is room" in told
+        assert "may be kept then" in told
+        assert time.monotonic() - began < 30.0
+        wait_until(lambda: not w.arbiter.journal.stuck, "there is room")
+        enough.set()
+        thread.join(PATIENCE_S)
+        assert disk.asked >= 6
+        assert not w.arbiter.journal.stuck
+        assert len(w.arbiter.journal.apps()) == n + 1
+
+
 def test_a_ranks_log_goes_on_when_a_new_file_can_be_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log(str(tmp_path / "log"), 8192)
     log.write(b"a" * 4096)

@@ -92,6 +92,7 @@ def test_a_whole_life_over_http(served: tuple[World, HttpServer]) -> None:
     assert call("GET", "/v1/apps/a/why")[1]["code"]
     assert call("POST", "/v1/nodes/m0/drain", {"deadline_s": 60})[1]["node"]["state"] in ("draining", "drained")
     assert call("POST", "/v1/nodes/m0/undrain")[1]["node"]["state"] == "up"
+    assert call("POST", "/v1/nodes/m0/remove")[1]["node"]["state"] == "leaving"
     assert call("POST", "/v1/apps/a/cancel")[0] == 200
     assert [row["name"] for row in call("GET", "/v1/apps?state=cancelled")[1]] == ["a"]
     assert call("GET", "/v1/apps?state=waiting")[1] == []

@@ -46,7 +46,8 @@ def swept(w: World) -> None:
     chores = w.arbiter.housekeeping.chores
     if not chores:
         keep_swept(w.arbiter)
-    (sweeper,) = (chore.__self__ for chore in chores)  # type: ignore[attr-defined]
+    of_chores = (chore.__self__ for chore in chores)  # type: ignore[attr-defined]
+    sweeper = next(sweeper for sweeper in of_chores if isinstance(sweeper, Sweeper))
     sweeper.at = w.arbiter.now()
     w.turn(0.1)
     assert sweeper.at == pytest.approx(w.arbiter.now() + EVERY_S, abs=0.1)
@@ -56,8 +57,8 @@ def swept(w: World) -> None:
 
 def test_a_service_deletes_what_is_old_by_itself(tmp_path: Path) -> None:
     with running(tmp_path, Config(gpus=1, port=0, http_port=-1)) as service:
-        (sweeper,) = (chore.__self__ for chore in service.arbiter.housekeeping.chores)  # type: ignore[attr-defined]
-        assert isinstance(sweeper, Sweeper)
+        of_chores = (chore.__self__ for chore in service.arbiter.housekeeping.chores)  # type: ignore[attr-defined]
+        sweeper = next(sweeper for sweeper in of_chores if isinstance(sweeper, Sweeper))
         assert sweeper.root == tmp_path / "run"
         assert 0 < sweeper.at - service.arbiter.now() <= EVERY_S
 

@@ -35,6 +35,8 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
         gpus: 3
         address: ray-head
         node_root: /srv/themis
+        listen: 0.0.0.0:7777
+        node_certificate: 3d
         cpus: 5
         memory: 6 GiB
         policy: drf
@@ -50,6 +52,10 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
         host: localhost
         port: 1
         http_port: -1
+        tls: on
+        tls_certificate: /etc/ssl/themis.pem
+        tls_key: /etc/ssl/themis.key
+        tls_names: [gpu.example.org]
         retries: 7
         backoff: 0
         backoff_most: 5m
@@ -76,7 +82,13 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
         single_trust: true
         gather: 1s
         check_state: true
+        max_bundle: 1 MiB
+        bundles_quota: 2 MiB
+        bundles_keep: 1d
+        node_cache: 3 MiB
+        setup: 1m
         notify: {admins: ["json://127.0.0.1:9"], users: {u: ["json://127.0.0.1:9"]}, events: [failed]}
+        oidc: {issuer: "https://sso.example.org", client_id: themis}
         idle_warn: 10m
         idle_cancel: 20m
         price: {V100: 2}
@@ -135,6 +147,11 @@ def test_machines_may_be_a_preset_a_shorthand_or_a_file_beside(tmp_path: Path) -
         ("node_renew: 1m", "key 'node_renew' is 60 s, expected less than node_lease, 30 s"),
         ("engine: rya", "expected one of 'local', 'ray'"),
         ("engine: ray\ngpus: 2", "key 'engine' is ray, so the machines are Ray's nodes"),
+        (
+            "engine: fleet\ngpus: 2",
+            "key 'engine' is fleet, so the machines are those that join with `themis agent join`",
+        ),
+        ("engine: fleet\nlisten: all", "key 'listen': got 'all', expected HOST:PORT"),
         ("engine: ray\nnode_root: disk", "line 2: key 'node_root': got 'disk', expected an absolute path"),
         ("lease_s: 5", "unknown key 'lease_s'. Did you mean 'lease'?"),
         ("gpu: 1", "unknown key 'gpu'. Did you mean 'gpus'?"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,10 @@ from themis.errors import InputError
 if TYPE_CHECKING:
     from themis.client import themis_pb2 as pb
     from themis.client.light import Service
+    from themis.client.sending import Sender
 
+SENDS = re.compile(r"""^\s*["']?send["']?\s*:|[{,]\s*["']?send["']?\s*:""", re.MULTILINE)
+"""A job file that may have the key ``send``."""
 OF_A_SHELL = ("|", "||", "&&", ">", ">>", "<", "<<", "2>", "2>&1", "&>")
 """Words that mean something only to a shell; an argument of a program is hardly ever one."""
 
@@ -38,7 +42,20 @@ def run(
     retries: Annotated[int | None, option(help="Maximum number of attempts after failures.")] = None,
     launch: Annotated[str, option(metavar="gpu|machine", help="Start one rank per GPU, or one per machine.")] = "gpu",
     grace: Annotated[float | None, option(help="Seconds between the stop signal and SIGKILL.")] = None,
-    checkpoints: Annotated[Path | None, option(help="Folder for checkpoints.")] = None,
+    checkpoints: Annotated[
+        str,
+        option(metavar="DIR|URL", help="Folder for checkpoints, or the URL that they are copied to."),
+    ] = "",
+    send: Annotated[
+        str, option(metavar="FOLDER", help="Send the files of this folder to the job's machines, and run in the copy.")
+    ] = "",
+    packages: Annotated[
+        str, option(metavar="FILE", help="Prepare packages: uv.lock, requirements.txt or environment.yml.")
+    ] = "",
+    module: Annotated[list[str], option("--module", metavar="NAME", help="Module to load; repeatable.")] = [],  # noqa: B006
+    launcher: Annotated[
+        str, option(metavar="bwrap|apptainer:IMAGE|docker:IMAGE", help="Run the command in a sandbox or container.")
+    ] = "",
     env: Annotated[
         list[str], option("--env", "-e", metavar="NAME=VALUE", help="Environment variable of the job; repeatable.")
     ] = [],  # noqa: B006
@@ -46,6 +63,9 @@ def run(
         bool, option("--shell", "-s", help="Run the command by sh -c, with pipes and redirections.")
     ] = False,
     detach: Annotated[bool, option("--detach", "-d", help="Print the app's number and return.")] = False,
+    no_send: Annotated[
+        bool, option("--no-send", help="Send no files: machines have the current folder (default except for a fleet).")
+    ] = False,
     home: Home = None,
 ) -> None:
     """Submit a command as an app with one job, and follow its output. Options go before the command.
@@ -56,12 +76,20 @@ def run(
     """
     from themis.client.command import name_of, run_request
 
+    if send and no_send:
+        raise InputError("--send and --no-send exclude each other; give one of them.")
     if not weight > 0:
         raise InputError(f"--weight is {weight:g}, expected a number above 0.")
     fields: dict[str, Any] = {"launch": launch, "weight": weight, "user": user}
     fields |= {"retries": retries} if retries is not None else {}
     fields |= {"grace_s": grace} if grace is not None else {}
-    fields |= {"checkpoint_dir": str(checkpoints.absolute())} if checkpoints is not None else {}
+    if checkpoints:
+        is_url = "://" in checkpoints
+        fields["checkpoint_url" if is_url else "checkpoint_dir"] = (
+            checkpoints if is_url else str(Path(checkpoints).absolute())
+        )
+    given = {"packages": packages, "modules": module, "launcher": launcher}
+    fields |= {key: value for key, value in given.items() if value}
     request = run_request(
         ["sh", "-c", " ".join(command)] if shell else command,
         gpus=_gpus(gpus),
@@ -74,6 +102,9 @@ def run(
     if not shell:
         say_notes(_hint_of_shell(word) for word in command if word in OF_A_SHELL)
     with service_of(home) as service:
+        folder = send or ("" if no_send else _unasked(service))
+        if folder:
+            _send(service, folder, request["jobs"][0]["program"])
         made = service.call("Submit", key=os.urandom(16).hex(), **request)
         if detach:
             print(made["app"], flush=True)
@@ -81,6 +112,35 @@ def run(
             return
         say(f"App {made['app']}, {made['name']}. Ctrl-C stops following; the app goes on.")
         _follow(service, made)
+
+
+def _sender(service: Service) -> Sender:
+    from themis.client.sending import Sender
+
+    return Sender(service.home, int(service.call("Info").get("max_bundle", 0)), say)
+
+
+def _send(service: Service, folder: str, program: dict[str, Any]) -> None:
+    """Send a folder, for a program that runs in the copy."""
+    from themis.client.sending import sent
+
+    program |= sent(_sender(service), folder, program["cwd"])
+
+
+def _unasked(service: Service) -> str:
+    """The folder to send where nothing was said of it: this one, if the machines are elsewhere and do not have it; else none."""
+    if service.call("Info").get("engine") != "fleet":
+        return ""
+    from themis.client.sending import only_here
+
+    here = os.getcwd()
+    if not only_here(here):
+        return ""
+    say(
+        f"The files of {here} are sent, because the machines do not have this folder; --no-send runs the command in it. "
+        "Results belong into $THEMIS_CHECKPOINT_DIR."
+    )
+    return here
 
 
 def _hint_of_shell(word: str) -> str:
@@ -175,7 +235,8 @@ def submit(
     elif words:
         raise InputError(f"{file} is a job file, which takes no arguments, got {words[0]!r}.")
     with service_of(home) as service:
-        if (service.home / "journal.db").exists():  # the service has the same profiles
+        # The service has the same profiles, but not the folders that are to be sent.
+        if (service.home / "journal.db").exists() and not SENDS.search(text):
             folder, key = str(Path.cwd()), os.urandom(16).hex()
             made = service.call("SubmitFile", key=key, text=text, source=str(file), folder=folder, user=user)
             say_notes(made["notes"])
@@ -187,7 +248,7 @@ def submit(
 
 
 def _read_here(service: Service, text: str, file: Path, user: str) -> list[pb.SubmitReply]:
-    """Submit a job file that is read here: the service is another user's, and does not have this user's profiles."""
+    """Submit a job file that is read here: the service is another user's, without this user's profiles, or folders are sent."""
     from themis.client.spec import text_requests
 
     client = service.client
@@ -198,6 +259,7 @@ def _read_here(service: Service, text: str, file: Path, user: str) -> list[pb.Su
         folder=str(Path.cwd()),
         unknown_work_s=client.info().unknown_work_s,
         profiles=service.home / "profiles",
+        send=_sender(service).send,
     )
     say_notes(notes)
     return client.submit_all(requests)
@@ -305,6 +367,8 @@ def _gpus(text: str) -> tuple[int, int]:
 
 def _variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise InputError(f"--env got {text!r}, expected NAME=VALUE.")
+    if not equals or not name.isidentifier() or not name.isascii():
+        raise InputError(f"--env is {text[:60]!r}, expected NAME=VALUE with a name of letters, digits and '_'.")
+    if name.startswith(("THEMIS_", "SLURM_")):
+        raise InputError(f"--env sets {name[:60]}; names that begin with THEMIS_ or SLURM_ are set by the service.")
     return name, value

@@ -15,7 +15,7 @@ from themis.errors import counted
 def backup(
     target: Annotated[Path, typer.Argument(help="A new folder.")],
     checkpoints: Annotated[
-        bool, typer.Option("--checkpoints", help="Also copy the checkpoints in the data directory.")
+        bool, typer.Option("--checkpoints", help="Also copy checkpoints and files of jobs in the data directory.")
     ] = False,
     home: Home = None,
 ) -> None:

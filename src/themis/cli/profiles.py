@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from themis.cli.journals import journal_of
 from themis.console import err, escape, out, print_json, print_whole, say_notes
 from themis.errors import UnknownName
+from themis.service.engine.copies import journal_of
 
 if TYPE_CHECKING:
     from themis.profiles.speed import Profile, ProfileBook

@@ -115,8 +115,8 @@ def compare(
 
 def replay_home(home: Path, book: ProfileBook | None) -> Replayed:
     """Replay the journal of a data directory, with the speeds of its submissions."""
-    from themis.cli.journals import journal_of
     from themis.client import themis_pb2 as pb
+    from themis.service.engine.copies import journal_of
     from themis.service.engine.recovery import kept_book
     from themis.service.engine.speeds import read_profile
     from themis.sim.replay import replay_records
@@ -137,8 +137,8 @@ def explain_home(home: Path, name: str) -> Explanation:
     """An app's history from the journal of a data directory, whether or not its arbiter runs."""
     import tempfile
 
-    from themis.cli.journals import journal_of
     from themis.report.explain import explain
+    from themis.service.engine.copies import journal_of
     from themis.service.engine.journal import export
 
     with journal_of(home) as journal, tempfile.TemporaryDirectory(prefix="themis-") as folder:

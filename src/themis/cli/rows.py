@@ -359,10 +359,12 @@ def _ending(attempt: Any) -> str:
 
 
 def withheld(row: Mapping[str, Any]) -> str:
-    """GPUs of a machine that are withheld from jobs, and the processes that occupy them."""
+    """GPUs of a machine that are withheld from jobs, and why: processes that occupy them, or what is wrong with them."""
     if not row["withheld"]:
         return ""
     pids = row["withheld_pids"]
+    if not pids:
+        return f"{row['withheld']}: {row['withheld_reason']}"
     return f"{row['withheld']}: process {', '.join(map(str, pids))} ({row['withheld_reason']})"
 
 
@@ -386,6 +388,9 @@ SHARES: Columns = {
 ALL_SHARES: Columns = {
     **SHARES,
     "shared between": _plain("between"),
+    "worst rho reference": _number("rho_reference_worst"),
+    "median rho reference": _number("rho_reference_median"),
+    "worst rho attainable": _number("rho_attainable_worst"),
     "worst rho": _number("rho_worst"),
     "median rho": _number("rho_median"),
 }
@@ -406,6 +411,8 @@ STEPS: Columns = {
 }
 
 
+LENT = 0.05
+"""GPU hours below which no loan is shown."""
 STATES = {"ended": "ended", "held": "held", "running": "running", "partly_running": "running", "nothing_to_run": "idle"}
 """The first word of ``themis why``, by reason code; every other code means that the app waits."""
 
@@ -425,6 +432,7 @@ def why_now(found: Any, *, verbose: bool = False) -> list[str]:
         lines.append(
             f"Fair share: {found.fair:.0%} of the cluster (weight {found.weight:.3g}; shared between {found.between})."
         )
+    lines += _own_share(found, verbose=verbose)
     if found.HasField("start_median"):
         earliest = clock(found.start_earliest)
         latest = clock(found.start_latest) if found.HasField("start_latest") else "much later"
@@ -435,6 +443,27 @@ def why_now(found: Any, *, verbose: bool = False) -> list[str]:
             f"({found.simulations} simulations without new arrivals)."
         )
     return lines
+
+
+def _own_share(found: Any, *, verbose: bool) -> list[str]:
+    """What the app lent to others or borrowed from them, and when it ends, here and on its own share."""
+    if not found.HasField("rho_reference"):
+        return []
+    text, hours = "", abs(found.lent_gpu_hours)
+    if hours >= LENT:
+        lent = found.lent_gpu_hours > 0
+        text = f"It {'lent' if lent else 'borrowed'} {hours:.1f} GPU hours {'to' if lent else 'from'} other apps"
+        text += f"; it gets them back by {clock(found.lent_back)}. " if found.HasField("lent_back") else ". "
+    if found.HasField("expected_end"):
+        text += (
+            f"It is expected to end at {clock(found.expected_end)}; on its own share of the cluster it would end at "
+        )
+    else:
+        text += "On its own share of the cluster it would end at "
+    text += f"{clock(found.reference_end)}."
+    if verbose:
+        text += f" rho_reference {found.rho_reference:.2f}, attainable {found.rho_attainable:.2f}."
+    return [text]
 
 
 def _position(found: Any, *, verbose: bool) -> list[str]:

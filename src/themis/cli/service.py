@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from themis.cli import accounts, act, ask, backup, top, user
+from themis.cli import accounts, act, agent, ask, backup, fleet, top, user
+from themis.cli.certificates import certificates
 from themis.cli.rows import Home, Output, show_rows
 from themis.cli.settings import set_
 from themis.cli.typed import Verbs
@@ -17,15 +18,19 @@ from themis.errors import InputError, ThemisError, counted
 
 if TYPE_CHECKING:
     from themis.service.engine.config import Config
+    from themis.service.operations.hosts import Host
 
 SERVICE, JOBS, CLUSTER = "Service", "Jobs and sweeps", "Cluster and users"
 """Headings of ``themis --help``."""
+
+EVERYWHERE = "0.0.0.0:7435"
+"""Where machines of --fleet join, unless the settings name another address."""
 
 
 def register(app: Verbs) -> None:
     """Add the verbs."""
     panels: Mapping[str, Sequence[Callable[..., None]]] = {
-        SERVICE: (up, doctor, check, backup.backup, backup.restore),
+        SERVICE: (up, doctor, check, certificates, backup.backup, backup.restore),
         JOBS: (
             act.submit,
             ask.queue,
@@ -49,7 +54,20 @@ def register(app: Verbs) -> None:
     app.command("set", rich_help_panel=SERVICE)(set_)
     app.command("dump", rich_help_panel=SERVICE)(ask.save_state)
     app.command(rich_help_panel=SERVICE)(user.login)
+    app.command(rich_help_panel=SERVICE)(user.audit)
     app.add_typer(user.app, name="user", rich_help_panel=SERVICE)
+    machines = Verbs(no_args_is_help=True, help="Let machines join the service over the network, and remove them.")
+    for verb in (agent.token, agent.join, agent.run, agent.install, agent.remove):
+        machines.command()(verb)
+    machines.command("list")(agent.list_)
+    app.add_typer(machines, name="agent", rich_help_panel=CLUSTER)
+    hosts = Verbs(
+        no_args_is_help=True, help="Make hosts machines of the service by ssh, and keep their agents running."
+    )
+    for verb in (fleet.add, fleet.check, fleet.remove):
+        hosts.command()(verb)
+    hosts.command("list")(fleet.list_)
+    app.add_typer(hosts, name="fleet", rich_help_panel=CLUSTER)
 
 
 def up(
@@ -61,7 +79,16 @@ def up(
     ] = None,
     engine: Annotated[
         str | None,
-        typer.Option(metavar="local|ray", help="Run jobs on this machine, or on the nodes of a Ray cluster."),
+        typer.Option(
+            metavar="local|fleet|ray", help="Run jobs on this machine, on machines that join, or on a Ray cluster."
+        ),
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where machines of a fleet join, such as 0.0.0.0:7435.")
+    ] = None,
+    hosts: Annotated[
+        Path | None,
+        typer.Option("--fleet", metavar="FILE", help="Hosts that become machines by ssh, as YAML. See docs/fleet.md."),
     ] = None,
     address: Annotated[str | None, typer.Option(help="Address of the Ray cluster, as for ray.init.")] = None,
     policy: Annotated[
@@ -98,6 +125,7 @@ def up(
     import os
 
     from themis.client.home import default_home
+    from themis.service.engine.config import LISTEN
     from themis.service.operations.settings import load
 
     # Agents are started with fork and exec while gRPC's threads run; its fork handlers would print a warning about that.
@@ -119,9 +147,11 @@ def up(
         "http_port": http_port,
         "allow_root": allow_root,
         "engine": engine,
+        "listen": listen,
         "address": address,
     }
     given |= {key: value for key, value in options.items() if value is not None}
+    wanted = _hosts(hosts, given)
     where = (home or default_home()).absolute()
     own = where / "config.yaml"
 
@@ -129,22 +159,39 @@ def up(
         return load(config or (own if own.exists() else None), given)
 
     found = read()
+    if wanted and found.listen == LISTEN:
+        given["listen"] = EVERYWHERE
+        found = read()
     if address is not None and found.engine != "ray":
         raise InputError(
             f"--address is {address!r}, but the engine is {found.engine}; add --engine ray for a Ray cluster."
         )
 
+    if listen is not None and found.engine != "fleet":
+        raise InputError(
+            f"--listen is {listen!r}, but the engine is {found.engine}; add --engine fleet for machines that join."
+        )
+
     def say(service: Service) -> None:
+        service.keep_hosts(where, wanted)
         arbiter = service.arbiter
         size, there = arbiter.ask(
             lambda: (int(arbiter.state.machine_size.sum()), len(arbiter.state.machines) - len(arbiter.state.removed))
         )
         out.print(
             f"Themis schedules {counted(size, 'GPU')} on {counted(there, 'machine')} with the policy {arbiter.config.policy}; "
-            f"data directory {where}, gRPC on {service.endpoint.grpc}, status on {service.endpoint.http or 'no port'}.",
+            f"data directory {where}, gRPC on {service.endpoint.grpc}, console on {service.endpoint.http or 'no port'}.",
             markup=False,
             soft_wrap=True,
         )
+        if service.certificates is not None and (pin := service.certificates.fingerprint):
+            at = service.endpoint.public or service.endpoint.grpc
+            out.print(
+                f"Users of other machines log in with: themis login {at} --fingerprint {pin}",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
         if not arbiter.recovered:
             at = "" if where == default_home() else f" --data-dir {where}"
             out.print(
@@ -166,6 +213,17 @@ def up(
         reload=read,
         repairs=(lambda line: out.print(line, markup=False, soft_wrap=True)) if repair else None,
     )
+
+
+def _hosts(path: Path | None, given: dict[str, Any]) -> list[Host]:
+    """The hosts of --fleet, for which the service listens on all addresses unless it was given one."""
+    if path is None:
+        return []
+    from themis.service.operations.hosts import read_hosts
+
+    if given.setdefault("engine", "fleet") != "fleet":
+        raise InputError(f"--fleet is {str(path)!r}, but the engine is {given['engine']}; leave out --engine.")
+    return read_hosts(path)
 
 
 def check(

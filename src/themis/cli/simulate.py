@@ -11,6 +11,7 @@ import typer
 
 from themis.cli.report import FIGURE_FORMATS, known, say_written
 from themis.console import debugging, err, escape, named_path, print_whole, ready_folder, say_notes, say_red
+from themis.errors import InputError
 
 if TYPE_CHECKING:
     from themis.report.result import RunMetrics
@@ -32,21 +33,49 @@ SIMULATE = """Run policies on a workload and compare them.
 
 [cyan]themis simulate -w my-trace.csv -c my-cluster.yaml -p themis,fifo --set lease_s=300[/cyan]
 
+[cyan]themis simulate -w ~/.themis -p fair_finish,drf --add-gpus 8 --without sweep-1[/cyan]
+
+[cyan]themis simulate --live -p drf --horizon 24h --seeds 20[/cyan]
+
+With a data directory, a state of [cyan]themis dump[/cyan], a log or [cyan]--live[/cyan], the simulation begins with the
+present state: when will its apps end, under other policies or with other machines?
+
 Parameters follow a colon: [cyan]NAME:KEY=VALUE,KEY=VALUE[/cyan]. In a list of policies, a part with "=" belongs to the
 policy before it: [cyan]themis:f=0.7,payment=floor,drf[/cyan] is two policies.
 """
-POLICIES = ["themis,drf,tiresias,gandiva"]
+CLUSTER = "demo-32"
+POLICIES = "themis,drf,tiresias,gandiva"
 
 
 def simulate(
-    workload: Annotated[str, typer.Option("--workload", "-w", help="A generator, or a trace file.")] = "demo",
-    cluster: Annotated[str, typer.Option("--cluster", "-c", help="A preset, 8x4, or a YAML file.")] = "demo-32",
+    workload: Annotated[
+        str,
+        typer.Option(
+            "--workload",
+            "-w",
+            help="A generator, a trace file, or a state: a data directory, a dump, a log.",
+            show_default="demo",
+        ),
+    ] = "",
+    cluster: Annotated[str, typer.Option("--cluster", "-c", help="A preset, 8x4, or a YAML file.")] = CLUSTER,
     policy: Annotated[
-        list[str], typer.Option("--policy", "-p", help="Policies, joined by commas; repeatable.")
-    ] = POLICIES,
+        list[str],
+        typer.Option(
+            "--policy",
+            "-p",
+            help="Policies, joined by commas; repeatable. Of a state also current, its own.",
+            show_default=POLICIES,
+        ),
+    ] = [],  # noqa: B006 - typer copies it
     seeds: Annotated[
-        str, typer.Option("--seeds", "-s", help="Seeds: 0, 0-4 or 0,2,7; one run per policy and seed.")
-    ] = "0",
+        str,
+        typer.Option(
+            "--seeds",
+            "-s",
+            help="Seeds: 0, 0-4 or 0,2,7; one run per policy and seed. Of a state, a number is how many (20).",
+            show_default="0",
+        ),
+    ] = "",
     settings: Annotated[
         list[str], typer.Option("--set", metavar="KEY=VALUE", help="A setting, such as lease_s=300; repeatable.")
     ] = [],  # noqa: B006 - typer copies it
@@ -79,16 +108,78 @@ def simulate(
     ] = "svg",
     as_json: Annotated[bool, typer.Option("--json", help="Print results as JSON instead of the table.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no table.")] = False,
+    live: Annotated[bool, typer.Option("--live", help="Begin with the running service's state.")] = False,
+    home: Annotated[
+        Path | None,
+        typer.Option("--data-dir", "--home", metavar="DIR", help="With --live: the service's data directory."),
+    ] = None,
+    add_gpus: Annotated[
+        list[str], typer.Option("--add-gpus", metavar="N[@TYPE]", help="Of a state: GPUs that join; repeatable.")
+    ] = [],  # noqa: B006
+    remove: Annotated[
+        list[str], typer.Option("--remove", metavar="N[@TYPE]|NODE", help="Of a state: GPUs that leave; repeatable.")
+    ] = [],  # noqa: B006
+    without: Annotated[
+        list[str], typer.Option("--without", metavar="APP", help="Of a state: apps that are cancelled; repeatable.")
+    ] = [],  # noqa: B006
+    horizon: Annotated[
+        str, typer.Option(metavar="TIME", help="Of a state: time ahead, such as 24h.", show_default="7d")
+    ] = "",
+    arrivals: Annotated[
+        bool, typer.Option("--arrivals/--no-arrivals", help="Of a state: draw further arrivals from its history.")
+    ] = True,
+    at: Annotated[
+        str, typer.Option(metavar="TIME", help="Of a data directory or a log: the instant, since it began.")
+    ] = "",
 ) -> None:
     known(figure_format, "figure format", FIGURE_FORMATS)
+    from themis.cli import forward
+    from themis.sim.plan import split_policies
+
+    ahead = forward.Options(
+        policies=split_policies(policy) if policy else (),
+        add=add_gpus,
+        remove=remove,
+        without=without,
+        horizon=horizon,
+        seeds=seeds,
+        arrivals=arrivals,
+        at=at,
+    )
+    if live or forward.is_state(workload):
+        if live and workload:
+            raise InputError("--live begins with the running service's state; drop --workload.")
+        runs_only = {
+            "--cluster": cluster != CLUSTER,
+            "--set": settings,
+            "--format": trace_format,
+            "--estimate": estimate,
+            "--single-jobs": single_jobs,
+            "--mtbf": mtbf,
+            "--out": folder,
+            "--figures": figures,
+        }
+        if wrong := [name for name, given in runs_only.items() if given]:
+            raise InputError(
+                f"{wrong[0]} is for a workload from its beginning; drop it, for this simulation begins with a state."
+            )
+        if live:
+            forward.what_if_live(ahead, home, as_json=as_json, quiet=quiet)
+        else:
+            forward.what_if(workload, ahead, profiles=profiles, jobs=jobs, as_json=as_json, quiet=quiet)
+        return
+    if wrong := ahead.given():
+        raise InputError(
+            f"{wrong[0]} is for a present state: give a data directory, a dump or a log as --workload, or --live."
+        )
     from themis.sim.many import run_many
-    from themis.sim.plan import Plan, key_value, parse_seeds, split_policies
+    from themis.sim.plan import Plan, key_value, parse_seeds
 
     plan = Plan(
-        workload=workload,
+        workload=workload or "demo",
         cluster=cluster,
-        policies=split_policies(policy),
-        seeds=parse_seeds(seeds),
+        policies=split_policies(policy or [POLICIES]),
+        seeds=parse_seeds(seeds or "0"),
         settings=dict(map(key_value, settings)),
         format=trace_format,
         options={"single_jobs": "true"} if single_jobs else {},

@@ -32,6 +32,10 @@ LIGHT: Mapping[str, str] = {
     "resume": "act",
     "drain": "act",
     "undrain": "act",
+    "agent join": "agent",
+    "agent run": "agent",
+    "agent token": "agent",
+    "agent remove": "agent",
 }
 """Verbs whose modules load quickly: no typer, rich, gRPC, pydantic or numpy until they are needed."""
 
@@ -71,12 +75,14 @@ def _answer(words: Sequence[str]) -> bool:
 
         print(sentence())
         return True
-    if not words or words[0] not in LIGHT or "_THEMIS_COMPLETE" in os.environ:
+    count = 2 if len(words) > 1 and " ".join(words[:2]) in LIGHT else 1
+    name = " ".join(words[:count])
+    if name not in LIGHT or "_THEMIS_COMPLETE" in os.environ:
         return False
     from themis.cli.parse import arguments
 
-    verb = getattr(import_module(f"themis.cli.{LIGHT[words[0]]}"), words[0])
-    values = arguments(verb, words[1:])
+    verb = getattr(import_module(f"themis.cli.{LIGHT[name]}"), words[count - 1])
+    values = arguments(verb, words[count:])
     if values is None:
         return False
     verb(**values)

@@ -18,7 +18,17 @@ UserName = Annotated[
 ACCOUNTS: Columns = {
     "user": lambda r: r["user"],
     "administrator": lambda r: "yes" if r["admin"] else "",
+    "signs in with": lambda r: r["method"],
     "since": lambda r: clock(r["added"]),
+    "until": lambda r: clock(r["ends"]) if r["ends"] else "",
+}
+ENTRIES: Columns = {
+    "time": lambda r: clock(r["time"]),
+    "user": lambda r: r["user"] or "-",
+    "by": lambda r: r["method"],
+    "from": lambda r: r["address"] or "-",
+    "action": lambda r: f"{r['action']} {r['target']}".strip()[:40],
+    "outcome": lambda r: f"{r['outcome']}: {r['message']}" if r["message"] else r["outcome"],
 }
 
 app = Verbs(no_args_is_help=True, help="Manage the users of the service (administrators only).")
@@ -41,16 +51,19 @@ def add(
 
     Example: [cyan]themis user add bob[/cyan]
     """
+    from themis.client.home import public_address
+
     with connect(home) as client:
         if not replace and client.users(name):
             raise InputError(f"{name} already has a token; --replace makes it invalid and creates a new one.")
-        token, address = client.add_user(name, admin=admin), client.address
+        token, address = client.add_user(name, admin=admin), public_address(client.home, client.address)
+        pin = f" --fingerprint {client.trust.fingerprint}" if client.trust.fingerprint else ""
         shared = any(node.trust == "single" for node in client.nodes())
     if output != "table":
         dump({"user": name, "token": token, "address": address}, output)
         return
     print(token)
-    say(f"Give this token to {name}, who logs in with: themis login {address}")
+    say(f"Give this token to {name}, who logs in with: themis login {address}{pin}")
     if shared:
         from themis.service.operations.rights import WARNINGS
 
@@ -59,7 +72,7 @@ def add(
 
 @app.command("list")
 def list_(user: User = "", output: Output = "table", watch: Watch = False, home: Home = None) -> None:
-    """List the users with a token; the service's owner is not listed.
+    """List the users with a token and those who are signed in; the service's owner is not listed.
 
     Example: [cyan]themis user list[/cyan]
     """
@@ -69,7 +82,7 @@ def list_(user: User = "", output: Output = "table", watch: Watch = False, home:
 
 @app.command()
 def remove(name: UserName, output: Output = "table", home: Home = None) -> None:
-    """Revoke a user's token; the user's apps go on.
+    """Revoke a user's token and end the user's sign-ins; the user's apps go on.
 
     Example: [cyan]themis user remove bob[/cyan]
     """
@@ -78,20 +91,63 @@ def remove(name: UserName, output: Output = "table", home: Home = None) -> None:
 
 
 def login(
-    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Address of the service.")], home: Home = None
+    address: Annotated[
+        str,
+        typer.Argument(metavar="HOST:PORT", help="Address of the service; with http:// for one without encryption."),
+    ],
+    fingerprint: Annotated[
+        str,
+        typer.Option(help="Fingerprint of the service's authority, as `themis up` and `themis user add` print it."),
+    ] = "",
+    cacert: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE|system", help="Verify the service against this certificate, or the system's authorities."
+        ),
+    ] = "",
+    oidc: Annotated[
+        bool,
+        typer.Option("--oidc", help="Sign in with the service's OIDC provider instead of a token; again to renew it."),
+    ] = False,
+    home: Home = None,
 ) -> None:
     """Use a service that another user runs: asks for your token, and stores it in your data directory.
 
-    Example: [cyan]themis login 127.0.0.1:7433[/cyan]
-    """
-    from themis.client.client import Client
-    from themis.client.home import default_home, log_in
+    The first time, it shows the fingerprint of the service's authority, and stores its certificate; from then on, no other
+    service is accepted.
 
-    token = (typer.prompt("Token", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline()).strip()
+    Example: [cyan]themis login gpu1.example.org:7433[/cyan]
+    """
+    from themis.cli.login import first_trust, sign_in
+    from themis.client.client import Client
+    from themis.client.home import check_log_in, default_home, log_in
+    from themis.client.trust import SYSTEM, split
+
+    where = home or default_home()
+    check_log_in(where)
+    trust, plain, until = first_trust(address, fingerprint, cacert), split(address)[1], ""
+    if oidc:
+        token, ends = sign_in(where, plain, trust)
+        until = f" until {clock(ends)}"
+    else:
+        token = (typer.prompt("Token", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline()).strip()
     if not token or not token.isascii():
         raise InputError("this is not a token; paste the one that `themis user add` printed.")
-    where = home or default_home()
-    with Client(where, address=address, token=token, timeout_s=5.0) as client:
+    with Client(where, address=plain, token=token, trust=trust, timeout_s=5.0) as client:
         info = client.info()
-    log_in(where, address, token)
-    print(f"You are {info.user} at {address}.")
+    log_in(where, plain, token, "ca.pem" if trust.pem else trust.source and SYSTEM, trust.pem)
+    print(f"You are {info.user} at {plain}{until}.")
+
+
+def audit(
+    user: User = "",
+    limit: Annotated[int, typer.Option(help="Maximum number of entries.", min=1, max=1000)] = 50,
+    output: Output = "table",
+    home: Home = None,
+) -> None:
+    """Show who signed in and who changed what, and from where; your own entries, or as an administrator all.
+
+    Example: [cyan]themis audit --user bob[/cyan]
+    """
+    with connect(home) as client:
+        show_list(lambda: client.audit(user, limit), ENTRIES, output)

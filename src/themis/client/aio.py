@@ -20,7 +20,6 @@ from themis.client import themis_pb2 as pb
 from themis.client.calls import Call, GpuCount, JobKeys, RunOptions
 from themis.client.channel import METHODS, to_bytes
 from themis.client.connection import (
-    CHANNEL_OPTIONS,
     RETRY_S,
     Connection,
     LogCopy,
@@ -30,6 +29,7 @@ from themis.client.connection import (
     Wait,
 )
 from themis.client.notebook import Listing
+from themis.client.sending import sent
 
 T = TypeVar("T")
 
@@ -50,7 +50,11 @@ class AsyncClient(Connection):
 
     def _dial(self) -> grpc.aio.Channel:
         if self._channel is None:
-            self._channel = grpc.aio.insecure_channel(self.address, options=CHANNEL_OPTIONS)
+            options = self._channel_options()
+            if credentials := self._credentials():
+                self._channel = grpc.aio.secure_channel(self.address, credentials, options=options)
+            else:
+                self._channel = grpc.aio.insecure_channel(self.address, options=options)
         return self._channel
 
     async def _dial_again(self) -> None:
@@ -93,8 +97,16 @@ class AsyncClient(Connection):
         """Submit the apps of a job file (docs/jobs.md), each after its dependencies."""
         from themis.client.spec import read_requests
 
-        assumed_s = (await self.info()).unknown_work_s
-        return await self.submit_all(read_requests(Path(file), user, folder=folder, unknown_work_s=assumed_s))
+        info = await self.info()
+        found = await asyncio.to_thread(
+            read_requests,
+            Path(file),
+            user,
+            folder=folder,
+            unknown_work_s=info.unknown_work_s,
+            send=lambda path: self._sender(info.max_bundle).send(path),
+        )
+        return await self.submit_all(found)
 
     async def run(
         self,
@@ -106,9 +118,13 @@ class AsyncClient(Connection):
         model: str = "",
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
+        send: Path | str | None = None,
         **more: Unpack[RunOptions],
     ) -> pb.SubmitReply:
         """Submit an app with one job: a command."""
+        if send is not None:
+            found = await asyncio.to_thread(sent, self._sender((await self.info()).max_bundle), send, cwd)
+            more["bundle"], cwd = found["bundle"], Path(found["cwd"])
         return await self._answer(
             calls.run(command, gpus=gpus, name=name, hours=hours, model=model, env=env, cwd=cwd, more=more)
         )
@@ -231,6 +247,38 @@ class AsyncClient(Connection):
         """Why the app waits, when it is expected to start, and its history as JSON."""
         return await self._answer(calls.why(app))
 
+    async def what_if(
+        self,
+        policies: Sequence[str] = (),
+        *,
+        add_gpus: Sequence[str] = (),
+        remove: Sequence[str] = (),
+        without: Sequence[str] = (),
+        horizon_s: float = 0.0,
+        simulations: int = 0,
+        arrivals: bool = True,
+    ) -> pb.WhatIfReply:
+        """When the apps in the system would finish under other policies, with other machines or without an app.
+
+        Parameters
+        ----------
+        policies : names with parameters; ``current``, the default, is the one in force.
+        add_gpus : GPUs that join, as ``"8@A100"``. ``remove`` : GPUs that leave, likewise, or names of machines.
+        without : numbers or names of apps. ``horizon_s`` : time ahead, 0 for seven days. ``simulations`` : of each case, 0 for 20.
+        arrivals : further apps are drawn from the service's history.
+        """
+        return await self._answer(
+            calls.what_if(
+                policies,
+                arrivals=arrivals,
+                add_gpus=add_gpus,
+                remove=remove,
+                without=without,
+                horizon_s=horizon_s,
+                simulations=simulations,
+            )
+        )
+
     async def dump(self) -> bytes:
         """The scheduler's state, in the format that ``themis replay`` reads."""
         return b"".join([chunk.data async for chunk in self._stream("Dump", pb.DumpRequest())])
@@ -253,9 +301,22 @@ class AsyncClient(Connection):
         """Return a machine to service."""
         return await self._answer(calls.undrain(node))
 
+    async def remove_node(self, node: str) -> pb.Node:
+        """Remove a machine that joined over the network: its jobs continue elsewhere, then its certificate is revoked."""
+        return await self._answer(calls.remove_node(node))
+
     async def share(self, user: str = "") -> Listing[pb.UserShare]:
         """Each user's GPUs now, fair share, rho, and GPU hours so far compared with those on a private 1/N of the cluster."""
         return await self._answer(calls.share(user))
+
+    async def fairness(self, user: str = "") -> pb.FairnessReply:
+        """What users were entitled to and had over time, in GPU hours, and who lent to whom; yourself and the sum of all others, or
+        for administrators all users."""
+        return await self._answer(calls.fairness(user))
+
+    async def budgets(self, user: str = "") -> Listing[pb.BudgetUse]:
+        """How much of budgets is used; your own, or for administrators all."""
+        return await self._answer(calls.budgets(user))
 
     async def usage(
         self,
@@ -296,6 +357,26 @@ class AsyncClient(Connection):
         """Every setting of the service, since when it is in force and who changed it."""
         return await self._answer(calls.settings())
 
+    async def settings_history(self, limit: int = 0) -> Listing[pb.SettingsChange]:
+        """Changes of settings, the newest first; 0: 1000 of them. For administrators."""
+        return await self._answer(calls.settings_history(limit))
+
+    async def sign_in(self, handle: str = "", *, token: str = "") -> pb.SignInReply:
+        """A step of a sign-in with the OIDC provider: begin, ask with its handle whether the user agreed, or renew a token."""
+        return await self._answer(calls.sign_in(handle, token))
+
+    async def audit(self, user: str = "", limit: int = 0) -> Listing[pb.AuditEntry]:
+        """Who signed in and who changed what, from where, the newest first; your own, or for administrators all. 0: 1000."""
+        return await self._answer(calls.audit(user, limit))
+
+    async def journal(self) -> pb.JournalReply:
+        """Size of the journal, and backups in the data directory. For administrators."""
+        return await self._answer(calls.journal())
+
+    async def back_up(self) -> pb.Backup:
+        """Copy the data directory into its folder of backups. For administrators."""
+        return await self._answer(calls.back_up())
+
     async def set(
         self, values: Mapping[str, object] | None = None, *, reload: bool = False, **more: object
     ) -> list[str]:
@@ -317,13 +398,13 @@ class AsyncClient(Connection):
 
     async def _call(self, name: str, request: Any) -> Any:
         """One call, retried while the arbiter is unavailable."""
-        method, retries = METHODS[name], Retries(self)
+        method, retries = METHODS[name], Retries(self, name)
         while True:
             call: Callable[..., Any] = self._dial().unary_unary(method.path, to_bytes, method.read_reply)
             try:
                 return await call(request, metadata=self._metadata, timeout=retries.left_s, wait_for_ready=False)
             except grpc.RpcError as error:
-                retries.failed(error)
+                retries.failed(error, await asyncio.to_thread(self._tls_cause, error))
             await asyncio.sleep(RETRY_S)
             await self._dial_again()
 
@@ -334,7 +415,7 @@ class AsyncClient(Connection):
             async for message in call(request, metadata=self._metadata):
                 yield message
         except grpc.RpcError as error:
-            raise self._in_words(error) from None
+            raise self._in_words(error, await asyncio.to_thread(self._tls_cause, error)) from None
         except asyncio.CancelledError:
             # By close() in another task; a task that is cancelled itself ends with its own error.
             if not self._closed:

@@ -41,6 +41,11 @@ class RunOptions(TypedDict, total=False):
     grace_s: float
     stop_signal: str
     checkpoint_dir: str
+    checkpoint_url: str
+    packages: str
+    modules: Sequence[str]
+    launcher: str
+    bundle: str
 
 
 class JobKeys(TypedDict, total=False):
@@ -191,6 +196,10 @@ def why(app: int | str) -> Call[pb.WhyReply]:
     return Call("Why", ref(app), _whole)
 
 
+def what_if(policies: Sequence[str], *, arrivals: bool, **more: Any) -> Call[pb.WhatIfReply]:
+    return Call("WhatIf", made(pb.WhatIfRequest, policies=policies, no_arrivals=not arrivals, **more), _whole)
+
+
 def logs(app: int | str, job: int, rank: int, *, follow: bool, attempt: int) -> pb.LogsRequest:
     return made(pb.LogsRequest, app=str(app), job=job, rank=rank, follow=follow, attempt=attempt)
 
@@ -214,8 +223,41 @@ def undrain(node: str) -> Call[pb.Node]:
     return Call("Undrain", made(pb.NodeRef, node=node), lambda reply: reply.node)
 
 
+def remove_node(node: str) -> Call[pb.Node]:
+    return Call("RemoveNode", made(pb.NodeRef, node=node), lambda reply: reply.node)
+
+
 def share(user: str) -> Call[Listing[pb.UserShare]]:
     return Call("Share", made(pb.UsersRequest, user=user), lambda reply: Listing(reply.users, "users with apps"))
+
+
+def fairness(user: str) -> Call[pb.FairnessReply]:
+    return Call("Fairness", made(pb.UsersRequest, user=user), _whole)
+
+
+def budgets(user: str) -> Call[Listing[pb.BudgetUse]]:
+    return Call("Budgets", made(pb.UsersRequest, user=user), lambda reply: Listing(reply.budgets, "budgets"))
+
+
+def settings_history(limit: int) -> Call[Listing[pb.SettingsChange]]:
+    request = made(pb.SettingsHistoryRequest, limit=limit)
+    return Call("SettingsHistory", request, lambda reply: Listing(reply.changes, "changes of settings"))
+
+
+def sign_in(handle: str, token: str) -> Call[pb.SignInReply]:
+    return Call("SignIn", made(pb.SignInRequest, handle=handle, token=token), _whole)
+
+
+def audit(user: str, limit: int) -> Call[Listing[pb.AuditEntry]]:
+    return Call("Audit", made(pb.AuditRequest, user=user, limit=limit), lambda reply: Listing(reply.entries, "entries"))
+
+
+def journal() -> Call[pb.JournalReply]:
+    return Call("Journal", pb.JournalRequest(), _whole)
+
+
+def back_up() -> Call[pb.Backup]:
+    return Call("BackUp", pb.BackUpRequest(), _whole)
 
 
 def usage(

@@ -21,7 +21,6 @@ from themis.client import themis_pb2 as pb
 from themis.client.calls import Call, GpuCount, JobKeys, RunOptions
 from themis.client.channel import METHODS, to_bytes
 from themis.client.connection import (
-    CHANNEL_OPTIONS,
     OVER,
     RETRY_S,
     Connection,
@@ -32,6 +31,7 @@ from themis.client.connection import (
     Wait,
 )
 from themis.client.notebook import Listing
+from themis.client.sending import sent
 
 T = TypeVar("T")
 
@@ -42,7 +42,10 @@ class Client(Connection):
     Parameters
     ----------
     home : its data directory, which has its address and the token; by default ``$THEMIS_DATA_DIR`` or ``~/.themis``.
-    address, token : instead of those in the data directory.
+    address, token : instead of those in the data directory; an address that is not of this machine's loopback is called over TLS,
+        unless it begins with ``http://``.
+    cacert : file of the certificate that the arbiter is verified against, or ``system`` for the system's authorities; by default
+        ``$THEMIS_CACERT``, or the one that ``themis login`` stored. ``trust`` : instead, for an ``address`` as ``HOST:PORT``.
     timeout_s : timeout of a call that returns one answer, in seconds.
     patience_s : seconds to retry while the arbiter is unavailable, as during a restart; by default ``timeout_s``.
     on_wait : called once, with a sentence, when the first retry begins.
@@ -50,14 +53,16 @@ class Client(Connection):
     Raises
     ------
     InputError : no arbiter was started, its token is missing or readable by others, or a call was wrong.
-    Unavailable : the arbiter does not answer.
+    Unavailable : the arbiter does not answer. Untrusted : its certificate is not accepted.
     """
 
     def _begin(self) -> None:
         self._channel = self._dial()
 
     def _dial(self) -> grpc.Channel:
-        return grpc.insecure_channel(self.address, options=CHANNEL_OPTIONS)
+        if credentials := self._credentials():
+            return grpc.secure_channel(self.address, credentials, options=self._channel_options())
+        return grpc.insecure_channel(self.address, options=self._channel_options())
 
     def _dial_again(self) -> None:
         """Reconnect: a restarted arbiter may have another address."""
@@ -103,8 +108,15 @@ class Client(Connection):
         """
         from themis.client.spec import read_requests
 
-        assumed_s = self.info().unknown_work_s
-        return self.submit_all(read_requests(Path(file), user, folder=folder, unknown_work_s=assumed_s))
+        info = self.info()
+        found = read_requests(
+            Path(file),
+            user,
+            folder=folder,
+            unknown_work_s=info.unknown_work_s,
+            send=lambda path: self._sender(info.max_bundle).send(path),
+        )
+        return self.submit_all(found)
 
     def run(
         self,
@@ -116,6 +128,7 @@ class Client(Connection):
         model: str = "",
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
+        send: Path | str | None = None,
         **more: Unpack[RunOptions],
     ) -> pb.SubmitReply:
         """Submit an app with one job: a command.
@@ -126,9 +139,13 @@ class Client(Connection):
         gpus : number of GPUs, or a range (fewest, most).
         hours : estimated run time on one GPU. The scheduler plans with it; the job may take longer.
         model : name of a profile, which has the job's speed; ``hours`` still says the work.
+        send : folder whose files are sent; the job runs in a copy of it, in ``cwd`` if that is below it.
         more : fields of ``SubmitRequest`` (user, weight, retries, deadline_s) and of ``Program`` (launch, grace_s,
-            stop_signal, checkpoint_dir).
+            stop_signal, checkpoint_dir, checkpoint_url, packages, modules, launcher).
         """
+        if send is not None:
+            found = sent(self._sender(self.info().max_bundle), send, cwd)
+            more["bundle"], cwd = found["bundle"], Path(found["cwd"])
         return self._answer(
             calls.run(command, gpus=gpus, name=name, hours=hours, model=model, env=env, cwd=cwd, more=more)
         )
@@ -284,6 +301,38 @@ class Client(Connection):
         """Why the app waits, when it is expected to start, and its history as JSON."""
         return self._answer(calls.why(app))
 
+    def what_if(
+        self,
+        policies: Sequence[str] = (),
+        *,
+        add_gpus: Sequence[str] = (),
+        remove: Sequence[str] = (),
+        without: Sequence[str] = (),
+        horizon_s: float = 0.0,
+        simulations: int = 0,
+        arrivals: bool = True,
+    ) -> pb.WhatIfReply:
+        """When the apps in the system would finish under other policies, with other machines or without an app.
+
+        Parameters
+        ----------
+        policies : names with parameters; ``current``, the default, is the one in force.
+        add_gpus : GPUs that join, as ``"8@A100"``. ``remove`` : GPUs that leave, likewise, or names of machines.
+        without : numbers or names of apps. ``horizon_s`` : time ahead, 0 for seven days. ``simulations`` : of each case, 0 for 20.
+        arrivals : further apps are drawn from the service's history.
+        """
+        return self._answer(
+            calls.what_if(
+                policies,
+                arrivals=arrivals,
+                add_gpus=add_gpus,
+                remove=remove,
+                without=without,
+                horizon_s=horizon_s,
+                simulations=simulations,
+            )
+        )
+
     def dump(self) -> bytes:
         """The scheduler's state, in the format that ``themis replay`` reads."""
         return b"".join(chunk.data for chunk in self._stream("Dump", pb.DumpRequest()))
@@ -306,9 +355,22 @@ class Client(Connection):
         """Return a machine to service."""
         return self._answer(calls.undrain(node))
 
+    def remove_node(self, node: str) -> pb.Node:
+        """Remove a machine that joined over the network: its jobs continue elsewhere, then its certificate is revoked."""
+        return self._answer(calls.remove_node(node))
+
     def share(self, user: str = "") -> Listing[pb.UserShare]:
         """Each user's GPUs now, fair share, rho, and GPU hours so far compared with those on a private 1/N of the cluster."""
         return self._answer(calls.share(user))
+
+    def fairness(self, user: str = "") -> pb.FairnessReply:
+        """What users were entitled to and had over time, in GPU hours, and who lent to whom; yourself and the sum of all others, or
+        for administrators all users."""
+        return self._answer(calls.fairness(user))
+
+    def budgets(self, user: str = "") -> Listing[pb.BudgetUse]:
+        """How much of budgets is used; your own, or for administrators all."""
+        return self._answer(calls.budgets(user))
 
     def usage(
         self,
@@ -353,6 +415,26 @@ class Client(Connection):
         """Every setting of the service, since when it is in force and who changed it."""
         return self._answer(calls.settings())
 
+    def settings_history(self, limit: int = 0) -> Listing[pb.SettingsChange]:
+        """Changes of settings, the newest first; 0: 1000 of them. For administrators."""
+        return self._answer(calls.settings_history(limit))
+
+    def sign_in(self, handle: str = "", *, token: str = "") -> pb.SignInReply:
+        """A step of a sign-in with the OIDC provider: begin, ask with its handle whether the user agreed, or renew a token."""
+        return self._answer(calls.sign_in(handle, token))
+
+    def audit(self, user: str = "", limit: int = 0) -> Listing[pb.AuditEntry]:
+        """Who signed in and who changed what, from where, the newest first; your own, or for administrators all. 0: 1000."""
+        return self._answer(calls.audit(user, limit))
+
+    def journal(self) -> pb.JournalReply:
+        """Size of the journal, and backups in the data directory. For administrators."""
+        return self._answer(calls.journal())
+
+    def back_up(self) -> pb.Backup:
+        """Copy the data directory into its folder of backups. For administrators."""
+        return self._answer(calls.back_up())
+
     def set(self, values: Mapping[str, object] | None = None, *, reload: bool = False, **more: object) -> list[str]:
         """Change settings while the service runs, all or none: ``client.set(policy="drf", lease="5m")``. For administrators.
 
@@ -376,13 +458,13 @@ class Client(Connection):
 
     def _call(self, name: str, request: Any) -> Any:
         """One call, retried while the arbiter is unavailable."""
-        method, retries = METHODS[name], Retries(self)
+        method, retries = METHODS[name], Retries(self, name)
         while True:
             call: Callable[..., Any] = self._channel.unary_unary(method.path, to_bytes, method.read_reply)
             try:
                 return call(request, metadata=self._metadata, timeout=retries.left_s, wait_for_ready=False)
             except grpc.RpcError as error:
-                retries.failed(error)
+                retries.failed(error, self._tls_cause(error))
             time.sleep(RETRY_S)
             self._dial_again()
 
@@ -392,7 +474,7 @@ class Client(Connection):
         try:
             yield from call(request, metadata=self._metadata)
         except grpc.RpcError as error:
-            raise self._in_words(error) from None
+            raise self._in_words(error, self._tls_cause(error)) from None
 
 
 def user_name() -> str:

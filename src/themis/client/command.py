@@ -35,7 +35,17 @@ def name_of(command: Sequence[str]) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(script).stem).strip("-._")[:60] or "app"
 
 
-OF_PROGRAM = ("launch", "grace_s", "stop_signal", "checkpoint_dir")
+OF_PROGRAM = (
+    "launch",
+    "grace_s",
+    "stop_signal",
+    "checkpoint_dir",
+    "bundle",
+    "packages",
+    "modules",
+    "launcher",
+    "checkpoint_url",
+)
 """Fields of ``Program`` that a run may set; all others are of ``SubmitRequest``."""
 
 

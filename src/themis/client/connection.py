@@ -7,21 +7,32 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from themis.authority.contexts import Untrusted
 from themis.client import themis_pb2 as pb
-from themis.client.home import default_home, read_endpoint, read_token
+from themis.client.home import default_home, read_token
+from themis.client.trust import Diagnosis, Trust, Where, locate
 from themis.errors import InputError, ThemisError
+
+if TYPE_CHECKING:
+    from themis.client.sending import Sender
 
 OVER = ("completed", "cancelled", "failed")
 STUCK = "cannot be written"
 """Part of the message of an arbiter whose disk is full."""
 RETRY_S = 0.2
+LONG_S = {"WhatIf": 240.0}
+"""Seconds of calls that take longer than others, by method."""
 FOLLOW_S = 600.0
 """Seconds that a call which follows or waits tolerates an unavailable arbiter, for a restart or an upgrade."""
-CHANNEL_OPTIONS = (
+CERTAIN_S = 1.0
+"""Seconds after which a fault of TLS ends a call: while an arbiter restarts, its certificate may be older than its address."""
+BROKEN = ("andshake", "erification check", "Socket closed")
+"""Parts of gRPC's messages about connections that TLS may have ended."""
+CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_receive_message_length", 256 << 20),
     ("grpc.enable_http_proxy", 0),
     # By default gRPC waits up to two minutes between attempts to reconnect.
@@ -47,15 +58,20 @@ class Connection:
         *,
         address: str = "",
         token: str = "",
+        cacert: Path | str | None = None,
+        trust: Trust | None = None,
         timeout_s: float = 30.0,
         patience_s: float | None = None,
         on_wait: Callable[[str], object] = lambda sentence: None,
     ) -> None:
         self.home = home or default_home()
-        self._given = bool(address)
+        self._given = address
+        self._cacert = cacert
         self._closed = self._said_away = False
         """The client is closed; the user has been told that the arbiter is unavailable."""
-        self.address = address or read_endpoint(self.home).grpc
+        self._trust = trust
+        self._where = self._locate()
+        self._diagnosis = Diagnosis()
         self.timeout_s, self.patience_s, self.on_wait = timeout_s, patience_s, on_wait
         self._metadata = (("authorization", f"Bearer {token or read_token(self.home)}"),)
         self._begin()
@@ -63,20 +79,64 @@ class Connection:
     def _begin(self) -> None:
         """The end of the constructor."""
 
+    @property
+    def address(self) -> str:
+        """``HOST:PORT`` of the arbiter."""
+        return self._where.address
+
+    @property
+    def trust(self) -> Trust:
+        """What the arbiter is verified against."""
+        return self._where.trust
+
     def _moved(self) -> bool:
-        """Whether the arbiter has another address than before: a restart may change it."""
+        """Whether the arbiter has another address or certificate than before: a restart may change it."""
         with suppress(InputError):
-            before, self.address = self.address, self.address if self._given else read_endpoint(self.home).grpc
-            return self.address != before
+            before, self._where = self._where, self._locate()
+            return self._where != before
         return False
 
-    def _in_words(self, error: grpc.RpcError) -> ThemisError:
+    def _locate(self) -> Where:
+        if self._trust is not None:
+            return Where(self._given, self._trust)
+        return locate(self.home, self._given, self._cacert)
+
+    def _channel_options(self) -> tuple[tuple[str, Any], ...]:
+        name = self.trust.name
+        return (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", name)) if name else CHANNEL_OPTIONS
+
+    def _credentials(self) -> grpc.ChannelCredentials | None:
+        """For the channel; None without TLS."""
+        return grpc.ssl_channel_credentials(self.trust.roots()) if self.trust.source else None
+
+    def _tls_cause(self, error: grpc.RpcError) -> ThemisError | None:
+        """Why TLS does not let the call through, if that is the cause; asks the arbiter's port by a handshake."""
+        details = str(error.details())
+        silent = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and bool(self.trust.source)
+        if silent or any(word in details for word in BROKEN):
+            return self._diagnosis.cause(self._where)
+        return None
+
+    def _sender(self, most: int) -> Sender:
+        """What sends folders to this service; ``most`` : bytes of one, 0 for the usual."""
+        from themis.client.sending import Sender
+
+        if self._given:
+            raise InputError(
+                "files are sent with the login of a data directory, and this client has an address; `themis login` makes one."
+            )
+        return Sender(self.home, most)
+
+    def _in_words(self, error: grpc.RpcError, cause: ThemisError | None) -> ThemisError:
+        """The error as a sentence; ``cause`` : of ``_tls_cause``."""
         code = grpc.StatusCode
         match error.code():
             case code.UNAVAILABLE if reason := stuck(error):
                 return Unavailable(f"message of the arbiter at {self.address}: {reason}")
             # A stream is cancelled when the arbiter ends, and by close().
             case code.UNAVAILABLE | code.DEADLINE_EXCEEDED | code.CANCELLED:
+                if cause is not None:
+                    return cause if isinstance(cause, Untrusted) else Unavailable(str(cause))
                 own = (self.home / "journal.db").exists()
                 what = (
                     f"start it with `themis up --data-dir {self.home}`" if own else "check that `themis up` runs there"
@@ -102,23 +162,25 @@ def stuck(error: grpc.RpcError) -> str:
 class Retries:
     """One call with one answer, retried while the arbiter is unavailable; every method of the API is idempotent."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, method: str = "") -> None:
         self.connection, self.began, self.waiting = connection, time.monotonic(), False
-        timeout_s, patience_s = connection.timeout_s, connection.patience_s
+        timeout_s, patience_s = max(connection.timeout_s, LONG_S.get(method, 0.0)), connection.patience_s
         self.end = self.began + timeout_s
-        self.patient_s = timeout_s if patience_s is None else min(patience_s, timeout_s)
+        self.patient_s = connection.timeout_s if patience_s is None else min(patience_s, timeout_s)
 
     @property
     def left_s(self) -> float:
         """Timeout of the next attempt, in seconds."""
         return max(self.end - time.monotonic(), 0.1)
 
-    def failed(self, error: grpc.RpcError) -> None:
-        """Return if the call may be tried again after ``RETRY_S``; raises otherwise."""
+    def failed(self, error: grpc.RpcError, cause: ThemisError | None) -> None:
+        """Return if the call may be tried again after ``RETRY_S``; raises otherwise. ``cause`` : why TLS fails, if it does."""
         at = self.connection
         away = error.code() is grpc.StatusCode.UNAVAILABLE
+        if away and cause is not None and time.monotonic() > self.began + CERTAIN_S:
+            raise cause
         if not away or time.monotonic() + RETRY_S > self.began + self.patient_s:
-            raise at._in_words(error) from None
+            raise at._in_words(error, cause) from None
         reason = stuck(error)
         problem = f"Message of the arbiter: {reason}" if reason else f"The arbiter at {at.address} does not answer."
         if not self.waiting and not at._said_away:

@@ -19,11 +19,23 @@ def default_home() -> Path:
 
 
 class Endpoint(NamedTuple):
-    """Addresses of an arbiter; ``http`` is empty if it serves no HTTP."""
+    """Addresses of an arbiter.
+
+    Attributes
+    ----------
+    http : empty if it serves no HTTP.
+    cacert : certificate that clients verify the arbiter against, a file in the data directory or an absolute path; ``system`` for
+        the system's authorities, empty for connections without TLS.
+    name : that the arbiter's certificate has, if not the host's of ``grpc``.
+    public : ``HOST:PORT`` of gRPC as other machines may reach it.
+    """
 
     grpc: str
     http: str
     pid: int
+    cacert: str = ""
+    name: str = ""
+    public: str = ""
 
 
 def joined(host: str, port: int) -> str:
@@ -48,6 +60,12 @@ def read_endpoint(home: Path) -> Endpoint:
         raise InputError(f"cannot read {path} ({error}); restart the arbiter.") from None
 
 
+def public_address(home: Path, address: str) -> str:
+    """``HOST:PORT`` of gRPC for users on other machines: what a service in this data directory says, else ``address``."""
+    own = read_endpoint(home)
+    return own.public if own.public and own.grpc == address else address
+
+
 def write_private(path: Path, text: str) -> None:
     """Replace a file atomically, also across a power failure; only its owner may read it."""
     draft = path.with_name(f".{path.name}")
@@ -67,25 +85,37 @@ def write_private(path: Path, text: str) -> None:
 def write_endpoint(home: Path, endpoint: Endpoint) -> None:
     """Write the arbiter's addresses, atomically."""
     draft = home / ".endpoint.json"
-    draft.write_text(json.dumps(endpoint._asdict()) + "\n")
+    # Clients of before TLS read the first three fields alone, and nothing else.
+    known = {key: value for key, value in endpoint._asdict().items() if value or key in ("grpc", "http", "pid")}
+    draft.write_text(json.dumps(known) + "\n")
     draft.replace(home / "endpoint.json")
 
 
-def log_in(home: Path, address: str, token: str) -> None:
+def check_log_in(home: Path) -> None:
+    """Refuse, with InputError, the data directory of an arbiter as the place for a login elsewhere."""
+    if (home / "journal.db").exists():
+        raise InputError(
+            f"{home} is the data directory of your own arbiter; choose another one with --data-dir, or with {DATA_DIR}."
+        )
+
+
+def log_in(home: Path, address: str, token: str, cacert: str = "", pem: str = "") -> None:
     """Store the address and token of another user's arbiter in a data directory.
+
+    cacert : ``system``, or a name in the data directory for the certificate ``pem`` that the arbiter is verified against; empty
+    for connections without TLS.
 
     Raises
     ------
     InputError : the directory belongs to an arbiter.
     """
-    if (home / "journal.db").exists():
-        raise InputError(
-            f"{home} is the data directory of your own arbiter; choose another one with --data-dir, or with {DATA_DIR}."
-        )
+    check_log_in(home)
     home.mkdir(parents=True, exist_ok=True)
     home.chmod(0o700)
     write_private(home / "token", token + "\n")
-    write_endpoint(home, Endpoint(grpc=address, http="", pid=0))
+    if pem:
+        write_private(home / cacert, pem)
+    write_endpoint(home, Endpoint(grpc=address, http="", pid=0, cacert=cacert))
 
 
 def read_token(home: Path) -> str:

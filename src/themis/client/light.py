@@ -39,6 +39,7 @@ ROUTES: Mapping[str, tuple[str, str, str]] = {
     "Resume": ("POST", "/v1/apps/{app}/resume", ""),
     "Drain": ("POST", "/v1/nodes/{node}/drain", ""),
     "Undrain": ("POST", "/v1/nodes/{node}/undrain", ""),
+    "RemoveNode": ("POST", "/v1/nodes/{node}/remove", ""),
 }
 """Of each method: the HTTP method, the path, and the reply's field where the page gives that alone."""
 
@@ -128,13 +129,14 @@ class Service:
         ------
         Unanswered : the answer is not one of the API's. OSError : no connection.
         """
-        from http.client import HTTPConnection, HTTPException
+        from http.client import HTTPException
 
-        address = self._http.removeprefix("http://").rstrip("/")
+        from themis.client.web import connection_to
+
         headers = {"Authorization": f"Bearer {self._token}", "Connection": "close"}
         if body is not None:
             headers["Content-Type"] = "application/json"
-        connection = HTTPConnection(address, timeout=TIMEOUT_S)
+        connection = connection_to(self.home, self._http, TIMEOUT_S)
         try:
             connection.request(verb, path, body, headers)
             reply = connection.getresponse()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
 from themis.client import themis_pb2 as pb
 from themis.client.home import default_home
+from themis.client.sending import inside
 from themis.errors import InputError
 from themis.executors.program import Program
 from themis.jobs import Built, Submission, build, parse, read_jobs
@@ -22,9 +23,17 @@ from themis.model.workload import App, CurveStopping, brackets_of
 from themis.profiles.library import every_model
 from themis.profiles.speed import ProfileBook
 
+Send = Callable[[str], str]
+"""Sends a folder, and returns the SHA-256 of its files."""
+
 
 def read_requests(
-    file: Path, user: str = "", *, folder: Path | None = None, unknown_work_s: Seconds = PRIOR_S
+    file: Path,
+    user: str = "",
+    *,
+    folder: Path | None = None,
+    unknown_work_s: Seconds = PRIOR_S,
+    send: Send | None = None,
 ) -> list[pb.SubmitRequest]:
     """The submissions of a file, in order, but each after its dependencies in the file.
 
@@ -33,17 +42,25 @@ def read_requests(
     user : owner of the apps; empty for the caller.
     folder : the folder that relative paths are relative to; by default the current one.
     unknown_work_s : assumed duration of a job without estimates, in seconds on its fewest GPUs (``InfoReply``).
+    send : sends a folder and returns the SHA-256 of its files; None where that is not possible.
 
     Raises
     ------
     InputError : the file is wrong; names the line.
     """
     book = every_model(default_home() / "profiles")
-    return _requests(read_jobs([file], folder=folder, book=book), user, unknown_work_s, book)
+    return _requests(read_jobs([file], folder=folder, book=book), user, unknown_work_s, book, send)
 
 
 def text_requests(
-    text: str, source: str, *, user: str, folder: str, unknown_work_s: Seconds, profiles: Path
+    text: str,
+    source: str,
+    *,
+    user: str,
+    folder: str,
+    unknown_work_s: Seconds,
+    profiles: Path,
+    send: Send | None = None,
 ) -> tuple[list[pb.SubmitRequest], list[str]]:
     """The same of a text, and warnings; ``source`` is its name in messages, ``profiles`` the folder of own profiles.
 
@@ -55,20 +72,29 @@ def text_requests(
     reading = parse(text, source=source, folder=folder, book=book)
     raise_first(reading.faults)
     notes = [note for spec in reading.submissions for note in shell_words(spec)]
-    return _requests(reading.submissions, user, unknown_work_s, book), notes
+    return _requests(reading.submissions, user, unknown_work_s, book, send), notes
 
 
 def _requests(
-    submissions: Iterable[Submission], user: str, unknown_work_s: Seconds, book: ProfileBook
+    submissions: Iterable[Submission], user: str, unknown_work_s: Seconds, book: ProfileBook, send: Send | None
 ) -> list[pb.SubmitRequest]:
     specs = {spec.name: spec for spec in submissions}
     waits = {name: [other.name for other in spec.after if other.name in specs] for name, spec in specs.items()}
     order = TopologicalSorter(waits).static_order()
-    return [to_request(specs[name], build(specs[name], user=user, prior_s=unknown_work_s, book=book)) for name in order]
+    return [
+        to_request(specs[name], build(specs[name], user=user, prior_s=unknown_work_s, book=book), send)
+        for name in order
+    ]
 
 
 def to_submission(
-    written: Mapping[str, Any], user: str, *, source: str, folder: Path | None, unknown_work_s: Seconds = PRIOR_S
+    written: Mapping[str, Any],
+    user: str,
+    *,
+    source: str,
+    folder: Path | None,
+    unknown_work_s: Seconds = PRIOR_S,
+    send: Send | None = None,
 ) -> pb.SubmitRequest:
     """One submission from the keys of a job file, as Python values.
 
@@ -86,14 +112,28 @@ def to_submission(
         # The text has one line, so its number would say nothing.
         raise InputError(f"{source}: {' '.join(fault.problem for fault in reading.faults)}")
     (spec,) = reading.submissions
-    return to_request(spec, build(spec, user=user, prior_s=unknown_work_s, book=book))
+    return to_request(spec, build(spec, user=user, prior_s=unknown_work_s, book=book), send)
 
 
-def to_request(spec: Submission, built: Built) -> pb.SubmitRequest:
-    """A built submission as a message."""
+def to_request(spec: Submission, built: Built, send: Send | None = None) -> pb.SubmitRequest:
+    """A built submission as a message; its folder is sent with ``send``.
+
+    Raises
+    ------
+    InputError : it has a folder to send, and there is no way to send it, or the folder is wrong.
+    """
     app = built.app
+    if spec.send and send is None:
+        raise InputError(
+            f"{spec.source}: the folder {spec.send!r} cannot be sent from here; submit with `themis submit`."
+        )
+    bundle = send(spec.send) if spec.send and send is not None else ""
     request = pb.SubmitRequest(
-        name=app.name, user=app.user, weight=app.weight, jobs=_jobs(spec, app, built.programs), retries=spec.retries
+        name=app.name,
+        user=app.user,
+        weight=app.weight,
+        jobs=_jobs(spec, app, built.programs, bundle),
+        retries=spec.retries,
     )
     request.after.extend(pb.After(app=other.name, when=str(other.when)) for other in spec.after)
     request.at_once = spec.at_once
@@ -116,7 +156,7 @@ def to_request(spec: Submission, built: Built) -> pb.SubmitRequest:
     return request
 
 
-def _jobs(spec: Submission, app: App, programs: tuple[Program, ...]) -> list[pb.Job]:
+def _jobs(spec: Submission, app: App, programs: tuple[Program, ...], bundle: str) -> list[pb.Job]:
     return [
         pb.Job(
             name=job.name,
@@ -131,13 +171,18 @@ def _jobs(spec: Submission, app: App, programs: tuple[Program, ...]) -> list[pb.
             dynamic=_dynamic(job.dynamic),
             program=pb.Program(
                 argv=p.argv,
-                cwd=p.cwd,
+                cwd=inside(p.cwd, spec.send) if bundle else p.cwd,
                 env=p.env,
                 launch=p.launch,
                 grace_s=p.grace_s,
                 stop_signal=p.stop_signal,
                 checkpoint_dir=p.checkpoint_dir,
                 work_is_time=not p.own_steps,
+                bundle=bundle,
+                packages=p.packages,
+                modules=p.modules,
+                launcher=p.launcher,
+                checkpoint_url=p.checkpoint_url,
             ),
         )
         for job, p in zip(app.jobs, programs)

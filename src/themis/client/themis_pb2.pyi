@@ -6,6 +6,68 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class SignInRequest(_message.Message):
+    __slots__ = ("handle", "token")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    handle: str
+    token: str
+    def __init__(self, handle: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
+
+class SignInReply(_message.Message):
+    __slots__ = ("handle", "url", "whole_url", "code", "interval_s", "ends", "token", "user")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    URL_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_URL_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    handle: str
+    url: str
+    whole_url: str
+    code: str
+    interval_s: float
+    ends: float
+    token: str
+    user: str
+    def __init__(self, handle: _Optional[str] = ..., url: _Optional[str] = ..., whole_url: _Optional[str] = ..., code: _Optional[str] = ..., interval_s: _Optional[float] = ..., ends: _Optional[float] = ..., token: _Optional[str] = ..., user: _Optional[str] = ...) -> None: ...
+
+class AuditRequest(_message.Message):
+    __slots__ = ("user", "limit")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    limit: int
+    def __init__(self, user: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class AuditReply(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[AuditEntry]
+    def __init__(self, entries: _Optional[_Iterable[_Union[AuditEntry, _Mapping]]] = ...) -> None: ...
+
+class AuditEntry(_message.Message):
+    __slots__ = ("time", "user", "method", "address", "action", "target", "outcome", "message")
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    time: float
+    user: str
+    method: str
+    address: str
+    action: str
+    target: str
+    outcome: str
+    message: str
+    def __init__(self, time: _Optional[float] = ..., user: _Optional[str] = ..., method: _Optional[str] = ..., address: _Optional[str] = ..., action: _Optional[str] = ..., target: _Optional[str] = ..., outcome: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+
 class SettingsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -51,12 +113,79 @@ class SetReply(_message.Message):
     changes: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, changes: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class SettingsHistoryRequest(_message.Message):
+    __slots__ = ("limit",)
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    limit: int
+    def __init__(self, limit: _Optional[int] = ...) -> None: ...
+
+class SettingsChange(_message.Message):
+    __slots__ = ("record", "time", "user", "values")
+    class ValuesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    record: int
+    time: float
+    user: str
+    values: _containers.ScalarMap[str, str]
+    def __init__(self, record: _Optional[int] = ..., time: _Optional[float] = ..., user: _Optional[str] = ..., values: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class SettingsHistoryReply(_message.Message):
+    __slots__ = ("changes",)
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    changes: _containers.RepeatedCompositeFieldContainer[SettingsChange]
+    def __init__(self, changes: _Optional[_Iterable[_Union[SettingsChange, _Mapping]]] = ...) -> None: ...
+
+class JournalRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Backup(_message.Message):
+    __slots__ = ("name", "made", "bytes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MADE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    made: float
+    bytes: float
+    def __init__(self, name: _Optional[str] = ..., made: _Optional[float] = ..., bytes: _Optional[float] = ...) -> None: ...
+
+class JournalReply(_message.Message):
+    __slots__ = ("records", "began", "last", "bytes", "free_bytes", "path", "backups")
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    BEGAN_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    BACKUPS_FIELD_NUMBER: _ClassVar[int]
+    records: int
+    began: float
+    last: float
+    bytes: float
+    free_bytes: float
+    path: str
+    backups: _containers.RepeatedCompositeFieldContainer[Backup]
+    def __init__(self, records: _Optional[int] = ..., began: _Optional[float] = ..., last: _Optional[float] = ..., bytes: _Optional[float] = ..., free_bytes: _Optional[float] = ..., path: _Optional[str] = ..., backups: _Optional[_Iterable[_Union[Backup, _Mapping]]] = ...) -> None: ...
+
+class BackUpRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class InfoRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class InfoReply(_message.Message):
-    __slots__ = ("version", "api", "policy", "gpus", "machines", "started", "lease_s", "active_apps", "records", "problem", "pid", "unknown_work_s", "user", "admin", "engine")
+    __slots__ = ("version", "api", "policy", "gpus", "machines", "started", "lease_s", "active_apps", "records", "problem", "pid", "unknown_work_s", "user", "admin", "engine", "max_bundle")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     API_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +201,7 @@ class InfoReply(_message.Message):
     USER_FIELD_NUMBER: _ClassVar[int]
     ADMIN_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
+    MAX_BUNDLE_FIELD_NUMBER: _ClassVar[int]
     version: str
     api: int
     policy: str
@@ -87,7 +217,8 @@ class InfoReply(_message.Message):
     user: str
     admin: bool
     engine: str
-    def __init__(self, version: _Optional[str] = ..., api: _Optional[int] = ..., policy: _Optional[str] = ..., gpus: _Optional[int] = ..., machines: _Optional[int] = ..., started: _Optional[float] = ..., lease_s: _Optional[float] = ..., active_apps: _Optional[int] = ..., records: _Optional[int] = ..., problem: _Optional[str] = ..., pid: _Optional[int] = ..., unknown_work_s: _Optional[float] = ..., user: _Optional[str] = ..., admin: _Optional[bool] = ..., engine: _Optional[str] = ...) -> None: ...
+    max_bundle: int
+    def __init__(self, version: _Optional[str] = ..., api: _Optional[int] = ..., policy: _Optional[str] = ..., gpus: _Optional[int] = ..., machines: _Optional[int] = ..., started: _Optional[float] = ..., lease_s: _Optional[float] = ..., active_apps: _Optional[int] = ..., records: _Optional[int] = ..., problem: _Optional[str] = ..., pid: _Optional[int] = ..., unknown_work_s: _Optional[float] = ..., user: _Optional[str] = ..., admin: _Optional[bool] = ..., engine: _Optional[str] = ..., max_bundle: _Optional[int] = ...) -> None: ...
 
 class AppRef(_message.Message):
     __slots__ = ("app",)
@@ -96,7 +227,7 @@ class AppRef(_message.Message):
     def __init__(self, app: _Optional[str] = ...) -> None: ...
 
 class Program(_message.Message):
-    __slots__ = ("argv", "cwd", "env", "launch", "grace_s", "stop_signal", "checkpoint_dir", "work_is_time")
+    __slots__ = ("argv", "cwd", "env", "launch", "grace_s", "stop_signal", "checkpoint_dir", "work_is_time", "bundle", "packages", "modules", "launcher", "checkpoint_url")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +243,11 @@ class Program(_message.Message):
     STOP_SIGNAL_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_DIR_FIELD_NUMBER: _ClassVar[int]
     WORK_IS_TIME_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_FIELD_NUMBER: _ClassVar[int]
+    PACKAGES_FIELD_NUMBER: _ClassVar[int]
+    MODULES_FIELD_NUMBER: _ClassVar[int]
+    LAUNCHER_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_URL_FIELD_NUMBER: _ClassVar[int]
     argv: _containers.RepeatedScalarFieldContainer[str]
     cwd: str
     env: _containers.ScalarMap[str, str]
@@ -120,7 +256,12 @@ class Program(_message.Message):
     stop_signal: str
     checkpoint_dir: str
     work_is_time: bool
-    def __init__(self, argv: _Optional[_Iterable[str]] = ..., cwd: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., launch: _Optional[str] = ..., grace_s: _Optional[float] = ..., stop_signal: _Optional[str] = ..., checkpoint_dir: _Optional[str] = ..., work_is_time: _Optional[bool] = ...) -> None: ...
+    bundle: str
+    packages: str
+    modules: _containers.RepeatedScalarFieldContainer[str]
+    launcher: str
+    checkpoint_url: str
+    def __init__(self, argv: _Optional[_Iterable[str]] = ..., cwd: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., launch: _Optional[str] = ..., grace_s: _Optional[float] = ..., stop_signal: _Optional[str] = ..., checkpoint_dir: _Optional[str] = ..., work_is_time: _Optional[bool] = ..., bundle: _Optional[str] = ..., packages: _Optional[str] = ..., modules: _Optional[_Iterable[str]] = ..., launcher: _Optional[str] = ..., checkpoint_url: _Optional[str] = ...) -> None: ...
 
 class Regime(_message.Message):
     __slots__ = ("steps", "batch")
@@ -539,7 +680,7 @@ class UsersRequest(_message.Message):
     def __init__(self, user: _Optional[str] = ...) -> None: ...
 
 class UserShare(_message.Message):
-    __slots__ = ("user", "apps", "gpus", "share", "fair", "rho_worst", "rho_median", "gpu_hours", "private_gpu_hours", "between")
+    __slots__ = ("user", "apps", "gpus", "share", "fair", "rho_worst", "rho_median", "gpu_hours", "private_gpu_hours", "between", "rho_reference_worst", "rho_reference_median", "rho_attainable_worst")
     USER_FIELD_NUMBER: _ClassVar[int]
     APPS_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
@@ -550,6 +691,9 @@ class UserShare(_message.Message):
     GPU_HOURS_FIELD_NUMBER: _ClassVar[int]
     PRIVATE_GPU_HOURS_FIELD_NUMBER: _ClassVar[int]
     BETWEEN_FIELD_NUMBER: _ClassVar[int]
+    RHO_REFERENCE_WORST_FIELD_NUMBER: _ClassVar[int]
+    RHO_REFERENCE_MEDIAN_FIELD_NUMBER: _ClassVar[int]
+    RHO_ATTAINABLE_WORST_FIELD_NUMBER: _ClassVar[int]
     user: str
     apps: int
     gpus: int
@@ -560,13 +704,86 @@ class UserShare(_message.Message):
     gpu_hours: float
     private_gpu_hours: float
     between: str
-    def __init__(self, user: _Optional[str] = ..., apps: _Optional[int] = ..., gpus: _Optional[int] = ..., share: _Optional[float] = ..., fair: _Optional[float] = ..., rho_worst: _Optional[float] = ..., rho_median: _Optional[float] = ..., gpu_hours: _Optional[float] = ..., private_gpu_hours: _Optional[float] = ..., between: _Optional[str] = ...) -> None: ...
+    rho_reference_worst: float
+    rho_reference_median: float
+    rho_attainable_worst: float
+    def __init__(self, user: _Optional[str] = ..., apps: _Optional[int] = ..., gpus: _Optional[int] = ..., share: _Optional[float] = ..., fair: _Optional[float] = ..., rho_worst: _Optional[float] = ..., rho_median: _Optional[float] = ..., gpu_hours: _Optional[float] = ..., private_gpu_hours: _Optional[float] = ..., between: _Optional[str] = ..., rho_reference_worst: _Optional[float] = ..., rho_reference_median: _Optional[float] = ..., rho_attainable_worst: _Optional[float] = ...) -> None: ...
 
 class ShareReply(_message.Message):
     __slots__ = ("users",)
     USERS_FIELD_NUMBER: _ClassVar[int]
     users: _containers.RepeatedCompositeFieldContainer[UserShare]
     def __init__(self, users: _Optional[_Iterable[_Union[UserShare, _Mapping]]] = ...) -> None: ...
+
+class UserCourse(_message.Message):
+    __slots__ = ("user", "entitled", "leased", "balance", "since")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    ENTITLED_FIELD_NUMBER: _ClassVar[int]
+    LEASED_FIELD_NUMBER: _ClassVar[int]
+    BALANCE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    entitled: _containers.RepeatedScalarFieldContainer[float]
+    leased: _containers.RepeatedScalarFieldContainer[float]
+    balance: float
+    since: float
+    def __init__(self, user: _Optional[str] = ..., entitled: _Optional[_Iterable[float]] = ..., leased: _Optional[_Iterable[float]] = ..., balance: _Optional[float] = ..., since: _Optional[float] = ...) -> None: ...
+
+class Loan(_message.Message):
+    __slots__ = ("lender", "borrower", "gpu_hours")
+    LENDER_FIELD_NUMBER: _ClassVar[int]
+    BORROWER_FIELD_NUMBER: _ClassVar[int]
+    GPU_HOURS_FIELD_NUMBER: _ClassVar[int]
+    lender: str
+    borrower: str
+    gpu_hours: float
+    def __init__(self, lender: _Optional[str] = ..., borrower: _Optional[str] = ..., gpu_hours: _Optional[float] = ...) -> None: ...
+
+class FairnessReply(_message.Message):
+    __slots__ = ("start", "width", "until", "users", "loans", "whole", "between")
+    START_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    LOANS_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
+    BETWEEN_FIELD_NUMBER: _ClassVar[int]
+    start: float
+    width: float
+    until: float
+    users: _containers.RepeatedCompositeFieldContainer[UserCourse]
+    loans: _containers.RepeatedCompositeFieldContainer[Loan]
+    whole: bool
+    between: str
+    def __init__(self, start: _Optional[float] = ..., width: _Optional[float] = ..., until: _Optional[float] = ..., users: _Optional[_Iterable[_Union[UserCourse, _Mapping]]] = ..., loans: _Optional[_Iterable[_Union[Loan, _Mapping]]] = ..., whole: _Optional[bool] = ..., between: _Optional[str] = ...) -> None: ...
+
+class BudgetUse(_message.Message):
+    __slots__ = ("name", "of", "per", "used", "soft", "hard", "ends", "currency", "users")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OF_FIELD_NUMBER: _ClassVar[int]
+    PER_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
+    SOFT_FIELD_NUMBER: _ClassVar[int]
+    HARD_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    CURRENCY_FIELD_NUMBER: _ClassVar[int]
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    of: str
+    per: str
+    used: float
+    soft: float
+    hard: float
+    ends: float
+    currency: str
+    users: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., of: _Optional[str] = ..., per: _Optional[str] = ..., used: _Optional[float] = ..., soft: _Optional[float] = ..., hard: _Optional[float] = ..., ends: _Optional[float] = ..., currency: _Optional[str] = ..., users: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class BudgetsReply(_message.Message):
+    __slots__ = ("budgets",)
+    BUDGETS_FIELD_NUMBER: _ClassVar[int]
+    budgets: _containers.RepeatedCompositeFieldContainer[BudgetUse]
+    def __init__(self, budgets: _Optional[_Iterable[_Union[BudgetUse, _Mapping]]] = ...) -> None: ...
 
 class UsageRequest(_message.Message):
     __slots__ = ("user", "since", "until", "by", "utc")
@@ -765,14 +982,18 @@ class UserToken(_message.Message):
     def __init__(self, user: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
 
 class User(_message.Message):
-    __slots__ = ("user", "admin", "added")
+    __slots__ = ("user", "admin", "added", "method", "ends")
     USER_FIELD_NUMBER: _ClassVar[int]
     ADMIN_FIELD_NUMBER: _ClassVar[int]
     ADDED_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
     user: str
     admin: bool
     added: float
-    def __init__(self, user: _Optional[str] = ..., admin: _Optional[bool] = ..., added: _Optional[float] = ...) -> None: ...
+    method: str
+    ends: float
+    def __init__(self, user: _Optional[str] = ..., admin: _Optional[bool] = ..., added: _Optional[float] = ..., method: _Optional[str] = ..., ends: _Optional[float] = ...) -> None: ...
 
 class UserReply(_message.Message):
     __slots__ = ("user",)
@@ -833,7 +1054,7 @@ class LogChunk(_message.Message):
     def __init__(self, data: _Optional[bytes] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class WhyReply(_message.Message):
-    __slots__ = ("json", "code", "sentence", "position", "of", "rho", "ahead", "start_median", "start_earliest", "start_latest", "simulations", "between", "weight", "fair", "warning")
+    __slots__ = ("json", "code", "sentence", "position", "of", "rho", "ahead", "start_median", "start_earliest", "start_latest", "simulations", "between", "weight", "fair", "warning", "rho_reference", "rho_attainable", "reference_end", "expected_end", "lent_gpu_hours", "lent_back")
     JSON_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     SENTENCE_FIELD_NUMBER: _ClassVar[int]
@@ -849,6 +1070,12 @@ class WhyReply(_message.Message):
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     FAIR_FIELD_NUMBER: _ClassVar[int]
     WARNING_FIELD_NUMBER: _ClassVar[int]
+    RHO_REFERENCE_FIELD_NUMBER: _ClassVar[int]
+    RHO_ATTAINABLE_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_END_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_END_FIELD_NUMBER: _ClassVar[int]
+    LENT_GPU_HOURS_FIELD_NUMBER: _ClassVar[int]
+    LENT_BACK_FIELD_NUMBER: _ClassVar[int]
     json: str
     code: str
     sentence: str
@@ -864,7 +1091,107 @@ class WhyReply(_message.Message):
     weight: float
     fair: float
     warning: str
-    def __init__(self, json: _Optional[str] = ..., code: _Optional[str] = ..., sentence: _Optional[str] = ..., position: _Optional[int] = ..., of: _Optional[int] = ..., rho: _Optional[float] = ..., ahead: _Optional[_Iterable[_Union[Ahead, _Mapping]]] = ..., start_median: _Optional[float] = ..., start_earliest: _Optional[float] = ..., start_latest: _Optional[float] = ..., simulations: _Optional[int] = ..., between: _Optional[str] = ..., weight: _Optional[float] = ..., fair: _Optional[float] = ..., warning: _Optional[str] = ...) -> None: ...
+    rho_reference: float
+    rho_attainable: float
+    reference_end: float
+    expected_end: float
+    lent_gpu_hours: float
+    lent_back: float
+    def __init__(self, json: _Optional[str] = ..., code: _Optional[str] = ..., sentence: _Optional[str] = ..., position: _Optional[int] = ..., of: _Optional[int] = ..., rho: _Optional[float] = ..., ahead: _Optional[_Iterable[_Union[Ahead, _Mapping]]] = ..., start_median: _Optional[float] = ..., start_earliest: _Optional[float] = ..., start_latest: _Optional[float] = ..., simulations: _Optional[int] = ..., between: _Optional[str] = ..., weight: _Optional[float] = ..., fair: _Optional[float] = ..., warning: _Optional[str] = ..., rho_reference: _Optional[float] = ..., rho_attainable: _Optional[float] = ..., reference_end: _Optional[float] = ..., expected_end: _Optional[float] = ..., lent_gpu_hours: _Optional[float] = ..., lent_back: _Optional[float] = ...) -> None: ...
+
+class WhatIfRequest(_message.Message):
+    __slots__ = ("policies", "add_gpus", "remove", "without", "horizon_s", "simulations", "no_arrivals")
+    POLICIES_FIELD_NUMBER: _ClassVar[int]
+    ADD_GPUS_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_FIELD_NUMBER: _ClassVar[int]
+    HORIZON_S_FIELD_NUMBER: _ClassVar[int]
+    SIMULATIONS_FIELD_NUMBER: _ClassVar[int]
+    NO_ARRIVALS_FIELD_NUMBER: _ClassVar[int]
+    policies: _containers.RepeatedScalarFieldContainer[str]
+    add_gpus: _containers.RepeatedScalarFieldContainer[str]
+    remove: _containers.RepeatedScalarFieldContainer[str]
+    without: _containers.RepeatedScalarFieldContainer[str]
+    horizon_s: float
+    simulations: int
+    no_arrivals: bool
+    def __init__(self, policies: _Optional[_Iterable[str]] = ..., add_gpus: _Optional[_Iterable[str]] = ..., remove: _Optional[_Iterable[str]] = ..., without: _Optional[_Iterable[str]] = ..., horizon_s: _Optional[float] = ..., simulations: _Optional[int] = ..., no_arrivals: _Optional[bool] = ...) -> None: ...
+
+class WhatIfTimes(_message.Message):
+    __slots__ = ("case", "later", "low_s", "median_s", "high_s", "difference_s")
+    CASE_FIELD_NUMBER: _ClassVar[int]
+    LATER_FIELD_NUMBER: _ClassVar[int]
+    LOW_S_FIELD_NUMBER: _ClassVar[int]
+    MEDIAN_S_FIELD_NUMBER: _ClassVar[int]
+    HIGH_S_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCE_S_FIELD_NUMBER: _ClassVar[int]
+    case: str
+    later: bool
+    low_s: float
+    median_s: float
+    high_s: float
+    difference_s: float
+    def __init__(self, case: _Optional[str] = ..., later: _Optional[bool] = ..., low_s: _Optional[float] = ..., median_s: _Optional[float] = ..., high_s: _Optional[float] = ..., difference_s: _Optional[float] = ...) -> None: ...
+
+class WhatIfApp(_message.Message):
+    __slots__ = ("app", "name", "user", "state", "forecasts")
+    APP_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    FORECASTS_FIELD_NUMBER: _ClassVar[int]
+    app: int
+    name: str
+    user: str
+    state: str
+    forecasts: _containers.RepeatedCompositeFieldContainer[WhatIfTimes]
+    def __init__(self, app: _Optional[int] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., state: _Optional[str] = ..., forecasts: _Optional[_Iterable[_Union[WhatIfTimes, _Mapping]]] = ...) -> None: ...
+
+class WhatIfCase(_message.Message):
+    __slots__ = ("policy", "compared", "sooner", "later", "worst_s", "best_s", "sentence", "problem")
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    COMPARED_FIELD_NUMBER: _ClassVar[int]
+    SOONER_FIELD_NUMBER: _ClassVar[int]
+    LATER_FIELD_NUMBER: _ClassVar[int]
+    WORST_S_FIELD_NUMBER: _ClassVar[int]
+    BEST_S_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    policy: str
+    compared: int
+    sooner: int
+    later: int
+    worst_s: float
+    best_s: float
+    sentence: str
+    problem: str
+    def __init__(self, policy: _Optional[str] = ..., compared: _Optional[int] = ..., sooner: _Optional[int] = ..., later: _Optional[int] = ..., worst_s: _Optional[float] = ..., best_s: _Optional[float] = ..., sentence: _Optional[str] = ..., problem: _Optional[str] = ...) -> None: ...
+
+class WhatIfReply(_message.Message):
+    __slots__ = ("now", "policy", "changes", "horizon_s", "simulations", "arrivals", "calibrated", "basis", "columns", "apps", "cases")
+    NOW_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    HORIZON_S_FIELD_NUMBER: _ClassVar[int]
+    SIMULATIONS_FIELD_NUMBER: _ClassVar[int]
+    ARRIVALS_FIELD_NUMBER: _ClassVar[int]
+    CALIBRATED_FIELD_NUMBER: _ClassVar[int]
+    BASIS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    APPS_FIELD_NUMBER: _ClassVar[int]
+    CASES_FIELD_NUMBER: _ClassVar[int]
+    now: float
+    policy: str
+    changes: str
+    horizon_s: float
+    simulations: int
+    arrivals: bool
+    calibrated: bool
+    basis: str
+    columns: _containers.RepeatedScalarFieldContainer[str]
+    apps: _containers.RepeatedCompositeFieldContainer[WhatIfApp]
+    cases: _containers.RepeatedCompositeFieldContainer[WhatIfCase]
+    def __init__(self, now: _Optional[float] = ..., policy: _Optional[str] = ..., changes: _Optional[str] = ..., horizon_s: _Optional[float] = ..., simulations: _Optional[int] = ..., arrivals: _Optional[bool] = ..., calibrated: _Optional[bool] = ..., basis: _Optional[str] = ..., columns: _Optional[_Iterable[str]] = ..., apps: _Optional[_Iterable[_Union[WhatIfApp, _Mapping]]] = ..., cases: _Optional[_Iterable[_Union[WhatIfCase, _Mapping]]] = ...) -> None: ...
 
 class Ahead(_message.Message):
     __slots__ = ("app", "name", "user", "rho")

@@ -177,4 +177,8 @@ def _program(spec: Submission, trial: Trial, system_user: str, own_steps: bool) 
         stop_signal=spec.stop_signal,
         checkpoint_dir=fill(spec.checkpoint_dir),
         own_steps=own_steps,
+        packages=spec.packages,
+        modules=spec.modules,
+        launcher=spec.launcher,
+        checkpoint_url=fill(spec.checkpoint_url),
     )

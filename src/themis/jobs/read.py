@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from themis.errors import InputError, UnknownName
+from themis.executors.program import URL
 from themis.jobs.after import unmet
 from themis.jobs.dynamic import DynamicText, declared
 from themis.jobs.faults import Fault, Findings, raise_first
@@ -119,8 +120,14 @@ def _submission(findings: Findings, folder: str, book: ProfileBook) -> Submissio
     )
     _model(job, book, findings)
     trials, tuner = _trials(job, search, findings)
+    send = _absolute(job.send, folder, "send", findings) if job.send else ""
     workdir = _absolute(job.workdir or ".", folder, "workdir", findings)
-    saves = _absolute(job.checkpoint_dir, folder, "checkpoint_dir", findings) if job.checkpoint_dir else ""
+    if send and not _within(workdir, send):
+        if job.workdir is not None:
+            findings.expected(("workdir",), job.workdir, f"a folder in {send!r}, which is sent")
+        workdir = send
+    url = job.checkpoint_dir if job.checkpoint_dir and URL.match(job.checkpoint_dir) else ""
+    saves = _absolute(job.checkpoint_dir, folder, "checkpoint_dir", findings) if job.checkpoint_dir and not url else ""
     several = job.array is not None or job.sweep is not None
     if several and (search is not None or job.sweep is None):
         places = list(search.parameters) if search else []
@@ -155,6 +162,11 @@ def _submission(findings: Findings, folder: str, book: ProfileBook) -> Submissio
         grace_s=job.grace,
         stop_signal=job.stop_signal,
         checkpoint_dir=saves,
+        checkpoint_url=url,
+        send=send,
+        packages=job.packages or "",
+        modules=job.modules,
+        launcher=job.launcher or "",
         walltime_s=job.walltime,
         retries=job.retries,
         after=job.after,
@@ -240,6 +252,10 @@ def _absolute(path: str, folder: str, key: str, findings: Findings) -> str:
     if not whole.startswith("/"):
         findings.expected((key,), path, "an absolute path, because the submission has no folder")
     return whole
+
+
+def _within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder.rstrip('/')}/")
 
 
 def _names_differ(notes: list[Findings]) -> None:

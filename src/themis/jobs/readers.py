@@ -9,7 +9,8 @@ import signal
 from typing import Any, TypeGuard
 
 from themis import sizes
-from themis.executors.program import LAUNCHES
+from themis.errors import InputError
+from themis.executors.program import LAUNCHES, MODULE, URL, check_launcher, check_packages
 from themis.jobs.faults import did_you_mean, short
 from themis.jobs.spec import After, When
 from themis.sizes import Unreadable
@@ -72,6 +73,48 @@ def folder(value: object) -> str:
     if text(value).startswith("~"):
         raise Unreadable("a path without '~', which other machines would resolve differently")
     return posixpath.normpath(text(value))
+
+
+def folder_or_url(value: object) -> str:
+    """A path, or a URL."""
+    return text(value) if URL.match(text(value)) else folder(value)
+
+
+def sent_folder(value: object) -> str:
+    """A path; ``true`` stands for the folder of the submission."""
+    if value is True:
+        return "."
+    if not isinstance(value, str):
+        raise Unreadable("a folder, or true for the folder of the submission")
+    return folder(value)
+
+
+def packages(value: object) -> str:
+    """A file that describes packages."""
+    try:
+        check_packages(text(value))
+    except InputError:
+        raise Unreadable(
+            "uv.lock, a requirements file such as requirements.txt, or a conda file such as environment.yml, below the workdir"
+        ) from None
+    return text(value)
+
+
+def modules(value: object) -> tuple[str, ...]:
+    """Names of modules, one or a list."""
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list) or not all(isinstance(name, str) and MODULE.fullmatch(name) for name in names):
+        raise Unreadable("names of modules, such as [cuda/12.4]")
+    return tuple(names)
+
+
+def launcher(value: object) -> str:
+    """What wraps the command."""
+    try:
+        check_launcher(text(value))
+    except InputError:
+        raise Unreadable("bwrap, apptainer:IMAGE or docker:IMAGE") from None
+    return text(value)
 
 
 def gpu_types(value: object) -> tuple[str, ...]:

@@ -77,6 +77,8 @@ class Submission:
         size does not change.
     work : of one job, None if unknown. ``steps_per_epoch`` : 0 if unknown.
     deadline_s : seconds after submission.
+    send : absolute folder whose files are sent, empty for none; ``workdir`` is in it.
+    packages, modules, launcher, checkpoint_url : as in ``Program``.
     kind : job, array or sweep. ``source`` : file and line.
     """
 
@@ -97,6 +99,11 @@ class Submission:
     grace_s: Seconds = 60.0
     stop_signal: str = "SIGTERM"
     checkpoint_dir: str = ""
+    send: str = ""
+    packages: str = ""
+    modules: tuple[str, ...] = ()
+    launcher: str = ""
+    checkpoint_url: str = ""
     walltime_s: Seconds | None = None
     retries: int | None = None
     after: tuple[After, ...] = ()

@@ -76,8 +76,27 @@ class JobText(Written):
     stop_signal: Annotated[str, reads(readers.stop_signal)] = Field(
         default="SIGTERM", description="signal that stops the job (SIGTERM)"
     )
-    checkpoint_dir: Annotated[str, reads(readers.folder)] | None = Field(
-        default=None, description="folder for checkpoints, accessible from all machines (chosen by the service)"
+    checkpoint_dir: Annotated[str, reads(readers.folder_or_url)] | None = Field(
+        default=None,
+        description="folder for checkpoints, accessible from all machines; or the URL that they are copied to, such "
+        "as `s3://bucket/run`, see [travel.md](travel.md#checkpoints) (chosen by the service)",
+    )
+    send: Annotated[str, reads(readers.sent_folder)] | None = Field(
+        default=None,
+        description="folder whose files are sent to the job's machines: `.`; the job runs in the copy, see [travel.md](travel.md) "
+        "(none: all machines have the workdir)",
+    )
+    packages: Annotated[str, reads(readers.packages)] | None = Field(
+        default=None,
+        description="packages to prepare on each machine: `uv.lock`, `requirements.txt` or `environment.yml`, relative to the "
+        "workdir (none)",
+    )
+    modules: Annotated[tuple[str, ...], reads(readers.modules)] = Field(
+        default=(), description="environment modules to load: `[cuda/12.4]` (none)"
+    )
+    launcher: Annotated[str, reads(readers.launcher)] | None = Field(
+        default=None,
+        description="wraps the command: `bwrap`, `apptainer:IMAGE` or `docker:IMAGE`, see [travel.md](travel.md#launchers) (none)",
     )
     work: WorkText | None = Field(
         default=None,

@@ -11,8 +11,9 @@ import json
 import secrets
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 from themis.client.home import write_private
 from themis.errors import InputError, ThemisError, UnknownName
@@ -33,10 +34,16 @@ class NoToken(ThemisError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The user of a token; administrators may act on all users' apps, drain machines and add users."""
+    """The user of a token; administrators may act on all users' apps, drain machines and add users.
+
+    ``method`` : how the user signed in, ``token`` or ``oidc``. ``address`` : of the other end of the connection; empty within
+    the process.
+    """
 
     user: str
     admin: bool
+    method: str = field(default="token", compare=False)
+    address: str = field(default="", compare=False)
 
     def may_see(self, user: str, what: str) -> str:
         """The user whose accounts are shown where those of ``user`` are asked for; empty: all users'.
@@ -64,8 +71,15 @@ class Account:
     added: float
 
 
+class SignedIn(Protocol):
+    """Those who have a token for a while, because they signed in elsewhere."""
+
+    def holder(self, given: str) -> Caller | None:
+        """The caller whose token has this hash and is valid now, or None."""
+
+
 class Access:
-    """The accounts of a home; for any thread.
+    """The accounts of a home; for any thread. ``signed_in`` : further holders of tokens, if any.
 
     Parameters
     ----------
@@ -78,22 +92,25 @@ class Access:
 
     def __init__(self, home: Path, token: str, owner: str) -> None:
         self.path, self.owner = home / "users.json", Caller(user=owner, admin=True)
-        self._own = _hash(token)
+        self._own = hash_of(token)
         self._lock = threading.Lock()
         self._accounts = _read(self.path)
+        self.signed_in: SignedIn | None = None
 
-    def caller(self, authorization: str) -> Caller | None:
-        """The caller that ``Bearer TOKEN`` authenticates, or None."""
+    def caller(self, authorization: str, address: str = "") -> Caller | None:
+        """The caller that ``Bearer TOKEN`` authenticates, or None. ``address`` : where the call comes from."""
         kind, _, token = authorization.partition(" ")
-        given = _hash(token)
-        if kind != "Bearer":
-            return None
+        found = self.holder(hash_of(token)) if kind == "Bearer" else None
+        return replace(found, address=address) if found is not None else None
+
+    def holder(self, given: str) -> Caller | None:
+        """The caller whose token has this hash, or None."""
         if hmac.compare_digest(given, self._own):
             return self.owner
         for name, account in list(self._accounts.items()):
             if hmac.compare_digest(given, account.token):
                 return Caller(user=name, admin=account.admin)
-        return None
+        return self.signed_in.holder(given) if self.signed_in is not None else None
 
     def add(self, name: str, *, admin: bool) -> str:
         """A token for a user; one that the user had before is no longer valid."""
@@ -103,7 +120,7 @@ class Access:
             raise InputError(f"{name!r} runs this service and has the token of its data directory; add other users.")
         token = secrets.token_urlsafe(32)
         with self._lock:
-            self._write({**self._accounts, name: Account(token=_hash(token), admin=admin, added=time.time())})
+            self._write({**self._accounts, name: Account(token=hash_of(token), admin=admin, added=time.time())})
         return token
 
     def remove(self, name: str) -> Account:
@@ -137,5 +154,6 @@ def _read(path: Path) -> dict[str, Account]:
         ) from None
 
 
-def _hash(token: str) -> str:
+def hash_of(token: str) -> str:
+    """SHA-256 of a token."""
     return hashlib.sha256(token.encode(errors="surrogatepass")).hexdigest()

@@ -11,10 +11,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 from google.protobuf.message import DecodeError
 
+from themis.authority.contexts import HANDSHAKE_S
 from themis.client.channel import METHODS, SERVICE, to_bytes
 from themis.client.home import joined
 from themis.errors import InputError, ThemisError, UnknownName, counted
@@ -25,21 +27,33 @@ from themis.service.engine.agents import TooLate
 from themis.service.engine.calls import Closed
 
 NO_TOKEN = (
-    "this call has no valid token; see the file token in the service's data directory, or ask an administrator for one."
+    "this call has no valid token, or it has expired; see the file token in the service's data directory, ask an administrator for "
+    "one, or sign in with `themis login --oidc`."
 )
+PUBLIC = frozenset({"SignIn"})
+"""Methods for callers without a token."""
+MOST_PUBLIC = 1 << 14
+"""Bytes of their messages."""
 
 log = logging.getLogger("themis.service")
 
 
-def serve(api: Api, host: str, port: int, most_bytes: int) -> tuple[grpc.Server, int]:
-    """Listen; returns the server, already started, and its port.
+def serve(
+    api: Api, host: str, port: int, most_bytes: int, credentials: grpc.ServerCredentials | None = None
+) -> tuple[grpc.Server, int]:
+    """Listen; returns the server, already started, and its port. ``credentials`` : for TLS.
 
     Raises
     ------
     InputError : the address is taken, or none of this machine's.
     """
     try_address(host, port, "port")
-    options = [("grpc.max_receive_message_length", most_bytes), ("grpc.so_reuseport", 0)]
+    options = [
+        ("grpc.max_receive_message_length", most_bytes),
+        ("grpc.so_reuseport", 0),
+        # By default a connection may take two minutes for its handshake.
+        ("grpc.server_handshake_timeout_ms", round(1000 * HANDSHAKE_S)),
+    ]
     server = grpc.server(
         ThreadPoolExecutor(WORKERS + api.arbiter.config.max_agents, thread_name_prefix="themis-api"),
         options=options,
@@ -49,7 +63,7 @@ def serve(api: Api, host: str, port: int, most_bytes: int) -> tuple[grpc.Server,
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
     address = joined(host, port)
     try:
-        port = server.add_insecure_port(address)
+        port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
     except RuntimeError:
         raise InputError(f"cannot listen on {address}; another program has just taken it. Try again.") from None
     server.start()
@@ -107,13 +121,24 @@ class _Token(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic for t
 
     def intercept_service(self, continuation: Any, details: Any) -> Any:
         """Continue if the token is right, else refuse."""
+        if details.method in _PUBLIC_PATHS:
+            return continuation(details)
         right = _caller(self.access, details.invocation_metadata) is not None
         return continuation(details) if right else self.refusal
 
 
-def _caller(access: Access, metadata: Any) -> Caller | None:
+_PUBLIC_PATHS = frozenset(METHODS[name].path for name in PUBLIC)
+
+
+def _caller(access: Access, metadata: Any, peer: str = "") -> Caller | None:
     given = dict(metadata).get("authorization", "")
-    return access.caller(given if isinstance(given, str) else given.decode(errors="replace"))
+    return access.caller(given if isinstance(given, str) else given.decode(errors="replace"), address_of(peer))
+
+
+def address_of(peer: str) -> str:
+    """The address in gRPC's name of the other end: ``ipv4:10.0.0.7:4711``, ``ipv6:[::1]:4711``; empty if there is none."""
+    kind, _, rest = unquote(peer).partition(":")
+    return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else ""
 
 
 def _handler(api: Api, name: str) -> Any:
@@ -122,6 +147,8 @@ def _handler(api: Api, name: str) -> Any:
     def read(data: bytes) -> Any:
         # Here, not by gRPC, which takes an unreadable request for a mistake of the server.
         try:
+            if name in PUBLIC and len(data) > MOST_PUBLIC:
+                raise InputError(f"the request of {name} has more than {MOST_PUBLIC} bytes.")
             return method.read(data)
         except DecodeError:
             raise InputError(
@@ -130,7 +157,10 @@ def _handler(api: Api, name: str) -> Any:
             ) from None
 
     def by(context: grpc.ServicerContext) -> Callable[..., Any]:
-        caller = _caller(api.access, context.invocation_metadata())
+        if name in PUBLIC:
+            caller: Caller | None = Caller(user="", admin=False, address=address_of(context.peer()))
+        else:
+            caller = _caller(api.access, context.invocation_metadata(), context.peer())
         if caller is None:  # removed since the call came in
             raise NoToken(NO_TOKEN)
         do: Callable[..., Any] = getattr(api.by(caller), name)

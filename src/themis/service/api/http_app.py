@@ -9,28 +9,31 @@ import json
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from themis.bundles.store import NoRoomInStore
 from themis.errors import InputError, ThemisError, UnknownName
-from themis.service.api.access import Forbidden, NoToken
+from themis.service.api.access import Caller, Forbidden, NoToken
 from themis.service.api.call_limits import CallLimit
 from themis.service.api.grpc_server import is_loopback
 from themis.service.api.methods import READS, STREAMS, Api
-from themis.service.api.page import EVENT_STREAM, JSON, Page, Values
+from themis.service.api.page import BYTES, EVENT_STREAM, JSON, Page, Values
 from themis.service.api.pages import NotAllowed, find
 from themis.service.api.submission import Limit
 from themis.service.engine.calls import Closed
 
 MOST_CALLERS, CALLERS_OF_USER, CALLERS_KEPT = 48, 12, 12
 """Requests that are answered at a time: in total, of one user, and of the total for administrators alone."""
+PIECE = 1 << 20
+"""Bytes of an upload that are written together."""
 BODY_S = 10.0
 """Seconds for the body of a request to arrive."""
 START_S = 0.25
@@ -39,7 +42,7 @@ EVENTS_BEGIN = b"retry: 2000\n\n"
 """Readers that lost the connection come back after 2 s."""
 HEARTBEAT_S = 15.0
 """Seconds between two lines of a stream of events in which nothing happens, so that proxies keep it open."""
-NO_TOKEN = "this request has no valid token; see the file token in the service's data directory."
+NO_TOKEN = "this request has no valid token, or it has expired; see the file token in the service's data directory."
 NO_STORE = {"Cache-Control": "no-store"}
 """Answers are of this instant, and some have tokens."""
 log = logging.getLogger("themis.service")
@@ -53,11 +56,25 @@ class Refused(ThemisError):
         self.status = status
 
 
-class HttpApp:
-    """The application. ``host`` : where it listens. ``most_bytes`` : of a body."""
+Run = Callable[[Caller, Callable[[], Response]], Awaitable[Response]]
+"""Runs the work of a caller in a thread, within the limit of concurrent requests."""
 
-    def __init__(self, api: Api, host: str, most_bytes: int) -> None:
-        self.api, self.most_bytes = api, most_bytes
+
+class Site(Protocol):
+    """Pages for browsers on the same port, which say by themselves who calls."""
+
+    def serves(self, path: str) -> bool:
+        """Whether a path is one of the site."""
+
+    async def answer(self, request: Request, path: str, query: str, run: Run) -> Response:
+        """Answer a request for one of its paths; errors are answers too."""
+
+
+class HttpApp:
+    """The application. ``host`` : where it listens. ``most_bytes`` : of a body. ``site`` : pages for browsers."""
+
+    def __init__(self, api: Api, host: str, most_bytes: int, site: Site | None = None) -> None:
+        self.api, self.most_bytes, self.site = api, most_bytes, site
         self.local = is_loopback(host)
         self.callers = CallLimit(
             MOST_CALLERS, CALLERS_OF_USER, CALLERS_KEPT, "use the HTTP API", "try again when one of them has ended"
@@ -75,7 +92,7 @@ class HttpApp:
             except Exception as error:
                 response = _refusal(request, error)
             page: Page | None = scope.get("themis.page")
-            name = f"{page.method} {page.path}" if page is not None else "unknown page"
+            name = f"{page.method} {page.path}" if page is not None else scope.get("themis.called", "unknown page")
             streams = isinstance(response, StreamingResponse)
             seconds = None if streams else time.perf_counter() - began
             self.api.meter.add("http", name, str(response.status_code), seconds)
@@ -85,6 +102,8 @@ class HttpApp:
         """The page's reply; the caller's place is held for as long as ``place`` is open."""
         self._check_host(request.headers.get("host", ""))
         path, query = _target(request.scope)
+        if self.site is not None and self.site.serves(path):
+            return await self.site.answer(request, path, query, self._run)
         try:
             page, inside = find(request.method, path)
         except UnknownName:
@@ -96,12 +115,19 @@ class HttpApp:
             return await self._streamed(request, page, api, page.read(inside, query))
         if not page.public:
             place.enter_context(self.callers.take(api.caller))
+        if page.upload is not None:
+            found = await self._uploaded(request, page, api, page.read(inside, query))
+            return Response(_as_json(found), page.status, NO_STORE, media_type=page.media)
         values = page.read(inside, query, await self._body(request, page))
         if page.public:  # answered from memory, also when all threads are busy
             data = _rendered(page, api, values)
         else:
             data = await asyncio.get_running_loop().run_in_executor(self.threads, _rendered, page, api, values)
         return Response(data, page.status, NO_STORE, media_type=page.media)
+
+    async def _run(self, caller: Caller, work: Callable[[], Response]) -> Response:
+        with self.callers.take(caller):
+            return await asyncio.get_running_loop().run_in_executor(self.threads, work)
 
     def _check_host(self, given: str) -> None:
         """On loopback, refuse names that a page in a browser may have made to point here."""
@@ -111,7 +137,7 @@ class HttpApp:
             )
 
     def _caller(self, request: Request) -> Api:
-        caller = self.api.access.caller(request.headers.get("authorization", ""))
+        caller = self.api.access.caller(request.headers.get("authorization", ""), address_of(request))
         if caller is None:
             raise NoToken(NO_TOKEN)
         return self.api.by(caller)
@@ -142,6 +168,37 @@ class HttpApp:
         except TimeoutError:
             raise Refused(408, f"the body did not arrive within {BODY_S:g} s.") from None
         return bytes(data)
+
+    async def _uploaded(self, request: Request, page: Page, api: Api, values: Values) -> dict[str, Any]:
+        """Write a body to disk as it comes, in a thread; memory holds one piece of it."""
+        assert page.upload is not None
+        length, kind = request.headers.get("content-length", ""), request.headers.get("content-type", "")
+        if kind.split(";")[0].strip().lower() != BYTES:
+            raise Refused(415, f"Content-Type is {kind[:100]!r}, expected {BYTES}.")
+        if not length.isdecimal():
+            raise Refused(411, "the request has no Content-Length.")
+        most = self.api.arbiter.config.max_bundle_bytes
+        if len(length) > 18 or int(length) > most:
+            raise Refused(413, f"the body has {length[:30]} bytes, more than {most} (max_bundle); send less.")
+        loop = asyncio.get_running_loop()
+        incoming = await loop.run_in_executor(self.threads, page.upload, api, values, int(length))
+        try:
+            pieces, data = request.stream().__aiter__(), bytearray()
+            while True:
+                try:
+                    piece = await asyncio.wait_for(anext(pieces, None), BODY_S)
+                except TimeoutError:
+                    raise Refused(408, f"nothing more of the body arrived within {BODY_S:g} s.") from None
+                data += piece or b""
+                if piece is None or len(data) >= PIECE:
+                    await loop.run_in_executor(self.threads, incoming.write, bytes(data))
+                    data.clear()
+                if piece is None:
+                    break
+            name = await loop.run_in_executor(self.threads, incoming.finish, values["sha256"])
+        finally:
+            await asyncio.shield(loop.run_in_executor(self.threads, incoming.abort))
+        return {"sha256": name, "bytes": incoming.size}
 
     # ---- streams -----------------------------------------------------------------------------------------------------
 
@@ -249,6 +306,11 @@ def _target(scope: Scope) -> tuple[str, str]:
     return path, scope["query_string"].decode("ascii", "replace")
 
 
+def address_of(request: Request) -> str:
+    """Of the other end of the connection; headers of proxies are not believed."""
+    return request.client.host if request.client is not None else ""
+
+
 def _is_local(host: str) -> bool:
     """Whether a Host header names this machine's loopback."""
     try:
@@ -296,6 +358,8 @@ def status_of(error: Exception) -> int:
             return 401
         case Closed():
             return 503
+        case NoRoomInStore():
+            return 507
         case Limit():
             return 429
         case Forbidden():

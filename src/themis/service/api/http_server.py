@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import ssl
 import threading
 import time
 
@@ -12,8 +13,9 @@ import uvicorn
 from themis.client.home import joined
 from themis.errors import InputError
 from themis.service.api.connections import MOST_BYTES, Connection
+from themis.service.api.entrance import TlsServer
 from themis.service.api.grpc_server import try_address
-from themis.service.api.http_app import HttpApp
+from themis.service.api.http_app import HttpApp, Site
 from themis.service.api.methods import Api
 
 QUEUED = 128
@@ -26,7 +28,7 @@ log = logging.getLogger("themis.service")
 class HttpServer:
     """A server that listens; ``close`` ends it."""
 
-    def __init__(self, app: HttpApp, listener: socket.socket) -> None:
+    def __init__(self, app: HttpApp, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         self.app = app
         self.port = int(listener.getsockname()[1])
 
@@ -50,7 +52,7 @@ class HttpServer:
             timeout_graceful_shutdown=END_S,
         )
         log.addFilter(app.api.meter)
-        self._server = uvicorn.Server(config)
+        self._server = TlsServer(config, listener, tls) if tls else uvicorn.Server(config)
         self._thread = threading.Thread(
             target=self._server.run, args=([listener],), name="themis-http-server", daemon=True
         )
@@ -66,8 +68,10 @@ class HttpServer:
         self.app.threads.shutdown(wait=False, cancel_futures=True)
 
 
-def serve_http(api: Api, host: str, port: int) -> HttpServer:
-    """Listen, in threads of its own.
+def serve_http(
+    api: Api, host: str, port: int, tls: ssl.SSLContext | None = None, site: Site | None = None
+) -> HttpServer:
+    """Listen, in threads of its own; with TLS if there is a context. ``site`` : pages for browsers.
 
     Raises
     ------
@@ -86,4 +90,4 @@ def serve_http(api: Api, host: str, port: int) -> HttpServer:
         raise InputError(f"cannot listen on {joined(host, port)} for HTTP: {error.strerror}. Try again.") from None
     # Headers and body are two writes: without this, each answer would wait 40 ms for the caller's acknowledgement.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return HttpServer(HttpApp(api, host, api.arbiter.config.max_message_bytes), listener)
+    return HttpServer(HttpApp(api, host, api.arbiter.config.max_message_bytes, site), listener, tls)

@@ -12,19 +12,41 @@ import logging
 import math
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from queue import Empty
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import orjson
 
 from themis import __version__
 from themis.client import themis_pb2 as pb
 from themis.errors import InputError, UnknownName, counted
-from themis.service.api import accounts, jobfiles, reasons, settings, trials, views
+from themis.service.api import (
+    accounts,
+    course,
+    fairness,
+    jobfiles,
+    keeping,
+    overview,
+    own_share,
+    reasons,
+    settings,
+    trials,
+    views,
+    what_if,
+)
 from themis.service.api.access import Access, Caller, Forbidden
+from themis.service.api.audit import MOST_ENTRIES, Audit
+from themis.service.api.audited import audited
 from themis.service.api.call_limits import CallLimit
 from themis.service.api.calls_meter import CallsMeter
+from themis.service.api.course import Course
+from themis.service.api.overview import Day, Overview
 from themis.service.api.story import story
 from themis.service.api.submission import submit
 from themis.service.engine.arbiter import Arbiter
@@ -32,13 +54,17 @@ from themis.service.engine.calls import ENDING, Closed
 from themis.service.engine.journal import read_records
 from themis.sim import dump
 
-STREAMS, READS, WHYS = 48, 24, 8
-"""Most concurrent calls: that follow events or logs; that read records, logs or the state to their end; that ask why."""
-STREAMS_OF_USER, READS_OF_USER, WHYS_OF_USER = 12, 6, 2
+if TYPE_CHECKING:
+    from themis.service.api.certificates import Certificates
+    from themis.service.api.oidc import Oidc
+
+STREAMS, READS, WHYS, WHAT_IFS = 48, 24, 8, 2
+"""Most concurrent calls: that follow events or logs; that read records, logs or the state to their end; that ask why; what if."""
+STREAMS_OF_USER, READS_OF_USER, WHYS_OF_USER, WHAT_IFS_OF_USER = 12, 6, 2, 1
 """Of these, of one user who is not an administrator."""
-STREAMS_KEPT, READS_KEPT, WHYS_KEPT = 8, 6, 2
+STREAMS_KEPT, READS_KEPT, WHYS_KEPT, WHAT_IFS_KEPT = 8, 6, 2, 1
 """Of these, reserved for administrators."""
-WORKERS = STREAMS + READS + WHYS + 32
+WORKERS = STREAMS + READS + WHYS + WHAT_IFS + 32
 """Threads that answer: one for each of these calls, and some for calls that are answered right away."""
 POLL_S = 0.25
 CHUNK = 64 << 10
@@ -58,10 +84,22 @@ log = logging.getLogger("themis.service")
 
 
 class Api:
-    """The methods, by name. ``root`` is the executor's folder, where ranks' logs lie."""
+    """The methods, by name. ``root`` is the executor's folder, where ranks' logs lie. ``tls`` : the certificate, if any.
 
-    def __init__(self, arbiter: Arbiter, root: Path, access: Access, door: settings.Door | None = None) -> None:
-        self.arbiter, self.root, self.access, self.door = arbiter, root, access, door
+    ``audit`` : where changes are recorded. ``oidc`` : sign-in with a provider, if there is one.
+    """
+
+    def __init__(
+        self,
+        arbiter: Arbiter,
+        root: Path,
+        access: Access,
+        door: settings.Door | None = None,
+        tls: Certificates | None = None,
+        oidc: Oidc | None = None,
+    ) -> None:
+        self.arbiter, self.root, self.access, self.door, self.tls = arbiter, root, access, door, tls
+        self.oidc, self.audit = oidc, oidc.audit if oidc is not None else Audit(arbiter.journal.path.parent)
         self.caller = access.owner
         self.ending = threading.Event()
         most = arbiter.config.max_agents
@@ -72,11 +110,16 @@ class Api:
             READS, READS_OF_USER, READS_KEPT, "read events or logs", "try again when one of them has ended"
         )
         self._whys = CallLimit(WHYS, WHYS_OF_USER, WHYS_KEPT, "ask why", "try again in a moment")
+        self._what_ifs = CallLimit(
+            WHAT_IFS, WHAT_IFS_OF_USER, WHAT_IFS_KEPT, "ask what if", "try again when one of them has ended"
+        )
         # One user's agents leave a quarter of the places to the others.
         self._agents = CallLimit(
             most, max(most * 3 // 4, 1), 0, "serve agents of apps", "disconnect one, or raise max_agents"
         )
         self._simulations = threading.Semaphore(2)
+        self._courses = fairness.Courses(arbiter.journal.path)
+        self._backing_up = threading.Lock()
         self.meter = CallsMeter()
 
     def by(self, caller: Caller) -> Api:
@@ -136,10 +179,12 @@ class Api:
                 user=self.caller.user,
                 admin=self.caller.admin,
                 engine=a.config.engine,
+                max_bundle=a.config.max_bundle_bytes,
             )
 
         return self._look(info)  # type: ignore[no-any-return]
 
+    @audited
     def Submit(self, request: pb.SubmitRequest) -> pb.SubmitReply:
         """Enter an app."""
         return self._do(lambda a: submit(a, request, self.caller))  # type: ignore[no-any-return]
@@ -149,14 +194,17 @@ class Api:
         requests, notes = jobfiles.read(self.arbiter, request)
         return pb.JobFileReply(apps=jobfiles.submit_all(requests, self.Submit), notes=notes)
 
+    @audited
     def Cancel(self, request: pb.AppRef) -> pb.AppReply:
         """Withdraw an app."""
         return self._change(request, Arbiter.cancel, "cancel it")
 
+    @audited
     def Hold(self, request: pb.AppRef) -> pb.AppReply:
         """Pause an app and release its GPUs."""
         return self._change(request, Arbiter.hold, "hold it")
 
+    @audited
     def Resume(self, request: pb.AppRef) -> pb.AppReply:
         """Let a held app take part again."""
         return self._change(request, Arbiter.resume, "resume it")
@@ -210,13 +258,34 @@ class Api:
         """All machines."""
         return self._look(lambda a: views.nodes(a, request.user))  # type: ignore[no-any-return]
 
+    @audited
     def Drain(self, request: pb.NodeRef) -> pb.NodeReply:
         """Take a machine out of service."""
         return self._drain(request, drained=True)
 
+    @audited
     def Undrain(self, request: pb.NodeRef) -> pb.NodeReply:
         """Put a machine back into service."""
         return self._drain(request, drained=False)
+
+    @audited
+    def RemoveNode(self, request: pb.NodeRef) -> pb.NodeReply:
+        """Remove a machine of a fleet for good."""
+        self._check_admin("remove machines")
+        if not request.node:
+            raise InputError("no node was named; `themis nodes` lists them.")
+        # In the caller's thread: the machines' file is not the arbiter's.
+        self.arbiter.executor.leave(request.node)
+
+        def look(a: Arbiter) -> pb.NodeReply:
+            try:
+                row = views.node_row(a, views.machine_of(a, request.node))
+            except UnknownName:  # it has joined, and was never connected
+                row = pb.Node(name=request.node)
+            row.state = "leaving"
+            return pb.NodeReply(node=row)
+
+        return self._look(look)  # type: ignore[no-any-return]
 
     def _drain(self, request: pb.NodeRef, *, drained: bool) -> pb.NodeReply:
         self._check_admin("drain machines, or put them back")
@@ -233,12 +302,62 @@ class Api:
 
     def Share(self, request: pb.UsersRequest) -> pb.ShareReply:
         """GPUs that each user holds."""
-        return self._look(lambda a: views.share(a, request.user))  # type: ignore[no-any-return]
+        reply, at = self._look(lambda a: (views.share(a, request.user), self._present(a)))
+        own = self._courses.ask(lambda reference: own_share.shares(reference, at), at.record)
+        own_share.add_to_shares(reply, own or {}, at)
+        return reply  # type: ignore[no-any-return]
+
+    def _present(self, a: Arbiter) -> own_share.Present:
+        return own_share.present(views.state_now(a), a.journal.last()[0])
+
+    # ---- for the console --------------------------------------------------------------------------------------------
+
+    def overview(self) -> tuple[Overview, float]:
+        """The whole service in one look, the same for all users, and the CPU seconds of the arbiter's thread that it took."""
+
+        def look(a: Arbiter) -> tuple[Overview, float]:
+            began = time.thread_time()
+            return overview.overview(a), time.thread_time() - began
+
+        return self._look(look)  # type: ignore[no-any-return]
+
+    def users_in_order(self) -> list[str]:
+        """Names of all users who ever submitted something, in the order of their first submission."""
+        return self._look(lambda a: sorted(a.state.users, key=a.state.users.__getitem__))  # type: ignore[no-any-return]
+
+    def last_record(self) -> int:
+        """The number of the journal's last record."""
+        return self._look(overview.last_record)  # type: ignore[no-any-return]
+
+    def last_day(self) -> Day:
+        """GPUs leased and decisions of the last day."""
+        now = self.arbiter.epoch + self.arbiter.now()
+        return overview.last_day(self.arbiter.journal.path, self.arbiter.epoch, now)
+
+    def course(self, app: int) -> Course:
+        """An app's leases, and what its jobs reported over time."""
+        with self._reads.take(self.caller):
+            return course.course(self.arbiter, app)
+
+    # ---- accounts ----------------------------------------------------------------------------------------------------
 
     def Usage(self, request: pb.UsageRequest) -> pb.UsageReply:
         """GPU hours, cost and apps: of the caller, or for administrators of all users."""
         user = self.caller.may_see(request.user, "usage")
         return self._look(lambda a: accounts.usage(a, request, user))  # type: ignore[no-any-return]
+
+    def Fairness(self, request: pb.UsersRequest) -> pb.FairnessReply:
+        """What users were entitled to and had over time; read outside the arbiter's thread."""
+        user = self.caller.may_see(request.user, "course") if request.user else ""
+        with self._reads.take(self.caller):
+            last, now, between = self._look(lambda a: (a.journal.last()[0], a.now(), a.state.between))
+            course, whole = self._courses.course(now, last)
+            return fairness.reply(course, whole, self.arbiter.epoch, self.caller, user, between)
+
+    def Budgets(self, request: pb.UsersRequest) -> pb.BudgetsReply:
+        """What is used of budgets: those of the caller, or for administrators all."""
+        user = self.caller.may_see(request.user, "budgets")
+        return self._look(lambda a: fairness.budgets(a, user))  # type: ignore[no-any-return]
 
     def History(self, request: pb.HistoryRequest) -> pb.HistoryReply:
         """Finished apps with their attempts: of the caller, or for administrators of all users."""
@@ -249,12 +368,27 @@ class Api:
         """Why an app waits, when it may begin, and its story; outside the arbiter's thread, for that may be long."""
         # Each takes seconds and a copy of the journal, so few run at the same time, and few wait. Who is refused costs nothing.
         with self._whys.take(self.caller), self._simulations:
-            app, name, reply, state = self._look(lambda a: views.why(a, request.app))
+            (app, name, reply, state), at = self._look(lambda a: (views.why(a, request.app), self._present(a)))
             if state:
                 now = self.arbiter.epoch + self.arbiter.now()
                 views.add_estimate(reply, reasons.estimate(state, app, ESTIMATE_S), now)
             reply.json = story(self.arbiter.journal.path, name)
+            expected = orjson.loads(reply.json)["expected"]
+            starts, ends = (math.nan if expected[key] is None else expected[key] for key in ("starts", "ends"))
+            epoch = self.arbiter.epoch
+            self._courses.ask(lambda r: own_share.add_to_why(reply, app, r, at, starts, ends, epoch), at.record)
             return reply  # type: ignore[no-any-return]
+
+    def WhatIf(self, request: pb.WhatIfRequest) -> pb.WhatIfReply:
+        """When apps would finish if things were otherwise; outside the arbiter's thread, for that takes long."""
+        asked = what_if.question_of(request)
+        with self._what_ifs.take(self.caller):
+            for ref in asked.without:
+                self._check_mine(self._look(partial(views.find_app, ref=ref)), "ask what if it were gone")
+            self._look(lambda a: what_if.check(a.state, asked))
+            state, now = self._look(lambda a: (dump.write(a.engine.core, a.config.policy), a.now()))
+            found = what_if.ask(self.arbiter.journal.path.parent, state, now, asked)
+        return what_if.reply(found, self.arbiter.epoch, None if self.caller.admin else self.caller.user)
 
     def Dump(self, request: pb.DumpRequest, gone: threading.Event = NEVER) -> Iterator[pb.DumpChunk]:
         """The state as it is now."""
@@ -266,22 +400,47 @@ class Api:
 
     # ---- who may call ------------------------------------------------------------------------------------------------
 
+    @audited
     def AddUser(self, request: pb.UserRef) -> pb.UserToken:
         """A token for a user."""
         self._check_admin("add users")
         return pb.UserToken(user=request.user, token=self.access.add(request.user, admin=request.admin))
 
+    @audited
     def RemoveUser(self, request: pb.UserRef) -> pb.UserReply:
-        """Remove a user's token."""
+        """Remove a user's token and end the user's sign-ins."""
         self._check_admin("remove users")
+        signed = self.oidc.sign_ins.remove(request.user) if self.oidc is not None else None
+        if signed is not None and request.user not in self.access.accounts():
+            return pb.UserReply(user=pb.User(user=request.user, admin=signed.admin, added=signed.began, method="oidc"))
         gone = self.access.remove(request.user)
-        return pb.UserReply(user=pb.User(user=request.user, admin=gone.admin, added=gone.added))
+        return pb.UserReply(user=pb.User(user=request.user, admin=gone.admin, added=gone.added, method="token"))
 
     def Users(self, request: pb.UsersRequest) -> pb.UsersReply:
-        """All users with a token."""
+        """All users with a token, and those who are signed in."""
         self._check_admin("list users")
-        rows = [pb.User(user=n, admin=a.admin, added=a.added) for n, a in self.access.accounts().items()]
+        rows = [
+            pb.User(user=n, admin=a.admin, added=a.added, method="token") for n, a in self.access.accounts().items()
+        ]
+        if self.oidc is not None:
+            for name, s in sorted(self.oidc.sign_ins.newest().items()):
+                rows.append(pb.User(user=name, admin=s.admin, added=s.began, method="oidc", ends=s.ends))
         return pb.UsersReply(users=[row for row in rows if request.user in ("", row.user)])
+
+    def SignIn(self, request: pb.SignInRequest) -> pb.SignInReply:
+        """A step of a sign-in with the OIDC provider; for callers without a token."""
+        if self.oidc is None:
+            raise InputError("this service has no OIDC provider; an administrator sets oidc in its settings file.")
+        return self.oidc.call(request, self.caller.address)
+
+    def Audit(self, request: pb.AuditRequest) -> pb.AuditReply:
+        """Sign-ins and changes: of the caller, or for administrators of all users."""
+        user = self.caller.may_see(request.user, "audit log")
+        if request.limit < 0:
+            raise InputError(f"the limit is {request.limit}, expected 0 ({MOST_ENTRIES}) or more.")
+        with self._reads.take(self.caller):
+            entries = self.audit.read(user, request.limit)
+        return pb.AuditReply(entries=[pb.AuditEntry(**asdict(entry)) for entry in entries])
 
     # ---- settings ----------------------------------------------------------------------------------------------------
 
@@ -289,10 +448,36 @@ class Api:
         """Every setting, since when it is in force and who changed it."""
         return self._look(settings.settings)  # type: ignore[no-any-return]
 
+    @audited
     def Set(self, request: pb.SetRequest) -> pb.SetReply:
         """Change settings while the service runs, all or none."""
         self._check_admin("change settings")
         return self._do(lambda a: settings.change(a, request, self.door, self.caller.user))  # type: ignore[no-any-return]
+
+    def SettingsHistory(self, request: pb.SettingsHistoryRequest) -> pb.SettingsHistoryReply:
+        """Changes of settings."""
+        self._check_admin("see who changed settings")
+        with self._reads.take(self.caller):
+            return keeping.changes(self.arbiter.journal.path, self.arbiter.epoch, request.limit)
+
+    # ---- the data directory ------------------------------------------------------------------------------------------
+
+    def Journal(self, request: pb.JournalRequest) -> pb.JournalReply:
+        """The journal's size, and backups."""
+        self._check_admin("see the journal's state")
+        with self._reads.take(self.caller):
+            return keeping.journal(self.arbiter.journal.path, self.arbiter.epoch)
+
+    @audited
+    def BackUp(self, request: pb.BackUpRequest) -> pb.Backup:
+        """Copy the data directory into its folder of backups; one copy at a time."""
+        self._check_admin("make backups")
+        if not self._backing_up.acquire(blocking=False):
+            raise InputError("a backup is being made; try again when it is done.")
+        try:
+            return keeping.back_up(self.arbiter.journal.path.parent, self.door)
+        finally:
+            self._backing_up.release()
 
     # ---- what goes on ------------------------------------------------------------------------------------------------
 
@@ -344,6 +529,12 @@ class Api:
         if request.follow and self.ending.is_set():
             # Not its end: who follows goes on with the next arbiter.
             raise Closed(ENDING)
+
+    def end_of_log(self, request: pb.LogsRequest, most: int) -> str:
+        """The last bytes, at most ``most``, of a rank's output in its last attempt."""
+        job = self._look(lambda a: self._job(a, request))
+        self._check_written(job, request)
+        return end_of(self._files(job, request), most)
 
     # ---- agents of apps ---------------------------------------------------------------------------------------------
 
@@ -440,11 +631,16 @@ def _rest(path: Path, at: dict[int, int], attempt: int) -> Iterator[bytes]:
 
 def last_lines(files: list[tuple[int, Path]]) -> list[str]:
     """The last lines of the last attempt's output."""
+    return end_of(files, LAST_BYTES).splitlines()[-LAST_LINES:]
+
+
+def end_of(files: list[tuple[int, Path]], most: int) -> str:
+    """The last bytes of the last attempt's output."""
     if not files:
-        return []
+        return ""
     try:
         with files[-1][1].open("rb") as file:
-            file.seek(max(os.fstat(file.fileno()).st_size - LAST_BYTES, 0))
-            return file.read(LAST_BYTES).decode(errors="replace").splitlines()[-LAST_LINES:]
+            file.seek(max(os.fstat(file.fileno()).st_size - most, 0))
+            return file.read(most).decode(errors="replace")
     except OSError:
-        return []
+        return ""

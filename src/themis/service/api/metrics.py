@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -260,6 +261,10 @@ def _outside(api: Api) -> Iterator[Figure]:
     levels = {"warning": 0.0, "error": 0.0, **api.meter.messages.copy()}
     yield "counter", "themis_log_messages", "Messages in the service's log.", ("level",), _counted(levels)
     calls = [(names, float(count)) for names, count in sorted(api.meter.calls.copy().items())]
+    ends = {"server": api.tls.facts.expires, "authority": api.tls.expires} if api.tls else {}
+    left = [((name,), end - time.time()) for name, end in ends.items() if end is not None]
+    text = "Seconds until a certificate of the service expires; nothing without TLS."
+    yield "gauge", "themis_certificate_expiry_seconds", text, ("certificate",), left
     text = "Calls of the API; status is a gRPC code or an HTTP status."
     yield "counter", "themis_api_calls", text, ("api", "method", "status"), calls
 

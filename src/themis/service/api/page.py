@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl
 
 from google.protobuf.descriptor import Descriptor
 
+from themis.bundles.store import Incoming
 from themis.errors import InputError, closest
 from themis.service.api.json_messages import Schema, body_schema, read_message, read_object
 from themis.service.api.methods import Api
@@ -18,6 +19,7 @@ from themis.service.api.methods import Api
 Values = Mapping[str, Any]
 _NUMBER = re.compile(r"-?[0-9]{1,300}(\.[0-9]{1,300})?([eE][+-]?[0-9]{1,3})?")
 JSON, TEXT, EVENT_STREAM, GZIP = "application/json", "text/plain", "text/event-stream", "application/gzip"
+BYTES = "application/octet-stream"
 
 REFUSALS: Mapping[int, str] = {
     400: "A parameter or the body is wrong; the sentence names it.",
@@ -25,12 +27,14 @@ REFUSALS: Mapping[int, str] = {
     403: "The app is another user's, or administrators alone may do this.",
     404: "The app, node or user does not exist.",
     408: "The body did not arrive in time.",
-    413: "The body is larger than the setting max_message.",
-    415: "The body is not application/json.",
+    411: "The body has no Content-Length.",
+    413: "The body is larger than the setting max_message or max_bundle.",
+    415: "The body is not of the content type that the page takes.",
     421: "The Host header names another machine.",
     429: "This user, or all users together, have too many concurrent requests, apps or submissions.",
     500: "A bug in Themis; the arbiter's log says more.",
     503: "The service is stopping, its disk is full, or it serves the most requests that it can; try again.",
+    507: "The store of bundles has no room.",
 }
 OF_ALL, WITH_TOKEN, WITH_BODY, OF_APP = (400, 421, 500, 503), (401, 429), (408, 413, 415), (403, 404)
 """Statuses of every page, of those that need a token, of those with a body, and of those about one app."""
@@ -44,6 +48,7 @@ class Parameter:
     ----------
     optional : it may be missing, and then has no value. ``several`` : it may be repeated; its value is a list.
     numbers : what a whole number may be. ``real`` : least and most of any number. ``flag`` : true or false.
+    pattern : that a text matches as a whole; ``example`` : of a part of the path.
     choices : what a text may be. None of these: any text.
     """
 
@@ -56,6 +61,8 @@ class Parameter:
     real: tuple[float, float] | None = None
     flag: bool = False
     choices: tuple[str, ...] = ()
+    pattern: str = ""
+    example: str = "0"
 
     @property
     def inside(self) -> bool:
@@ -99,6 +106,8 @@ class Parameter:
             raise InputError(
                 f"{self.name} is {text[:100]!r}, expected one of {', '.join(known)}.{closest(text[:100], known)}"
             )
+        if self.pattern and not re.fullmatch(self.pattern, text):
+            raise InputError(f"{self.name} is {text[:100]!r}, expected {self.text[0].lower()}{self.text[1:]}")
         if self.numbers is None:
             return text
         # Longer ones are in no range, and costly to read.
@@ -119,6 +128,8 @@ class Parameter:
             schema = {"type": "number", "minimum": self.real[0], "maximum": self.real[1]}
         if self.flag:
             schema = {"type": "boolean"}
+        if self.pattern:
+            schema["pattern"] = f"^{self.pattern}$"
         if self.inside:
             return {
                 "name": self.name,
@@ -126,7 +137,7 @@ class Parameter:
                 "required": True,
                 "description": self.text,
                 "schema": {**schema, "minLength": 1},
-                "example": "0",
+                "example": self.example,
             }
         schema = {"type": "array", "items": schema} if self.several else schema
         default = {} if self.optional else {"default": self.default}
@@ -142,6 +153,7 @@ class Page:
     path : with ``{name}`` where a parameter stands.
     answer : the reply, from the values of all parameters and of the body's fields: JSON, or bytes of another ``media`` type.
     stream : in place of ``answer``, the reply in pieces; ends when the event is set.
+    upload : in place of ``answer``, where the body, whose size is announced, is written; the reply names it.
     schema : of the reply. ``message`` : that it refers to.
     body : the message that the body and the path's parameters make. ``status`` : of a success.
     public : needs no token.
@@ -155,6 +167,7 @@ class Page:
     answer: Callable[[Api, Values], Any] | None = None
     stream: Callable[[Api, Values, threading.Event], Iterator[bytes]] | None = None
     media: str = JSON
+    upload: Callable[[Api, Values, int], Incoming] | None = None
     message: Descriptor | None = None
     parameters: tuple[Parameter, ...] = ()
     body: Descriptor | None = None
@@ -195,7 +208,9 @@ class Page:
     def described(self) -> Schema:
         """As OpenAPI has it."""
         own = () if self.public else WITH_TOKEN
-        refusals = sorted({*OF_ALL, *own, *self.refusals, *(WITH_BODY if self.body is not None else ())})
+        refusals = sorted(
+            {*OF_ALL, *own, *self.refusals, *(WITH_BODY if self.body is not None or self.upload is not None else ())}
+        )
         out: Schema = {
             "summary": self.text,
             "parameters": [parameter.described() for parameter in self.parameters],
@@ -205,6 +220,9 @@ class Page:
             },
             "security": [] if self.public else [{"token": []}],
         }
+        if self.upload is not None:
+            content = {BYTES: {"schema": {"type": "string", "format": "binary"}}}
+            out["requestBody"] = {"required": True, "content": content}
         if self.body is not None:
             inside = {p.name for p in self.parameters}
             required = self.status == 201

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 from google.protobuf.descriptor import Descriptor
 
+from themis.bundles.store import Incoming, check_name
 from themis.client import themis_pb2 as pb
 from themis.client.as_json import as_dict
 from themis.errors import ThemisError, UnknownName
@@ -32,9 +33,12 @@ from themis.service.api.page import EVENT_STREAM, GZIP, OF_APP, REFUSALS, TEXT, 
 from themis.service.api.parameters import (
     AFTER,
     APP,
+    BUNDLE,
     ENDED,
     LIMIT,
+    MOST_AUDIT,
     MOST_EVENTS,
+    MOST_SETTINGS,
     NEWEST,
     NODE,
     OF_LOG,
@@ -196,6 +200,26 @@ _RECORD: Schema = {
 }
 
 
+_BUNDLE: Schema = {
+    "type": "object",
+    "properties": {"sha256": {"type": "string"}, "bytes": {"type": "integer"}},
+    "required": ["sha256", "bytes"],
+}
+
+
+def _bundle(api: Api, values: Values) -> dict[str, Any]:
+    name = check_name(values["sha256"])
+    size = api.arbiter.bundles.size(name)
+    if size is None:
+        raise UnknownName("bundle", name, (), hint="Send it with PUT.")
+    return {"sha256": name, "bytes": size}
+
+
+def _receive(api: Api, values: Values, size: int) -> Incoming:
+    check_name(values["sha256"])
+    return api.arbiter.bundles.receive(size)
+
+
 PAGES: tuple[Page, ...] = (
     Page(
         path="/healthz",
@@ -233,6 +257,24 @@ PAGES: tuple[Page, ...] = (
         "SubmitFile",
         status=201,
         refusals=(403,),
+    ),
+    Page(
+        path="/v1/bundles/{sha256}",
+        text="Whether the service has these files, by the SHA-256 of their archive; they count as used.",
+        answer=_bundle,
+        schema=_BUNDLE,
+        parameters=BUNDLE,
+        refusals=(404,),
+    ),
+    Page(
+        method="PUT",
+        path="/v1/bundles/{sha256}",
+        text="Store the files that jobs are sent with: a tar archive, named by its SHA-256; the same again changes nothing.",
+        upload=_receive,
+        status=201,
+        schema=_BUNDLE,
+        parameters=BUNDLE,
+        refusals=(411, 507),
     ),
     _call(
         "GET",
@@ -277,6 +319,12 @@ PAGES: tuple[Page, ...] = (
     ),
     _change("/v1/nodes/{node}/drain", "Take a machine out of service.", "Drain", parameters=NODE),
     _change("/v1/nodes/{node}/undrain", "Return a machine to service.", "Undrain", parameters=NODE),
+    _change(
+        "/v1/nodes/{node}/remove",
+        "Remove a machine that joined over the network: its jobs continue elsewhere, then its certificate is revoked.",
+        "RemoveNode",
+        parameters=NODE,
+    ),
     _call(
         "GET",
         "/v1/share",
@@ -284,6 +332,23 @@ PAGES: tuple[Page, ...] = (
         "Share",
         "users",
         parameters=OF_USER,
+    ),
+    _call(
+        "GET",
+        "/v1/fairness",
+        "What users were entitled to and had over time, and who lent to whom; a user sees themselves and the sum of all others.",
+        "Fairness",
+        parameters=OF_USER,
+        refusals=(403,),
+    ),
+    _call(
+        "GET",
+        "/v1/budgets",
+        "How much of budgets is used; those of the caller alone, unless an administrator.",
+        "Budgets",
+        "budgets",
+        parameters=OF_USER,
+        refusals=(403,),
     ),
     _call(
         "GET",
@@ -310,8 +375,34 @@ PAGES: tuple[Page, ...] = (
     ),
     _call(
         "GET",
+        "/v1/settings/history",
+        "Changes of settings, the newest first; for administrators.",
+        "SettingsHistory",
+        "changes",
+        parameters=(MOST_SETTINGS,),
+        refusals=(403,),
+    ),
+    _call(
+        "GET",
+        "/v1/audit",
+        "Who signed in and who changed what, from where, the newest first; of the caller alone, unless an administrator.",
+        "Audit",
+        "entries",
+        parameters=(*OF_USER, MOST_AUDIT),
+        refusals=(403,),
+    ),
+    _call("GET", "/v1/journal", "Size of the journal, and backups; for administrators.", "Journal", refusals=(403,)),
+    _change(
+        "/v1/backups",
+        "Copy the data directory into its folder of backups; for administrators.",
+        "BackUp",
+        status=201,
+        refusals=(403,),
+    ),
+    _call(
+        "GET",
         "/v1/users",
-        "Users with a token; for administrators.",
+        "Users with a token, and those who are signed in; for administrators.",
         "Users",
         "users",
         parameters=OF_USER,
@@ -355,6 +446,12 @@ PAGES: tuple[Page, ...] = (
         answer=lambda api, v: metrics(api),
         media=TEXT,
         schema={"type": "string"},
+    ),
+    _change(
+        "/v1/what-if",
+        "When the apps in the system would finish under other policies, with other machines or without an app. Changes nothing.",
+        "WhatIf",
+        refusals=(403, 404),
     ),
     Page(
         path="/v1/dump",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from themis.service.api.accounts import BY
+from themis.service.api.audit import MOST_ENTRIES
+from themis.service.api.keeping import MOST_CHANGES
 from themis.service.api.page import Parameter
 
 MOST_EVENTS, MOST_APPS = 1000, 1000
@@ -24,6 +26,14 @@ def _moment(name: str, text: str) -> Parameter:
 
 
 APP, NODE, USER = _path("app", "An app's number or name."), _path("node", "A node's name."), _path("user", "A user.")
+BUNDLE = (
+    Parameter(
+        name="sha256",
+        text="The SHA-256 of an archive, as 64 hexadecimal digits.",
+        pattern="[0-9a-f]{64}",
+        example="0" * 64,
+    ),
+)
 OF_USER = (Parameter(name="user", text="Only this user's; empty: all users'.", default=""),)
 STATE = Parameter(
     name="state",
@@ -32,6 +42,8 @@ STATE = Parameter(
     choices=("", *ACTIVE, *OVER),
 )
 NEWEST = _number("limit", "Maximum number of apps, the newest.", range(1, MOST_APPS + 1), MOST_APPS)
+MOST_AUDIT = _number("limit", "Maximum number of entries.", range(1, MOST_ENTRIES + 1), MOST_ENTRIES)
+MOST_SETTINGS = _number("limit", "Maximum number of changes.", range(1, MOST_CHANGES + 1), MOST_CHANGES)
 # Whole numbers that every reader of JSON keeps.
 AFTER = _number("after", "Only records after this number.", range(2**53))
 LIMIT = _number("limit", "Maximum number of records.", range(1, MOST_EVENTS + 1), MOST_EVENTS)

@@ -101,6 +101,12 @@ def reason(engine: Engine, epoch: Seconds, app: int, s: State) -> Reason:
         code, sentence = wait_reasons.of_app(engine.journal, epoch, s, entry, wait_reasons.left_out(s))
         if code != "gpus":
             return Reason(code=code, sentence=f"{sentence or _WAITS.get(code, code)}.")
+    return of_gpus(engine, app, s)
+
+
+def of_gpus(engine: Engine, app: int, s: State) -> Reason:
+    """What keeps an app from running (more) that nothing else than GPUs does; in ``reason``, the rest comes first."""
+    status = s.jobs.status[s.app_jobs(app)]
     if not (status <= Status.RUNNING).any():
         if (status == Status.HELD).any():
             return Reason(code=Code.HELD, sentence="the app is held; `themis resume` releases it.")

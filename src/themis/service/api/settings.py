@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from themis.client import themis_pb2 as pb
 from themis.errors import InputError
@@ -20,10 +21,12 @@ class Door:
     ----------
     read : the wanted settings, from those in force and what was written of each, by name.
     reload : the settings that the service would be started with now: its file, read again, and the options that it was given.
+    back_up : copies a data directory to a folder that does not exist yet.
     """
 
     read: Callable[[Config, Mapping[str, str]], Config]
     reload: Callable[[], Config]
+    back_up: Callable[[Path, Path], None] | None = None
 
 
 def settings(arbiter: Arbiter) -> pb.SettingsReply:

@@ -22,7 +22,7 @@ LONGEST_S = 600.0
 
 
 def story(journal: Path, name: str) -> str:
-    """An app's rounds, bids and leases as JSON, by a process of its own.
+    """An app's rounds, bids and leases as JSON, by a process of its own; of its own share ``own_share`` tells.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def main(journal: str, name: str) -> int:
         with tempfile.TemporaryDirectory(prefix="themis-") as folder:
             log = Path(folder) / "journal.jsonl"
             export(Path(journal), log)
-            print(explain(log, name).to_json())
+            print(explain(log, name, reference=False).to_json())
     except ThemisError as error:
         print(error, file=sys.stderr)
         return 2

@@ -65,6 +65,7 @@ def submit(arbiter: Arbiter, request: pb.SubmitRequest, caller: Caller | None = 
         app = replace(app, jobs=tuple(replace(job, model=profile.name) for job in app.jobs))
     check_models(state, arbiter.book.with_profiles([profile] if profile else []), app)
     check_machines(arbiter, request)
+    _check_bundles(arbiter, request)
     arbiter.executor.check_user("" if config.single_trust else app.user)
     state.check_fits(app)
     options = _options(arbiter, request)
@@ -77,7 +78,10 @@ def submit(arbiter: Arbiter, request: pb.SubmitRequest, caller: Caller | None = 
         key=key,
         submitted=now,
         retries=retries,
-        programs=tuple(_program(job, app.user, config) for job in request.jobs),
+        programs=tuple(
+            _with_own_url(_program(job, app.user, config), f"{app.name}-{int(arbiter.epoch):x}/job{i}")
+            for i, job in enumerate(request.jobs)
+        ),
         options=options,
     )
     if profile is not None:
@@ -163,6 +167,13 @@ def check_machines(arbiter: Arbiter, request: pb.SubmitRequest) -> None:
                 f"job {job.name!r} asks for {memory / 2**30:.3g} GiB per GPU, the machines have "
                 f"{have.memory / 2**30:.3g} GiB per GPU. Lower memory, or ask for more GPUs."
             )
+
+
+def _check_bundles(arbiter: Arbiter, request: pb.SubmitRequest) -> None:
+    """Raise InputError where the files that a job is sent with are not here; those that are count as used."""
+    for bundle in {job.program.bundle for job in request.jobs if job.program.bundle}:
+        if arbiter.bundles.size(bundle) is None:
+            raise InputError(f"bundle {bundle[:12]} is not in the service's store; send its files again.")
 
 
 def _options(arbiter: Arbiter, request: pb.SubmitRequest) -> Options:
@@ -281,7 +292,7 @@ def _tuner(request: pb.SubmitRequest) -> Tuner:
 
 def _program(job: pb.Job, user: str, config: Config) -> Program:
     p = job.program
-    texts = [*p.argv, p.cwd, p.checkpoint_dir, *map("=".join, p.env.items())]
+    texts = [*p.argv, p.cwd, p.checkpoint_dir, p.checkpoint_url, p.packages, *map("=".join, p.env.items())]
     if "\0" in "".join(texts):
         text = next(text for text in texts if "\0" in text)
         raise InputError(f"job {job.name!r}: {text[:100]!r} contains a NUL byte, which programs cannot receive.")
@@ -302,6 +313,11 @@ def _program(job: pb.Job, user: str, config: Config) -> Program:
             f"job {job.name!r} asks for a grace period of {grace_s:g} s, the maximum is {config.max_grace_s:g} s (max_grace)."
         )
     return Program(
+        bundle=p.bundle,
+        packages=p.packages,
+        modules=tuple(p.modules),
+        launcher=p.launcher,
+        checkpoint_url=p.checkpoint_url,
         argv=tuple(p.argv),
         cwd=p.cwd or "/",
         env=dict(p.env),
@@ -314,6 +330,13 @@ def _program(job: pb.Job, user: str, config: Config) -> Program:
         cpus=job.cpus,
         memory=job.memory,
     )
+
+
+def _with_own_url(program: Program, below: str) -> Program:
+    """Each job has a folder of its own below the URL, also among those of other services."""
+    if not program.checkpoint_url:
+        return program
+    return replace(program, checkpoint_url=f"{program.checkpoint_url.rstrip('/')}/{below}")
 
 
 def _work(steps: float) -> float:

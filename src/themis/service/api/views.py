@@ -239,29 +239,27 @@ def job_state(arbiter: Arbiter, s: State, j: int) -> str:
     return "stopping" if j in arbiter.engine.core.stopping else _JOB_STATES[Status(int(s.jobs.status[j]))]
 
 
+def machine_state(s: State, n: int, drained: Container[str]) -> str:
+    """As ``Node`` has it. ``drained`` : names of the machines that an administrator took out of service."""
+    if n in s.removed:
+        return "leaving"
+    if s.machines[n].name in drained:
+        return "drained"
+    if not s.machine_up[n]:
+        return "lost"
+    return "draining" if n in s.draining else "up"
+
+
 def node_row(arbiter: Arbiter, n: int) -> pb.Node:
     """One machine."""
     s, machine = arbiter.state, arbiter.state.machines[n]
-    drained = machine.name in arbiter.journal.drained()
-    removed = n in s.removed
-    state = (
-        "leaving"
-        if removed
-        else "drained"
-        if drained
-        else "lost"
-        if not s.machine_up[n]
-        else "draining"
-        if n in s.draining
-        else "up"
-    )
     holders = s.gpu_job[s.gpu_machine == n]
     names = dict.fromkeys(s.app_specs[int(s.jobs.app[j])].name for j in holders[holders != NONE].tolist())
     withheld, pids, why = s.withheld.get(n, ((), (), ""))
     containment, limits = arbiter.executor.containment_of(n)
     return pb.Node(
         name=machine.name,
-        state=state,
+        state=machine_state(s, n, arbiter.journal.drained()),
         gpu_type=machine.gpu_type,
         gpus=int(s.machine_size[n]),
         leased=int((holders != NONE).any(axis=1).sum()),

@@ -9,6 +9,7 @@ crash: ``recovery``.
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,6 +17,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TypeVar, cast
 
+from themis.bundles.store import Store
 from themis.client import themis_pb2 as pb
 from themis.core.retire import prune
 from themis.core.state import EPS, State
@@ -32,6 +34,7 @@ from themis.model.events import (
     JobStopped,
     MachineFailed,
     MachineJoined,
+    MachineResized,
     MachineReturned,
     Renew,
     Revoke,
@@ -52,7 +55,7 @@ from themis.service.engine.live_settings import LiveSettings
 from themis.service.engine.notifications import notify
 from themis.service.engine.solving import Reply, WorkerSolver
 from themis.service.engine.speeds import SpeedEstimator
-from themis.service.engine.transactions import NoRoom
+from themis.service.engine.transactions import LOOK_S, NoRoom
 from themis.service.engine.wire_bids import names_of
 
 IDLE_S = 0.5
@@ -91,6 +94,7 @@ class Arbiter:
         book: ProfileBook = DEFAULT_BOOK,
         apart: bool = False,
         owner: str = "",
+        bundles: Store | None = None,
         wall: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -98,6 +102,8 @@ class Arbiter:
         journal.verify()
         self.queue: SimpleQueue[Message | Call] = SimpleQueue()
         self.programs: dict[str, tuple[Program, ...]] = {}
+        self.bundles = bundles or Store(journal.path.parent / "bundles", config.bundles_quota_bytes)
+        self.bundles.needed = self._bundles_needed
         self.broken: BaseException | None = None
         self.instant: Seconds = 0.0
         """The time that everything in the open transaction happens at."""
@@ -189,12 +195,16 @@ class Arbiter:
             raise Closed(stuck)
         call = Call(do, changes=changes)
         self.queue.put(call)
-        try:
-            return cast(T, call.reply.result(timeout_s))
-        except TimeoutError:
-            raise Closed(
-                self.journal.stuck or f"the arbiter did not answer within {timeout_s:g} s; try again."
-            ) from None
+        until, was_stuck = time.monotonic() + timeout_s, ""
+        while (left := until - time.monotonic()) > 0.0:
+            try:
+                return cast(T, call.reply.result(min(left, LOOK_S)))
+            except TimeoutError:
+                # It waits for room, and is carried out when there is.
+                if was_stuck and self.journal.stuck:
+                    break
+                was_stuck = self.journal.stuck
+        raise Closed(self.journal.stuck or f"the arbiter did not answer within {timeout_s:g} s; try again.")
 
     def close(self, *, stop_jobs: bool = True) -> None:
         """End: jobs are preempted and wait for the next arbiter, or (``stop_jobs=False``) run on within their machine's lease.
@@ -210,13 +220,17 @@ class Arbiter:
             if self._thread.is_alive():
                 self._thread.join()
             if self.broken is None:
-                # The next arbiter, maybe of a later version, begins here.
-                with suppress(NoRoom), self.journal.transaction():
+                # The next arbiter, maybe of a later version, begins here; where it cannot be written, at the snapshot before.
+                with suppress(NoRoom, sqlite3.OperationalError), self.journal.transaction():
                     state_snapshots.maybe_take(self.engine, self.state.now, self.config.journal_keep_s, every=1)
             self.agents.close()
             if self.engine.solver is not None:
                 self.engine.solver.close()
             self.journal.close()
+
+    def _bundles_needed(self) -> set[str]:
+        """Of apps that have not ended; called from any thread."""
+        return {program.bundle for programs in list(self.programs.values()) for program in programs if program.bundle}
 
     def _program(self, app: App, index: int) -> Program:
         return self.programs[app.name][index]
@@ -315,9 +329,10 @@ class Arbiter:
             ):
                 pass  # a machine that ends its last jobs
             case MachineJoined():
-                if item.machine.name not in {machine.name for machine in self.state.machines}:
-                    self.executor.join(item.machine)
-                    self.engine.feed(item, now)
+                self.live.joined(item.machine, now)
+            case MachineResized(machine=n):
+                if n not in self.state.removed:
+                    self.live.carry_out([item], now)
             case Reply():
                 if not self._closing:
                     self.engine.answered(item, now)

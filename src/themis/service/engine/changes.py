@@ -21,6 +21,7 @@ from themis.model.cluster import Cluster, Machine
 from themis.model.events import Event, MachineJoined, MachineResized, SettingsChanged, UserWeightsSet
 from themis.model.specs import to_fields
 from themis.model.workload import Group, User
+from themis.oidc.settings import OidcSettings
 from themis.policies.api import check_types, logged_params, make_policy
 from themis.service.engine.config import Budget, Config, Notify
 from themis.service.engine.machines import host_name
@@ -92,22 +93,37 @@ RESTART: Mapping[str, str] = MappingProxyType(
             "engine",
             "address",
             "node_root",
+            "listen",
+            "node_certificate_s",
             "gpu_names",
             "host",
             "port",
             "http_port",
+            "tls",
+            "tls_certificate",
+            "tls_key",
+            "tls_names",
             "node_lease_s",
             "node_renew_s",
             "node_margin_s",
             "progress_s",
             "max_agents",
+            "bundles_keep_s",
+            "setup_s",
             "containment",
             "allow_root",
             "single_trust",
             "notify",
+            "oidc",
         )
     }
-    | {"max_message": "max_message_bytes", "check_state": "validate"}
+    | {
+        "max_message": "max_message_bytes",
+        "check_state": "validate",
+        "max_bundle": "max_bundle_bytes",
+        "bundles_quota": "bundles_quota_bytes",
+        "node_cache": "node_cache_bytes",
+    }
 )
 """Settings that a service reads when it starts, which are no records: name -> field of ``Config``."""
 
@@ -179,14 +195,15 @@ def with_values(config: Config, values: Values) -> Config:
 
 
 def _members(values: Values, kind: str) -> dict[str, dict[str, Any]]:
-    """Users, or groups, by name: those that have a weight."""
+    """Users, or groups, by name: those of which something is set. A quota by ``themis set`` outlives the weight in the file."""
     out: dict[str, dict[str, Any]] = {}
     for name in sorted(values):
         first, _, rest = name.partition(".")
         member, leaf = member_of(rest)
         if first == kind:
             out.setdefault(member, {})[leaf] = values[name]
-    return {name: member for name, member in out.items() if member.get("weight") is not None}
+    there = {name: member for name, member in out.items() if any(value is not None for value in member.values())}
+    return {name: member | {"weight": member.get("weight") or 1.0} for name, member in there.items()}
 
 
 def member_of(rest: str) -> tuple[str, str]:
@@ -237,6 +254,8 @@ def words(name: str, value: Any) -> str:
             return str(name)
         case Notify():  # addresses have passwords and tokens, and every user may list the settings
             return counted(len(value.admins) + sum(map(len, value.users.values())), "recipient")
+        case OidcSettings():
+            return value.issuer
         case dict():
             return ", ".join(f"{key}: {item}" for key, item in value.items()) or "none"
     return str(value)
@@ -319,6 +338,14 @@ def resizes(state: State, wanted: Sequence[Machine]) -> list[Event]:
         if name not in names and state.machine_size[n]
     ]
     return more + less
+
+
+def back_again(state: State, n: int, machine: Machine) -> list[Event]:
+    """What brings a machine that was removed back: with its ids, or as another one where its GPUs are others."""
+    known = state.machines[n]
+    if (known.gpu_type, known.rack) == (machine.gpu_type, machine.rack):
+        return [MachineResized(machine=n, gpus=machine.gpus)]
+    return [] if state.occupants(n) else [MachineJoined(machine=machine)]
 
 
 def _weights(state: State, before: Config, after: Config) -> list[Event]:

@@ -14,8 +14,14 @@ from themis.model.settings import Settings
 from themis.model.units import Seconds
 from themis.model.workload import Group, User, members
 from themis.node.means import AUTO, WANTED
+from themis.oidc.settings import OidcSettings
 
-ENGINES = ("local", "ray")
+ENGINES = ("local", "ray", "fleet")
+TLS = ("auto", "on", "off")
+
+ELSEWHERE = {"ray": "Ray's nodes", "fleet": "those that join with `themis agent join`"}
+"""Engines whose machines are not this one, and which machines these are."""
+LISTEN = "127.0.0.1:7435"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +73,8 @@ class Config:
     gpu_names : what types of this machine's GPUs are called here, by the names that were found.
     cpus, memory : of this machine, that jobs may ask for together; 0 stands for all that it has. ``memory`` in bytes.
     engine : ``local``, or ``ray`` for the nodes of a Ray cluster at ``address``; ``node_root`` : where agents keep tasks
-        and logs on each of them.
+        and logs on each of them. ``fleet`` for machines that join over the network: ``listen`` : HOST:PORT for them,
+        ``node_certificate_s`` : how long their certificates are valid.
     policy : as ``themis simulate -p`` takes it. ``seed`` : of policies that draw lots.
     profiles : books of speeds, as ``themis simulate --profiles`` takes them.
     lease_s : the least time that GPUs stay with a job that can use them. ``tick_s`` : leases end at multiples of it.
@@ -76,7 +83,9 @@ class Config:
         ``checkpoint_every_s`` : assumed interval between a job's checkpoints.
     unknown_work_s : training on its fewest GPUs of a job of which nothing is known.
     port : of gRPC. ``http_port`` : of the HTTP API; -1 for none. 0 lets the system choose.
-    host : address to listen on. Only loopback is safe: calls are not encrypted.
+    host : address to listen on. ``tls`` : on, off, or auto: on unless ``host`` is loopback.
+    tls_certificate, tls_key : files of the service's own certificate; empty: its authority issues one. ``tls_names`` : more names
+        that it is issued for, separated by commas.
     retries : failures of one job beyond which it is given up, unless it says otherwise.
     backoff_s : wait after a job's first failure; it doubles with each further one, up to ``backoff_most_s``.
     grace_s : from the stop signal to SIGKILL, where a job does not say. ``max_grace_s`` : most that a job may ask for.
@@ -87,6 +96,7 @@ class Config:
     users, groups : those with a weight or a group; users who are not listed have ``others_weight``.
     user_gpus, group_gpus : quotas of those who have one. ``others_gpus`` : of each user who is not listed, or None.
     user_budgets, group_budgets, others_budget : likewise. ``prices`` : of a GPU hour by GPU type, ``*`` for the others.
+    oidc : the provider that people sign in with, if any.
     time_zone : of the days of accounts and budgets, by its IANA name.
     solve_s : approximate limit of a decision; its searches then stop with the best answer found and its proven gap.
         A policy that takes three times as long is stopped, and ``fifo`` decides.
@@ -99,6 +109,10 @@ class Config:
         allows.
     max_message_bytes, max_jobs, max_apps, max_apps_per_user : limits of a call, of jobs in an app, of active apps.
     max_submissions : of one user in an hour.
+    max_bundle_bytes : of the files that a job is sent with. ``bundles_quota_bytes`` : of all bundles together.
+    bundles_keep_s : a bundle that no live app needs is dropped when it was not used for so long.
+    node_cache_bytes : of the bundles and environments that a machine keeps; those in use may exceed it.
+    setup_s : for bringing a gang's files and environment to its machines.
     allow_root : let jobs run as root where the arbiter does. ``single_trust`` : jobs run as the arbiter's own user even
         where it is root and could change to their submitter's. ``validate`` : check every invariant after every step.
     """
@@ -109,6 +123,8 @@ class Config:
     engine: str = "local"
     address: str = "auto"
     node_root: str = ""
+    listen: str = LISTEN
+    node_certificate_s: Seconds = 30 * 86400.0
     cpus: int = 0
     memory: int = 0
     policy: str = "themis"
@@ -122,6 +138,10 @@ class Config:
     unknown_work_s: Seconds = PRIOR_S
     seed: int = 0
     host: str = "127.0.0.1"
+    tls: str = "auto"
+    tls_certificate: str = ""
+    tls_key: str = ""
+    tls_names: str = ""
     port: int = 7433
     http_port: int = 7434
     retries: int = 2
@@ -148,6 +168,7 @@ class Config:
     prices: Mapping[str, float] = field(default_factory=dict)
     currency: str = ""
     notify: Notify = Notify()
+    oidc: OidcSettings | None = None
     time_zone: str = field(default_factory=local_zone)
     solve_s: Seconds = 10.0
     agent_s: Seconds = 2.0
@@ -162,6 +183,11 @@ class Config:
     max_apps: int = 5000
     max_apps_per_user: int = 1000
     max_submissions: int = 3600
+    max_bundle_bytes: int = 512 << 20
+    bundles_quota_bytes: int = 20 << 30
+    bundles_keep_s: Seconds = 30 * 86400.0
+    node_cache_bytes: int = 50 << 30
+    setup_s: Seconds = 900.0
     allow_root: bool = False
     single_trust: bool = False
     validate: bool = False
@@ -171,8 +197,14 @@ class Config:
             raise UnknownName("engine", self.engine, ENGINES)
         if self.containment not in WANTED:
             raise UnknownName("containment", self.containment, WANTED)
-        if self.engine == "ray" and (self.gpus or self.cluster):
-            raise InputError("with the engine ray, machines are Ray's nodes; leave out gpus and machines.")
+        if self.engine in ELSEWHERE and (self.gpus or self.cluster):
+            raise InputError(
+                f"with the engine {self.engine}, machines are {ELSEWHERE[self.engine]}; leave out gpus and machines."
+            )
+        if self.tls not in TLS:
+            raise UnknownName("value of tls", self.tls, TLS)
+        if self.tls_key and not self.tls_certificate:
+            raise InputError(f"tls_key is {self.tls_key}, but there is no tls_certificate; give both.")
         if self.gpus and self.cluster:
             raise InputError(f"gpus is {self.gpus} and machines {self.cluster.name!r}; give one of them.")
         if self.grace_s > self.max_grace_s:

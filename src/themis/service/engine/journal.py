@@ -192,7 +192,7 @@ class Journal(Records):
                 key=key or "",
                 submitted=submitted,
                 retries=retries,
-                programs=tuple(Program(**{**p, "argv": tuple(p["argv"])}) for p in json.loads(text)),
+                programs=tuple(_program(fields) for fields in json.loads(text)),
                 reason=reason,
                 outcome=outcome or "",
                 ended=ended,
@@ -335,6 +335,11 @@ class Journal(Records):
         self.write("INSERT OR REPLACE INTO nodes VALUES (?, ?)", (name, drained))
 
 
+def _program(fields: dict[str, Any]) -> Program:
+    """A program as it was written; those of earlier versions lack newer fields."""
+    return Program(**{**fields, "argv": tuple(fields["argv"]), "modules": tuple(fields.get("modules", ()))})
+
+
 def _options(text: str) -> Options:
     found = json.loads(text)
     return Options(**{**found, "after": tuple((int(app), str(when)) for app, when in found.get("after", ()))})
@@ -348,6 +353,16 @@ def read_records(path: Path, after: int = 0, limit: int = -1) -> list[tuple[int,
             (after, limit),
         )
         return [(number, time, kind, line.decode()) for number, time, kind, line in rows]
+
+
+def first_record(db: sqlite3.Connection, time: Seconds) -> int:
+    """The number of the first record of this time or later, by halving, for times grow with numbers; else the last."""
+    low, high = db.execute("SELECT coalesce(min(number), 0), coalesce(max(number), 0) FROM records").fetchone()
+    while low < high:
+        middle = (low + high) // 2
+        row = db.execute("SELECT t FROM records WHERE number >= ? ORDER BY number LIMIT 1", (middle,)).fetchone()
+        low, high = (low, middle) if row is None or row[0] >= time else (middle + 1, high)
+    return int(low)
 
 
 def read_reason(path: Path, app: int) -> str:

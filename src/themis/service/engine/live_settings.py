@@ -10,7 +10,16 @@ from dataclasses import replace
 from themis.core.packed import pack
 from themis.errors import counted
 from themis.executors.hosts import Host
-from themis.model.events import GpusWithheld, MachineFailed, MachineJoined, MachineResized, ProfilesSet, SettingsChanged
+from themis.model.cluster import Machine
+from themis.model.events import (
+    Event,
+    GpusWithheld,
+    MachineFailed,
+    MachineJoined,
+    MachineResized,
+    ProfilesSet,
+    SettingsChanged,
+)
 from themis.model.units import NONE, Seconds
 from themis.profiles.speed import ProfileBook
 from themis.service.engine import changes
@@ -164,6 +173,21 @@ class LiveSettings:
         records = changes.plan(self.engine.core.state, before, after, self.hosts, user)
         old = changes.values_of(before)
         out = changes.said(old, changes.differing(old, changes.values_of(after)).items())
+        out += self.carry_out(records, now)
+        self.config = after
+        self.per_gpu = per_gpu(after, self.engine.core.state)
+        if self.engine.desk is not None:
+            self.engine.desk.answer_s, self.engine.desk.misses = after.agent_s, after.agent_misses
+        if self.engine.solver is not None:
+            self.engine.solver.limit(after.solve_s)
+        self._housekeeping.change(after, now)
+        if any(isinstance(record, MachineResized | MachineJoined) for record in records):
+            out += changes.too_large(self.engine.core.state)
+        return out
+
+    def carry_out(self, records: Sequence[Event], now: Seconds) -> list[str]:
+        """Take records of changes into the core, and machines to the executor; a sentence on each machine."""
+        out: list[str] = []
         for record in records:
             back = record.machine if isinstance(record, MachineResized) else NONE
             back = back if back in self.engine.core.state.removed else NONE
@@ -177,16 +201,16 @@ class LiveSettings:
             if back != NONE:
                 # What ran there before it was removed may not have ended: its agent says so before it returns.
                 self._housekeeping.reachable(MachineFailed(machine=back), now)
-        self.config = after
-        self.per_gpu = per_gpu(after, self.engine.core.state)
-        if self.engine.desk is not None:
-            self.engine.desk.answer_s, self.engine.desk.misses = after.agent_s, after.agent_misses
-        if self.engine.solver is not None:
-            self.engine.solver.limit(after.solve_s)
-        self._housekeeping.change(after, now)
-        if any(isinstance(record, MachineResized | MachineJoined) for record in records):
-            out += changes.too_large(self.engine.core.state)
         return out
+
+    def joined(self, machine: Machine, now: Seconds) -> None:
+        """A machine that an engine reports: a new one, or one that was removed and is back."""
+        state = self.engine.core.state
+        n = max((n for n, known in enumerate(state.machines) if known.name == machine.name), default=NONE)
+        if n == NONE:
+            self.carry_out([MachineJoined(machine=machine)], now)
+        elif n in state.removed:
+            self.carry_out(changes.back_again(state, n, machine), now)
 
     def reload(self, given: Config, user: str, now: Seconds) -> list[str]:
         """Take on what differs from what the service was started with, or reloaded the last time; as ``change``."""

@@ -162,7 +162,8 @@ class Transactions:
                 raise error
             self._roll_back()
             self.stuck = gone or (
-                f"{self.path} cannot be written ({error}): nothing is decided or accepted until there is room; jobs run on."
+                f"{self.path} cannot be written ({error}): nothing is decided or accepted until there is room; jobs run on. "
+                "A call that came just before may be kept then."
             )
             if not self.patient():
                 raise NoRoom(self.stuck)

@@ -1,0 +1,81 @@
+"""What an app would have on its own share, in ``share`` and ``why`` of a service: as in the report of its journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake import World, world
+from test_arbiter import enter
+from test_budgets import HOUR, LEASE, run_for
+from test_fairness_over_time import api_of
+
+from themis.cli.rows import why_now
+from themis.client import themis_pb2 as pb
+from themis.model.log import read_log
+from themis.report.metrics import Fold
+from themis.report.reference import Reference
+from themis.service.engine import state_snapshots
+from themis.service.engine.journal import export
+
+
+@pytest.fixture
+def lent(tmp_path: Path) -> Iterator[World]:
+    """ann's app of 3 GPUs came first and holds them all; bob's and eve's wait for leases to end."""
+    with world(tmp_path, 3, **{**LEASE, "between": "users"}) as w:
+        enter(w, "first", user="ann", gpus=(3, 3), steps=40000.0)
+        w.turn(1.0)
+        enter(w, "second", user="bob", gpus=(3, 3), steps=40000.0)
+        enter(w, "third", user="eve", gpus=(3, 3), steps=40000.0)
+        run_for(w, HOUR / 20)
+        yield w
+
+
+def reported(tmp_path: Path) -> Reference:
+    """By the journal as it is, from the start."""
+    log, fold = tmp_path / "whole.jsonl", Fold()
+    export(tmp_path / "journal.db", log)
+    for time, record in read_log(log):
+        fold.add(time, record)
+    return fold.reference
+
+
+def test_share_has_the_references_of_the_report(lent: World, tmp_path: Path) -> None:
+    api = api_of(lent, tmp_path)
+    for _ in range(3):
+        rows = {row.user: row for row in api.Share(pb.UsersRequest()).users}
+        at = lent.ask(api._present)
+        lasted = reported(tmp_path).lasted()
+        assert rows.keys() == {"ann", "bob", "eve"}
+        for a, user in at.users.items():
+            assert rows[user].rho_reference_worst == pytest.approx(at.lives[a] / lasted[a], rel=1e-3)
+            assert rows[user].rho_reference_median == rows[user].rho_reference_worst
+            assert rows[user].rho_attainable_worst <= rows[user].rho_reference_worst
+        run_for(lent, HOUR / 20)
+
+
+def test_why_says_what_an_app_lent_and_when_it_gets_that_back(lent: World, tmp_path: Path) -> None:
+    api = api_of(lent, tmp_path)
+    replies = {name: api.Why(pb.AppRef(app=name)) for name in ("first", "second", "third")}
+    now = lent.ask(lambda a: a.now())
+    got, reference = reported(tmp_path).received(now), reported(tmp_path)
+    for a, (name, reply) in enumerate(replies.items()):
+        attained = lent.ask(lambda s, a=a: float(s.state.at(s.now()).apps_attained()[a]))
+        assert reply.lent_gpu_hours * 3600 == pytest.approx(got[a] - attained, abs=0.02 * now)
+        ends = lent.ask(lambda s: s.epoch) + reference.apps[a].arrival + reference.lasted()[a]
+        assert reply.reference_end == pytest.approx(ends, abs=1e-3)
+        text = " ".join(why_now(reply, verbose=True))
+        assert f"{abs(reply.lent_gpu_hours):.1f} GPU hours" in text or abs(reply.lent_gpu_hours) < 0.05, name
+        assert "n its own share of the cluster it would end at" in text
+        assert not reply.HasField("lent_back") or now < reply.lent_back <= reply.expected_end + 1e-6
+    hours = [reply.lent_gpu_hours for reply in replies.values()]
+    assert max(hours) > 0 > min(hours)
+
+
+def test_a_journal_without_its_beginning_has_no_references(lent: World, tmp_path: Path) -> None:
+    for _ in range(3):
+        run_for(lent, HOUR / 20)
+        lent.ask(lambda a: state_snapshots.maybe_take(a.engine, a.now(), 0.0, every=1))
+    assert not any(row.HasField("rho_reference_worst") for row in api_of(lent, tmp_path).Share(pb.UsersRequest()).users)
+    assert not api_of(lent, tmp_path).Why(pb.AppRef(app="first")).HasField("rho_reference")
