@@ -117,6 +117,11 @@ def test_an_unknown_option_of_run_is_reported_with_what_was_meant(tmp_path: Path
         client.run("true", retrys=1)  # type: ignore[call-arg]
 
 
+def test_a_data_directory_may_be_given_as_text(tmp_path: Path) -> None:
+    with Client(str(tmp_path), address="127.0.0.1:1", token="x") as client:
+        assert client.home == tmp_path
+
+
 def test_every_value_of_a_table_is_escaped() -> None:
     html = Listing([pb.App(id=1, name="<script>", user="a&b", state="running")])._repr_html_()
     assert "<td>&lt;script&gt;</td><td>a&amp;b</td>" in html

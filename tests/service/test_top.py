@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import pty
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +34,16 @@ def test_the_console_shows_sorts_and_cancels(service: Daemon) -> None:
     with service.client() as client:
         assert client.wait(apps[0], timeout_s=PATIENCE_S).state == "cancelled"
         client.cancel(apps[1])
+
+
+def test_without_a_service_the_screen_is_not_taken(tmp_path: Path) -> None:
+    own, its = pty.openpty()
+    words = [sys.executable, "-m", "themis", "top", "--data-dir", str(tmp_path)]
+    done = subprocess.run(words, stdin=its, stdout=its, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=False)
+    os.close(own)
+    os.close(its)
+    assert done.returncode == 2
+    assert "no arbiter was started" in done.stderr.replace("\n", " ")
 
 
 async def _use(service: Daemon) -> None:

@@ -45,6 +45,7 @@ def top(user: User = "", home: Home = None) -> None:
         ) from None
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InputError("themis top needs a terminal; for a file or a pipe, use themis queue or themis nodes.")
+    service_of(home).call("Nodes")  # without a service this says so, before the screen is taken
     made.run()
 
 

@@ -54,7 +54,7 @@ class Connection:
 
     def __init__(
         self,
-        home: Path | None = None,
+        home: Path | str | None = None,
         *,
         address: str = "",
         token: str = "",
@@ -64,7 +64,7 @@ class Connection:
         patience_s: float | None = None,
         on_wait: Callable[[str], object] = lambda sentence: None,
     ) -> None:
-        self.home = home or default_home()
+        self.home = Path(home).expanduser() if home else default_home()
         self._given = address
         self._cacert = cacert
         self._closed = self._said_away = False
