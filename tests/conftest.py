@@ -118,11 +118,11 @@ class Telling:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Keep the failed tests' names for a second run, but where a worker died: tests that never ran would be left out."""
+        """Keep the failed tests' names for a second run, but where a worker died, or tests were not collected: some never ran."""
         if not session.config.getoption("collectonly"):
             FAILED.parent.mkdir(exist_ok=True)
             FAILED.write_text("".join(f"{name}\n" for name in self.failed), encoding="utf-8")
-        if self.crashed:
+        if self.crashed or (session.exitstatus == pytest.ExitCode.TESTS_FAILED and not self.failed):
             session.exitstatus = pytest.ExitCode.INTERRUPTED
 
 

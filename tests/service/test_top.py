@@ -39,7 +39,9 @@ def test_the_console_shows_sorts_and_cancels(service: Daemon) -> None:
 def test_without_a_service_the_screen_is_not_taken(tmp_path: Path) -> None:
     own, its = pty.openpty()
     words = [sys.executable, "-m", "themis", "top", "--data-dir", str(tmp_path)]
-    done = subprocess.run(words, stdin=its, stdout=its, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run(
+        words, stdin=its, stdout=its, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=False
+    )
     os.close(own)
     os.close(its)
     assert done.returncode == 2
