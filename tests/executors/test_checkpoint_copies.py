@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tarfile
 import threading
 import time
 from collections.abc import Iterator
@@ -146,6 +147,37 @@ def test_half_a_copy_and_a_damaged_one_are_never_restored(tmp_path: Path) -> Non
     said = restore(place, there, 2, lead=False, wait_s=0.1)
     assert "copy-0001-0002 is damaged" in said
     assert [(p.name, p.read_text()) for p in there.iterdir()] == [("step", "1")]
+
+
+@pytest.mark.parametrize("fails", ["extract", "rename"])
+def test_nothing_of_a_restore_that_did_not_finish_is_ever_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """It would be the newest copy, and the next attempt would go on from half of the checkpoints."""
+    place = Place(f"file://{tmp_path}/b")
+    save(place, folder(tmp_path / "one", model="1", optimizer="2", step="3"), 1, 1, final=True)
+    there, kind, count = folder(tmp_path / "two"), (tarfile.TarFile if fails == "extract" else Path), iter(range(9))
+    real = getattr(kind, fails)
+
+    def dies(*given: object, **more: object) -> object:
+        if next(count) == 2:
+            raise KeyboardInterrupt  # as kill -9, nothing of ours handles it
+        return real(*given, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kind, fails, dies)
+        with pytest.raises(KeyboardInterrupt):
+            restore(place, there, 2, lead=True, wait_s=0.1)
+    assert any(there.iterdir())
+    assert not save(place, there, 2, 2, final=True)
+    place.write("ended-0002.json", {"problem": ""})
+    third = folder(tmp_path / "three")
+    restore(place, third, 3, lead=True, wait_s=0.1)
+    assert {path.name: path.read_text() for path in third.iterdir()} == {"model": "1", "optimizer": "2", "step": "3"}
+    # Begun again in the same folder, it finishes.
+    restore(place, there, 2, lead=True, wait_s=0.1)
+    assert {path.name for path in there.iterdir()} == {"model", "optimizer", "step"}
+    assert save(place, there, 2, 3, final=True)
 
 
 def test_a_late_copy_of_an_earlier_attempt_does_not_replace_a_later_ones(tmp_path: Path) -> None:
