@@ -8,6 +8,7 @@ import tarfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,14 +78,31 @@ def test_while_it_runs_copies_are_made_and_one_serves_when_the_machine_is_lost(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = tmp_path / "bucket"
-    line = "cat $THEMIS_CHECKPOINT_DIR/step; echo 7 > $THEMIS_CHECKPOINT_DIR/step; while true; do sleep 0.1; done"
+    # In one step, as jobs should save: a copy that is made meanwhile has all of it or nothing.
+    line = "cd $THEMIS_CHECKPOINT_DIR; echo 7 > .step; mv .step step; while true; do sleep 0.1; done"
     settings = replace(LONG, copy_every_s=0.5)
+
+    def copied() -> list[str]:
+        """Files of all copies that have a marker."""
+        found = []
+        for marker in url.glob("copy-0001-*.json"):
+            # Old copies are removed.
+            with suppress(FileNotFoundError), tarfile.open(marker.with_suffix(".tar")) as archive:
+                found += archive.getnames()
+        return found
+
+    def told() -> str:
+        logs = [path.read_text() for path in sorted(root.glob("nodes/*/tasks/*/copies.log"))]
+        files = sorted(path.name for path in url.glob("*"))
+        return f"the last copy outlives the service; there are {files}, it said {logs}"
+
     # What copies outlives the service, so nothing is swept away here.
     with live(root, shell(line, checkpoint_url=f"file://{url}"), 1, 1, settings=settings, sweep=False) as world:
         world.executor.submit(grant(1, (0,)))
-        wait_until(lambda: any(url.glob("copy-0001-*.json")) if url.exists() else False, "a copy was made")
-    wait_until((url / "ended-0001.json").exists, "the last copy outlives the service")
-    wait_until(lambda: not left_of(tmp_path), "it is over")
+        wait_until(lambda: "./step" in copied(), lambda: f"a copy was made; {world.heard} {world.logs()}")
+    wait_until((url / "ended-0001.json").exists, told)
+    wait_until(lambda: not left_of(tmp_path), lambda: f"it is over: {left_of(tmp_path)}")
+    assert json.loads((url / "ended-0001.json").read_text())["problem"] == ""
     (url / "ended-0001.json").unlink()  # as where the machine died with it
     (url / "copying-0001.json").unlink()
     monkeypatch.setattr(copies, "SIGN_S", 0.1)

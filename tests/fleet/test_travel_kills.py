@@ -168,7 +168,7 @@ def test_what_travels_is_whole_or_not_there_whatever_is_killed(tmp_path: Path, s
     _write(tmp_path / "modules" / "init" / "bash", MODULE)
     options = ("--engine", "fleet", "--listen", f"127.0.0.1:{free_port()}")
     with (
-        daemon(tmp_path / "home", options=options, settings=(*QUICK, "backoff=0.5")) as service,
+        daemon(tmp_path / "home", options=options, settings=(*QUICK, "backoff=0.5", "lease=8")) as service,
         machines(service.home, tmp_path / "machines") as fleet,
     ):
         lab = Lab(tmp_path, service, fleet, rng)
