@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import signal
+import socket
 import sqlite3
 import sys
 import time
@@ -25,6 +26,8 @@ from test_faults import check_home
 
 from fleetmachines import Machines, free_port, machines
 from processes import PATIENCE_S, left_of, wait_until
+from themis.bundles.pack import pack
+from themis.client.home import read_endpoint, read_token
 
 pytest.importorskip("fsspec")
 pytestmark = pytest.mark.slow
@@ -191,6 +194,38 @@ def test_what_travels_is_whole_or_not_there_whatever_is_killed(tmp_path: Path, s
         _no_step_is_lost(Path(f"{lab.witness}.steps"))
         print(f"{count} kills, {lab.struck} of them at what they were aimed at; {_endings(service.home)}")
         assert lab.struck >= count / 2
+
+
+def test_files_that_were_half_sent_when_the_service_was_killed_are_not_there(tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    _write(code / "large", "x" * 24_000_000)
+    packed = pack(code, 1 << 30)
+    data = packed.path.read_bytes()
+    packed.path.unlink()
+    with daemon(tmp_path / "home", options=("--gpus", "1")) as service:
+        host, port = read_endpoint(service.home).http.removeprefix("http://").split(":")
+        bundles = service.home / "bundles"
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as caller:
+            head = f"PUT /v1/bundles/{packed.sha256} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: {len(data)}\r\n"
+            head += (
+                f"Authorization: Bearer {read_token(service.home)}\r\nContent-Type: application/octet-stream\r\n\r\n"
+            )
+            caller.sendall(head.encode() + data[: len(data) // 2])
+            caller.setblocking(False)
+
+            def half_there() -> bool:
+                with suppress(BlockingIOError):
+                    raise AssertionError(f"the service answered before it had all: {caller.recv(4096)!r}")
+                return any(path.stat().st_size for path in bundles.glob(".*.part"))
+
+            wait_until(half_there, "half of it is there")
+            service.kill()
+        service.up()
+        assert [*bundles.iterdir()] == []
+        with service.client() as client:
+            app = client.run(["test", "-e", "large"], send=code).app
+            assert client.wait(app, timeout_s=PATIENCE_S).state == "completed"
+        assert [path.name for path in bundles.iterdir()] == [packed.sha256]
 
 
 def _write(path: Path, text: str) -> Path:
