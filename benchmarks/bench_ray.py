@@ -2,9 +2,9 @@
 
     python benchmarks/bench_ray.py [--quick] [--no-ray] [--no-stubs]
 
-The first part runs gangs of two ranks on two nodes through each executor in turn: seconds from the command to its event, medians
-and 90th percentiles, and the ratio. The second has stub agents, which answer at once, behind real sockets, and counts what the
-arbiter decides by the auction, with its journal, in CPU seconds of the whole process (stubs included).
+The first part runs gangs of two ranks on two nodes through the executors, which take turns: seconds from the command to its event,
+medians and 90th percentiles, and the ratio. The second has stub agents, which answer at once, behind real sockets, and counts
+what the arbiter decides by the auction, with its journal, in CPU seconds of the whole process (stubs included).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,33 +50,44 @@ from themis.testing.builders import app, job
 SLEEP = Program(argv=("sleep", "600"), grace_s=10.0)
 
 
-def latencies(executor: LocalExecutor, events: queue.SimpleQueue[Any], rounds: int) -> dict[str, list[float]]:
-    """Seconds from grant to start and from revocation to stop, of gangs over both machines."""
-    took: dict[str, list[float]] = {"start": [], "preemption": []}
-    executor.admit(0, app("a", [job(1e9, (1, 4))]))
+Bench = tuple[LocalExecutor, queue.SimpleQueue[Any]]
+"""An executor of two machines with two GPUs each, and its events."""
+
+
+def latencies(benches: dict[str, Bench], rounds: int) -> dict[str, dict[str, list[float]]]:
+    """Seconds from grant to start and from revocation to stop, of gangs over both machines.
+
+    The executors take turns, so what else the computer does meanwhile is the same for all.
+    """
+    took: dict[str, dict[str, list[float]]] = {name: {"start": [], "preemption": []} for name in benches}
+    for executor, _ in benches.values():
+        executor.admit(0, app("a", [job(1e9, (1, 4))]))
     for attempt in range(1, rounds + 1):
         grant = Grant(app=0, job=0, attempt=attempt, gpus=(0, 2), seat=0, until=1e9, locality=1, target=1e9, score=1.0)
-        for name, command, kind in (
-            ("start", grant, JobStarted),
-            ("preemption", Revoke(app=0, job=0, attempt=attempt, cause="expired"), JobStopped),
-        ):
-            began = time.perf_counter()
-            executor.submit(command)
-            while not isinstance(events.get(timeout=60), kind):
-                pass
-            took[name].append(time.perf_counter() - began)
+        for name, (executor, events) in benches.items():
+            for what, command, kind in (
+                ("start", grant, JobStarted),
+                ("preemption", Revoke(app=0, job=0, attempt=attempt, cause="expired"), JobStopped),
+            ):
+                began = time.perf_counter()
+                executor.submit(command)
+                while not isinstance(events.get(timeout=60), kind):
+                    pass
+                took[name][what].append(time.perf_counter() - began)
     return took
 
 
-def on_local(folder: Path, rounds: int) -> dict[str, list[float]]:
+@contextmanager
+def on_local(folder: Path) -> Iterator[Bench]:
     """Two machines of two GPUs here."""
     events: queue.SimpleQueue[Any] = queue.SimpleQueue()
     hosts = [Host(machine=Machine(name=f"m{n}", gpus=2)) for n in range(2)]
     with LocalExecutor(folder, hosts, lambda a, i: SLEEP, events.put, allow_root=os.geteuid() == 0) as executor:
-        return latencies(executor, events, rounds)
+        yield executor, events
 
 
-def on_fleet(folder: Path, rounds: int) -> dict[str, list[float]]:
+@contextmanager
+def on_fleet(folder: Path) -> Iterator[Bench]:
     """Two machines of two virtual GPUs that joined over TLS, on this machine."""
     events: queue.SimpleQueue[Any] = queue.SimpleQueue()
     fleet = FleetSettings(
@@ -99,14 +110,15 @@ def on_fleet(folder: Path, rounds: int) -> dict[str, list[float]]:
                 joined = events.get(timeout=120)
                 assert isinstance(joined, MachineJoined)
                 executor.join(joined.machine)
-            return latencies(executor, events, rounds)
+            yield executor, events
     finally:
         for agent in agents:
             agent.terminate()
             agent.wait(60)
 
 
-def on_ray(folder: Path, rounds: int) -> dict[str, list[float]]:
+@contextmanager
+def on_ray(folder: Path) -> Iterator[Bench]:
     """Two raylets of two logical GPUs here."""
     from ray.cluster_utils import Cluster
 
@@ -126,7 +138,7 @@ def on_ray(folder: Path, rounds: int) -> dict[str, list[float]]:
                 joined = events.get(timeout=120)
                 assert isinstance(joined, MachineJoined)
                 executor.join(joined.machine)
-            return latencies(executor, events, rounds)
+            yield executor, events
     finally:
         cluster.shutdown()
 
@@ -243,9 +255,11 @@ def main() -> None:
     rounds = 5 if given.quick else 30
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        found = {"local": on_local(folder / "local", rounds), "fleet": on_fleet(folder / "fleet", rounds)}
-        if not given.no_ray:
-            found["ray"] = on_ray(folder / "ray", rounds)
+        kinds = {"local": on_local, "fleet": on_fleet, "ray": on_ray}
+        if given.no_ray:
+            del kinds["ray"]
+        with ExitStack() as stack:
+            found = latencies({name: stack.enter_context(kind(folder / name)) for name, kind in kinds.items()}, rounds)
         print(f"gangs of two ranks over two nodes, {rounds} each\n")
         print("| | executor | median ms | p90 ms | ratio of medians |\n|---|---|---|---|---|")
         for what in ("start", "preemption"):

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
-NETWORK = "10.203.78"
-"""Of the switch; ``.1`` is this machine's."""
+NETWORKS = tuple(f"10.203.{n}" for n in range(78, 110))
+"""A switch has the first that no other has: several test runs may share a machine. ``.1`` is this machine's address."""
 
 
 @dataclass
@@ -21,15 +24,16 @@ class Switch:
 
     name: str
     machines: tuple[str, ...]
+    network: str = ""
 
     @property
     def address(self) -> str:
         """Where the machines reach this one."""
-        return f"{NETWORK}.1"
+        return f"{self.network}.1"
 
     def at(self, machine: str) -> str:
         """The machine's own address."""
-        return f"{NETWORK}.{self.machines.index(machine) + 2}"
+        return f"{self.network}.{self.machines.index(machine) + 2}"
 
     def space(self, machine: str) -> str:
         """The machine's namespace."""
@@ -45,11 +49,14 @@ class Switch:
 
     def lay(self) -> bool:
         """Make all of it; False where that is not allowed."""
-        commands = [
-            f"link add {self.name} type bridge",
-            f"addr add {self.address}/24 dev {self.name}",
-            f"link set {self.name} up",
-        ]
+        with open(Path(tempfile.gettempdir()) / "themis-test-networks.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            taken = subprocess.run(["ip", "-o", "addr"], capture_output=True, text=True).stdout
+            self.network = next(network for network in NETWORKS if f" {network}." not in taken)
+            commands = [f"link add {self.name} type bridge", f"addr add {self.address}/24 dev {self.name}"]
+            if not all(_ip(command) for command in commands):
+                return False
+        commands = [f"link set {self.name} up"]
         for machine in self.machines:
             space, port = self.space(machine), self.port(machine)
             commands += [

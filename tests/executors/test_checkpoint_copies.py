@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import tarfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,14 +78,31 @@ def test_while_it_runs_copies_are_made_and_one_serves_when_the_machine_is_lost(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = tmp_path / "bucket"
-    line = "cat $THEMIS_CHECKPOINT_DIR/step; echo 7 > $THEMIS_CHECKPOINT_DIR/step; while true; do sleep 0.1; done"
+    # In one step, as jobs should save: a copy that is made meanwhile has all of it or nothing.
+    line = "cd $THEMIS_CHECKPOINT_DIR; echo 7 > .step; mv .step step; while true; do sleep 0.1; done"
     settings = replace(LONG, copy_every_s=0.5)
+
+    def copied() -> list[str]:
+        """Files of all copies that have a marker."""
+        found = []
+        for marker in url.glob("copy-0001-*.json"):
+            # Old copies are removed.
+            with suppress(FileNotFoundError), tarfile.open(marker.with_suffix(".tar")) as archive:
+                found += archive.getnames()
+        return found
+
+    def told() -> str:
+        logs = [path.read_text() for path in sorted(root.glob("nodes/*/tasks/*/copies.log"))]
+        files = sorted(path.name for path in url.glob("*"))
+        return f"the last copy outlives the service; there are {files}, it said {logs}"
+
     # What copies outlives the service, so nothing is swept away here.
     with live(root, shell(line, checkpoint_url=f"file://{url}"), 1, 1, settings=settings, sweep=False) as world:
         world.executor.submit(grant(1, (0,)))
-        wait_until(lambda: any(url.glob("copy-0001-*.json")) if url.exists() else False, "a copy was made")
-    wait_until((url / "ended-0001.json").exists, "the last copy outlives the service")
-    wait_until(lambda: not left_of(tmp_path), "it is over")
+        wait_until(lambda: "./step" in copied(), lambda: f"a copy was made; {world.heard} {world.logs()}")
+    wait_until((url / "ended-0001.json").exists, told)
+    wait_until(lambda: not left_of(tmp_path), lambda: f"it is over: {left_of(tmp_path)}")
+    assert json.loads((url / "ended-0001.json").read_text())["problem"] == ""
     (url / "ended-0001.json").unlink()  # as where the machine died with it
     (url / "copying-0001.json").unlink()
     monkeypatch.setattr(copies, "SIGN_S", 0.1)
@@ -146,6 +165,37 @@ def test_half_a_copy_and_a_damaged_one_are_never_restored(tmp_path: Path) -> Non
     said = restore(place, there, 2, lead=False, wait_s=0.1)
     assert "copy-0001-0002 is damaged" in said
     assert [(p.name, p.read_text()) for p in there.iterdir()] == [("step", "1")]
+
+
+@pytest.mark.parametrize("fails", ["extract", "rename"])
+def test_nothing_of_a_restore_that_did_not_finish_is_ever_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """It would be the newest copy, and the next attempt would go on from half of the checkpoints."""
+    place = Place(f"file://{tmp_path}/b")
+    save(place, folder(tmp_path / "one", model="1", optimizer="2", step="3"), 1, 1, final=True)
+    there, kind, count = folder(tmp_path / "two"), (tarfile.TarFile if fails == "extract" else Path), iter(range(9))
+    real = getattr(kind, fails)
+
+    def dies(*given: object, **more: object) -> object:
+        if next(count) == 2:
+            raise KeyboardInterrupt  # as kill -9, nothing of ours handles it
+        return real(*given, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kind, fails, dies)
+        with pytest.raises(KeyboardInterrupt):
+            restore(place, there, 2, lead=True, wait_s=0.1)
+    assert any(there.iterdir())
+    assert not save(place, there, 2, 2, final=True)
+    place.write("ended-0002.json", {"problem": ""})
+    third = folder(tmp_path / "three")
+    restore(place, third, 3, lead=True, wait_s=0.1)
+    assert {path.name: path.read_text() for path in third.iterdir()} == {"model": "1", "optimizer": "2", "step": "3"}
+    # Begun again in the same folder, it finishes.
+    restore(place, there, 2, lead=True, wait_s=0.1)
+    assert {path.name for path in there.iterdir()} == {"model", "optimizer", "step"}
+    assert save(place, there, 2, 3, final=True)
 
 
 def test_a_late_copy_of_an_earlier_attempt_does_not_replace_a_later_ones(tmp_path: Path) -> None:

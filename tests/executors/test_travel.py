@@ -9,6 +9,7 @@ import json
 import os
 import pwd
 import shutil
+import signal
 import sys
 import tarfile
 import time
@@ -20,7 +21,7 @@ from pathlib import Path
 import pytest
 from live import LONG, SHORT, grant, live, revoke, shell
 
-from processes import PATIENCE_S, left_of, wait_until
+from processes import PATIENCE_S, left_of, running, wait_until
 from themis.bundles import PIECE
 from themis.bundles.pack import pack
 from themis.bundles.store import Store
@@ -298,6 +299,40 @@ def test_a_half_made_environment_is_made_again(root: Path, store: Store, tmp_pat
         world.executor.submit(grant(2, (0,)))
         world.until(JobReached)
     assert count.read_text() == "\n" * 3
+
+
+def test_a_tool_that_outlives_who_started_it_keeps_others_from_its_folder(tmp_path: Path) -> None:
+    """Two gangs of a machine with the same packages: the supervisor of the one that installs them is killed."""
+    tools, pids = tmp_path / "tools", tmp_path / "pids"
+    text = f"#!/bin/sh\n[ $1 = venv ] && mkdir -p $2\necho $$ >> {pids}\nwhile [ ! -e {tmp_path}/go ]; do sleep 0.05; done\n"
+    tools.mkdir()
+    (tools / "uv").write_text(text)
+    (tools / "uv").chmod(0o755)
+    (tmp_path / "requirements.txt").write_text("x\n")
+    own = tmp_path / "own"
+    own.mkdir()
+    line = (
+        "import sys\nfrom themis.node.prepare import environment\n"
+        "environment('requirements.txt', sys.argv[1], {'PATH': sys.argv[2]})"
+    )
+    words = [sys.executable, "-c", line, str(own), f"{tools}:{PATH}"]
+
+    def tools_begun() -> list[int]:
+        return [int(word) for word in pids.read_text().split()] if pids.exists() else []
+
+    with running(words, cwd=tmp_path) as first, running(words, cwd=tmp_path) as second:
+        wait_until(lambda: len(tools_begun()) == 1, "one of them installs")
+        tool = tools_begun()[0]
+        parent = int(Path(f"/proc/{tool}/stat").read_text().rpartition(")")[2].split()[1])
+        killed, other = (first, second) if parent == first.pid else (second, first)
+        killed.kill()
+        killed.wait()
+        time.sleep(1.0)
+        assert tools_begun() == [tool], "the other one waits for the tool, which still writes"
+        os.kill(tool, signal.SIGKILL)
+        wait_until(lambda: len(tools_begun()) == 2, "the other one begins anew")
+        (tmp_path / "go").touch()
+        wait_until(lambda: other.poll() is not None, "it ends")
 
 
 def test_packages_that_no_gang_uses_are_removed_the_least_recently_used_first(tmp_path: Path) -> None:

@@ -131,9 +131,9 @@ def test_a_machine_whose_clock_is_a_year_ahead_is_told_so_and_one_hour_matters_n
 
 
 def test_a_machine_joins_from_its_own_address_only_by_its_own_token(world: World, tmp_path: Path) -> None:
-    assert world.fleet.member("m3").address == "10.203.78.5"
+    assert world.fleet.member("m3").address == world.network.at("m3")
     shutil.copytree(world.fleet.state("m0"), world.fleet.state("stolen"))
     world.fleet.prefix["stolen"] = world.network.prefix("m3")
     thief = world.fleet.start("stolen")
     assert thief.wait(PATIENCE_S) == 2
-    assert "machine m0 is connected already, from 10.203.78.2" in world.fleet.said("stolen")
+    assert f"machine m0 is connected already, from {world.network.at('m0')}" in world.fleet.said("stolen")

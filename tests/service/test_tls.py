@@ -11,6 +11,7 @@ import logging
 import os
 import pty
 import re
+import select
 import socket
 import ssl
 import subprocess
@@ -26,6 +27,7 @@ from pathlib import Path
 import pytest
 
 from processes import PATIENCE_S, wait_until
+from processes import running as process_of
 from themis.authority.ca import Authority
 from themis.authority.contact import PROTOCOLS
 from themis.authority.contexts import ServerFiles, TlsError, Untrusted, client_context, connect, server_context
@@ -614,28 +616,37 @@ def test_login_at_a_terminal_shows_the_fingerprint_and_asks(tmp_path: Path, answ
         token, fingerprint = read_token(tmp_path / "h"), up.certificates.fingerprint
         words = [sys.executable, "-m", "themis", "login", up.endpoint.grpc, "--data-dir", str(tmp_path / "u")]
         own, its = pty.openpty()
-        process = subprocess.Popen(words, stdin=its, stdout=its, stderr=its, start_new_session=True)
-        os.close(its)
-        seen = b""
+        with process_of(words, stdin=its, stdout=its, stderr=its, start_new_session=True) as process:
+            os.close(its)
+            seen, end = b"", time.monotonic() + PATIENCE_S
 
-        def read_to(word: bytes) -> None:
-            nonlocal seen
-            while word not in seen:
-                seen += os.read(own, 4096)
+            def read_more() -> bool:
+                """Whether there was more; Linux reports the end of a terminal as an error."""
+                nonlocal seen
+                ready, _, _ = select.select([own], [], [], max(end - time.monotonic(), 0.0))
+                assert ready, f"the command says nothing more, and does not end: {seen!r}"
+                with contextlib.suppress(OSError):
+                    if data := os.read(own, 4096):
+                        seen += data
+                        return True
+                return False
 
-        read_to(b"Trust it from now on?")
-        assert fingerprint.encode() in seen.replace(b"\r\n", b"")
-        os.write(own, f"{answer}\n".encode())
-        if answer == "y":
-            read_to(b"Token")
-            while termios.tcgetattr(own)[3] & termios.ECHO:  # turning the echo off discards what was typed before
-                time.sleep(0.01)
-            os.write(own, f"{token}\n".encode())
-        with contextlib.suppress(OSError):  # Linux reports the end of a terminal so
-            while data := os.read(own, 4096):
-                seen += data
-        os.close(own)
-        assert process.wait(PATIENCE_S) == (0 if answer == "y" else 2), seen
+            def read_to(word: bytes) -> None:
+                while word not in seen:
+                    assert read_more(), f"the command ended before it said {word!r}: {seen!r}"
+
+            read_to(b"Trust it from now on?")
+            assert fingerprint.encode() in seen.replace(b"\r\n", b"")
+            os.write(own, f"{answer}\n".encode())
+            if answer == "y":
+                read_to(b"Token")
+                # Turning the echo off discards what was typed before.
+                wait_until(lambda: not termios.tcgetattr(own)[3] & termios.ECHO, "the echo is turned off")
+                os.write(own, f"{token}\n".encode())
+            while read_more():
+                pass
+            os.close(own)
+            assert process.wait(PATIENCE_S) == (0 if answer == "y" else 2), seen
         assert (tmp_path / "u" / "ca.pem").exists() == (answer == "y")
         assert token.encode() not in seen
 

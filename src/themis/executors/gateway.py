@@ -23,6 +23,7 @@ from typing import cast
 from themis.authority.ca import RENEW_AT, Authority
 from themis.authority.contexts import Peer, Untrusted, peer_of, server_context
 from themis.authority.contexts import load as load_files
+from themis.authority.entrance import Entrance, listeners
 from themis.errors import InputError, ThemisError
 from themis.executors.from_machines import checked, copy_log, own_hello
 from themis.executors.members import LEAVING, LISTEN, REMOVED, Member, Members, NotAllowed
@@ -67,6 +68,12 @@ FIRST_S = 10.0
 ALIVE_S = 3.0
 """A machine that is connected answers within this time; otherwise its next connection takes its place."""
 MOST_CALLERS = 2000
+MOST_HANDSHAKES, LEAST_S = 256, 1.0
+"""Under way at a time, and seconds that each has in any case: hundreds of machines may dial a service that has just started."""
+MOST_STRANGERS = 256
+"""Callers after their handshake that have not said who they are; for one more, the oldest is closed."""
+QUEUED = 512
+"""Connections that the system keeps until they are accepted."""
 CHUNK = 1 << 18
 log = logging.getLogger("themis.gateway")
 
@@ -102,6 +109,8 @@ class Gateway:
     days: float
     links: dict[str, Link] = field(default_factory=dict)
     callers: int = 0
+    strangers: dict[asyncio.StreamWriter, None] = field(default_factory=dict)
+    """Connections that have not said who they are, the oldest first."""
     control: asyncio.StreamWriter | None = None
 
     async def run(self, host: str, port: int) -> None:
@@ -113,18 +122,29 @@ class Gateway:
         context.verify_mode = ssl.CERT_OPTIONAL
         context.load_verify_locations(self.authority.path)
         try:
-            server = await asyncio.start_server(
-                self._called, host, port, ssl=context, ssl_handshake_timeout=FIRST_S, backlog=512
-            )
+            sockets = listeners(host, port, QUEUED)
         except OSError as error:
+            why = str(error.strerror).partition(" (while")[0]
             raise InputError(
-                f"machines cannot be served on {host}:{port}: {error.strerror}. Choose another address with the setting listen."
+                f"machines cannot be served on {host}:{port}: {why}. Choose another address with the setting listen."
             ) from None
-        name = server.sockets[0].getsockname()
+        name = sockets[0].getsockname()
         self.members.note(LISTEN, f"{name[0]}:{name[1]}")
         log.warning("machines are served on %s:%s", name[0], name[1])
-        async with server:
+        entrances = [
+            Entrance(one, context, self._protocol, most=MOST_HANDSHAKES, least_s=LEAST_S, handshake_s=FIRST_S)
+            for one in sockets
+        ]
+        for entrance in entrances:
+            entrance.start()
+        try:
             await first_of(self._obey(reader), self._watch(context))
+        finally:
+            for entrance in entrances:
+                await entrance.close()
+
+    def _protocol(self) -> asyncio.BaseProtocol:
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(), self._called)
 
     async def _obey(self, reader: asyncio.StreamReader) -> None:
         """What the arbiter asks for."""
@@ -187,9 +207,14 @@ class Gateway:
         frames = Frames(reader, writer)
         address = str((writer.get_extra_info("peername") or ("?",))[0])
         self.callers += 1
+        self.strangers[writer] = None
         try:
             if self.callers > MOST_CALLERS:
                 raise InputError(f"{MOST_CALLERS} machines are connected, which is the most that the service takes.")
+            if len(self.strangers) > MOST_STRANGERS:
+                oldest = next(iter(self.strangers))
+                del self.strangers[oldest]
+                oldest.transport.abort()
             # The service speaks first: a machine that hears nothing knows that TLS refused its certificate.
             await frames.say(Ping())
             await self._serve(frames, address)
@@ -200,10 +225,12 @@ class Gateway:
             pass
         finally:
             self.callers -= 1
+            self.strangers.pop(writer, None)
             writer.transport.abort()
 
     async def _serve(self, frames: Frames, address: str) -> None:
         first = await asyncio.wait_for(frames.read_control(FIRST), FIRST_S)
+        self.strangers.pop(frames.writer, None)
         peer = None
         if frames.writer.get_extra_info("peercert"):
             peer = peer_of(cast(ssl.SSLSocket, frames.writer.get_extra_info("ssl_object")))

@@ -30,6 +30,7 @@ from themis.executors.depot import Depot
 from themis.executors.endings import Pace
 from themis.executors.gangs import Gangs, Out, Send
 from themis.executors.hosts import Host, NodeSettings
+from themis.executors.open_files import as_given
 from themis.executors.program import Note, Programs
 from themis.model.cluster import Machine
 from themis.model.events import Command, Event, Grant
@@ -434,6 +435,7 @@ class LocalExecutor(Executor):
             start_new_session=True,
             pass_fds=locks,
         )
+        as_given(self.agents[n].pid)
 
     def _revive(self) -> None:
         """Start agents that died, or that were adopted and died since."""

@@ -32,6 +32,7 @@ SIGN_S = 30.0
 KEPT = 2
 """Complete copies that are kept."""
 NEW = ".themis-restore"
+"""In a checkpoint folder that a restore began and did not finish: the job did not run there, and nothing of it is copied."""
 MARKER = re.compile(r"copy-(\d{1,9})-(\d{1,9})\.json")
 TRIES = 3
 FILTER: dict[str, Any] = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}
@@ -119,7 +120,7 @@ class _Hashing:
 
 
 def save(place: Place, folder: Path, attempt: int, number: int, *, final: bool) -> bool:
-    """Copy a folder; returns whether there was anything.
+    """Copy a folder; returns whether there was anything that a job may go on from.
 
     Raises
     ------
@@ -127,7 +128,7 @@ def save(place: Place, folder: Path, attempt: int, number: int, *, final: bool) 
     """
     if final:
         place.write(f"copying-{attempt:04d}.json", {"time": time.time()})
-    if not any(folder.iterdir()):
+    if not any(folder.iterdir()) or (folder / NEW).exists():
         return False
     name = f"copy-{attempt:04d}-{number:04d}"
     for tries in range(TRIES):
@@ -175,12 +176,19 @@ def _state(folder: Path) -> list[tuple[str, int, int]]:
 def restore(place: Place, folder: Path, attempt: int, *, lead: bool, wait_s: float) -> str:
     """Bring the newest complete copy into the folder, once the attempt before has written its last; says what was done.
 
-    What the folder had is replaced, except where there is no copy.
+    What the folder had is replaced, except where there is no copy. Until it is whole, the folder has one of the name ``NEW``.
 
     Raises
     ------
     OSError : the place cannot be read.
     """
+    (folder / NEW).mkdir(exist_ok=True)
+    said = _restored(place, folder, attempt, lead=lead, wait_s=wait_s)
+    shutil.rmtree(folder / NEW)
+    return said
+
+
+def _restored(place: Place, folder: Path, attempt: int, *, lead: bool, wait_s: float) -> str:
     notes = _await_last(place, attempt, wait_s)
     if lead:
         place.write(f"began-{attempt:04d}.json", {"time": time.time()})
@@ -215,8 +223,8 @@ def _await_last(place: Place, attempt: int, wait_s: float) -> str:
 
 def _fetch(place: Place, name: str, folder: Path, sha256: str) -> bool:
     new = folder / NEW
-    shutil.rmtree(new, ignore_errors=True)
-    new.mkdir()
+    for path in new.iterdir():  # of a copy that was damaged
+        _remove(path)
     try:
         with place.opened(f"{name}.tar", "rb") as file:
             reader = _Hashing(file)
@@ -229,15 +237,17 @@ def _fetch(place: Place, name: str, folder: Path, sha256: str) -> bool:
             return False
     except (FileNotFoundError, tarfile.TarError):
         return False
-    else:
-        for path in folder.iterdir():
-            if path != new:
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-        for path in new.iterdir():
+    for path in folder.iterdir():
+        if path != new:
+            _remove(path)
+    for path in new.iterdir():
+        if path.name != NEW:
             path.rename(folder / path.name)
-        return True
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
+    return True
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def succeeded(task: Path) -> bool:

@@ -259,6 +259,7 @@ class Supervisor:
         if not stat.S_ISREG(os.fstat(lock).st_mode):
             raise ValueError(f"{path}.lock is no file")
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        os.lstat(f"{path}/{load_prepare().WHOLE}")  # somebody may have removed it before this lock
         self.environment["prefix"] = path
 
     def _hear_ready(self, rank: Rank) -> None:

@@ -1,7 +1,8 @@
 """What is done before a gang's ranks start: its files are unpacked, its packages installed. In a process of the job's user.
 
     ENVIRONMENTS/<key>/        an environment: a venv or a conda prefix, with ``.themis.json`` once it is whole
-    ENVIRONMENTS/<key>.lock    held exclusively by who makes it, and shared by the supervisors of gangs that use it
+    ENVIRONMENTS/<key>.lock    held exclusively by who makes it, and by the tools that do, and shared by the supervisors of gangs
+                               that use it
 
 An environment is made once for each content of its description, interpreter and user. Half of one, which a crash left, is made
 again. Standard library alone, and no other file of this package: the supervisor of a gang (``keeper.py``) loads it by its path.
@@ -188,11 +189,13 @@ def environment(description: str, folder: str, env: Mapping[str, str]) -> tuple[
             try:
                 for command, more in _commands(description, prefix, env):
                     print(f"themis: preparing {description}: {' '.join(command)}", flush=True)
-                    _run(command, {**env, **more}, f"{description} cannot be installed")
+                    # A tool that outlives this process, which may be killed, keeps others from the folder as long as it lives.
+                    _run(command, {**env, **more}, f"{description} cannot be installed", lock.fileno())
             except BaseException:
                 shutil.rmtree(prefix, ignore_errors=True)
                 raise
             Path(prefix, WHOLE).write_text(json.dumps({"bytes": _size(prefix), "description": description}))
+            fcntl.flock(lock, fcntl.LOCK_SH)
         os.utime(f"{prefix}/{WHOLE}")
     return key, prefix
 
@@ -267,12 +270,17 @@ def _commands(description: str, prefix: str, env: Mapping[str, str]) -> Iterator
         yield [conda, *(["create"] if micro else ["env", "create"]), "--yes", "-p", prefix, "-f", description], {}
 
 
-def _run(command: Sequence[str], env: Mapping[str, str], what: str = "") -> None:
-    """Run a command with this process's output, which is the job's log; raises Failed with its last line."""
+def _run(command: Sequence[str], env: Mapping[str, str], what: str = "", keep: int = -1) -> None:
+    """Run a command with this process's output, which is the job's log; raises Failed with its last line. ``keep`` : open file."""
     last = b""
     try:
         process = subprocess.Popen(
-            command, env=dict(env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            command,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=(keep,) if keep >= 0 else (),
         )
     except OSError as error:
         raise Failed(f"{what or command[0]}: {error.strerror}") from None

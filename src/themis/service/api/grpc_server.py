@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import ipaddress
 import logging
+import resource
 import socket
 import threading
 import time
@@ -34,6 +35,8 @@ PUBLIC = frozenset({"SignIn"})
 """Methods for callers without a token."""
 MOST_PUBLIC = 1 << 14
 """Bytes of their messages."""
+MOST_CONNECTIONS = 2048
+"""Open at a time, those in their handshake included; fewer where the process may open few files."""
 
 log = logging.getLogger("themis.service")
 
@@ -53,6 +56,8 @@ def serve(
         ("grpc.so_reuseport", 0),
         # By default a connection may take two minutes for its handshake.
         ("grpc.server_handshake_timeout_ms", round(1000 * HANDSHAKE_S)),
+        # gRPC counts all connections together, and closes those above as they come.
+        ("grpc.max_allowed_incoming_connections", most_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0])),
     ]
     server = grpc.server(
         ThreadPoolExecutor(WORKERS + api.arbiter.config.max_agents, thread_name_prefix="themis-api"),
@@ -68,6 +73,11 @@ def serve(
         raise InputError(f"cannot listen on {address}; another program has just taken it. Try again.") from None
     server.start()
     return server, port
+
+
+def most_connections(files: int) -> int:
+    """Connections of gRPC that leave enough files for all else; ``files`` : that the process may open, -1 for any number."""
+    return MOST_CONNECTIONS if files < 0 else min(MOST_CONNECTIONS, files * 3 // 8)
 
 
 def try_address(host: str, port: int, key: str) -> None:

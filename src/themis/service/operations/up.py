@@ -23,6 +23,7 @@ from themis.executors.fleet import FleetExecutor, FleetSettings
 from themis.executors.hosts import NodeSettings
 from themis.executors.local import LocalExecutor
 from themis.executors.members import authority_folder, members_file
+from themis.executors.open_files import take_more
 from themis.executors.program import Programs
 from themis.executors.ray import NODE_ROOT, RayExecutor, RaySettings
 from themis.node.gpus import claim_all
@@ -343,6 +344,7 @@ def serve_until_told(
     again.
     """
     stop, hung_up = threading.Event(), threading.Event()
+    take_more()
     with only_one(home):
         if repairs is not None:
             machines = [host.machine for host in find_hosts(config)] if config.engine == "local" else []
