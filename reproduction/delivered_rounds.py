@@ -14,10 +14,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields
+from unittest.mock import patch
 
 import numpy as np
 
 from gavel_runs import Cell, simulate
+from themis.core import intend
 from themis.core.rounds import Rounds
 from themis.errors import ThemisError
 from themis.model.answers import TimeShare
@@ -150,14 +152,15 @@ RULES: dict[str, Order | None] = {"absolute deficits": absolute, "share over rec
 @contextmanager
 def rule(order: Order | None) -> Iterator[None]:
     """Deal rounds by this order; None: as the product does."""
-    priority, overdue = Rounds.priority, Rounds.overdue
-    if order is not None:
-        Rounds.priority = order  # type: ignore[assignment]
-        Rounds.overdue = lambda self, now, until, rows, speeds=None: np.zeros(len(rows))  # type: ignore[method-assign]
-    try:
+    if order is None:
         yield
-    finally:
-        Rounds.priority, Rounds.overdue = priority, overdue  # type: ignore[method-assign]
+        return
+    with (
+        patch.object(Rounds, "priority", order),
+        patch.object(Rounds, "overdue", lambda self, now, until, rows, speeds=None: np.zeros(len(rows))),
+        patch.object(intend, "steadied", lambda rounds, picked, free, may: picked),
+    ):
+        yield
 
 
 def gang() -> None:

@@ -75,9 +75,13 @@ def _time_shared(s: State, answer: TimeShare, offer: FreeGpus, spare: bool) -> l
     size, in_service = s.rounds.size, s.type_gpus.tolist()
     alike = size > 0 and not any(gpus % size for gpus in in_service)
     priority = s.rounds.priority(s.now, until, idle[:, 0] & idle[:, 1], _speeds(s, answer), alike)
-    picked = pick(priority, combos, answer.gpus, free, lambda c, k: _may_share(s, combos[c], k, int(answer.gpus[c])))
-    if not size and free == in_service and idle.all():
-        picked = steadied(s.rounds, picked, free)
+
+    def may(c: int, k: int) -> bool:
+        return _may_share(s, combos[c], k, int(answer.gpus[c]))
+
+    picked = pick(priority, combos, answer.gpus, free, may)
+    if free == in_service and idle.all():
+        picked = steadied(s.rounds, picked, free, may)
     out, apps = [], s.jobs.one.app
     rows = [c for c, _ in picked]
     for (c, k), (job, partner), gpus in zip(picked, combos[rows].tolist(), answer.gpus[rows].tolist()):

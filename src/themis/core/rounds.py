@@ -56,6 +56,8 @@ class Rounds:
     """GPUs of every gang, 0 where they differ."""
     packs: bool = True
     """Whether the shares in force may still be an average of sets of gangs that fit together (``core.steady``)."""
+    replaced: int = 0
+    """Rounds of the shares in force that served another set than the order's, so that no deficit grows without bound."""
 
     def adopt(self, answer: TimeShare, now: Seconds, version: int) -> None:
         """New shares are in force; combinations that were there before keep their account."""
@@ -70,7 +72,7 @@ class Rounds:
             if answer.apart is not None:
                 near[here, :types] = self.near[before]
         self.answer, self.entitled, self.due, self.received, self.near = answer, entitled, due, received, near
-        self.solved, self.since, self.version, self.packs = now, now, version, True
+        self.solved, self.since, self.version, self.packs, self.replaced = now, now, version, True, 0
         sizes = set(answer.gpus.tolist())
         self.size = sizes.pop() if len(sizes) == 1 else 0
 

@@ -1,85 +1,107 @@
-"""Rounds of gangs on one GPU type that keep every deficit bounded wherever the shares pack: decision 22.
+"""Rounds of gangs that keep every deficit bounded wherever the shares pack, on any number of GPU types: decisions 22 and 62.
 
-Shares pack when they are an average of sets of gangs that fit together. Let ``d`` be the deficits and ``x`` the shares, in
-rounds. A round that serves a set S of gangs with ``sum_S d / x >= sum d`` (deficits above 0) lets ``V = sum d^2 / x`` grow by at
-most a constant, so after t rounds each deficit is at most ``sqrt(x t B + ...)`` and the part received of each share tends to 1.
-If the shares pack, the set that fits and has the largest ``sum_S d / x`` meets the condition, for no average exceeds its largest
-member. So where that set does not meet it, the shares are proven not to pack, and the order of ``Rounds.priority`` stays.
+Shares pack when they are an average of sets of gangs that can run at one time, each job once. Let ``d`` be the deficits and
+``x`` the shares of all (combination, type), in rounds, and ``w = 1 / sqrt(x)``. A round that serves a set S with
+``sum_S w d >= sum w x d`` lets ``V = sum w d^2`` grow by at most ``B = sum w max(x, 1 - x)^2``, so after t rounds each deficit
+is at most ``sqrt((V0 + t B) / w)`` and the part received of each share tends to 1. If the shares pack, some set meets the
+condition, for no average exceeds its largest member. So where the heaviest set has less, the shares are proven not to pack, and
+the order of ``Rounds.priority`` stays. Shares that hardly do not pack pass that test for long; after ``DOUBTED`` rounds they are
+shown to pack or not once and for all.
 
 Source: the drift argument of max-weight scheduling (Tassiulas and Ephremides 1992) and of Blackwell's approachability.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from themis.core.rounds import Rounds
-from themis.model.units import NONE, Float, Int
+from themis.model.units import NONE, Float
+from themis.optimize.rounds.sets import heaviest_set, packs
 
-BEHIND = 4.0
+BEHIND = 6.0
 """Rounds behind a share from which the condition is checked; below, the order of deficits does better."""
+DOUBTED = 16
+"""Sets served in place of those picked, after which shares that last must be shown to pack."""
 
 Picked = list[tuple[int, int]]
 
 
-def steadied(rounds: Rounds, picked: Picked, free: Sequence[int]) -> Picked:
+def weights(x: Float) -> Float:
+    """[C, K], w: of deficits in V; 0 where the share is."""
+    w: Float = np.divide(1.0, np.sqrt(x), out=np.zeros(x.shape), where=x > 0)
+    return w
+
+
+def lag_bound(x: Float, rounds: int) -> Float:
+    """[C, K], rounds behind its share at which each (combination, type) is at most after so many rounds of shares that pack."""
+    bound: Float = np.sqrt(potential_bound(x, rounds) * np.sqrt(x))
+    return bound
+
+
+def potential_bound(x: Float, rounds: int) -> float:
+    """V0 + t B: the most that V can be after so many rounds of shares x [C, K] that pack.
+
+    V0 is the most after a round before which nobody was more than ``BEHIND`` rounds behind.
+    """
+    w = weights(x)
+    return float((w * ((BEHIND + 1.0) ** 2 + rounds * np.maximum(x, 1.0 - x) ** 2)).sum())
+
+
+def steadied(
+    rounds: Rounds, picked: Picked, free: Sequence[int], may: Callable[[int, int], bool] = lambda c, k: True
+) -> Picked:
     """The gangs of this round: those picked, or a set that meets the condition where these do not.
 
-    Changes nothing unless gangs of different sizes share one GPU type, all of it is free, and one is far behind.
+    Changes nothing unless all GPUs are free and a gang is far behind.
 
     Parameters
     ----------
     picked : (combination, type) by precedence. ``free`` : [K], GPUs of each type, all of them.
+    may : asked of pairs of jobs, whether the pair c may run on type k.
     """
     answer = rounds.answer
     assert answer is not None
-    if not rounds.packs or rounds.size or answer.due is not None:
+    if not rounds.packs:
         return picked
-    x, gpus = answer.x, answer.gpus
-    behind = (rounds.entitled - rounds.received) / answer.round_s
-    used = np.flatnonzero((x > 0).any(axis=0))
-    if len(used) != 1 or behind.max(initial=0.0) <= BEHIND or (answer.combos[:, 1] != NONE).any():
+    lacks = rounds.entitled - rounds.received
+    if lacks.max(initial=0.0) <= BEHIND * answer.round_s:
         return picked
-    k = int(used[0])
-    deficit = np.where(x[:, k] > 0, np.maximum(behind[:, k], 0.0), 0.0)
-    worth = np.divide(deficit, x[:, k], out=np.zeros(len(x)), where=x[:, k] > 0)
-    needed = float(deficit.sum()) * (1.0 - 1e-9)
-    if float(worth[[c for c, _ in picked]].sum()) >= needed:
+    behind = lacks / answer.round_s
+    x, gpus, combos = answer.x, answer.gpus, answer.combos
+    worth = weights(x) * behind
+    slack = 1e-9 * float((x * np.abs(worth)).sum())
+    needed = float((x * worth).sum()) - slack
+    total = sum(float(worth[c, k]) for c, k in picked)
+    if total >= needed:
         return picked
-    best = heaviest(worth, gpus, free[k])
-    if float(worth[best].sum()) < needed:
+    value = np.maximum(worth, 0.0)
+    owed = float((x * value).sum()) - slack
+    for c in np.flatnonzero(combos[:, 1] != NONE).tolist():
+        value[c] *= [may(c, k) for k in range(x.shape[1])]
+    best = heaviest_set(value, gpus, combos, free, owed)
+    if best.value < owed:
+        # Proven, unless the search ended at its limit.
         rounds.packs = False
         return picked
-    left, there = free[k] - int(gpus[best].sum()), set(best)
-    for c, _ in picked:
-        if c not in there and gpus[c] <= left:
-            best.append(c)
-            left -= int(gpus[c])
-    return [(c, k) for c in best]
-
-
-def heaviest(value: Float, gpus: Int, room: int) -> list[int]:
-    """The gangs of greatest total value that fit into ``room`` GPUs together; exact.
-
-    Parameters
-    ----------
-    value : [R], >= 0; gangs of value 0 are left out. ``gpus`` : [R], >= 1.
-    """
-    rows: list[int] = []
-    for size in np.unique(gpus[(value > 0) & (gpus <= room)]).tolist():
-        alike = np.flatnonzero((value > 0) & (gpus == size))
-        rows += alike[np.argsort(-value[alike], kind="stable")][: room // size].tolist()
-    best, taken = np.zeros(room + 1), np.zeros((len(rows), room + 1), dtype=bool)
-    for i, row in enumerate(rows):
-        size = int(gpus[row])
-        other = best[: room + 1 - size] + value[row]
-        taken[i, size:] = other > best[size:]
-        best[size:] = np.maximum(best[size:], other)
-    out, left = [], room
-    for i in range(len(rows) - 1, -1, -1):
-        if taken[i, left]:
-            out.append(rows[i])
-            left -= int(gpus[rows[i]])
-    return out[::-1]
+    rounds.replaced += 1
+    if rounds.replaced == DOUBTED and packs(x, gpus, combos, free) is False:
+        rounds.packs = False
+        return picked
+    out, left = list(best.chosen), list(free)
+    busy = set[int]()
+    for c, k in out:
+        left[k] -= int(gpus[c])
+        busy.update(combos[c].tolist())
+    busy.discard(NONE)
+    total = best.value
+    for c, k in picked:
+        there = set(combos[c].tolist()) - {NONE}
+        if gpus[c] <= left[k] and busy.isdisjoint(there) and total + float(worth[c, k]) >= needed:
+            out.append((c, k))
+            left[k] -= int(gpus[c])
+            total += float(worth[c, k])
+            busy |= there
+    return out
