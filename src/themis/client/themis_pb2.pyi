@@ -227,7 +227,7 @@ class AppRef(_message.Message):
     def __init__(self, app: _Optional[str] = ...) -> None: ...
 
 class Program(_message.Message):
-    __slots__ = ("argv", "cwd", "env", "launch", "grace_s", "stop_signal", "checkpoint_dir", "work_is_time", "bundle", "packages", "modules", "launcher", "checkpoint_url")
+    __slots__ = ("argv", "cwd", "env", "launch", "grace_s", "stop_signal", "checkpoint_dir", "work_is_time", "bundle", "packages", "modules", "launcher", "checkpoint_url", "outputs")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -248,6 +248,7 @@ class Program(_message.Message):
     MODULES_FIELD_NUMBER: _ClassVar[int]
     LAUNCHER_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_URL_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     argv: _containers.RepeatedScalarFieldContainer[str]
     cwd: str
     env: _containers.ScalarMap[str, str]
@@ -261,7 +262,8 @@ class Program(_message.Message):
     modules: _containers.RepeatedScalarFieldContainer[str]
     launcher: str
     checkpoint_url: str
-    def __init__(self, argv: _Optional[_Iterable[str]] = ..., cwd: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., launch: _Optional[str] = ..., grace_s: _Optional[float] = ..., stop_signal: _Optional[str] = ..., checkpoint_dir: _Optional[str] = ..., work_is_time: _Optional[bool] = ..., bundle: _Optional[str] = ..., packages: _Optional[str] = ..., modules: _Optional[_Iterable[str]] = ..., launcher: _Optional[str] = ..., checkpoint_url: _Optional[str] = ...) -> None: ...
+    outputs: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, argv: _Optional[_Iterable[str]] = ..., cwd: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., launch: _Optional[str] = ..., grace_s: _Optional[float] = ..., stop_signal: _Optional[str] = ..., checkpoint_dir: _Optional[str] = ..., work_is_time: _Optional[bool] = ..., bundle: _Optional[str] = ..., packages: _Optional[str] = ..., modules: _Optional[_Iterable[str]] = ..., launcher: _Optional[str] = ..., checkpoint_url: _Optional[str] = ..., outputs: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Regime(_message.Message):
     __slots__ = ("steps", "batch")

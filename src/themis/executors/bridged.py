@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from themis.bundles.copies import Copies
 from themis.bundles.store import Store
 from themis.executors.endings import Pace
 from themis.executors.hosts import Host, NodeSettings
@@ -58,6 +59,7 @@ class BridgedExecutor(LocalExecutor):
         allow_root: bool = False,
         containment: str = AUTO,
         bundles: Store | None = None,
+        copies: Copies | None = None,
     ) -> None:
         super().__init__(
             root,
@@ -70,6 +72,7 @@ class BridgedExecutor(LocalExecutor):
             allow_root=allow_root,
             containment=containment,
             bundles=bundles,
+            copies=copies,
         )
         self.bridge: subprocess.Popen[bytes] | None = None
         self.found: dict[str, NodeFound] = {}

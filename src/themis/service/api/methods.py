@@ -577,6 +577,16 @@ class Api:
             raise InputError(f"app {ref[:100]!r} is finished, so no agent can bid for it.")
         return app, a.state.app_specs[app].name
 
+    def jobs_of(self, ref: str, what: str) -> tuple[int, list[int]]:
+        """An app and its jobs, by their numbers, if the caller may do that with it."""
+
+        def look(a: Arbiter) -> tuple[int, list[int]]:
+            app = self._mine(a, ref, what)
+            return app, [int(job) for job in a.state.app_jobs(app)]
+
+        found: tuple[int, list[int]] = self._look(look)
+        return found
+
     def _job(self, a: Arbiter, request: pb.LogsRequest) -> int:
         jobs = a.state.app_jobs(self._mine(a, request.app, "read its logs"))
         if not 0 <= request.job < len(jobs):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
+from themis.bundles.copies import Copies
 from themis.bundles.store import Store
 from themis.client.client import user_name
 from themis.client.home import Endpoint, make_token, owner_of, write_endpoint
@@ -153,6 +154,7 @@ def start(home: Path, config: Config, reload: Callable[[], Config] | None = None
     )
 
     bundles = Store(home / "bundles", config.bundles_quota_bytes)
+    copies = Copies(home / "copies", config.copies_quota_bytes, config.max_copy_bytes)
 
     def executor(
         programs: Programs, report: Callable[[Message], None], book: Callable[[], ProfileBook]
@@ -170,6 +172,7 @@ def start(home: Path, config: Config, reload: Callable[[], Config] | None = None
                 allow_root=config.allow_root,
                 containment=config.containment,
                 bundles=bundles,
+                copies=copies,
             )
         if config.engine == "fleet":
             fleet = FleetSettings(
@@ -190,6 +193,7 @@ def start(home: Path, config: Config, reload: Callable[[], Config] | None = None
                 allow_root=config.allow_root,
                 containment=config.containment,
                 bundles=bundles,
+                copies=copies,
             )
         return LocalExecutor(
             home / "run",
@@ -203,6 +207,7 @@ def start(home: Path, config: Config, reload: Callable[[], Config] | None = None
             claims=claims,
             containment=config.containment,
             bundles=bundles,
+            copies=copies,
         )
 
     book = load_book(config.profiles, home / "profiles")
@@ -215,6 +220,7 @@ def start(home: Path, config: Config, reload: Callable[[], Config] | None = None
         apart=True,
         owner=access.owner.user,
         bundles=bundles,
+        copies=copies,
     )
     notifies = notifier(arbiter, config.notify)
     keep_swept(arbiter)
