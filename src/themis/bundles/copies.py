@@ -21,7 +21,8 @@ from themis.errors import InputError
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS attempts (
-    job INTEGER, attempt INTEGER, app INTEGER, node TEXT, ended INTEGER DEFAULT 0, problem TEXT DEFAULT '', PRIMARY KEY (job, attempt)
+    job INTEGER, attempt INTEGER, app INTEGER, node TEXT, ended INTEGER DEFAULT 0, problem TEXT DEFAULT '',
+    PRIMARY KEY (job, attempt)
 );
 CREATE TABLE IF NOT EXISTS copies (
     job INTEGER PRIMARY KEY, app INTEGER, attempt INTEGER, number INTEGER, sha256 TEXT, bytes INTEGER, time REAL
@@ -162,7 +163,7 @@ class Copies:
             self._drop(job, attempt)
             if size > self.most:
                 raise InputError(
-                    f"the copy has {size / 2**20:.0f} MiB, more than {self.most / 2**20:.0f} MiB (max_copy)"
+                    f"the copy has {size / 2**20:.1f} MiB, more than {self.most / 2**20:.1f} MiB (max_copy)"
                 )
             coming = _Coming(number, size, self.store.receive(size))
             self._coming[job, attempt] = coming

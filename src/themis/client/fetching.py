@@ -43,7 +43,7 @@ def fetch(home: Path, app: str, to: Path, jobs: Sequence[int] = ()) -> list[Path
         raise InputError(f"the service keeps nothing of job {missing[0]} of app {app!r}.{_has(there)}")
     if not there:
         raise InputError(
-            f"the service keeps no files of app {app!r}: it copied none so far, or its checkpoints are in a folder or at a URL of its own. "
+            f"the service keeps no files of app {app!r}: it copied none so far, or its checkpoints are in a folder, or at a URL. "
             "Name what it should keep with `outputs` in its job file."
         )
     several = len(_json(home, page)["jobs"]) > 1

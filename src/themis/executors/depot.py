@@ -24,7 +24,7 @@ TASK = re.compile(r"job(\d{1,18})-attempt(\d{1,9})")
 
 
 class Depot:
-    """Where machines fetch bundles, and keep copies. ``answer`` : sends a machine a message; called in a thread of the depot's own."""
+    """Where machines fetch bundles, and leave copies. ``answer`` : sends a machine a message; called in a thread of its own."""
 
     def __init__(self, store: Store | None, copies: Copies | None, answer: Callable[[int, Message], None]) -> None:
         self.store, self.copies, self.answer = store, copies, answer

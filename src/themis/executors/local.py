@@ -72,7 +72,7 @@ class LocalExecutor(Executor):
     pace : believed steps per second, for jobs that report nothing.
     allow_root : let jobs run as root where this process is.
     claims : the machine's GPUs, claimed; agents and what they start keep them so.
-    bundles : the files that jobs are sent with, for the agents to fetch. ``copies`` : of checkpoints and outputs, which agents send.
+    bundles : the files that jobs are sent with, for the agents to fetch. ``copies`` : of checkpoints and outputs.
     containment : of gangs, as ``node.means.find`` takes it. ``clock`` : seconds, never set back.
     """
 

@@ -123,8 +123,8 @@ class Program:
             raise InputError("a job in a container has the packages of its image; remove packages, or the launcher.")
         if self.checkpoint_url.startswith(THROUGH_SERVICE) and self.checkpoint_url != THROUGH_SERVICE:
             raise InputError(
-                f"a job's checkpoint_dir is {self.checkpoint_url[:200]!r}; {THROUGH_SERVICE} has nothing after it: the service chooses "
-                "the place."
+                f"a job's checkpoint_dir is {self.checkpoint_url[:200]!r}; {THROUGH_SERVICE} has nothing after it, because the "
+                "service chooses the place."
             )
         check_outputs(self.outputs)
         if self.checkpoint_url and self.checkpoint_dir:

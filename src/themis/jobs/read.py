@@ -130,7 +130,7 @@ def _submission(findings: Findings, folder: str, book: ProfileBook) -> Submissio
         findings.expected(
             ("outputs",),
             list(job.outputs),
-            "outputs only with send: without it the job runs in its workdir, and they stay there",
+            "outputs only with send; without it the job runs in its workdir, and they stay there",
         )
     url = job.checkpoint_dir if job.checkpoint_dir and URL.match(job.checkpoint_dir) else ""
     saves = _absolute(job.checkpoint_dir, folder, "checkpoint_dir", findings) if job.checkpoint_dir and not url else ""

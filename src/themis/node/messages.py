@@ -21,8 +21,8 @@ from typing import Any, TypeAlias
 from themis.errors import InputError
 
 PROTOCOL = 3
-"""Raised when one side no longer understands the other's last version. 2: files, packages, launchers and checkpoints of jobs. 3: copies
-of checkpoints and outputs that the service keeps."""
+"""Raised when one side no longer understands the other's last version. 2: files, packages, launchers and checkpoints of jobs.
+3: copies of checkpoints and outputs that the service keeps."""
 THROUGH_SERVICE = "themis://"
 """The ``checkpoint_url`` of checkpoints that are copied through the service."""
 PHASES = ("preparing", "prepared", "running", "stopping", "ended")
@@ -243,7 +243,7 @@ class Upload:
 
     Attributes
     ----------
-    number : of the copy, rising. ``size`` : bytes of the whole; 0: there is none, because the task wrote nothing or of a ``problem``.
+    number : of the copy, rising. ``size`` : bytes of the whole; 0: the task wrote nothing, or there is a ``problem``.
     final : the ranks have ended, and no copy of this task follows.
     """
 
@@ -314,7 +314,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyFound:
-    """A task begins with this copy, empty for none; ``wait``: the last one may still come, ask again. ``note`` : for the job's log."""
+    """A task begins with this copy, empty for none. ``wait`` : the last one may still come, ask again. ``note`` : for its log."""
 
     task: str
     bundle: str

@@ -66,7 +66,8 @@ def prepare(setup: Mapping[str, Any], env: Mapping[str, str], archive: int, copy
     Parameters
     ----------
     setup : ``work``, ``cwd``, ``packages``, ``environments`` and ``modules``, as ``Task.prepare`` writes them.
-    env : of the ranks. ``archive``, ``copy`` : open files of the bundle and of the copy of checkpoints and outputs, below 0 for none.
+    env : of the ranks. ``archive``, ``copy`` : open files of the bundle, and of the copy that the attempt begins with; below 0
+        for none.
 
     Raises
     ------

@@ -95,8 +95,9 @@ class Task:
     ) -> Task:
         """Write the task's folder and start its supervisor, which brings the ranks to the barrier.
 
-        ``copy`` : SHA-256 of the copy of checkpoints and outputs that it begins with, empty for none. ``claims`` : open files that its supervisor keeps open, and no rank gets (``node.gpus``). ``means`` : how gangs are
-        contained and limited on this machine.
+        ``copy`` : SHA-256 of the copy of checkpoints and outputs that it begins with, empty for none. ``claims`` : open files
+        that its supervisor keeps open, and no rank gets (``node.gpus``). ``means`` : how gangs are contained and limited on
+        this machine.
 
         Raises
         ------

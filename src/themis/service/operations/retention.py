@@ -90,7 +90,7 @@ class Sweeper:
 
 @dataclass(slots=True)
 class _BundleSweeper:
-    """Deletes files that jobs were sent with, and copies of finished jobs, if they were not used for long; in a thread of its own."""
+    """Deletes files that jobs were sent with, and copies of finished apps, if they were not used for long; in a thread."""
 
     arbiter: Arbiter
     at: Seconds
