@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from themis.client.home import read_endpoint, read_token
-from themis.client.web import connection_to
+from themis.client.home import read_token
+from themis.client.web import connection_to, http_address
 from themis.errors import InputError
 from themis.node.prepare import Failed, move, unpack
 
@@ -36,8 +36,8 @@ def fetch(home: Path, app: str, to: Path, jobs: Sequence[int] = ()) -> list[Path
     ------
     InputError : nothing is kept, the app is another user's, or the folder cannot be written.
     """
-    page = f"/v1/apps/{quote(app, safe='')}"
-    there = _json(home, f"{page}/copies")
+    address, page = http_address(home), f"/v1/apps/{quote(app, safe='')}"
+    there = _json(home, address, f"{page}/copies")
     missing = sorted(set(jobs) - {copy["job"] for copy in there})
     if missing:
         raise InputError(f"the service keeps nothing of job {missing[0]} of app {app!r}.{_has(there)}")
@@ -46,12 +46,12 @@ def fetch(home: Path, app: str, to: Path, jobs: Sequence[int] = ()) -> list[Path
             f"the service keeps no files of app {app!r}: it copied none so far, or its checkpoints are in a folder, or at a URL. "
             "Name what it should keep with `outputs` in its job file."
         )
-    several = len(_json(home, page)["jobs"]) > 1
+    several = len(_json(home, address, page)["jobs"]) > 1
     made = []
     for copy in there:
         if not jobs or copy["job"] in jobs:
             target = to / f"job{copy['job']}" if several else to
-            _bring(home, f"{page}/copies/{copy['job']}", target, copy["sha256"])
+            _bring(home, address, f"{page}/copies/{copy['job']}", target, copy["sha256"])
             made.append(target)
     return made
 
@@ -61,13 +61,13 @@ def _has(there: Sequence[dict[str, Any]]) -> str:
     return f" There are copies of: {known}." if there else ""
 
 
-def _bring(home: Path, page: str, target: Path, sha256: str) -> None:
+def _bring(home: Path, address: str, page: str, target: Path, sha256: str) -> None:
     """Download a copy, and move its files into place once it is whole."""
     target.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=".themis-fetch-", dir=target))
     try:
         with open(draft / "archive", "w+b") as file:
-            with closing(connection_to(home, read_endpoint(home).http, TIMEOUT_S)) as connection:
+            with closing(connection_to(home, address, TIMEOUT_S)) as connection:
                 try:
                     shutil.copyfileobj(_asked(home, connection, page), file, PIECE)
                 except (OSError, HTTPException) as error:
@@ -85,12 +85,7 @@ def _bring(home: Path, page: str, target: Path, sha256: str) -> None:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _json(home: Path, page: str) -> Any:
-    address = read_endpoint(home).http
-    if not address:
-        raise InputError(
-            "files are fetched over HTTP, and this data directory names no HTTP address of the service; start it with an http_port."
-        )
+def _json(home: Path, address: str, page: str) -> Any:
     with closing(connection_to(home, address, TIMEOUT_S)) as connection:
         try:
             return json.loads(_asked(home, connection, page).read())

@@ -185,7 +185,7 @@ class InfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class InfoReply(_message.Message):
-    __slots__ = ("version", "api", "policy", "gpus", "machines", "started", "lease_s", "active_apps", "records", "problem", "pid", "unknown_work_s", "user", "admin", "engine", "max_bundle")
+    __slots__ = ("version", "api", "policy", "gpus", "machines", "started", "lease_s", "active_apps", "records", "problem", "pid", "unknown_work_s", "user", "admin", "engine", "max_bundle", "http_port")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     API_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
@@ -202,6 +202,7 @@ class InfoReply(_message.Message):
     ADMIN_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     MAX_BUNDLE_FIELD_NUMBER: _ClassVar[int]
+    HTTP_PORT_FIELD_NUMBER: _ClassVar[int]
     version: str
     api: int
     policy: str
@@ -218,7 +219,8 @@ class InfoReply(_message.Message):
     admin: bool
     engine: str
     max_bundle: int
-    def __init__(self, version: _Optional[str] = ..., api: _Optional[int] = ..., policy: _Optional[str] = ..., gpus: _Optional[int] = ..., machines: _Optional[int] = ..., started: _Optional[float] = ..., lease_s: _Optional[float] = ..., active_apps: _Optional[int] = ..., records: _Optional[int] = ..., problem: _Optional[str] = ..., pid: _Optional[int] = ..., unknown_work_s: _Optional[float] = ..., user: _Optional[str] = ..., admin: _Optional[bool] = ..., engine: _Optional[str] = ..., max_bundle: _Optional[int] = ...) -> None: ...
+    http_port: int
+    def __init__(self, version: _Optional[str] = ..., api: _Optional[int] = ..., policy: _Optional[str] = ..., gpus: _Optional[int] = ..., machines: _Optional[int] = ..., started: _Optional[float] = ..., lease_s: _Optional[float] = ..., active_apps: _Optional[int] = ..., records: _Optional[int] = ..., problem: _Optional[str] = ..., pid: _Optional[int] = ..., unknown_work_s: _Optional[float] = ..., user: _Optional[str] = ..., admin: _Optional[bool] = ..., engine: _Optional[str] = ..., max_bundle: _Optional[int] = ..., http_port: _Optional[int] = ...) -> None: ...
 
 class AppRef(_message.Message):
     __slots__ = ("app",)

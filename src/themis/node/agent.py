@@ -298,6 +298,8 @@ class NodeAgent:
 
     def _refuse(self, spec: TaskSpec, cause: str, message: str) -> None:
         self.failed[spec.task] = TaskState(task=spec.task, phase="ended", cause=cause, message=message)
+        if spec.through_service and spec.machine == 0:
+            self.saving.nothing(spec.task)
 
     def _keep(self, task: Task) -> None:
         self.tasks[task.name] = task

@@ -61,11 +61,13 @@ class Saving:
         self.system = system
         self._saved: dict[str, _Saved] = {}
         self._tasks: Mapping[str, Task] = {}
+        self._nothing: dict[str, _Sending] = {}
+        """Tasks that could not be begun here: the service is told that no copy of them comes."""
 
     @property
     def sending(self) -> bool:
         """Whether a copy is on its way."""
-        return any(saved.sending for saved in self._saved.values())
+        return bool(self._nothing) or any(saved.sending for saved in self._saved.values())
 
     def look(self, tasks: Mapping[str, Task], states: Mapping[str, TaskState]) -> None:
         """Begin copies that are due, and collect those that ended."""
@@ -86,10 +88,15 @@ class Saving:
         made = saved is not None and saved.sending is not None and saved.sending.final
         return self.busy(task) and not made
 
+    def nothing(self, task: str) -> None:
+        """A task was refused before it began, so that the next attempt need not wait for a copy of it."""
+        self._nothing[task] = _Sending(int(self.system.clock()), True, 0)
+
     def question(self) -> Upload | None:
         """The next piece to send, final copies first; None while an answer is awaited, and where nothing is to be sent."""
         now = self.system.clock()
         on_way = [(name, saved.sending) for name, saved in self._saved.items() if saved.sending is not None]
+        on_way += self._nothing.items()
         for name, sending in sorted(on_way, key=lambda item: (not item[1].final, item[0]))[:1]:
             if now < sending.asked_at + ANSWER_S:
                 return None
@@ -113,12 +120,13 @@ class Saving:
 
     def interrupted(self) -> None:
         """The connection was lost, and with it an answer."""
-        for saved in self._saved.values():
-            if saved.sending is not None:
-                saved.sending.asked_at = -math.inf
+        for sending in (*self._nothing.values(), *(saved.sending for saved in self._saved.values())):
+            if sending is not None:
+                sending.asked_at = -math.inf
 
     def take(self, answer: Uploaded) -> None:
         """A piece arrived; an answer that was not asked for last changes nothing."""
+        self._nothing.pop(answer.task, None)
         saved, task = self._saved.get(answer.task), self._tasks.get(answer.task)
         if saved is None or task is None or saved.sending is None or saved.sending.number != answer.number:
             return

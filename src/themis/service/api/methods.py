@@ -101,6 +101,8 @@ class Api:
         self.arbiter, self.root, self.access, self.door, self.tls = arbiter, root, access, door, tls
         self.oidc, self.audit = oidc, oidc.audit if oidc is not None else Audit(arbiter.journal.path.parent)
         self.caller = access.owner
+        self.http_port = 0
+        """Of the HTTP API, once it is served; 0 for none."""
         self.ending = threading.Event()
         most = arbiter.config.max_agents
         self.streams = CallLimit(
@@ -180,6 +182,7 @@ class Api:
                 admin=self.caller.admin,
                 engine=a.config.engine,
                 max_bundle=a.config.max_bundle_bytes,
+                http_port=self.http_port,
             )
 
         return self._look(info)  # type: ignore[no-any-return]

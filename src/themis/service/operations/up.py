@@ -244,6 +244,7 @@ def start(home: Path, config: Config, reload: Callable[[], Config] | None = None
         context = certificates.context if certificates else None
         site = Console(api, ROUTES)
         http = serve_http(api, config.host, config.http_port, context, site) if config.http_port >= 0 else None
+        api.http_port = http.port if http is not None else 0
     except InputError:
         if server is not None:
             server.stop(grace=None)
