@@ -63,8 +63,8 @@ def test_a_job_file_with_outputs_is_fetched_by_its_owner_with_a_login_and_by_nob
     code.mkdir()
     (code / "job.yaml").write_text(JOB.format(line=LINE))
     with service.client() as client:
-        token = client.add_user("nobody").token
-        other = client.add_user("daemon").token
+        token = client.add_user("nobody")
+        other = client.add_user("daemon")
     endpoint = read_endpoint(service.home)
     mine, others = tmp_path / "mine", tmp_path / "others"
     log_in(mine, endpoint.grpc, token)

@@ -32,7 +32,10 @@ class Depot:
 
     def fetch(self, machine: int, asked: Fetch, specs: Collection[TaskSpec]) -> None:
         """Answer a question, later; ``specs`` : of the machine's tasks that have not ended, which gets no other files."""
-        self._reader.submit(lambda: self.answer(machine, self.piece(asked, specs)))
+        if any(spec.bundle == asked.bundle or spec.through_service for spec in specs):
+            self._reader.submit(lambda: self.answer(machine, self.piece(asked, specs)))
+        else:
+            self.answer(machine, self._not_theirs(asked))
 
     def find(self, machine: int, asked: FindCopy, spec: TaskSpec, node: str, connected: Callable[[str], bool]) -> None:
         """Answer with which copy a task begins, later. ``connected`` : whether a machine of this name is."""
@@ -92,8 +95,7 @@ class Depot:
         """The answer to a question."""
         store = self._store_of(asked.bundle, specs)
         if store is None:
-            problem = f"no job of this machine has the bundle {asked.bundle[:12]}"
-            return Piece(bundle=asked.bundle, offset=asked.offset, size=-1, problem=problem)
+            return self._not_theirs(asked)
         try:
             size = store.size(asked.bundle)
             if size is None or asked.offset < 0:
@@ -104,6 +106,10 @@ class Depot:
             problem = f"bundle {asked.bundle[:12]} cannot be read by the service: {error}"
             return Piece(bundle=asked.bundle, offset=asked.offset, size=-1, problem=problem)
         return Piece(bundle=asked.bundle, offset=asked.offset, size=size, data=base64.b64encode(data).decode())
+
+    def _not_theirs(self, asked: Fetch) -> Piece:
+        problem = f"no job of this machine has the bundle {asked.bundle[:12]}"
+        return Piece(bundle=asked.bundle, offset=asked.offset, size=-1, problem=problem)
 
     def _store_of(self, name: str, specs: Collection[TaskSpec]) -> Store | None:
         """Where an archive is that one of these tasks needs; None if none does."""
