@@ -7,6 +7,7 @@ import io
 import os
 import tarfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,11 +88,12 @@ def test_a_machine_gets_the_files_of_its_own_jobs_while_they_last_and_no_others(
     for n in range(2):
         book.handle_message(n, Hello(node=f"m{n}", trust="single", protocol=2), 0.0)
         book.handle_message(n, Renew(sequence=1), 0.0)
-    assert not book.needs(0, BUNDLE)
+    assert not book.specs_on(0)
     assert said(book.command(grant(1, (0,)), 0.0), Prepare) == [0]
-    assert (book.needs(0, BUNDLE), book.needs(1, BUNDLE), book.needs(0, "b" * 64)) == (True, False, False)
+    (spec,) = book.specs_on(0)
+    assert (spec.bundle, book.specs_on(1)) == (BUNDLE, [])
     book.handle_message(0, TaskState(task="job0-attempt1", phase="ended", cause="not_started"), 1.0)
-    assert not book.needs(0, BUNDLE)
+    assert not book.specs_on(0)
 
 
 def test_a_question_for_other_files_is_answered_without_a_look_at_the_disk(tmp_path: Path) -> None:
@@ -100,14 +102,17 @@ def test_a_question_for_other_files_is_answered_without_a_look_at_the_disk(tmp_p
         incoming.write(b"abc")
         name = incoming.finish()
     answers: list[tuple[int, Message]] = []
-    depot = Depot(store, lambda machine, message: answers.append((machine, message)))
-    depot.fetch(7, Fetch(bundle=name, offset=0), needed=False)
+    book = sent()
+    book.command(grant(1, (0,)), 0.0)
+    spec = replace(book.gangs[0].parts[0].spec, bundle=name)
+    depot = Depot(store, None, lambda machine, message: answers.append((machine, message)))
+    depot.fetch(7, Fetch(bundle=name, offset=0), [])
     ((machine, piece),) = answers
     assert isinstance(piece, Piece)
     assert (machine, piece.size, piece.data) == (7, -1, "")
     assert "no job of this machine has the bundle" in piece.problem
     assert name not in piece.problem  # who reads it must not learn the name, which is the right to run with the files
-    depot.fetch(7, Fetch(bundle=name, offset=0), needed=True)
+    depot.fetch(7, Fetch(bundle=name, offset=0), [spec])
     end = time.monotonic() + 10
     while len(answers) < 2 and time.monotonic() < end:
         time.sleep(0.01)

@@ -10,6 +10,7 @@ import os
 import pwd
 import shutil
 import signal
+import subprocess
 import sys
 import tarfile
 import time
@@ -245,6 +246,44 @@ def test_requirements_are_installed_once_for_two_gangs_of_a_machine(root: Path, 
     assert wheres == {f"{made[0]}\n"}
     assert len(made) == 1
     assert logs.count("Successfully installed themis") == 1
+
+
+UV = shutil.which("uv")
+
+
+@pytest.mark.skipif(UV is None, reason="uv is not installed: pip install uv")
+@pytest.mark.parametrize("packages", ["uv.lock", "requirements.txt"])
+def test_the_real_uv_makes_the_environment_of_a_lock_file_and_of_requirements(
+    packages: str, root: Path, store: Store, tmp_path: Path
+) -> None:
+    """The package is a wheel among the files, so no index is asked."""
+    assert UV is not None
+    code = tmp_path / "code"
+    wheel(code, "themis_probe", "import sys; where = sys.prefix")
+    name = "themis_probe-1.0-py3-none-any.whl"
+    project = f"""
+[project]
+name = "probed"
+version = "1"
+requires-python = ">=3.11"
+dependencies = ["themis-probe"]
+[tool.uv.sources]
+themis-probe = {{path = "{name}"}}
+"""
+    (code / "pyproject.toml").write_text(project)
+    (code / "requirements.txt").write_text(f"--no-index\n./{name}\n")
+    subprocess.run([UV, "lock", "--offline", "--project", str(code)], check=True, capture_output=True)
+    bundle = send(store, code)
+    line = "python -c 'import themis_probe; print(themis_probe.where)' > $THEMIS_CHECKPOINT_DIR/where"
+    env = {"PATH": f"{Path(UV).parent}:{PATH}", "UV_OFFLINE": "1", "UV_CACHE_DIR": str(tmp_path / "uv-cache")}
+    program = shell(line, bundle=bundle, packages=packages, env=env, grace_s=5.0)
+    with live(root, program, bundles=store, settings=LONG) as world:
+        world.executor.submit(grant(1, (0,)))
+        assert world.until(AttemptEnded).ending is Ending.FINISHED, world.logs()
+        where, logs = world.checkpoint("where").read_text(), world.logs()
+    (made,) = (p for p in (root / "nodes" / "m0" / "environments" / "own").iterdir() if p.suffix != ".lock")
+    assert where == f"{made}\n"
+    assert f"{UV} {'sync' if packages == 'uv.lock' else 'pip'}" in logs
 
 
 def test_packages_that_cannot_be_installed_are_the_jobs_failure_with_the_last_line(

@@ -134,7 +134,7 @@ def test_a_host_joins_once_and_an_agent_of_another_version_is_replaced_while_its
         assert len(client.show(app).jobs[0].attempts) == 1, "it ran on"
     assert themis(service, "remove", "m0", "m1").returncode == 0
     assert hosts.agents("m0") == []
-    assert not hosts.seen("m0", hosts.own / "opt/m0").exists()
+    assert not hosts.seen("m0", hosts.own / "opt").exists(), "the package is removed with the last machine"
     assert not hosts.seen("m0", hosts.tasks("m0")).exists()
 
 

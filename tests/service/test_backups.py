@@ -12,6 +12,7 @@ from fake import request, world
 from typer.testing import CliRunner
 
 from themis.authority.ca import Authority
+from themis.bundles.copies import Copies
 from themis.cli.root import app
 from themis.client.home import make_token
 from themis.errors import InputError
@@ -54,6 +55,22 @@ def test_a_home_that_runs_is_copied_and_the_copy_goes_on(tmp_path: Path) -> None
         assert [entry.outcome for entry in w.arbiter.journal.apps()] == ["completed", "", ""]
         assert w.held() == held
         w.ask(lambda a: submit(a, request("d")))
+
+
+def test_copies_that_the_service_keeps_are_copied_with_the_checkpoints(tmp_path: Path) -> None:
+    home, other = tmp_path / "home", tmp_path / "other"
+    with world(home, 2) as w:
+        w.ask(lambda a: submit(a, request("a")))
+        with closing(Copies(home / "copies", 1000, 1000)) as kept:
+            kept.begin(0, 0, 1, "m0")
+            kept.take("m0", 0, 1, 1, 0, 3, b"abc", final=True, problem="")
+            assert "copies" in back_up(home, tmp_path / "whole", checkpoints=True).files
+            assert "copies" not in back_up(home, tmp_path / "small").files
+    restore(tmp_path / "whole", other)
+    with closing(Copies(other / "copies", 1000, 1000)) as kept:
+        found = kept.newest(0)
+        assert found is not None
+        assert kept.store.path(found.sha256).read_bytes() == b"abc"
 
 
 def test_the_machines_of_a_fleet_and_their_authority_are_copied_and_join_tokens_are_not(tmp_path: Path) -> None:

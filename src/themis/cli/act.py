@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from themis.cli.options import AppNames, Home, NodeNames, Output, Owner, argument, option, whole_rest
+from themis.cli.options import AppName, AppNames, Home, NodeNames, Output, Owner, argument, option, whole_rest
 from themis.cli.rows import NODES, WHO, Columns, check_output, connect, service_of, show_rows
 from themis.console import say, say_notes, say_red
 from themis.errors import InputError
@@ -49,6 +49,10 @@ def run(
     send: Annotated[
         str, option(metavar="FOLDER", help="Send the files of this folder to the job's machines, and run in the copy.")
     ] = "",
+    outputs: Annotated[
+        list[str],
+        option("--outputs", metavar="PATH", help="File or folder that the service keeps for themis fetch; repeatable."),
+    ] = [],  # noqa: B006
     packages: Annotated[
         str, option(metavar="FILE", help="Prepare packages: uv.lock, requirements.txt or environment.yml.")
     ] = "",
@@ -88,7 +92,12 @@ def run(
         fields["checkpoint_url" if is_url else "checkpoint_dir"] = (
             checkpoints if is_url else str(Path(checkpoints).absolute())
         )
-    given = {"packages": packages, "modules": module, "launcher": launcher}
+    given = {
+        "outputs": [path.removeprefix("./").rstrip("/") for path in outputs],
+        "packages": packages,
+        "modules": module,
+        "launcher": launcher,
+    }
     fields |= {key: value for key, value in given.items() if value}
     request = run_request(
         ["sh", "-c", " ".join(command)] if shell else command,
@@ -138,7 +147,7 @@ def _unasked(service: Service) -> str:
         return ""
     say(
         f"The files of {here} are sent, because the machines do not have this folder; --no-send runs the command in it. "
-        "Results belong into $THEMIS_CHECKPOINT_DIR."
+        "Results belong into $THEMIS_CHECKPOINT_DIR, or into folders that --outputs names; `themis fetch` gets them."
     )
     return here
 
@@ -170,6 +179,27 @@ def _follow(service: Service, made: Mapping[str, Any]) -> None:
         raise
     if not _over(ended):
         raise SystemExit(1)
+
+
+def fetch(
+    app: AppName,
+    to: Annotated[str, option(metavar="DIR", help="Folder to write to. Default: named after the app.")] = "",
+    job: Annotated[list[int], option("--job", metavar="NUMBER", help="Only this job, from 0; repeatable.")] = [],  # noqa: B006
+    home: Home = None,
+) -> None:
+    """Get the checkpoints and outputs of an app that the service keeps; also while it runs.
+
+    Files of the same names are replaced.
+
+    Example: [cyan]themis fetch train --to results[/cyan]
+    """
+    from themis.client.fetching import fetch as fetch_files
+
+    with service_of(home) as service:
+        name = service.call("Show", app=app)["app"]["name"]
+        folder = Path(to or name)
+        for made in fetch_files(service.home, app, folder, job):
+            print(made, flush=True)
 
 
 def wait(

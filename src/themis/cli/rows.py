@@ -487,7 +487,7 @@ def last_words(found: Mapping[str, Any]) -> list[str]:
         # The reason of a failed app repeats the message.
         if last is not None and last["message"] and last["message"] not in found["app"]["reason"]:
             lines.append(
-                f"Job {job['id']} {job['name']}, attempt {last['number']}, {last['ending']}: {last['message']}."
+                f"Job {job['id']} {job['name']}, attempt {last['number']}, {last['ending']}: {last['message'].rstrip('.')}."
             )
         if text := job.get("last_lines"):
             code = f", exit code {last['code']}" if last is not None and "code" in last else ""

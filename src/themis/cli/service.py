@@ -40,6 +40,7 @@ def register(app: Verbs) -> None:
             ask.why,
             ask.logs,
             act.wait,
+            act.fetch,
             act.cancel,
             act.hold,
             act.resume,

@@ -129,6 +129,12 @@ class AsyncClient(Connection):
             calls.run(command, gpus=gpus, name=name, hours=hours, model=model, env=env, cwd=cwd, more=more)
         )
 
+    async def fetch(self, app: int | str, to: Path | str, jobs: Sequence[int] = ()) -> list[Path]:
+        """As ``Client.fetch``."""
+        from themis.client.fetching import fetch
+
+        return await asyncio.to_thread(fetch, self._files_home(), str(app), Path(to), jobs)
+
     async def sweep(
         self,
         command: Sequence[str] | str,

@@ -42,6 +42,7 @@ class RunOptions(TypedDict, total=False):
     stop_signal: str
     checkpoint_dir: str
     checkpoint_url: str
+    outputs: Sequence[str]
     packages: str
     modules: Sequence[str]
     launcher: str

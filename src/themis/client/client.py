@@ -141,7 +141,7 @@ class Client(Connection):
         model : name of a profile, which has the job's speed; ``hours`` still says the work.
         send : folder whose files are sent; the job runs in a copy of it, in ``cwd`` if that is below it.
         more : fields of ``SubmitRequest`` (user, weight, retries, deadline_s) and of ``Program`` (launch, grace_s,
-            stop_signal, checkpoint_dir, checkpoint_url, packages, modules, launcher).
+            stop_signal, checkpoint_dir, checkpoint_url, outputs, packages, modules, launcher).
         """
         if send is not None:
             found = sent(self._sender(self.info().max_bundle), send, cwd)
@@ -149,6 +149,21 @@ class Client(Connection):
         return self._answer(
             calls.run(command, gpus=gpus, name=name, hours=hours, model=model, env=env, cwd=cwd, more=more)
         )
+
+    def fetch(self, app: int | str, to: Path | str, jobs: Sequence[int] = ()) -> list[Path]:
+        """Write what the service keeps of an app's checkpoints and outputs into a folder; returns the folder of each job.
+
+        Parameters
+        ----------
+        jobs : positions in the app; none: all of which there is a copy.
+
+        Raises
+        ------
+        InputError : there is none, or the app is another user's.
+        """
+        from themis.client.fetching import fetch
+
+        return fetch(self._files_home(), str(app), Path(to), jobs)
 
     def sweep(
         self,

@@ -45,6 +45,7 @@ OF_PROGRAM = (
     "modules",
     "launcher",
     "checkpoint_url",
+    "outputs",
 )
 """Fields of ``Program`` that a run may set; all others are of ``SubmitRequest``."""
 

@@ -127,6 +127,14 @@ class Connection:
             )
         return Sender(self.home, most)
 
+    def _files_home(self) -> Path:
+        """The data directory whose login fetches files over HTTP."""
+        if self._given:
+            raise InputError(
+                "files are fetched with the login of a data directory, and this client has an address; `themis login` makes one."
+            )
+        return self.home
+
     def _in_words(self, error: grpc.RpcError, cause: ThemisError | None) -> ThemisError:
         """The error as a sentence; ``cause`` : of ``_tls_cause``."""
         code = grpc.StatusCode

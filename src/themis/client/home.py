@@ -50,7 +50,8 @@ def read_endpoint(home: Path) -> Endpoint:
         return Endpoint(**json.loads(path.read_text()))
     except FileNotFoundError:
         raise InputError(
-            f"no arbiter was started with the data directory {home}; run `themis up`, or set {DATA_DIR}."
+            f"no arbiter was started with the data directory {home}; run `themis up`, `themis login HOST:PORT` for a "
+            f"service elsewhere, or set {DATA_DIR}."
         ) from None
     except NotADirectoryError:
         raise InputError(

@@ -11,8 +11,8 @@ from http.client import HTTPException
 from pathlib import Path
 
 from themis.bundles.pack import MIB, Packed, pack
-from themis.client.home import read_endpoint, read_token
-from themis.client.web import connection_to
+from themis.client.home import read_token
+from themis.client.web import connection_to, http_address
 from themis.errors import InputError, counted
 
 TIMEOUT_S = 60.0
@@ -53,6 +53,7 @@ class Sender:
 
     def __init__(self, home: Path, most: int = 0, say: Callable[[str], object] = lambda _: None) -> None:
         self.home, self.most, self.say = home, most or DEFAULT_MOST, say
+        self.address = ""
         self._sent: dict[str, str] = {}
 
     def send(self, folder: str) -> str:
@@ -83,12 +84,7 @@ class Sender:
 
     def _ask(self, verb: str, packed: Packed) -> tuple[int, str]:
         """Status of a request about these files, and the sentence of a refusal."""
-        address = read_endpoint(self.home).http
-        if not address:
-            raise InputError(
-                "files are sent over HTTP, and this data directory names no HTTP address of the service; start the service with an "
-                "http_port, and submit with its data directory."
-            )
+        address = self.address = self.address or http_address(self.home)
         headers = {"Authorization": f"Bearer {read_token(self.home)}", "Connection": "close"}
         connection = connection_to(self.home, address, TIMEOUT_S)
         try:

@@ -183,6 +183,7 @@ def _jobs(spec: Submission, app: App, programs: tuple[Program, ...], bundle: str
                 modules=p.modules,
                 launcher=p.launcher,
                 checkpoint_url=p.checkpoint_url,
+                outputs=p.outputs,
             ),
         )
         for job, p in zip(app.jobs, programs)

@@ -185,7 +185,7 @@ class InfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class InfoReply(_message.Message):
-    __slots__ = ("version", "api", "policy", "gpus", "machines", "started", "lease_s", "active_apps", "records", "problem", "pid", "unknown_work_s", "user", "admin", "engine", "max_bundle")
+    __slots__ = ("version", "api", "policy", "gpus", "machines", "started", "lease_s", "active_apps", "records", "problem", "pid", "unknown_work_s", "user", "admin", "engine", "max_bundle", "http_port")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     API_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
@@ -202,6 +202,7 @@ class InfoReply(_message.Message):
     ADMIN_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     MAX_BUNDLE_FIELD_NUMBER: _ClassVar[int]
+    HTTP_PORT_FIELD_NUMBER: _ClassVar[int]
     version: str
     api: int
     policy: str
@@ -218,7 +219,8 @@ class InfoReply(_message.Message):
     admin: bool
     engine: str
     max_bundle: int
-    def __init__(self, version: _Optional[str] = ..., api: _Optional[int] = ..., policy: _Optional[str] = ..., gpus: _Optional[int] = ..., machines: _Optional[int] = ..., started: _Optional[float] = ..., lease_s: _Optional[float] = ..., active_apps: _Optional[int] = ..., records: _Optional[int] = ..., problem: _Optional[str] = ..., pid: _Optional[int] = ..., unknown_work_s: _Optional[float] = ..., user: _Optional[str] = ..., admin: _Optional[bool] = ..., engine: _Optional[str] = ..., max_bundle: _Optional[int] = ...) -> None: ...
+    http_port: int
+    def __init__(self, version: _Optional[str] = ..., api: _Optional[int] = ..., policy: _Optional[str] = ..., gpus: _Optional[int] = ..., machines: _Optional[int] = ..., started: _Optional[float] = ..., lease_s: _Optional[float] = ..., active_apps: _Optional[int] = ..., records: _Optional[int] = ..., problem: _Optional[str] = ..., pid: _Optional[int] = ..., unknown_work_s: _Optional[float] = ..., user: _Optional[str] = ..., admin: _Optional[bool] = ..., engine: _Optional[str] = ..., max_bundle: _Optional[int] = ..., http_port: _Optional[int] = ...) -> None: ...
 
 class AppRef(_message.Message):
     __slots__ = ("app",)
@@ -227,7 +229,7 @@ class AppRef(_message.Message):
     def __init__(self, app: _Optional[str] = ...) -> None: ...
 
 class Program(_message.Message):
-    __slots__ = ("argv", "cwd", "env", "launch", "grace_s", "stop_signal", "checkpoint_dir", "work_is_time", "bundle", "packages", "modules", "launcher", "checkpoint_url")
+    __slots__ = ("argv", "cwd", "env", "launch", "grace_s", "stop_signal", "checkpoint_dir", "work_is_time", "bundle", "packages", "modules", "launcher", "checkpoint_url", "outputs")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -248,6 +250,7 @@ class Program(_message.Message):
     MODULES_FIELD_NUMBER: _ClassVar[int]
     LAUNCHER_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_URL_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     argv: _containers.RepeatedScalarFieldContainer[str]
     cwd: str
     env: _containers.ScalarMap[str, str]
@@ -261,7 +264,8 @@ class Program(_message.Message):
     modules: _containers.RepeatedScalarFieldContainer[str]
     launcher: str
     checkpoint_url: str
-    def __init__(self, argv: _Optional[_Iterable[str]] = ..., cwd: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., launch: _Optional[str] = ..., grace_s: _Optional[float] = ..., stop_signal: _Optional[str] = ..., checkpoint_dir: _Optional[str] = ..., work_is_time: _Optional[bool] = ..., bundle: _Optional[str] = ..., packages: _Optional[str] = ..., modules: _Optional[_Iterable[str]] = ..., launcher: _Optional[str] = ..., checkpoint_url: _Optional[str] = ...) -> None: ...
+    outputs: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, argv: _Optional[_Iterable[str]] = ..., cwd: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., launch: _Optional[str] = ..., grace_s: _Optional[float] = ..., stop_signal: _Optional[str] = ..., checkpoint_dir: _Optional[str] = ..., work_is_time: _Optional[bool] = ..., bundle: _Optional[str] = ..., packages: _Optional[str] = ..., modules: _Optional[_Iterable[str]] = ..., launcher: _Optional[str] = ..., checkpoint_url: _Optional[str] = ..., outputs: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Regime(_message.Message):
     __slots__ = ("steps", "batch")

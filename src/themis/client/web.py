@@ -5,6 +5,30 @@ from __future__ import annotations
 from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 
+from themis.client.home import read_endpoint
+from themis.errors import InputError
+
+
+def http_address(home: Path) -> str:
+    """The address of the HTTP API of a data directory's service, or of the service that ``themis login`` wrote there.
+
+    Raises
+    ------
+    InputError : it serves no HTTP.
+    """
+    known = read_endpoint(home)
+    if known.http:
+        return known.http
+    from themis.client.client import Client
+
+    with Client(home) as client:
+        port = client.info().http_port
+    if not port:
+        raise InputError(
+            f"files travel over HTTP, and the service at {known.grpc} serves none; start it with an http_port, or update it."
+        )
+    return f"{'https' if known.cacert else 'http'}://{known.grpc.rpartition(':')[0]}:{port}"
+
 
 def connection_to(home: Path, address: str, timeout_s: float) -> HTTPConnection:
     """To ``http://HOST:PORT`` or ``https://HOST:PORT``, verified as the data directory ``home`` says.

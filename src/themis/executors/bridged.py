@@ -14,7 +14,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from themis.bundles.copies import Copies
 from themis.bundles.store import Store
+from themis.errors import InputError
 from themis.executors.endings import Pace
 from themis.executors.hosts import Host, NodeSettings
 from themis.executors.local import LocalExecutor
@@ -27,6 +29,10 @@ from themis.node.means import AUTO
 from themis.node.messages import EndNodes, Message, NodeFound, NodeLeaves
 from themis.node.system import clock
 
+ROOT_REFUSED = (
+    "the job would run as root, which the agents of the machines refuse. Submit as a user with an account there (--user NAME, for "
+    "administrators), or start the service with --allow-root where everybody may be root."
+)
 RESPAWN_S = 2.0
 """Between two starts of the bridge."""
 
@@ -58,6 +64,7 @@ class BridgedExecutor(LocalExecutor):
         allow_root: bool = False,
         containment: str = AUTO,
         bundles: Store | None = None,
+        copies: Copies | None = None,
     ) -> None:
         super().__init__(
             root,
@@ -70,6 +77,7 @@ class BridgedExecutor(LocalExecutor):
             allow_root=allow_root,
             containment=containment,
             bundles=bundles,
+            copies=copies,
         )
         self.bridge: subprocess.Popen[bytes] | None = None
         self.found: dict[str, NodeFound] = {}
@@ -83,7 +91,13 @@ class BridgedExecutor(LocalExecutor):
         raise NotImplementedError
 
     def check_user(self, user: str) -> None:
-        """Nothing is known here of the rights that agents have on their machines; they refuse by themselves."""
+        """Raise InputError for root's jobs if all machines that are connected refuse them.
+
+        Whether a user exists on a machine is known there alone; it refuses by itself.
+        """
+        trusts = {node.trust for node in self.gangs.nodes if node.connected}
+        if trusts == {"per_user"} and user in ("", "root"):
+            raise InputError(ROOT_REFUSED)
 
     def _replace(self, n: int) -> bool:
         """Its agent is its machine's to replace."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from themis.bundles.copies import Copies
 from themis.bundles.store import Store
 from themis.executors.bridged import BridgedExecutor, machine_of
 from themis.executors.endings import Pace
@@ -62,6 +63,7 @@ class FleetExecutor(BridgedExecutor):
         allow_root: bool = False,
         containment: str = AUTO,
         bundles: Store | None = None,
+        copies: Copies | None = None,
     ) -> None:
         super().__init__(
             root,
@@ -73,6 +75,7 @@ class FleetExecutor(BridgedExecutor):
             allow_root=allow_root,
             containment=containment,
             bundles=bundles,
+            copies=copies,
         )
         self.fleet = fleet
         self._told: set[str] = set()

@@ -53,6 +53,7 @@ from themis.node.messages import (
     TaskIdle,
     TaskReport,
     TaskRuns,
+    TaskSpec,
     TaskState,
 )
 
@@ -126,10 +127,10 @@ class Gangs:
         here = any(machine in gang.parts and not gang.parts[machine].ended for gang in self.gangs.values())
         return not here and not self.nodes[machine].orphan_tasks
 
-    def needs(self, machine: int, bundle: str) -> bool:
-        """Whether a gang that has not ended on a machine was sent with this bundle."""
+    def specs_on(self, machine: int) -> list[TaskSpec]:
+        """The parts of gangs on a machine that have not ended."""
         parts = (gang.parts[machine] for gang in self.gangs.values() if machine in gang.parts)
-        return any(part.spec.bundle == bundle and not part.ended for part in parts)
+        return [part.spec for part in parts if not part.ended]
 
     def found(self, machine: int, host: Host) -> None:
         """A machine is where its engine reports it: for gangs that are granted from now on."""

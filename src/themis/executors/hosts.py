@@ -138,6 +138,7 @@ def task_specs(
             checkpoint_url=program.checkpoint_url,
             copy_every_s=settings.copy_every_s,
             copy_s=settings.copy_s,
+            outputs=program.outputs,
         )
         ranks += count
     return specs

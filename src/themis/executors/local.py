@@ -23,6 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
+from themis.bundles.copies import Copies
 from themis.bundles.store import Store
 from themis.errors import InputError
 from themis.executors.api import Executor
@@ -39,7 +40,17 @@ from themis.node.channel import ChannelClosed, SocketChannel, listen, readable
 from themis.node.gpus import Claim, release
 from themis.node.locks import locked
 from themis.node.means import AUTO
-from themis.node.messages import PROTOCOL, Fetch, Hello, Message, NodeFound, NodeLeaves, ProtocolError
+from themis.node.messages import (
+    PROTOCOL,
+    Fetch,
+    FindCopy,
+    Hello,
+    Message,
+    NodeFound,
+    NodeLeaves,
+    ProtocolError,
+    Upload,
+)
 from themis.node.system import clock
 from themis.node.tasks import user_for
 
@@ -62,7 +73,7 @@ class LocalExecutor(Executor):
     pace : believed steps per second, for jobs that report nothing.
     allow_root : let jobs run as root where this process is.
     claims : the machine's GPUs, claimed; agents and what they start keep them so.
-    bundles : the files that jobs are sent with, for the agents to fetch.
+    bundles : the files that jobs are sent with, for the agents to fetch. ``copies`` : of checkpoints and outputs.
     containment : of gangs, as ``node.means.find`` takes it. ``clock`` : seconds, never set back.
     """
 
@@ -81,11 +92,12 @@ class LocalExecutor(Executor):
         claims: Sequence[Claim] = (),
         containment: str = AUTO,
         bundles: Store | None = None,
+        copies: Copies | None = None,
         clock: Callable[[], float] = clock,
     ) -> None:
         self.clock = clock
         self.containment = containment
-        self.depot = Depot(bundles, self._answer)
+        self.depot = Depot(bundles, copies, self._answer)
         self.devices: Mapping[str, tuple[str, ...]] = {}
         self.claims = claims
         self.root, self.emit, self.note = root.resolve(), emit, note
@@ -337,10 +349,27 @@ class LocalExecutor(Executor):
 
     def _handle_messages(self, n: int, messages: list[Message]) -> None:
         for message in messages:
-            if isinstance(message, Fetch):
-                self.depot.fetch(n, message, needed=self.gangs.needs(n, message.bundle))
-                continue
+            match message:
+                case Fetch():
+                    self.depot.fetch(n, message, self.gangs.specs_on(n))
+                    continue
+                case FindCopy(task=task):
+                    for spec in self.gangs.specs_on(n):
+                        if spec.task == task:
+                            self.depot.find(n, message, spec, self.gangs.hosts[n].machine.name, self._connected)
+                    continue
+                case Upload():
+                    self.depot.keep(n, self.gangs.hosts[n].machine.name, message)
+                    continue
+                case Hello():
+                    self.depot.connected(self.gangs.hosts[n].machine.name, [state.task for state in message.tasks])
+                case _:
+                    pass
             self._carry_out(self.gangs.handle_message(n, message, self.clock()))
+
+    def _connected(self, name: str) -> bool:
+        n = self._machine.get(name)
+        return n is not None and self.gangs.nodes[n].connected
 
     def _answer(self, n: int, message: Message) -> None:
         """Send a machine what it asked for, from any thread."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from themis.errors import InputError
 from themis.model.units import Locality, Seconds
 from themis.model.workload import App
+from themis.node.messages import THROUGH_SERVICE
 
 UNABLE = "machine"
 """Cause of an end where a machine had no room, processes or files left to start a gang."""
@@ -25,6 +26,7 @@ STOP_SIGNALS = frozenset(signal.Signals.__members__) - {"SIGKILL", "SIGSTOP"}
 
 BUNDLE = re.compile(r"[0-9a-f]{64}")
 MODULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+/:-]{0,199}")
+LONGEST_OUTPUT, MOST_OUTPUTS = 500, 50
 URL = re.compile(r"[a-z][a-z0-9+.-]{0,30}://")
 LAUNCHER = re.compile(r"bwrap|(apptainer|docker):[A-Za-z0-9./][A-Za-z0-9._/:@+-]{0,499}")
 
@@ -46,6 +48,18 @@ def check_packages(text: str) -> None:
         )
 
 
+def check_outputs(paths: Sequence[str]) -> None:
+    """Raise InputError if one is not a path below the working directory."""
+    for path in paths:
+        parts = path.split("/")
+        if any(part in ("", ".", "..") for part in parts) or "\0" in path or len(path) > LONGEST_OUTPUT:
+            raise InputError(
+                f"outputs has {path[:100]!r}, expected a file or a folder below the working directory, such as results."
+            )
+    if len(paths) > MOST_OUTPUTS:
+        raise InputError(f"outputs has {len(paths)} paths, expected at most {MOST_OUTPUTS}; name folders.")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """The command of a job, and how it wants to be started and stopped.
@@ -64,7 +78,8 @@ class Program:
     bundle : SHA-256 of the archive of the files that it is sent with; ``cwd`` is then a folder in it, ``/`` the topmost.
     packages : file that describes the packages it needs, relative to ``cwd``. ``modules`` : to load.
     launcher : wraps its command: bwrap | apptainer:IMAGE | docker:IMAGE; empty for none.
-    checkpoint_url : where its checkpoints are copied: a URL of fsspec; empty for nowhere.
+    checkpoint_url : where its checkpoints are copied: a URL of fsspec, or ``themis://`` for the service; empty for nowhere.
+    outputs : files and folders below ``cwd`` that the service keeps; only for a job that is sent with files.
     """
 
     argv: tuple[str, ...]
@@ -83,6 +98,7 @@ class Program:
     modules: tuple[str, ...] = ()
     launcher: str = ""
     checkpoint_url: str = ""
+    outputs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.argv or not self.argv[0]:
@@ -105,10 +121,12 @@ class Program:
         check_launcher(self.launcher)
         if self.packages and self.launcher.startswith(("apptainer:", "docker:")):
             raise InputError("a job in a container has the packages of its image; remove packages, or the launcher.")
-        if self.checkpoint_url.startswith("arbiter:"):
+        if self.checkpoint_url.startswith(THROUGH_SERVICE) and self.checkpoint_url != THROUGH_SERVICE:
             raise InputError(
-                "checkpoints cannot be copied to the arbiter; give a folder that all machines share, or a URL such as s3://bucket/run."
+                f"a job's checkpoint_dir is {self.checkpoint_url[:200]!r}; {THROUGH_SERVICE} has nothing after it, because the "
+                "service chooses the place."
             )
+        check_outputs(self.outputs)
         if self.checkpoint_url and self.checkpoint_dir:
             raise InputError("a job has both a checkpoint_dir and a checkpoint_url; give one of them.")
         if self.checkpoint_url and not URL.match(self.checkpoint_url):
@@ -123,7 +141,7 @@ class Program:
     @property
     def needs_setup(self) -> bool:
         """Whether something is prepared on each machine before its ranks are."""
-        return bool(self.bundle or self.packages or self.modules or self.checkpoint_url)
+        return bool(self.bundle or self.packages or self.modules or self.checkpoint_url or self.outputs)
 
 
 Programs = Callable[[App, int], Program]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from themis.bundles.copies import Copies
 from themis.bundles.store import Store
 from themis.executors.bridged import BridgedExecutor
 from themis.executors.endings import Pace
@@ -55,6 +56,7 @@ class RayExecutor(BridgedExecutor):
         allow_root: bool = False,
         containment: str = AUTO,
         bundles: Store | None = None,
+        copies: Copies | None = None,
     ) -> None:
         super().__init__(
             root,
@@ -66,6 +68,7 @@ class RayExecutor(BridgedExecutor):
             allow_root=allow_root,
             containment=containment,
             bundles=bundles,
+            copies=copies,
         )
         self.ray = ray
 

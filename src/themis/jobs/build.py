@@ -181,4 +181,5 @@ def _program(spec: Submission, trial: Trial, system_user: str, own_steps: bool) 
         modules=spec.modules,
         launcher=spec.launcher,
         checkpoint_url=fill(spec.checkpoint_url),
+        outputs=tuple(map(fill, spec.outputs)),
     )

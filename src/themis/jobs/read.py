@@ -126,6 +126,12 @@ def _submission(findings: Findings, folder: str, book: ProfileBook) -> Submissio
         if job.workdir is not None:
             findings.expected(("workdir",), job.workdir, f"a folder in {send!r}, which is sent")
         workdir = send
+    if job.outputs and not send:
+        findings.expected(
+            ("outputs",),
+            list(job.outputs),
+            "outputs only with send; without it the job runs in its workdir, and they stay there",
+        )
     url = job.checkpoint_dir if job.checkpoint_dir and URL.match(job.checkpoint_dir) else ""
     saves = _absolute(job.checkpoint_dir, folder, "checkpoint_dir", findings) if job.checkpoint_dir and not url else ""
     several = job.array is not None or job.sweep is not None
@@ -164,6 +170,7 @@ def _submission(findings: Findings, folder: str, book: ProfileBook) -> Submissio
         checkpoint_dir=saves,
         checkpoint_url=url,
         send=send,
+        outputs=job.outputs,
         packages=job.packages or "",
         modules=job.modules,
         launcher=job.launcher or "",

@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 
 from themis import sizes
 from themis.errors import InputError
-from themis.executors.program import LAUNCHES, MODULE, URL, check_launcher, check_packages
+from themis.executors.program import LAUNCHES, MODULE, URL, check_launcher, check_outputs, check_packages
 from themis.jobs.faults import did_you_mean, short
 from themis.jobs.spec import After, When
 from themis.sizes import Unreadable
@@ -98,6 +98,20 @@ def packages(value: object) -> str:
             "uv.lock, a requirements file such as requirements.txt, or a conda file such as environment.yml, below the workdir"
         ) from None
     return text(value)
+
+
+def outputs(value: object) -> tuple[str, ...]:
+    """Paths below the working directory, one or a list."""
+    paths = [value] if isinstance(value, str) else value
+    wanted = "files or folders below the workdir, such as results, or [results, metrics.csv]"
+    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+        raise Unreadable(wanted)
+    found = tuple(path.removeprefix("./").rstrip("/") for path in paths)
+    try:
+        check_outputs(found)
+    except InputError:
+        raise Unreadable(wanted) from None
+    return found
 
 
 def modules(value: object) -> tuple[str, ...]:

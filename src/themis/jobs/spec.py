@@ -78,7 +78,7 @@ class Submission:
     work : of one job, None if unknown. ``steps_per_epoch`` : 0 if unknown.
     deadline_s : seconds after submission.
     send : absolute folder whose files are sent, empty for none; ``workdir`` is in it.
-    packages, modules, launcher, checkpoint_url : as in ``Program``.
+    packages, modules, launcher, checkpoint_url, outputs : as in ``Program``.
     kind : job, array or sweep. ``source`` : file and line.
     """
 
@@ -104,6 +104,7 @@ class Submission:
     modules: tuple[str, ...] = ()
     launcher: str = ""
     checkpoint_url: str = ""
+    outputs: tuple[str, ...] = ()
     walltime_s: Seconds | None = None
     retries: int | None = None
     after: tuple[After, ...] = ()

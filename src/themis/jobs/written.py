@@ -79,12 +79,18 @@ class JobText(Written):
     checkpoint_dir: Annotated[str, reads(readers.folder_or_url)] | None = Field(
         default=None,
         description="folder for checkpoints, accessible from all machines; or the URL that they are copied to, such "
-        "as `s3://bucket/run`, see [travel.md](travel.md#checkpoints) (chosen by the service)",
+        "as `s3://bucket/run`; `themis://` copies them through the service, see [travel.md](travel.md#checkpoints) "
+        "(chosen by the service)",
     )
     send: Annotated[str, reads(readers.sent_folder)] | None = Field(
         default=None,
         description="folder whose files are sent to the job's machines: `.`; the job runs in the copy, see [travel.md](travel.md) "
         "(none: all machines have the workdir)",
+    )
+    outputs: Annotated[tuple[str, ...], reads(readers.outputs)] = Field(
+        default=(),
+        description="files and folders, relative to the workdir, that the service keeps and that the next attempt finds again: "
+        "`results`; only with `send`, see [travel.md](travel.md#outputs) (none)",
     )
     packages: Annotated[str, reads(readers.packages)] | None = Field(
         default=None,

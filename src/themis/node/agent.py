@@ -28,6 +28,7 @@ from themis.node.idle import Idleness
 from themis.node.means import UNCONTAINED, Means
 from themis.node.messages import (
     PROTOCOL,
+    CopyFound,
     Forget,
     Go,
     GpusOccupied,
@@ -42,10 +43,11 @@ from themis.node.messages import (
     TaskRuns,
     TaskSpec,
     TaskState,
+    Uploaded,
 )
 from themis.node.removal import remove_later
 from themis.node.rooms import sweep_rooms, trim_environments
-from themis.node.saving import Saving
+from themis.node.saving import Saving, note
 from themis.node.system import SYSTEM, System
 from themis.node.tasks import Task
 
@@ -197,7 +199,7 @@ class NodeAgent:
             self._arrive()
             # Pieces of files follow each other without all that a turn looks at, but a renewal is never late for them.
             until = min(self.system.clock() + BURST_S, self.renew_at)
-            while self.arrivals.waiting and self.system.clock() < until:
+            while (self.arrivals.waiting or self.saving.sending) and self.system.clock() < until:
                 for message in self.channel.receive(self.settings.poll_s):
                     self.handle(message)
                 self._arrive()
@@ -221,12 +223,16 @@ class NodeAgent:
             case Prepare(spec=spec):
                 if spec.task in self.tasks:
                     return
-                if spec.bundle:
+                if spec.bundle or spec.through_service:
                     self.arrivals.want(spec)
                 else:
                     self._prepare(spec)
             case Piece():
                 self.arrivals.take(message)
+            case CopyFound():
+                self.arrivals.found(message)
+            case Uploaded():
+                self.saving.take(message)
             case Go():
                 self._say(message.task, {"go": dict(message.env)})
             case Stop():
@@ -243,7 +249,7 @@ class NodeAgent:
         arriving = (TaskState(task=name, phase="preparing") for name in self.arrivals.waiting)
         return (*(task.state() for task in self.tasks.values()), *self.failed.values(), *arriving)
 
-    def _prepare(self, spec: TaskSpec) -> None:
+    def _prepare(self, spec: TaskSpec, copy: str = "", noted: str = "") -> None:
         settings = self.settings
         try:
             if self.system.clock() >= self.deadline:
@@ -257,7 +263,10 @@ class NodeAgent:
                 claims=settings.claims,
                 means=settings.means,
                 system=self.system,
+                copy=copy,
             )
+            if noted:
+                note(task, noted)
             self._keep(task)
             self.failed.pop(spec.task, None)
             if spec.packages:
@@ -266,14 +275,15 @@ class NodeAgent:
             self._refuse(spec, "machine" if of_machine(error) else "not_started", str(error))
 
     def _arrive(self) -> None:
-        """Ask for what is missing of the bundles that tasks wait for, and start those that have theirs."""
+        """Ask for what is missing of the files that tasks wait for, start those that have theirs, and send what is to be kept."""
         assert self.channel is not None
-        for spec in self.arrivals.ready():
-            self._prepare(spec)
+        for spec, copy, noted in self.arrivals.ready():
+            self._prepare(spec, copy, noted)
         for spec, sentence in self.arrivals.failed():
             self._refuse(spec, "machine", sentence)
-        if (question := self.arrivals.question()) is not None:
-            self.channel.send(question)
+        for ask in (self.arrivals.copy_question, self.arrivals.question, self.saving.question):
+            if (question := ask()) is not None:
+                self.channel.send(question)
 
     def _save(self, states: Mapping[str, TaskState]) -> None:
         """Copy checkpoints that are due; a machine that cannot start a process for it tries again."""
@@ -288,6 +298,8 @@ class NodeAgent:
 
     def _refuse(self, spec: TaskSpec, cause: str, message: str) -> None:
         self.failed[spec.task] = TaskState(task=spec.task, phase="ended", cause=cause, message=message)
+        if spec.through_service and spec.machine == 0:
+            self.saving.nothing(spec.task)
 
     def _keep(self, task: Task) -> None:
         self.tasks[task.name] = task
@@ -421,13 +433,14 @@ class NodeAgent:
             self.channel.close()
         self.channel = None
         self.arrivals.interrupted()
+        self.saving.interrupted()
         self.sent.clear()
         self.system.sleep(self.settings.poll_s)
 
     def _idle(self) -> bool:
         """No arbiter to serve and nothing to keep."""
         over = self.channel is None and self.system.clock() >= self.deadline
-        return over and all(not task.alive() and not self.saving.busy(task) for task in self.tasks.values())
+        return over and all(not task.alive() and not self.saving.working(task) for task in self.tasks.values())
 
     def _told_to_end(self, *_: object) -> None:
         self.ending = True

@@ -8,6 +8,8 @@
 
 A copy without its marker does not exist, so half of one is never restored. Run as a script, ``python copies.py save|restore``,
 with the arguments as JSON; ``save`` is started by the agent and takes on the job's user, ``restore`` is run by ``prepare``.
+
+What the service keeps is packed here into ``copy.tar`` in the task's folder, which the agent sends; ``prepare`` unpacks it.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import contextlib
 import hashlib
 import json
 import os
+import posixpath
 import pwd
 import re
 import shutil
@@ -23,7 +26,7 @@ import signal
 import sys
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -35,6 +38,12 @@ NEW = ".themis-restore"
 """In a checkpoint folder that a restore began and did not finish: the job did not run there, and nothing of it is copied."""
 MARKER = re.compile(r"copy-(\d{1,9})-(\d{1,9})\.json")
 TRIES = 3
+THROUGH_SERVICE = "themis://"
+"""As in ``messages``, which this script does not import."""
+PACKED, PACKED_CODE = "copy.tar", "packed"
+"""In a task's folder: the archive for the service, and the exit code of what wrote the final one."""
+CHECKPOINTS, OUTPUTS = "checkpoints", "outputs"
+"""Folders in that archive."""
 FILTER: dict[str, Any] = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}
 """Python 3.11.4 has it first; the archive is the job's own, and unpacked with its rights."""
 
@@ -138,7 +147,7 @@ def save(place: Place, folder: Path, attempt: int, number: int, *, final: bool) 
             with place.opened(f"{name}.tar", "wb") as file:
                 writer = _Hashing(file)
                 with tarfile.open(fileobj=writer, mode="w|", format=tarfile.PAX_FORMAT) as archive:  # type: ignore[call-overload]
-                    archive.add(folder, arcname=".", filter=_own)
+                    archive.add(folder, arcname=".", filter=_own(archive))
             if final or _state(folder) == before:
                 break
         except (FileNotFoundError, tarfile.TarError):
@@ -154,10 +163,17 @@ def save(place: Place, folder: Path, attempt: int, number: int, *, final: bool) 
     return True
 
 
-def _own(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    member.uid = member.gid = 0
-    member.uname = member.gname = ""
-    return member if member.isfile() or member.isdir() or member.issym() else None
+def _own(archive: tarfile.TarFile) -> Callable[[tarfile.TarInfo], tarfile.TarInfo | None]:
+    """What of a folder is copied: files, folders and links, without owners."""
+
+    def member(found: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        # Else the second name of a file is a link in the archive, and of no use.
+        archive.inodes.clear()  # type: ignore[attr-defined]
+        found.uid = found.gid = 0
+        found.uname = found.gname = ""
+        return found if found.isfile() or found.isdir() or found.issym() else None
+
+    return member
 
 
 def _state(folder: Path) -> list[tuple[str, int, int]]:
@@ -168,6 +184,60 @@ def _state(folder: Path) -> list[tuple[str, int, int]]:
                 found = os.lstat(os.path.join(base, name))
                 out.append((os.path.join(base, name), found.st_mtime_ns, found.st_size))
     return sorted(out)
+
+
+def pack(file: IO[bytes], checkpoints: Path | None, work: Path, outputs: Sequence[str]) -> list[str]:
+    """Write the archive for the service; returns sentences about what was left out. Nothing is written where there is nothing.
+
+    Parameters
+    ----------
+    checkpoints : folder, None if the service keeps none. ``work`` : that ``outputs`` are relative to.
+
+    Raises
+    ------
+    Failed : files changed while they were read, each time. OSError : a folder, or the disk of this machine.
+    """
+    roots = [(checkpoints, CHECKPOINTS)] if checkpoints is not None and any(checkpoints.iterdir()) else []
+    roots += [(work / name, f"{OUTPUTS}/{name}") for name in outputs if os.path.lexists(work / name)]
+    for tries in range(TRIES):
+        file.seek(0)
+        file.truncate()
+        if not roots:
+            return []
+        left: list[str] = []
+        before = _state(checkpoints) if checkpoints is not None else []
+        with contextlib.suppress(FileNotFoundError, tarfile.TarError):  # the job replaced a file meanwhile
+            with tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+                for path, name in roots:
+                    archive.add(path, arcname=name, filter=_within(archive, path, name, left))
+            if checkpoints is None or _state(checkpoints) == before:
+                file.flush()
+                return left
+        time.sleep(1.0 + tries)
+    raise Failed(f"files changed while they were copied, {TRIES} times")
+
+
+def _within(
+    archive: tarfile.TarFile, path: Path, name: str, left: list[str]
+) -> Callable[[tarfile.TarInfo], tarfile.TarInfo | None]:
+    """As ``_own``, and links that lead out of the folder are left out; absolute ones into it become relative."""
+    own, top = _own(archive), os.path.realpath(path) if not path.is_symlink() else str(path)
+
+    def member(found: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        if (kept := own(found)) is None:
+            left.append(f"{found.name} was not copied: it is no file, folder or link")
+        elif kept.issym():
+            target, below = kept.linkname, posixpath.relpath(posixpath.dirname(kept.name) or ".", name)
+            if target.startswith(f"{top}/"):
+                target = posixpath.relpath(target[len(top) + 1 :], below)
+            inside = posixpath.normpath(posixpath.join(below, target))
+            if target.startswith("/") or inside == ".." or inside.startswith("../"):
+                left.append(f"{found.name} was not copied: it is a link to {target!r}, out of its folder")
+                return None
+            kept.linkname = target
+        return kept
+
+    return member
 
 
 # ---- restoring --------------------------------------------------------------------------------------------------------
@@ -265,9 +335,14 @@ def _save_for(task: Path, number: int, final: bool) -> int:
     raw = json.loads((task / "task.json").read_text())
     spec = raw["spec"]
     log = open(raw["logs"][0], "ab", buffering=0)  # noqa: SIM115
+    packed = None
+    if spec.get("outputs") or spec["checkpoint_url"] == THROUGH_SERVICE:
+        # Another file: what wrote the last one may have been killed, and its child not.
+        (task / PACKED).unlink(missing_ok=True)
+        packed = open(os.open(task / PACKED, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "r+b")  # noqa: SIM115
     child = os.fork()
     if child == 0:
-        _as_user(raw, number, final, log)
+        _as_user(raw, number, final, log, packed)
     deadline, code = time.monotonic() + spec["copy_s"], None
     while code is None:
         done, status = os.waitpid(child, os.WNOHANG)
@@ -279,12 +354,14 @@ def _save_for(task: Path, number: int, final: bool) -> int:
             deadline = float("inf")
         else:
             time.sleep(0.05)
-    if final:
+    if packed is not None:
+        (task / f"{PACKED_CODE}-{number}").write_text(str(code))
+    elif final:
         (task / "copied").write_text(str(code))
     return 0
 
 
-def _as_user(raw: dict[str, Any], number: int, final: bool, log: IO[bytes]) -> NoReturn:
+def _as_user(raw: dict[str, Any], number: int, final: bool, log: IO[bytes], packed: IO[bytes] | None) -> NoReturn:
     spec, problem = raw["spec"], ""
     try:
         os.environ.clear()
@@ -294,18 +371,26 @@ def _as_user(raw: dict[str, Any], number: int, final: bool, log: IO[bytes]) -> N
             os.initgroups(raw["user"], user.pw_gid)
             os.setgid(user.pw_gid)
             os.setuid(user.pw_uid)
-        place = Place(spec["checkpoint_url"])
-        try:
-            save(place, Path(raw["checkpoint_dir"]), spec["attempt"], number, final=final)
-        except Exception as error:
-            problem = f"checkpoints were not copied to {spec['checkpoint_url']}: {error}"
-        if final:
-            place.write(f"ended-{spec['attempt']:04d}.json", {"problem": problem, "time": time.time()})
+        if spec["checkpoint_url"] not in ("", THROUGH_SERVICE):
+            place = Place(spec["checkpoint_url"])
+            try:
+                save(place, Path(raw["checkpoint_dir"]), spec["attempt"], number, final=final)
+            except Exception as error:
+                problem = f"checkpoints were not copied to {spec['checkpoint_url']}: {error}"
+            if final:
+                place.write(f"ended-{spec['attempt']:04d}.json", {"problem": problem, "time": time.time()})
     except BaseException as error:
         problem = problem or f"checkpoints were not copied to {spec['checkpoint_url']}: {error}"
-    if problem:
-        with contextlib.suppress(OSError):
-            log.write(f"themis: {problem}\n".encode())
+    said = [problem] if problem else []
+    if packed is not None:
+        try:
+            checkpoints = Path(raw["checkpoint_dir"]) if spec["checkpoint_url"] == THROUGH_SERVICE else None
+            said += pack(packed, checkpoints, Path(raw["cwd"]), spec["outputs"])
+        except BaseException as error:
+            problem = f"checkpoints and outputs were not copied to the service: {error}"
+            said.append(problem)
+    with contextlib.suppress(OSError):
+        log.write("".join(f"themis: {sentence}\n" for sentence in said).encode())
     os._exit(1 if problem else 0)
 
 

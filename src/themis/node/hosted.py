@@ -197,13 +197,19 @@ def _moved(request: Request) -> bool:
 
 
 def end(request: Request) -> Seen:
-    """Stop the agent, and remove what belongs to this machine: certificate, log, tasks."""
+    """Stop the agent, and remove what belongs to this machine: certificate, log, tasks; versions too that no other machine uses."""
     with _alone(request):
         if systemd():
             uninstall()
         _stop(request)
         shutil.rmtree(request.root, ignore_errors=True)
         shutil.rmtree(request.home, ignore_errors=True)
+        folder = Path(request.folder)
+        if not any(path.is_dir() and path.name != "versions" for path in folder.iterdir()):
+            shutil.rmtree(folder / "versions", ignore_errors=True)
+        for path in (folder, *(() if request.tasks else (request.root.parent,))):
+            with contextlib.suppress(OSError):
+                path.rmdir()  # if nothing is left in it
     return Seen()
 
 

@@ -197,12 +197,15 @@ class Supervisor:
         written = self.task["setup"]
         load_prepare()  # before the fork: the job's user may not be allowed to read it
         log = Log(self.task["logs"][0], self.task["log_bytes"])
-        archive = os.open(written["archive"], os.O_RDONLY | os.O_CLOEXEC) if written["archive"] else -1
+        archives = tuple(
+            os.open(path, os.O_RDONLY | os.O_CLOEXEC) if path else -1
+            for path in (written["archive"], written.get("copy_archive"))
+        )
         ready, report = os.pipe2(os.O_CLOEXEC)
         output, out = os.pipe2(os.O_CLOEXEC)
-        child = partial(run_setup, self.task, self.system.getpid(), archive, report, out)
-        pid = self.system.fork(child, (*((archive,) if archive >= 0 else ()), report, out))
-        for file in (archive, report, out):
+        child = partial(run_setup, self.task, self.system.getpid(), archives, report, out)
+        pid = self.system.fork(child, (*(file for file in archives if file >= 0), report, out))
+        for file in (*archives, report, out):
             if file >= 0:
                 os.close(file)
         os.set_blocking(output, False)
@@ -222,8 +225,9 @@ class Supervisor:
                 break
         found = os.read(setup.ready, 65536).decode(errors="replace")
         os.close(setup.ready)
-        with contextlib.suppress(OSError):
-            os.unlink(self.task["setup"]["archive"])
+        for key in ("archive", "copy_archive"):
+            with contextlib.suppress(OSError):
+                os.unlink(self.task["setup"].get(key, ""))
         if self.status.phase != "preparing":
             os.close(setup.log.file)
             return
@@ -239,8 +243,9 @@ class Supervisor:
                 cause, why = "machine", f"the ranks cannot be started: {error}"
         elif cause == "damaged":
             cause = "machine"
-            with contextlib.suppress(OSError):
-                os.unlink(self.task["setup"]["cached"])
+            for key in ("cached", "copy_cached"):
+                with contextlib.suppress(OSError):
+                    os.unlink(self.task["setup"].get(key, ""))
         message = why or "what prepares its files and packages was killed"
         setup.log.write(f"themis: {message}\n".encode())
         os.close(setup.log.file)
@@ -655,7 +660,7 @@ def load_prepare() -> Any:
         del sys.path[0]
 
 
-def run_setup(task: dict[str, Any], parent: int, archive: int, report: int, out: int) -> NoReturn:
+def run_setup(task: dict[str, Any], parent: int, archives: tuple[int, ...], report: int, out: int) -> NoReturn:
     """Prepare the gang's files and packages as its user, and write what was found, or what failed, into ``report``."""
     prepare = load_prepare()
     try:
@@ -664,7 +669,7 @@ def run_setup(task: dict[str, Any], parent: int, archive: int, report: int, out:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(out, 1)
         os.dup2(out, 2)
-        found = prepare.prepare(task["setup"], task["ranks"][0], archive)
+        found = prepare.prepare(task["setup"], task["ranks"][0], *archives)
         os.write(report, json.dumps(found).encode())
         os._exit(0)
     except BaseException as error:

@@ -1,7 +1,7 @@
 """What the arbiter and a node agent send each other: frozen dataclasses, independent of how they travel.
 
-    agent -> arbiter    Hello, Renew, TaskState, TaskReport, TaskRuns, TaskIdle, GpusOccupied, Fetch
-    arbiter -> agent    Lease, Prepare, Go, Stop, Forget, Piece
+    agent -> arbiter    Hello, Renew, TaskState, TaskReport, TaskRuns, TaskIdle, GpusOccupied, Fetch, FindCopy, Upload
+    arbiter -> agent    Lease, Prepare, Go, Stop, Forget, Piece, CopyFound, Uploaded
     bridge  -> arbiter  NodeFound, NodeLeaves
     arbiter -> bridge   EndNodes, NodeReleased
 
@@ -20,8 +20,11 @@ from typing import Any, TypeAlias
 
 from themis.errors import InputError
 
-PROTOCOL = 2
-"""Raised when one side no longer understands the other's last version. 2: files, packages, launchers and checkpoints of jobs."""
+PROTOCOL = 3
+"""Raised when one side no longer understands the other's last version. 2: files, packages, launchers and checkpoints of jobs.
+3: copies of checkpoints and outputs that the service keeps."""
+THROUGH_SERVICE = "themis://"
+"""The ``checkpoint_url`` of checkpoints that are copied through the service."""
 PHASES = ("preparing", "prepared", "running", "stopping", "ended")
 
 
@@ -50,6 +53,7 @@ class TaskSpec:
     packages : file that describes packages, relative to ``cwd``. ``modules`` : to load. ``launcher`` : wraps the command.
     checkpoint_url : where the first machine of the gang copies the checkpoint folder, empty for nowhere; the folder is then each
         machine's own, below the agent's. ``copy_every_s`` : between two copies while it runs. ``copy_s`` : for one.
+    outputs : files and folders relative to ``cwd`` that the first machine copies to the service; only with a bundle.
     setup_s : for fetching the bundle, and again for unpacking it and preparing the environment.
     """
 
@@ -85,10 +89,18 @@ class TaskSpec:
     checkpoint_url: str = ""
     copy_every_s: float = 600.0
     copy_s: float = 600.0
+    outputs: tuple[str, ...] = ()
+
+    @property
+    def through_service(self) -> bool:
+        """Whether the service keeps a copy of its checkpoints or outputs."""
+        return bool(self.outputs) or self.checkpoint_url == THROUGH_SERVICE
 
     @property
     def protocol(self) -> int:
         """The oldest protocol whose agents know all that this task needs."""
+        if self.through_service:
+            return 3
         return 2 if self.bundle or self.packages or self.modules or self.launcher or self.checkpoint_url else 1
 
 
@@ -217,6 +229,33 @@ class Fetch:
     offset: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindCopy:
+    """Which copy does this task begin with? ``waited_s`` : since it was asked first."""
+
+    task: str
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upload:
+    """A part of a task's copy: base64 of at most ``bundles.PIECE`` bytes from ``offset`` on; answered by one ``Uploaded``.
+
+    Attributes
+    ----------
+    number : of the copy, rising. ``size`` : bytes of the whole; 0: the task wrote nothing, or there is a ``problem``.
+    final : the ranks have ended, and no copy of this task follows.
+    """
+
+    task: str
+    number: int
+    offset: int
+    size: int
+    final: bool
+    data: str = ""
+    problem: str = ""
+
+
 # ---- from the arbiter -------------------------------------------------------------------------------------------------
 
 
@@ -273,6 +312,27 @@ class Piece:
     problem: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyFound:
+    """A task begins with this copy, empty for none. ``wait`` : the last one may still come, ask again. ``note`` : for its log."""
+
+    task: str
+    bundle: str
+    wait: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uploaded:
+    """A copy is here up to ``offset``; ``over``: all of it, or it is refused because of a ``problem``."""
+
+    task: str
+    number: int
+    offset: int
+    over: bool = False
+    problem: str = ""
+
+
 # ---- from and to a bridge, which reaches the agents of an engine's nodes ---------------------------------------------------
 
 
@@ -320,6 +380,10 @@ Message: TypeAlias = (
     | GpusOccupied
     | Fetch
     | Piece
+    | FindCopy
+    | CopyFound
+    | Upload
+    | Uploaded
     | Lease
     | Prepare
     | Go

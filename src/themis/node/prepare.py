@@ -28,6 +28,8 @@ from typing import Any
 WHOLE = ".themis.json"
 """In an environment that is complete: its size in bytes."""
 KEY = re.compile(r"[0-9a-f]{64}")
+NEW = ".themis-restore"
+"""In the checkpoint folder, while it is filled."""
 MOST_DESCRIPTION = 64 << 20
 MOST_MEMBERS, DEEPEST = 200_000, 200
 """Of files, links and folders of a bundle, and of folders within each other."""
@@ -59,13 +61,14 @@ class Damaged(Failed):
     """The archive of the job's files was damaged on this machine's disk."""
 
 
-def prepare(setup: Mapping[str, Any], env: Mapping[str, str], archive: int) -> dict[str, str]:
+def prepare(setup: Mapping[str, Any], env: Mapping[str, str], archive: int, copy: int = -1) -> dict[str, str]:
     """Prepare a gang's machine; returns ``key`` and ``prefix`` of its environment, empty without one.
 
     Parameters
     ----------
     setup : ``work``, ``cwd``, ``packages``, ``environments`` and ``modules``, as ``Task.prepare`` writes them.
-    env : of the ranks. ``archive`` : open file of the bundle, below 0 for none.
+    env : of the ranks. ``archive``, ``copy`` : open files of the bundle, and of the copy that the attempt begins with; below 0
+        for none.
 
     Raises
     ------
@@ -77,6 +80,9 @@ def prepare(setup: Mapping[str, Any], env: Mapping[str, str], archive: int) -> d
         os.chdir(setup["cwd"])
     except OSError as error:
         raise Failed(f"folder {setup['cwd']!r} to run in: {error.strerror}") from None
+    if copy >= 0:
+        restore(copy, setup["copy"], setup["checkpoints"], setup["cwd"])
+        print("themis: checkpoints and outputs of the attempts before were restored", flush=True)
     key = prefix = ""
     if setup["packages"]:
         key, prefix = environment(setup["packages"], setup["environments"], env)
@@ -102,6 +108,39 @@ def with_environment(env: Mapping[str, str], prefix: str) -> dict[str, str]:
 
 
 # ---- files ------------------------------------------------------------------------------------------------------------
+
+
+def restore(copy: int, name: str, checkpoints: str, work: str) -> None:
+    """Bring back what the last attempt saved, checkpoints and outputs, in place of what the job was sent with.
+
+    Raises
+    ------
+    Failed : as ``unpack``.
+    """
+    draft = os.path.join(checkpoints, NEW)
+    shutil.rmtree(draft, ignore_errors=True)
+    os.mkdir(draft, 0o700)
+    try:
+        unpack(copy, draft, name)
+        move(os.path.join(draft, "checkpoints"), checkpoints)
+        move(os.path.join(draft, "outputs"), work)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def move(source: str, target: str) -> None:
+    """Move what is in a folder into another one, which may be on another disk and have folders of the same names."""
+    if not os.path.isdir(source):
+        return
+    for name in os.listdir(source):
+        old, new = os.path.join(source, name), os.path.join(target, name)
+        there = os.lstat(new).st_mode if os.path.lexists(new) else 0
+        if stat.S_ISDIR(there) and stat.S_ISDIR(os.lstat(old).st_mode):
+            move(old, new)
+            continue
+        if there:
+            shutil.rmtree(new) if stat.S_ISDIR(there) else os.unlink(new)
+        shutil.move(old, new)
 
 
 def unpack(archive: int, folder: str, name: str) -> None:

@@ -22,11 +22,11 @@ from typing import Any
 
 from themis.errors import InputError
 from themis.node import copies, launchers
-from themis.node.messages import TaskSpec
+from themis.node.messages import THROUGH_SERVICE, TaskSpec
 from themis.node.prepare import KEY, WHOLE, with_modules
 from themis.node.removal import GONE, remove, remove_later
 
-ARCHIVE = "bundle.tar"
+ARCHIVE, BEGINS_WITH = "bundle.tar", "begins-with.tar"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +62,20 @@ class Room:
             raise InputError(f"job {spec.job}: cannot make its folder {error.filename}: {error.strerror}.") from error
         return cls(root, work, cwd)
 
-    def link(self, spec: TaskSpec, folder: Path) -> None:
-        """Keep the bundle for the supervisor, whatever the cache drops meanwhile. Raises FileNotFoundError."""
+    def link(self, spec: TaskSpec, folder: Path, copy: str = "") -> None:
+        """Keep the bundle and the copy for the supervisor, whatever the cache drops meanwhile. Raises FileNotFoundError."""
         if spec.bundle:
             os.link(_cached(self.root, spec.bundle), folder / ARCHIVE)
+        if copy:
+            os.link(_cached(self.root, copy), folder / BEGINS_WITH)
 
-    def written(self, spec: TaskSpec, folder: Path, envs: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+    def written(
+        self, spec: TaskSpec, folder: Path, envs: Sequence[Mapping[str, str]], copy: str = ""
+    ) -> dict[str, Any]:
         """What the supervisor reads of it; ``folder`` : the task's. Nothing for a task that needs nothing of it."""
         out: dict[str, Any] = {}
-        if spec.bundle or spec.packages or spec.modules or spec.checkpoint_url:
+        url = spec.checkpoint_url if spec.checkpoint_url != THROUGH_SERVICE else ""
+        if spec.bundle or spec.packages or spec.modules or url or copy:
             out["setup"] = {
                 "bundle": spec.bundle,
                 "archive": str(folder / ARCHIVE) if spec.bundle else "",
@@ -81,10 +86,14 @@ class Room:
                 "environments": str(_environments(self.root, spec.user)),
                 "modules": spec.modules,
                 "seconds": spec.setup_s,
+                "copy": copy,
+                "copy_archive": str(folder / BEGINS_WITH) if copy else "",
+                "copy_cached": str(_cached(self.root, copy)) if copy else "",
+                "checkpoints": spec.checkpoint_dir,
             }
-        if spec.checkpoint_url:
+        if url:
             given = {
-                "url": spec.checkpoint_url,
+                "url": url,
                 "folder": spec.checkpoint_dir,
                 "attempt": spec.attempt,
                 "lead": spec.machine == 0,

@@ -53,6 +53,7 @@ class Task:
         raw = json.loads((self.folder / "task.json").read_text())
         self.spec: TaskSpec = build(TaskSpec, raw["spec"])
         self.port: int = raw["port"]
+        self.cwd, self.log = Path(raw["cwd"]), Path(raw["logs"][0])
         # As the ranks have it in their environment: another installation on this machine may have a task of the same name.
         self._mark = f"THEMIS_RUN_DIR={raw['ranks'][0]['THEMIS_RUN_DIR']}".encode()
         self._read_up_to = 0
@@ -90,11 +91,13 @@ class Task:
         claims: tuple[int, ...] = (),
         means: Means = UNCONTAINED,
         system: System = SYSTEM,
+        copy: str = "",
     ) -> Task:
         """Write the task's folder and start its supervisor, which brings the ranks to the barrier.
 
-        ``claims`` : open files that its supervisor keeps open, and no rank gets (``node.gpus``). ``means`` : how gangs are
-        contained and limited on this machine.
+        ``copy`` : SHA-256 of the copy of checkpoints and outputs that it begins with, empty for none. ``claims`` : open files
+        that its supervisor keeps open, and no rank gets (``node.gpus``). ``means`` : how gangs are contained and limited on
+        this machine.
 
         Raises
         ------
@@ -117,7 +120,7 @@ class Task:
         if spec.make_checkpoint_dir:
             # A folder that the user named is made by the rank itself: root would hand over whatever was named.
             _make_for(Path(spec.checkpoint_dir), spec)
-        room.link(spec, draft)
+        room.link(spec, draft, copy)
         os.mkfifo(draft / "control", 0o600)
         if not (port := system.free_port()):
             raise InputError(f"none of 200 ports between {PORTS.start} and {PORTS.stop} is free on this machine.")
@@ -129,7 +132,7 @@ class Task:
             "deadline": deadline,
             "argv": spec.argv,
             "cwd": room.cwd,
-            **room.written(spec, folder, envs),
+            **room.written(spec, folder, envs, copy),
             "user": spec.user,
             "grace_s": spec.grace_s,
             "stop_signal": spec.stop_signal,

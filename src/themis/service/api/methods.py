@@ -101,6 +101,8 @@ class Api:
         self.arbiter, self.root, self.access, self.door, self.tls = arbiter, root, access, door, tls
         self.oidc, self.audit = oidc, oidc.audit if oidc is not None else Audit(arbiter.journal.path.parent)
         self.caller = access.owner
+        self.http_port = 0
+        """Of the HTTP API, once it is served; 0 for none."""
         self.ending = threading.Event()
         most = arbiter.config.max_agents
         self.streams = CallLimit(
@@ -180,6 +182,7 @@ class Api:
                 admin=self.caller.admin,
                 engine=a.config.engine,
                 max_bundle=a.config.max_bundle_bytes,
+                http_port=self.http_port,
             )
 
         return self._look(info)  # type: ignore[no-any-return]
@@ -576,6 +579,16 @@ class Api:
         if not a.state.apps.active[app]:
             raise InputError(f"app {ref[:100]!r} is finished, so no agent can bid for it.")
         return app, a.state.app_specs[app].name
+
+    def jobs_of(self, ref: str, what: str) -> tuple[int, list[int]]:
+        """An app and its jobs, by their numbers, if the caller may do that with it."""
+
+        def look(a: Arbiter) -> tuple[int, list[int]]:
+            app = self._mine(a, ref, what)
+            return app, [int(job) for job in a.state.app_jobs(app)]
+
+        found: tuple[int, list[int]] = self._look(look)
+        return found
 
     def _job(self, a: Arbiter, request: pb.LogsRequest) -> int:
         jobs = a.state.app_jobs(self._mine(a, request.app, "read its logs"))

@@ -18,6 +18,7 @@ from themis.bundles.store import Incoming, check_name
 from themis.client import themis_pb2 as pb
 from themis.client.as_json import as_dict
 from themis.errors import ThemisError, UnknownName
+from themis.service.api import copied
 from themis.service.api.json_messages import (
     Schema,
     body_schema,
@@ -29,7 +30,7 @@ from themis.service.api.json_messages import (
 )
 from themis.service.api.methods import Api
 from themis.service.api.metrics import metrics
-from themis.service.api.page import EVENT_STREAM, GZIP, OF_APP, REFUSALS, TEXT, Page, Values
+from themis.service.api.page import BYTES, EVENT_STREAM, GZIP, OF_APP, REFUSALS, TEXT, Page, Values
 from themis.service.api.parameters import (
     AFTER,
     APP,
@@ -290,6 +291,23 @@ PAGES: tuple[Page, ...] = (
     _change("/v1/apps/{app}/resume", "Let a held app compete for GPUs again.", "Resume", parameters=APP),
     _call(
         "GET", "/v1/apps/{app}/why", "Why an app waits, and its history.", "Why", parameters=APP, refusals=(403, 404)
+    ),
+    Page(
+        path="/v1/apps/{app}/copies",
+        text="What the service keeps of an app's checkpoints and outputs: the newest copy of each job that has one.",
+        answer=copied.copies,
+        schema=copied.COPIES,
+        parameters=APP,
+        refusals=OF_APP,
+    ),
+    Page(
+        path="/v1/apps/{app}/copies/{job}",
+        text="The newest copy of a job's checkpoints and outputs: a tar archive.",
+        stream=copied.archive,
+        media=BYTES,
+        schema={"type": "string", "format": "binary"},
+        parameters=(*APP, copied.JOB),
+        refusals=OF_APP,
     ),
     Page(
         path="/v1/apps/{app}/logs",

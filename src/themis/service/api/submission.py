@@ -16,6 +16,7 @@ from themis.model.dynamic import ACCORDION_REGIMES, Dynamic, Mode
 from themis.model.events import AppSubmitted
 from themis.model.units import Seconds
 from themis.model.workload import App, Bag, CurveStopping, Halving, Hyperband, Job, Regime, Rung, Tuner
+from themis.node.messages import THROUGH_SERVICE
 from themis.profiles.assumed import Assumptions, alone
 from themis.profiles.models import GENERIC
 from themis.profiles.speed import ProfileBook
@@ -292,7 +293,7 @@ def _tuner(request: pb.SubmitRequest) -> Tuner:
 
 def _program(job: pb.Job, user: str, config: Config) -> Program:
     p = job.program
-    texts = [*p.argv, p.cwd, p.checkpoint_dir, p.checkpoint_url, p.packages, *map("=".join, p.env.items())]
+    texts = [*p.argv, p.cwd, p.checkpoint_dir, p.checkpoint_url, p.packages, *p.outputs, *map("=".join, p.env.items())]
     if "\0" in "".join(texts):
         text = next(text for text in texts if "\0" in text)
         raise InputError(f"job {job.name!r}: {text[:100]!r} contains a NUL byte, which programs cannot receive.")
@@ -312,12 +313,20 @@ def _program(job: pb.Job, user: str, config: Config) -> Program:
         raise Limit(
             f"job {job.name!r} asks for a grace period of {grace_s:g} s, the maximum is {config.max_grace_s:g} s (max_grace)."
         )
+    if p.outputs and not p.bundle:
+        raise InputError(
+            f"job {job.name!r} has outputs, which are copied from the files that a job is sent with; send some."
+        )
+    url = p.checkpoint_url
+    if config.engine == "fleet" and config.copy_checkpoints and not (url or p.checkpoint_dir):
+        url = THROUGH_SERVICE
     return Program(
         bundle=p.bundle,
         packages=p.packages,
         modules=tuple(p.modules),
         launcher=p.launcher,
-        checkpoint_url=p.checkpoint_url,
+        checkpoint_url=url,
+        outputs=tuple(p.outputs),
         argv=tuple(p.argv),
         cwd=p.cwd or "/",
         env=dict(p.env),
@@ -334,7 +343,7 @@ def _program(job: pb.Job, user: str, config: Config) -> Program:
 
 def _with_own_url(program: Program, below: str) -> Program:
     """Each job has a folder of its own below the URL, also among those of other services."""
-    if not program.checkpoint_url:
+    if program.checkpoint_url in ("", THROUGH_SERVICE):
         return program
     return replace(program, checkpoint_url=f"{program.checkpoint_url.rstrip('/')}/{below}")
 

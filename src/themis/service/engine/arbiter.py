@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TypeVar, cast
 
+from themis.bundles.copies import Copies
 from themis.bundles.store import Store
 from themis.client import themis_pb2 as pb
 from themis.core.retire import prune
@@ -95,6 +96,7 @@ class Arbiter:
         apart: bool = False,
         owner: str = "",
         bundles: Store | None = None,
+        copies: Copies | None = None,
         wall: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -104,6 +106,9 @@ class Arbiter:
         self.programs: dict[str, tuple[Program, ...]] = {}
         self.bundles = bundles or Store(journal.path.parent / "bundles", config.bundles_quota_bytes)
         self.bundles.needed = self._bundles_needed
+        self.copies = copies
+        if copies is not None:
+            copies.live = self._live_apps
         self.broken: BaseException | None = None
         self.instant: Seconds = 0.0
         """The time that everything in the open transaction happens at."""
@@ -231,6 +236,10 @@ class Arbiter:
     def _bundles_needed(self) -> set[str]:
         """Of apps that have not ended; called from any thread."""
         return {program.bundle for programs in list(self.programs.values()) for program in programs if program.bundle}
+
+    def _live_apps(self) -> set[int]:
+        """Numbers of the apps that have not ended; called from any thread."""
+        return {int(app) for app in self.state.apps.active.nonzero()[0]}
 
     def _program(self, app: App, index: int) -> Program:
         return self.programs[app.name][index]

@@ -109,6 +109,8 @@ RESTART: Mapping[str, str] = MappingProxyType(
             "progress_s",
             "max_agents",
             "bundles_keep_s",
+            "copy_checkpoints",
+            "copies_keep_s",
             "setup_s",
             "containment",
             "allow_root",
@@ -122,6 +124,8 @@ RESTART: Mapping[str, str] = MappingProxyType(
         "check_state": "validate",
         "max_bundle": "max_bundle_bytes",
         "bundles_quota": "bundles_quota_bytes",
+        "max_copy": "max_copy_bytes",
+        "copies_quota": "copies_quota_bytes",
         "node_cache": "node_cache_bytes",
     }
 )

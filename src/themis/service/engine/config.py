@@ -111,6 +111,8 @@ class Config:
     max_submissions : of one user in an hour.
     max_bundle_bytes : of the files that a job is sent with. ``bundles_quota_bytes`` : of all bundles together.
     bundles_keep_s : a bundle that no live app needs is dropped when it was not used for so long.
+    copy_checkpoints : those of a fleet's jobs that name no place are copied through the service. ``max_copy_bytes`` : of one job's
+        checkpoints and outputs; ``copies_quota_bytes`` : of all; ``copies_keep_s`` : after the end of the app, and its last use.
     node_cache_bytes : of the bundles and environments that a machine keeps; those in use may exceed it.
     setup_s : for bringing a gang's files and environment to its machines.
     allow_root : let jobs run as root where the arbiter does. ``single_trust`` : jobs run as the arbiter's own user even
@@ -186,6 +188,10 @@ class Config:
     max_bundle_bytes: int = 512 << 20
     bundles_quota_bytes: int = 20 << 30
     bundles_keep_s: Seconds = 30 * 86400.0
+    copy_checkpoints: bool = True
+    max_copy_bytes: int = 10 << 30
+    copies_quota_bytes: int = 100 << 30
+    copies_keep_s: Seconds = 30 * 86400.0
     node_cache_bytes: int = 50 << 30
     setup_s: Seconds = 900.0
     allow_root: bool = False

@@ -337,7 +337,14 @@ class Journal(Records):
 
 def _program(fields: dict[str, Any]) -> Program:
     """A program as it was written; those of earlier versions lack newer fields."""
-    return Program(**{**fields, "argv": tuple(fields["argv"]), "modules": tuple(fields.get("modules", ()))})
+    return Program(
+        **{
+            **fields,
+            "argv": tuple(fields["argv"]),
+            "modules": tuple(fields.get("modules", ())),
+            "outputs": tuple(fields.get("outputs", ())),
+        }
+    )
 
 
 def _options(text: str) -> Options:

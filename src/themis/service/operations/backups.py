@@ -8,6 +8,7 @@
     fleet/fleet.db                    machines that joined and their certificates; without join tokens, which are valid once
     run/checkpoints/                  where asked for: checkpoints of jobs that named no folder of their own
     bundles/                          where asked for: files that jobs were sent with
+    copies/                           where asked for: checkpoints and outputs that the service keeps
 
 Left out: logs of ranks, the processes that run, locks, and where the service listens.
 """
@@ -19,7 +20,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from themis.service.operations.lock import only_one
 FILES = ("token", "users.json", "sign-ins.json", "arbiter.id", "config.yaml")
 FOLDERS = ("profiles", "authority")
 MEMBERS = Path("fleet", "fleet.db")
+COPIES = Path("copies")
 LARGE = (Path("run", "checkpoints"), Path("bundles"))
 LONGEST_S = 600.0
 DAMAGED = "journal.db.damaged-"
@@ -173,11 +175,28 @@ def _copy(source: Path, target: Path, *, checkpoints: bool) -> tuple[str, ...]:
             if os.geteuid() == 0:
                 _same_owners(source / folder, target / folder)
             copied.append(str(folder))
+    if checkpoints and (source / COPIES / "copies.db").is_file():
+        _copy_kept(source / COPIES, target / COPIES)
+        copied.append(str(COPIES))
     return tuple(copied)
 
 
+def _copy_kept(source: Path, target: Path) -> None:
+    """Copies that the service keeps; one that is replaced meanwhile is left out."""
+    _copy_database(source / "copies.db", target / "copies.db")
+    (target / "files").mkdir(mode=0o700, exist_ok=True)
+    for path in (source / "files").glob("[!.]*"):
+        with suppress(FileNotFoundError):
+            shutil.copy2(path, target / "files" / path.name)
+
+
 def _copy_members(source: Path, target: Path) -> None:
-    """The machines of a fleet, in one piece; a token that is used after the copy must not be valid again."""
+    """The machines of a fleet; a token that is used after the copy must not be valid again."""
+    _copy_database(source, target, "DELETE FROM tokens")
+
+
+def _copy_database(source: Path, target: Path, change: str = "") -> None:
+    """A database that may be in use, in one piece."""
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = target.with_name(f".{target.name}.part")
     for path in (draft, *(Path(f"{target}{end}") for end in ("-wal", "-shm"))):
@@ -185,7 +204,8 @@ def _copy_members(source: Path, target: Path) -> None:
     with closing(sqlite3.connect(f"{source.as_uri()}?mode=ro", uri=True)) as db, closing(_private(draft)) as copy:
         db.backup(copy)
         copy.execute("PRAGMA journal_mode = DELETE")
-        copy.execute("DELETE FROM tokens")
+        if change:
+            copy.execute(change)
         copy.commit()
     draft.replace(target)
 

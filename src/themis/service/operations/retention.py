@@ -2,7 +2,8 @@
 
     DATA_DIR/run/nodes/NODE/logs/jobJ-attemptA    DATA_DIR/run/checkpoints/appA
 
-Files that jobs were sent with (``DATA_DIR/bundles``) are deleted when they were not used for some time. Nothing else is touched:
+Files that jobs were sent with (``DATA_DIR/bundles``) and copies of their checkpoints and outputs (``DATA_DIR/copies``) are deleted
+when they were not used for some time. Nothing else is touched:
 not what a running app has, nor a checkpoint folder that a job named itself, nor other machines' disks. What lies there belongs to
 users, so no link is followed, neither on the way nor below.
 """
@@ -89,7 +90,7 @@ class Sweeper:
 
 @dataclass(slots=True)
 class _BundleSweeper:
-    """Deletes files that jobs were sent with, if they were not used for long; in a thread of its own."""
+    """Deletes files that jobs were sent with, and copies of finished apps, if they were not used for long; in a thread."""
 
     arbiter: Arbiter
     at: Seconds
@@ -100,11 +101,14 @@ class _BundleSweeper:
         if now < self.at or self.thread.is_alive():
             return
         self.at = now + EVERY_S
-        keep_s = self.arbiter.config.bundles_keep_s
-        self.thread = threading.Thread(
-            target=self.arbiter.bundles.trim, args=(keep_s,), name="themis-bundles", daemon=True
-        )
+        self.thread = threading.Thread(target=self._trim, name="themis-bundles", daemon=True)
         self.thread.start()
+
+    def _trim(self) -> None:
+        config = self.arbiter.config
+        self.arbiter.bundles.trim(config.bundles_keep_s)
+        if self.arbiter.copies is not None:
+            self.arbiter.copies.trim(config.copies_keep_s)
 
 
 def keep_swept(arbiter: Arbiter) -> Sweeper:

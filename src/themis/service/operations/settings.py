@@ -289,6 +289,20 @@ class ServiceText(Written):
     bundles_keep: Duration = Field(
         default=30 * 86400.0, description="retention of such files after their last use (30d)"
     )
+    copy_checkpoints: bool = Field(
+        default=True,
+        description="copy checkpoints of a fleet's jobs that name no `checkpoint_dir` through the service (true)",
+    )
+    max_copy: Annotated[int, reads(sizes.memory)] = Field(
+        default=10 << 30,
+        description="maximum size of the checkpoints and outputs of a job that the service keeps (10 GiB)",
+    )
+    copies_quota: Annotated[int, reads(sizes.memory)] = Field(
+        default=100 << 30, description="maximum size of all such copies in the data directory (100 GiB)"
+    )
+    copies_keep: Duration = Field(
+        default=30 * 86400.0, description="retention of such copies after the end of their app and their last use (30d)"
+    )
     node_cache: Annotated[int, reads(sizes.memory)] = Field(
         default=50 << 30,
         description="maximum size of such files and environments on each machine, besides those in use (50 GiB)",
@@ -579,6 +593,10 @@ def _config(findings: Findings, path: Path | None) -> Config:
         max_bundle_bytes=text.max_bundle,
         bundles_quota_bytes=text.bundles_quota,
         bundles_keep_s=text.bundles_keep,
+        copy_checkpoints=text.copy_checkpoints,
+        max_copy_bytes=text.max_copy,
+        copies_quota_bytes=text.copies_quota,
+        copies_keep_s=text.copies_keep,
         node_cache_bytes=text.node_cache,
         setup_s=text.setup,
         allow_root=text.allow_root,

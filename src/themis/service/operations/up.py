@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
+from themis.bundles.copies import Copies
 from themis.bundles.store import Store
 from themis.client.client import user_name
 from themis.client.home import Endpoint, make_token, owner_of, write_endpoint
@@ -154,6 +155,7 @@ def start(home: Path, config: Config, reload: Callable[[], Config] | None = None
     )
 
     bundles = Store(home / "bundles", config.bundles_quota_bytes)
+    copies = Copies(home / "copies", config.copies_quota_bytes, config.max_copy_bytes)
 
     def executor(
         programs: Programs, report: Callable[[Message], None], book: Callable[[], ProfileBook]
@@ -171,6 +173,7 @@ def start(home: Path, config: Config, reload: Callable[[], Config] | None = None
                 allow_root=config.allow_root,
                 containment=config.containment,
                 bundles=bundles,
+                copies=copies,
             )
         if config.engine == "fleet":
             fleet = FleetSettings(
@@ -191,6 +194,7 @@ def start(home: Path, config: Config, reload: Callable[[], Config] | None = None
                 allow_root=config.allow_root,
                 containment=config.containment,
                 bundles=bundles,
+                copies=copies,
             )
         return LocalExecutor(
             home / "run",
@@ -204,6 +208,7 @@ def start(home: Path, config: Config, reload: Callable[[], Config] | None = None
             claims=claims,
             containment=config.containment,
             bundles=bundles,
+            copies=copies,
         )
 
     book = load_book(config.profiles, home / "profiles")
@@ -216,6 +221,7 @@ def start(home: Path, config: Config, reload: Callable[[], Config] | None = None
         apart=True,
         owner=access.owner.user,
         bundles=bundles,
+        copies=copies,
     )
     notifies = notifier(arbiter, config.notify)
     keep_swept(arbiter)
@@ -239,6 +245,7 @@ def start(home: Path, config: Config, reload: Callable[[], Config] | None = None
         context = certificates.context if certificates else None
         site = Console(api, ROUTES)
         http = serve_http(api, config.host, config.http_port, context, site) if config.http_port >= 0 else None
+        api.http_port = http.port if http is not None else 0
     except InputError:
         if server is not None:
             server.stop(grace=None)

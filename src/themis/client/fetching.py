@@ -1,0 +1,103 @@
+"""Get what the service keeps of an app's checkpoints and outputs: ``GET /v1/apps/{app}/copies``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Sequence
+from contextlib import closing
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from themis.client.home import read_token
+from themis.client.web import connection_to, http_address
+from themis.errors import InputError
+from themis.node.prepare import Failed, move, unpack
+
+TIMEOUT_S = 60.0
+"""Of a piece."""
+PIECE = 1 << 20
+
+
+def fetch(home: Path, app: str, to: Path, jobs: Sequence[int] = ()) -> list[Path]:
+    """Write the newest copies of an app's jobs into a folder; returns the folder of each job.
+
+    Files of the same names are replaced, others stay. An app of one job has ``checkpoints`` and ``outputs`` in the folder itself,
+    others in ``job0``, ``job1`` and so on.
+
+    Parameters
+    ----------
+    home : data directory, of the service or of a login. ``jobs`` : positions in the app; none: all that have a copy.
+
+    Raises
+    ------
+    InputError : nothing is kept, the app is another user's, or the folder cannot be written.
+    """
+    address, page = http_address(home), f"/v1/apps/{quote(app, safe='')}"
+    there = _json(home, address, f"{page}/copies")
+    missing = sorted(set(jobs) - {copy["job"] for copy in there})
+    if missing:
+        raise InputError(f"the service keeps nothing of job {missing[0]} of app {app!r}.{_has(there)}")
+    if not there:
+        raise InputError(
+            f"the service keeps no files of app {app!r}: it copied none so far, or its checkpoints are in a folder, or at a URL. "
+            "Name what it should keep with `outputs` in its job file."
+        )
+    several = len(_json(home, address, page)["jobs"]) > 1
+    made = []
+    for copy in there:
+        if not jobs or copy["job"] in jobs:
+            target = to / f"job{copy['job']}" if several else to
+            _bring(home, address, f"{page}/copies/{copy['job']}", target, copy["sha256"])
+            made.append(target)
+    return made
+
+
+def _has(there: Sequence[dict[str, Any]]) -> str:
+    known = ", ".join(str(copy["job"]) for copy in there[:20])
+    return f" There are copies of: {known}." if there else ""
+
+
+def _bring(home: Path, address: str, page: str, target: Path, sha256: str) -> None:
+    """Download a copy, and move its files into place once it is whole."""
+    target.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=".themis-fetch-", dir=target))
+    try:
+        with open(draft / "archive", "w+b") as file:
+            with closing(connection_to(home, address, TIMEOUT_S)) as connection:
+                try:
+                    shutil.copyfileobj(_asked(home, connection, page), file, PIECE)
+                except (OSError, HTTPException) as error:
+                    raise InputError(f"the files did not arrive: {error}. Try again.") from None
+            file.flush()
+            (draft / "files").mkdir()
+            try:
+                unpack(file.fileno(), str(draft / "files"), sha256)
+            except Failed as error:
+                raise InputError(
+                    f"the files did not arrive whole, or a newer copy came meanwhile: {error}. Try again."
+                ) from None
+        move(str(draft / "files"), str(target))
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _json(home: Path, address: str, page: str) -> Any:
+    with closing(connection_to(home, address, TIMEOUT_S)) as connection:
+        try:
+            return json.loads(_asked(home, connection, page).read())
+        except (OSError, HTTPException, ValueError) as error:
+            raise InputError(f"the service at {address} cannot be asked: {error}.") from None
+
+
+def _asked(home: Path, connection: Any, page: str) -> HTTPResponse:
+    """The reply, if it is not a refusal."""
+    connection.request("GET", page, headers={"Authorization": f"Bearer {read_token(home)}", "Connection": "close"})
+    reply: HTTPResponse = connection.getresponse()
+    if reply.status != 200:
+        found = json.loads(reply.read() or b"{}")
+        raise InputError(str(found.get("error", "")) or f"the service answers {reply.status} to {page}.")
+    return reply
