@@ -13,7 +13,7 @@ from themis.model.units import Float, Int
 
 
 def test_an_arrival_with_another_cap_can_make_dues_infeasible() -> None:
-    """Spec of fair finish, section 3: capacity 10, quickest first as far as dues allow; at 3.9 s comes an app of 38, at most 2 GPUs."""
+    """Spec of fair finish, section 3: capacity 10, quickest first as far as dues allow; at 3.9 s comes one of 38 for 2 GPUs."""
     work, cap = np.array([20.0, 24.0, 26.0]), np.array([3.0, 7.0, 8.0])
     virtual = work - fluid.run(work[:, None], cap[:, None], np.ones(3), 10.0, 3.9)[0]
     # The first had its 3 GPUs, the third as much as the second's due allows, the second what was left of 39 GPU-seconds.
@@ -36,7 +36,7 @@ def _best(y: float) -> float:
 
 
 def test_several_phases_in_one_row_are_an_estimate() -> None:
-    """Two phases count with their mean width: where y needs 6, x cannot end by 4.75; where it needs 5, it can, and is said not to."""
+    """Two phases count with their mean width: if y needs 6, x cannot end by 4.75; if 5, it can, and is said not to."""
     for y, best, said in ((6.0, 5.0, 4 / 3), (5.0, 4.75, 1 / 3), (4.6, 4.65, -1 / 15)):
         assert _best(y) == pytest.approx(best, abs=2e-3)
         lacking = fluid.lacking(np.array([y, 12.0]), np.array([2.0, 12.0 / 4.5]), np.array([3.0, 4.75]), 4.0)
