@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -25,11 +25,12 @@ import numpy as np
 import gavel_runs
 import shockwave_runs
 from fair_finish import fingerprint, stored
+from themis.core.state import State
 from themis.model.cluster import Cluster
 from themis.model.events import AppFinished
 from themis.model.settings import Settings
 from themis.model.units import Float, Locality
-from themis.model.workload import App, Job, Regime, User, Workload
+from themis.model.workload import App, Group, Job, Regime, User, Workload
 from themis.policies.api import Workbench, make_policy
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.presets import load_cluster
@@ -54,6 +55,7 @@ class World:
     judged : the apps whose figures count, by name; empty: all. The run ends when they have.
     static : [apps], seconds that Shockwave calls an app's fair time; empty where the ground does not use it.
     whole : of split apps, the app that each was a part of; an app ends with its last part.
+    day : seconds after which users' parts of all GPU time are compared with those in the reference; 0: they are not.
     """
 
     workload: Workload
@@ -64,6 +66,7 @@ class World:
     judged: frozenset[str] = frozenset()
     static: tuple[float, ...] = ()
     whole: Mapping[str, str] | None = None
+    day: float = 0.0
 
 
 def continuous(seed: int) -> World:
@@ -140,9 +143,9 @@ def themis2(seed: int) -> World:
     return _themis("themis2", seed)
 
 
-def _themis(name: str, seed: int) -> World:
+def _themis(name: str, seed: int, load: float = 1.4) -> World:
     return World(
-        workload=load_workload(name, seed=seed, apps=24, load=1.4, gpus=64, scale=0.25),
+        workload=load_workload(name, seed=seed, apps=24, load=load, gpus=64, scale=0.25),
         cluster=load_cluster("testbed-64"),
         settings=Settings(seed=seed),
     )
@@ -213,6 +216,42 @@ def errors100(seed: int) -> World:
     """The work of each app is believed up to twice or half of what it is."""
     rng = np.random.default_rng([seed, 100])
     return _misjudged(alike(seed), lambda app: float(2.0 ** rng.uniform(-1.0, 1.0)))
+
+
+def tenants(seed: int) -> World:
+    """Six users of weights 1 and 3, with 1, 3 and 30 apps in a day each, together 1.1 times what 64 GPUs do in it."""
+    return _tenants(seed, {}, "users")
+
+
+def tenant_groups(seed: int) -> World:
+    """The same users in three groups of weights 1, 1 and 2: those with one app, with three, and with thirty."""
+    return _tenants(seed, {1: 1.0, 3: 1.0, 30: 2.0}, "groups")
+
+
+def _tenants(seed: int, groups: Mapping[int, float], between: str) -> World:
+    rng = np.random.default_rng(seed)
+    day, share = 86400.0, {(n, w): w / 4.0 * groups.get(n, 1.0) for n in (1, 3, 30) for w in (1.0, 3.0)}
+    apps, users = [], []
+    for (n, weight), part in share.items():
+        user = f"u{n}w{weight:g}"
+        users.append(User(name=user, weight=weight, group=f"g{n}" if groups else ""))
+        work = 1.1 * day * 64.0 * part / sum(share.values()) * rng.dirichlet(np.full(n, 4.0))
+        arrival = (np.arange(n) + rng.uniform(0.0, 0.5, n) * (n > 1)) * day / n
+        apps += [
+            _elastic(f"{user} {i}", user, 32, float(t), float(w) / 32.0) for i, (t, w) in enumerate(zip(arrival, work))
+        ]
+    workload = Workload(
+        name="tenants",
+        apps=tuple(apps),
+        users=tuple(users),
+        groups=tuple(Group(name=f"g{n}", weight=weight) for n, weight in groups.items()),
+    )
+    return World(
+        workload=workload,
+        cluster=load_cluster("testbed-64"),
+        settings=Settings(seed=seed, between=between),
+        day=day,
+    )
 
 
 def _eight(seed: int) -> list[App]:
@@ -299,6 +338,12 @@ GROUNDS: Mapping[str, tuple[Callable[[int], World], tuple[str, ...], int]] = {
     "errors100": (errors100, ("srsf",), 20),
     "themis1": (themis1, BASELINES, 5),
     "themis2": (themis2, BASELINES, 5),
+    "themis1-0.9": (partial(_themis, "themis1", load=0.9), BASELINES, 5),
+    "themis1-3": (partial(_themis, "themis1", load=3.0), BASELINES, 5),
+    "themis2-0.9": (partial(_themis, "themis2", load=0.9), BASELINES, 5),
+    "themis2-3": (partial(_themis, "themis2", load=3.0), BASELINES, 5),
+    "tenants": (tenants, ("srsf", "drf", "themis"), 5),
+    "tenant-groups": (tenant_groups, ("srsf", "drf", "themis"), 5),
     "philly": (philly, BASELINES, 1),
     "itp": (itp, BASELINES, 1),
 }
@@ -341,11 +386,13 @@ def _simulation(world: World, policy: str) -> Simulation:
 def run(ground: str, policy: str, seed: int) -> dict[str, float]:
     """Simulate a cell: its numbers; seconds and shares."""
     world = GROUNDS[ground][0](seed)
-    fold, ended = Fold(), dict[int, float]()
+    fold, ended, parts = Fold(), dict[int, float](), dict[str, float]()
     counted = {a for a, app in enumerate(world.workload.apps) if not world.judged or app.name in world.judged}
     arrives = [app.arrival for app in world.workload.apps]
 
     def watch(now: float, record: Record) -> None:
+        if now >= world.day > 0.0 and not parts:
+            parts.update(_parts(world, fold, running.core.state))
         fold.add(now, record)
         if type(record) is AppFinished:
             ended[record.app] = now
@@ -367,6 +414,7 @@ def run(ground: str, policy: str, seed: int) -> dict[str, float]:
         "gpu_s": metrics.gpu_seconds,
         "restarts": float(metrics.restarts),
         "cpu_s": cpu,
+        **parts,
     }
     if not world.judged or ground in ("flood", "continuous"):
         fair = fair_times(ground, seed) if world.believed else _of_log(metrics.apps)
@@ -381,6 +429,17 @@ def run(ground: str, policy: str, seed: int) -> dict[str, float]:
         rho = jct / np.array(world.static)
         numbers |= {"static_worst": float(rho.max()), "static_unfair": float((rho > 1.0).mean())}
     return numbers
+
+
+def _parts(world: World, fold: Fold, state: State) -> dict[str, float]:
+    """Each user's part of all GPU time so far, over its part in the reference: the least and the greatest, and each one's."""
+    apps = world.workload.apps[: state.apps.size]
+    names = [user.name for user in world.workload.users]
+    user = np.array([names.index(app.user) for app in apps])
+    had, due = state.apps_attained(), fold.reference.received(state.now)
+    parts = [np.bincount(user, weights=x, minlength=len(names)) / x.sum() for x in (had, due)]
+    ratio = parts[0] / parts[1]
+    return {"part_least": float(ratio.min()), "part_most": float(ratio.max()), **dict(zip(names, ratio.tolist()))}
 
 
 def _of_log(apps: Sequence[object]) -> Mapping[str, float]:

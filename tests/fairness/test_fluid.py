@@ -175,3 +175,44 @@ def test_a_run_to_the_end_is_many_short_ones(seed: int) -> None:
         left = np.clip(work - np.maximum(total[:, None] - before, 0.0), 0.0, None)
     np.testing.assert_allclose(finish, done, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(got, total, rtol=1e-6, atol=1e-6)
+
+
+def _step_by_step(
+    work: Float, cap: Float, weight: Float, capacity: float, seconds: float = np.inf
+) -> tuple[Float, Float]:
+    """The definition: water filling anew at each end of a phase."""
+    left, got, finish, now = work.copy(), np.zeros(len(work)), np.full(len(work), np.inf), 0.0
+    while now < seconds:
+        at = np.argmax(left > 0, axis=1)
+        here = np.flatnonzero((left > 0).any(axis=1))
+        finish[np.setdiff1d(np.flatnonzero(np.isinf(finish)), here)] = now
+        if not len(here):
+            break
+        rate = fluid.fill(weight[here], cap[here, at[here]], capacity)
+        with np.errstate(divide="ignore"):
+            ends = left[here, at[here]] / rate
+        step = min(float(ends.min()), seconds - now)
+        if np.isinf(step):
+            break
+        got[here] += rate * step
+        left[here, at[here]] = np.where(ends <= step * (1 + 1e-12), 0.0, left[here, at[here]] - rate * step)
+        now += step
+    return got, finish
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_run_is_water_filling_at_each_end_of_a_phase(seed: int) -> None:
+    """Phases without work or GPUs, caps from far below to far above the share, weights over four orders, cut short or not."""
+    rng = np.random.default_rng(seed)
+    n, phases = int(rng.integers(1, 25)), int(rng.integers(1, 6))
+    work = np.where(rng.random((n, phases)) < 0.2, 0.0, 10 ** rng.uniform(0, 4, (n, phases)))
+    cap = rng.choice([0.5, 1.0, 3.0, 8.0, 200.0], (n, phases))
+    cap[rng.random((n, phases)) < (0.05 if seed % 3 == 0 else 0.0)] = 0.0
+    weight = 10 ** rng.uniform(-2, 2, n) if seed % 2 else rng.choice([0.37, 1 / 3, 1.0, 7.0], n)
+    capacity = float(rng.choice([0.7, 8.0, 64.0]))
+    for seconds in (np.inf, float(10 ** rng.uniform(-1, 4))):
+        got, finish = fluid.run(work, cap, weight, capacity, seconds)
+        want, when = _step_by_step(work, cap, weight, capacity, seconds)
+        finite = np.isfinite(when) | np.isfinite(finish)
+        np.testing.assert_allclose(finish[finite], when[finite], rtol=1e-7, atol=1e-7)
+        np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)

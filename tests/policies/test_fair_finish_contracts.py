@@ -108,6 +108,9 @@ def test_the_proof_names_who_is_late_and_explain_says_who_lent(tmp_path: Path) -
     # After 1,000 s its seventh of 4 GPUs is about 570 GPU-seconds, and it had the first 10 s alone.
     assert story.lent == pytest.approx(1000.0 * 4 / 7 - story.received, rel=0.2)
     assert story.lent > 0
+    # The short apps that had GPUs so far have what it lent.
+    assert {name for name, _ in story.loans} <= {f"s{i}" for i in range(6)}
+    assert 0 < sum(part for _, part in story.loans) <= story.lent + 1e-6
     assert not math.isnan(story.stretch)
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from themis.model.units import Float, Int, Seconds
+from themis.fairness.course import Course
+from themis.model.units import Bool, Float, Seconds
 
 TINY = 1e-9
 """Work below this part of a phase counts as done."""
@@ -51,50 +52,34 @@ def run(work: Float, cap: Float, weight: Float, capacity: float, seconds: Second
     -------
     ``got`` : GPU-seconds. ``finish`` : seconds from now; infinite for apps that have not finished by then.
     """
-    apps, phases = work.shape
-    left, got, finish = work.copy(), np.zeros(apps), np.full(apps, np.inf)
+    apps = len(work)
     floor = np.maximum(work * TINY, TINY)
-    at, now = np.zeros(apps, dtype=np.int64), 0.0
-    rows = np.arange(apps)
-    _pass_over(left, floor, at, rows, phases)
-    finish[at >= phases] = 0.0
-    rows = rows[at < phases]
-    while len(rows) and now < seconds and capacity > 0:
-        if np.isinf(seconds) and _widest(left[rows], cap[rows]) <= capacity:
-            with np.errstate(divide="ignore", invalid="ignore"):
-                finish[rows] = now + np.where(left[rows] > 0, left[rows] / cap[rows], 0.0).sum(axis=1)
-            got[rows] += np.where(np.isfinite(finish[rows]), left[rows].sum(axis=1), 0.0)
-            break
-        here = at[rows]
-        rate = fill(weight[rows], cap[rows, here], capacity)
-        with np.errstate(divide="ignore"):
-            step = min(float((left[rows, here] / rate).min()), seconds - now)
-        if not np.isfinite(step):
-            break
-        now += step
-        served = np.minimum(rate * step, left[rows, here])
-        got[rows] += served
-        left[rows, here] -= served
-        _pass_over(left, floor, at, rows, phases)
-        over = at[rows] >= phases
-        finish[rows[over]] = now
-        rows = rows[~over]
+    wanted = work > floor
+    got, finish = np.zeros(apps), np.where(wanted.any(axis=1), np.inf, 0.0)
+    rows = np.flatnonzero(np.isinf(finish))
+    if not len(rows) or capacity <= 0:
+        return got, finish
+    first = wanted[rows].argmax(axis=1)
+    left, most = work[rows, first], cap[rows, first]
+    if np.isinf(seconds) and _widest(wanted[rows], cap[rows]) <= capacity:
+        alone = np.divide(work, cap, out=np.zeros_like(work), where=wanted)
+        return np.where(wanted, work, 0.0).sum(axis=1), alone.sum(axis=1)
+    rate = fill(weight[rows], most, capacity)
+    if np.isfinite(seconds) and (left - rate * seconds > floor[rows, first]).all():
+        got[rows] = rate * seconds
+        return got, finish
+    level = np.inf if most.sum() <= capacity else float((rate / weight[rows]).max())
+    course = Course(work[rows], cap[rows], weight[rows], floor[rows], capacity, level)
+    course.go_on(seconds)
+    got[rows], finish[rows] = course.got(), course.finish
     return got, finish
 
 
-def _widest(left: Float, cap: Float) -> float:
+def _widest(wanted: Bool, cap: Float) -> float:
     """GPUs that apps can use together at most, whatever phase each is in; infinite where a phase can use none."""
-    most = np.where(left > 0, cap, 0.0)
-    return np.inf if ((most == 0) & (left > 0)).any() else float(most.max(axis=1).sum())
-
-
-def _pass_over(left: Float, floor: Float, at: Int, rows: Int, phases: int) -> None:
-    """Move apps on to their next phase with work."""
-    moving = rows
-    while len(moving := moving[at[moving] < phases]):
-        done = left[moving, at[moving]] <= floor[moving, at[moving]]
-        moving = moving[done]
-        at[moving] += 1
+    if (wanted & (cap == 0)).any():
+        return np.inf
+    return float(np.where(wanted, cap, 0.0).max(axis=1).sum())
 
 
 def lacking(work: Float, cap: Float, due: Float, capacity: float) -> Float:
@@ -102,7 +87,8 @@ def lacking(work: Float, cap: Float, due: Float, capacity: float) -> Float:
 
     Exact for divisible apps of one phase: dues can be kept if and only if no app is later than it would be alone
     (``work <= cap * due``) and at each due ``t``, what must be done by then, ``sum_i (w_i - c_i (d_i - t)+)+``, fits
-    ``capacity * t``. For several phases the test is necessary.
+    ``capacity * t``. For several phases in one row, with their mean width as cap, it is an estimate: it may find
+    lacking what is not, and the other way round (``tests/fairness/test_fluid_borders.py``).
 
     Parameters
     ----------

@@ -1,8 +1,9 @@
 """Where several GPU types are in service: which type each job gets, for ``fair_finish``.
 
-Apps that cannot wait take their fastest type, in their order. The other jobs are assigned to the queues of all GPUs on offer so
-that the mean completion time is least (``gavel.baselines.allox``): a job that gains little from a fast type leaves it to one that
-gains much. Leases end together, at multiples of their length since the first arrival, so that a decision may move every job.
+Apps that cannot wait take GPUs first, in their order, each job of the fastest type that has room. The other jobs are assigned
+to the queues of all GPUs on offer so that the mean completion time is least (``gavel.baselines.allox``): a job that gains
+little from a fast type leaves it to one that gains much. Leases end together, at multiples of their length
+since the first arrival, so that a decision may move every job.
 """
 
 from __future__ import annotations
@@ -57,9 +58,10 @@ def by_type(s: Snapshot, first: Int) -> Solved:
     dealt = _Dealt(s, problem, free)
     for a in first.tolist():
         for j in range(int(s.job_ptr[a]), int(s.job_ptr[a + 1])):
-            k = int(rate[j].argmax())
-            if waiting[j]:
-                dealt.give(j, k)
+            if waiting[j] and dealt.free.any():
+                for k in np.argsort(-rate[j], kind="stable").tolist():
+                    if dealt.give(j, k):
+                        break
     seconds = np.divide(left, problem.fastest, out=np.full(s.jobs, np.inf), where=problem.active)
     rest = np.flatnonzero(waiting & problem.active & ~dealt.served)
     rest = rest[np.argsort(seconds[rest] * problem.gpus[rest], kind="stable")]

@@ -19,11 +19,14 @@ from themis.model.answers import CUT
 from themis.model.events import Allocated, AppFinished, CurveStopped, Grant, Header, Renew, Revoke
 from themis.model.log import read_lines, to_record
 from themis.model.log_decisions import Fields
-from themis.model.units import GpuSeconds, Seconds
+from themis.model.units import Float, GpuSeconds, Seconds
 from themis.report.delivery import Missing
 from themis.report.metrics import FOLDED, Fold
 from themis.report.outlook import ExpectedTimes, Followed
 from themis.report.plans import Plans
+
+LOANS = 3
+"""Apps that are named in a loan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +135,9 @@ class Explanation:
     stretch: Seconds
     """By how much it ends later than on its own share whatever is done, as the last decision knew; 0 where that can be kept."""
     steps: tuple[Step, ...]
+    loans: tuple[tuple[str, GpuSeconds], ...] = ()
+    """Of an active app that lent, the apps that have had more than on their own share by now, and what of its loan each has; of one
+    that borrowed, those that have had less. The largest first, at most ``LOANS``."""
     started: Seconds = math.nan
     """When its first job got its first GPUs."""
     entitled: GpuSeconds = math.nan
@@ -345,6 +351,7 @@ class _Reader:
         none = (math.nan, math.nan, Missing())
         entitled, received, missing = self.fold.delivered(self.app) if self.whole else none
         own = self.whole and self.reference
+        lent = self._lent() if own else np.zeros(0)
         return Explanation(
             app=self.name,
             user=self.user,
@@ -357,9 +364,10 @@ class _Reader:
             rho_paper=end.rho_paper if end else math.nan,
             rho_exact=end.rho_exact if end else math.nan,
             reference=float(self.fold.reference.lasted()[self.app]) if own else math.nan,
-            lent=float(self.fold.reference.received(self.followed.now)[self.app]) - received if own else math.nan,
+            lent=float(lent[self.app]) if own else math.nan,
             stretch=self.stretch,
             steps=tuple(self.steps),
+            loans=self._loans(lent) if own and not end else (),
             started=self.started,
             entitled=entitled,
             received=received,
@@ -367,6 +375,21 @@ class _Reader:
             time=self.followed.now,
             expected=self.followed.outlook.of(self.app, self.followed.now),
         )
+
+    def _lent(self) -> Float:
+        """[A], GPU-seconds that each app would have had on its own share by now, less those that it had."""
+        due: Float = self.fold.reference.received(self.followed.now)
+        return due - np.array(self.fold.received())
+
+    def _loans(self, lent: Float) -> tuple[tuple[str, GpuSeconds], ...]:
+        """With whom the app has its loan now: all who are on the other side, each in proportion to how far."""
+        others = np.maximum(-lent if lent[self.app] > 0 else lent, 0.0)
+        total = float(others.sum())
+        if total <= 0:
+            return ()
+        part = others * min(abs(float(lent[self.app])) / total, 1.0)
+        order = np.argsort(-part, kind="stable")[:LOANS].tolist()
+        return tuple((self.names[a], float(part[a])) for a in order if part[a] > 0)
 
 
 def _given_up(job: str, why: CurveStopped) -> str:

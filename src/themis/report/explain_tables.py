@@ -158,7 +158,8 @@ def _lent(story: Explanation) -> str:
     hours, text = abs(story.lent) / 3600, ""
     if hours >= 0.05:
         what = f"lent {hours:.1f} GPU hours to" if story.lent > 0 else f"borrowed {hours:.1f} GPU hours from"
-        text = f" It {what} other apps."
+        named = ", ".join(f"{name} {part / 3600:.1f}" for name, part in story.loans if part >= 0.05 * 3600)
+        text = f" It {what} other apps{f' ({named})' if named else ''}."
     if story.stretch >= 60.0:
         text += f" It ends at least {_clock(story.stretch)} later than on its own share."
     return text

@@ -22,7 +22,7 @@ from themis.model.events import Allocated, AppFinished, AppSubmitted, Grant, Hea
 from themis.model.log import Record, encode, read_log
 from themis.model.units import GpuSeconds, Seconds
 from themis.report.definitions import DEFINITIONS
-from themis.report.delivery import Delivery, Missing, ratios
+from themis.report.delivery import Delivery, Missing, Used, ratios
 from themis.report.export import apps_to_csv, to_csv, to_json
 from themis.report.ledger import DecisionTotals, HeldLease, Ledger, Levels
 from themis.report.measures import Folded
@@ -310,10 +310,21 @@ class Fold:
         now, used = self.levels.now, deepcopy(self.ledger.apps[app].used)
         for lease in self.leases.values():
             if lease.grant.app == app:
-                restart = now - lease.since if math.isnan(lease.started) else lease.started - lease.since
-                used.add(len(lease.grant.gpus), now - lease.since - restart, restart, 0.0, lease.grant.score)
+                self._add_running(used, lease)
         due, declined = (float(column[app]) for column in self.delivery.entitled(now))
         return due, used.received, self.delivery.missing(app, due, declined, used)
+
+    def received(self) -> list[GpuSeconds]:
+        """Useful GPU-seconds that each app had by the last record, its leases that run included, [A]."""
+        used = [replace(app.used) for app in self.ledger.apps]
+        for lease in self.leases.values():
+            self._add_running(used[lease.grant.app], lease)
+        return [u.received for u in used]
+
+    def _add_running(self, used: Used, lease: HeldLease) -> None:
+        now = self.levels.now
+        restart = now - lease.since if math.isnan(lease.started) else lease.started - lease.since
+        used.add(len(lease.grant.gpus), now - lease.since - restart, restart, 0.0, lease.grant.score)
 
     def result(self) -> RunMetrics:
         """What the records so far come to; leases that are still held count up to the last record.

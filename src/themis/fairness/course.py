@@ -1,0 +1,178 @@
+"""A run of the fluid reference from one end of a phase to the next, each O(log apps): the machinery of ``fluid.run``.
+
+The level is what an app of weight 1 gets while it can use more. Apps that can use no more than their part of it are full: their
+phase ends at a known time. The phases of all others end when the integral of the level over time, ``water``, has come to a
+known amount. So an event touches the apps that become full or cease to be, and leaves all others as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+
+from themis.model.units import Float, Seconds
+
+Entry = tuple[float, int, int]
+"""(key, app, number of the app's entry): void once the app has another number."""
+ROUNDING = 1e-12
+"""Part by which caps may exceed the capacity and still fit."""
+
+
+@dataclass(slots=True)
+class _Side:
+    """Apps that are full, or those that are not.
+
+    Attributes
+    ----------
+    ends : by when their phases end, a time of full apps, an amount of water of the others.
+    levels : by the level at which they are full; of full apps the highest first, its sign turned.
+    total : caps of full apps; weights of the others.
+    """
+
+    ends: list[Entry] = field(default_factory=list)
+    levels: list[Entry] = field(default_factory=list)
+    count: int = 0
+    total: float = 0.0
+
+
+class Course:
+    """Where a run stands, and how it goes on.
+
+    Parameters
+    ----------
+    work, cap : [A, P], GPU-seconds and GPUs of each phase. ``weight`` : [A]. ``floor`` : [A, P], work below it counts as done.
+    capacity : GPUs, > 0. ``level`` : GPUs that an app of weight 1 gets at first if it can use them; infinite where all are full.
+    """
+
+    def __init__(self, work: Float, cap: Float, weight: Float, floor: Float, capacity: float, level: float) -> None:
+        self.given, self.floor, self.capacity = work, floor, capacity
+        self.work: list[list[float]] = work.tolist()
+        self.cap: list[list[float]] = cap.tolist()
+        self.weight: list[float] = weight.tolist()
+        self.wanted: list[list[bool]] = (work > floor).tolist()
+        apps, self.phases = work.shape
+        self.finish = np.full(apps, np.inf)
+        self.phase = [-1] * apps
+        self.now, self.water, self.level = 0.0, 0.0, level
+        self.full, self.below = _Side(), _Side()
+        self.on: list[_Side | None] = [None] * apps
+        """The app's side; None of one that is over, or whose phase can use no GPU."""
+        self.entry = [0] * apps
+        self.began = [0.0] * apps
+        """Time or water from which on the app has been on its side."""
+        self.had = [0.0] * apps
+        """GPU-seconds of its present phase that the app had by then."""
+        self.done = [0.0] * apps
+        """GPU-seconds of its phases that are over."""
+        for a in range(apps):
+            self._next_phase(a)
+        for side in (self.full, self.below):
+            heapify(side.ends)
+            heapify(side.levels)
+        self._settle()
+
+    def go_on(self, until: Seconds) -> None:
+        """Up to this time, or to the end of all that can end."""
+        while True:
+            full, below = _top(self.full.ends, self.entry), _top(self.below.ends, self.entry)
+            time = full[0] if full else np.inf
+            if below and self.level > 0 and (rises := self.now + (below[0] - self.water) / self.level) <= time:
+                time, a, water = rises, below[1], below[0]
+            elif full:
+                a, water = full[1], self.water + self.level * (time - self.now) if self.below.count else self.water
+            if not time <= until or time == np.inf:
+                break
+            self.now, self.water = max(time, self.now), water
+            self._end_phase(a)
+            self._settle()
+        if until < np.inf:
+            self.water += self.level * (until - self.now) if self.below.count else 0.0
+            self.now = until
+            for a in [a for a, phase in enumerate(self.phase) if phase < self.phases]:
+                if self.work[a][self.phase[a]] - self._had(a) <= self.floor[a, self.phase[a]]:
+                    self._end_phase(a)
+
+    def got(self) -> Float:
+        """[A], GPU-seconds that each app has had."""
+        return np.array([done + self._had(a) for a, done in enumerate(self.done)])
+
+    def _had(self, a: int) -> float:
+        """GPU-seconds that an app had of its present phase."""
+        if self.on[a] is None:
+            return 0.0
+        if self.on[a] is self.full:
+            return self.had[a] + self.cap[a][self.phase[a]] * (self.now - self.began[a])
+        return self.had[a] + self.weight[a] * (self.water - self.began[a])
+
+    def _end_phase(self, a: int) -> None:
+        self._leave(a)
+        self.done[a] += self.work[a][self.phase[a]]
+        self.had[a] = 0.0
+        self._next_phase(a)
+
+    def _next_phase(self, a: int) -> None:
+        phase, wanted = self.phase[a] + 1, self.wanted[a]
+        while phase < self.phases and not wanted[phase]:
+            phase += 1
+        self.phase[a] = phase
+        if phase >= self.phases:
+            self.finish[a] = self.now
+        elif self.cap[a][phase] > 0:
+            self._enter(a, self.cap[a][phase] <= self.weight[a] * self.level)
+
+    def _enter(self, a: int, full: bool) -> None:
+        """Put an app on a side; its phase goes on from what it had."""
+        phase, weight, number = self.phase[a], self.weight[a], self.entry[a] + 1
+        cap = self.cap[a][phase]
+        left = self.work[a][phase] - self.had[a]
+        if full:
+            side, began, end, level, size = self.full, self.now, self.now + left / cap, -cap / weight, cap
+        else:
+            if not self.below.count:
+                self.water = 0.0
+            side, began, end, level, size = self.below, self.water, self.water + left / weight, cap / weight, weight
+        self.on[a], self.entry[a], self.began[a] = side, number, began
+        heappush(side.ends, (end, a, number))
+        heappush(side.levels, (level, a, number))
+        side.count += 1
+        side.total += size
+
+    def _leave(self, a: int) -> None:
+        """Take an app off its side; its entries there are void."""
+        if (side := self.on[a]) is None:
+            return
+        self.had[a] = self._had(a)
+        side.count -= 1
+        size = self.cap[a][self.phase[a]] if side is self.full else self.weight[a]
+        side.total = side.total - size if side.count else 0.0
+        self.on[a] = None
+        self.entry[a] += 1
+
+    def _settle(self) -> None:
+        """Find the level: who is full and who is not follows from it, and it from that."""
+        self._find_level()
+        while (top := _top(self.full.levels, self.entry)) and -top[0] > self.level:
+            self._change_side(top[1], False)
+        while (top := _top(self.below.levels, self.entry)) and top[0] <= self.level:
+            self._change_side(top[1], True)
+
+    def _change_side(self, a: int, full: bool) -> None:
+        self._leave(a)
+        self._enter(a, full)
+        self._find_level()
+
+    def _find_level(self) -> None:
+        spare = self.capacity - self.full.total
+        if self.below.count:
+            self.level = spare / self.below.total
+        else:
+            self.level = np.inf if spare >= -ROUNDING * self.capacity else -np.inf
+
+
+def _top(heap: list[Entry], entry: list[int]) -> Entry | None:
+    """The least entry that is not void."""
+    while heap and entry[heap[0][1]] != heap[0][2]:
+        heappop(heap)
+    return heap[0] if heap else None
