@@ -45,10 +45,10 @@ POLICIES = ("themis", "fair_finish", "drf", "tiresias", "fifo", "gandiva", "max_
 SIZES = (100, 1000, 10_000)
 
 
-def busy_state(apps: int, seed: int = 0, gpus: int = 0) -> State:
-    """A state with so many active apps, all GPUs leased, a tenth of the leases ending now; ``gpus`` 0: 10 for every 4 apps."""
+def busy_state(apps: int, seed: int = 0, total: int = 0) -> State:
+    """A state with so many active apps, all GPUs leased, a tenth of the leases ending now; without ``total`` 10 GPUs for 4 apps."""
     rng = np.random.default_rng(seed)
-    cluster = load_cluster(f"{max((gpus or apps * 5 // 2) // 8, 4)}x8")
+    cluster = load_cluster(f"{max((total or apps * 5 // 2) // 8, 4)}x8")
     half = load_workload("themis1", seed=seed, apps=apps // 2, load=2.0).apps
     workload = [*half, *load_workload("themis2", seed=seed, apps=apps - apps // 2, load=2.0).apps]
     state = State(DEFAULT_BOOK, Settings(seed=seed))
@@ -114,7 +114,7 @@ def rows(sizes: Sequence[int], policies: Sequence[str], times: int = 5, gpus: in
     yield "|---|---|---|---|---|"
     before: dict[str, float] = {}
     for n in sizes:
-        state = busy_state(n, gpus=gpus)
+        state = busy_state(n, total=gpus)
         gc.collect()
         gc.freeze()
         view = snapshots.take(state)

@@ -79,7 +79,8 @@ def test_a_stream_twice_as_long_delays_a_long_app_under_srsf_alone(policy: str) 
 def test_a_stream_that_reacts_does_not_starve_a_long_app() -> None:
     """The adversary's apps are each a little shorter than what the long app has left, so shortest first never comes to it."""
     settings = replace(NO_COSTS, between="users")
-    left, at, stream = 2000.0, 0.0, []
+    left, at = 2000.0, 0.0
+    stream: list[App] = []
     while at < 20000.0:
         stream.append(app(f"s{len(stream)}", [job(0.9 * left * 4, (1, 4))], arrival=at, user="bob"))
         at += 0.9 * left

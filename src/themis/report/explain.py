@@ -378,9 +378,9 @@ class _Reader:
 
     def _lent(self) -> Float:
         """[A], GPU-seconds that each app would have had on its own share by now, less those that it had."""
-        due: Float = self.fold.reference.received(self.followed.now)
-        lent: Float = due - np.array(self.fold.received())
-        return lent
+        due = self.fold.reference.received(self.followed.now)
+        out: Float = due - np.array(self.fold.received())
+        return out
 
     def _loans(self, lent: Float) -> tuple[tuple[str, GpuSeconds], ...]:
         """With whom the app has its loan now: all who are on the other side, each in proportion to how far."""
