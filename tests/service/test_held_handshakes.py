@@ -201,6 +201,32 @@ def test_the_address_that_holds_most_handshakes_loses_the_oldest_of_them(tmp_pat
     asyncio.run(story())
 
 
+def test_callers_above_the_limit_wait_and_none_of_them_is_closed(tmp_path: Path) -> None:
+    authority = Authority.open(tmp_path)
+    context = server_context(authority.server(["127.0.0.1"]))
+
+    async def story() -> int:
+        (listener,) = listeners("127.0.0.1", 0, 64)
+        entrance = Entrance(listener, context, asyncio.Protocol, most=3, least_s=PATIENCE_S, handshake_s=PATIENCE_S)
+        entrance.start()
+        callers = [
+            asyncio.open_connection(
+                "127.0.0.1",
+                listener.getsockname()[1],
+                ssl=client_context(authority.pem),
+                ssl_handshake_timeout=PATIENCE_S,
+            )
+            for _ in range(30)
+        ]
+        links = await asyncio.gather(*callers)
+        for _, writer in links:
+            writer.close()
+        await entrance.close()
+        return len(links)
+
+    assert asyncio.run(story()) == 30
+
+
 def test_addresses_of_one_ipv6_network_are_one_caller() -> None:
     assert network_of("10.0.0.7") == network_of("::ffff:10.0.0.7") == "10.0.0.7"
     assert network_of("2001:db8::1") == network_of("2001:db8::ffff:2%eth0") == "2001:db8::/64"

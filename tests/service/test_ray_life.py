@@ -134,7 +134,9 @@ def test_the_next_arbiter_of_a_home_adopts_its_gangs_and_one_of_another_home_get
         service.up()
         with service.client() as client:
             wait_until(lambda: all(app.state == "running" for app in client.queue()), "it knows of its gangs")
-        assert (set(ranks_of(nodes)), service.agents()) == (ranks, agents), "nothing was started again"
+        # On a busy machine a job may have ended meanwhile.
+        assert set(ranks_of(nodes)) <= ranks, "nothing was started again"
+        assert service.agents() == agents
         finish(service, witness, apps)
     with closing(sqlite3.connect(service.home / "journal.db")) as journal:
         assert journal.execute("SELECT job, attempt, ending FROM attempts ORDER BY job").fetchall() == [

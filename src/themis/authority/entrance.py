@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 from themis.authority.contexts import HANDSHAKE_S
 
-MOST_HANDSHAKES = 128
+MOST_HANDSHAKES = 256
 """Handshakes under way, each of which asyncio gives a buffer of 256 KiB."""
-LEAST_S = 0.25
-"""Seconds that a handshake has in any case, so that a burst of callers waits and none of them is closed."""
+LEAST_S = 1.0
+"""Seconds that a handshake has in any case: hundreds of callers or machines may dial a service that has just started, and wait."""
 HELLO = 0x16
 """First byte of a TLS connection."""
 SHUTDOWN_S = 2.0

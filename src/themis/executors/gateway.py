@@ -68,8 +68,6 @@ FIRST_S = 10.0
 ALIVE_S = 3.0
 """A machine that is connected answers within this time; otherwise its next connection takes its place."""
 MOST_CALLERS = 2000
-MOST_HANDSHAKES, LEAST_S = 256, 1.0
-"""Under way at a time, and seconds that each has in any case: hundreds of machines may dial a service that has just started."""
 MOST_STRANGERS = 256
 """Callers after their handshake that have not said who they are; for one more, the oldest is closed."""
 QUEUED = 512
@@ -131,10 +129,7 @@ class Gateway:
         name = sockets[0].getsockname()
         self.members.note(LISTEN, f"{name[0]}:{name[1]}")
         log.warning("machines are served on %s:%s", name[0], name[1])
-        entrances = [
-            Entrance(one, context, self._protocol, most=MOST_HANDSHAKES, least_s=LEAST_S, handshake_s=FIRST_S)
-            for one in sockets
-        ]
+        entrances = [Entrance(one, context, self._protocol, handshake_s=FIRST_S) for one in sockets]
         for entrance in entrances:
             entrance.start()
         try:

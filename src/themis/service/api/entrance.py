@@ -10,6 +10,7 @@ from typing import Any
 
 import uvicorn
 
+from themis.authority.contexts import HANDSHAKE_S
 from themis.authority.entrance import Entrance
 
 PLAIN = "this port speaks TLS: use https:// instead of http://."
@@ -20,7 +21,7 @@ class TlsServer(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, listener: socket.socket, context: ssl.SSLContext) -> None:
         super().__init__(config)
-        self.entrance = Entrance(listener, context, self._protocol, plain=_refusal())
+        self.entrance = Entrance(listener, context, self._protocol, plain=_refusal(), handshake_s=HANDSHAKE_S)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept connections."""
