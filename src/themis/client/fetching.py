@@ -30,7 +30,8 @@ def fetch(home: Path, http_port: int, app: str, to: Path, jobs: Sequence[int] = 
 
     Parameters
     ----------
-    home : data directory, of the service or of a login. ``http_port`` : ``InfoReply.http_port``. ``jobs`` : positions in the app; none: all that have a copy.
+    home : data directory, of the service or of a login. ``http_port`` : ``InfoReply.http_port``.
+    jobs : positions in the app; none: all that have a copy.
 
     Raises
     ------
