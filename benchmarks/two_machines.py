@@ -48,9 +48,11 @@ LINE = "echo rank $RANK of $WORLD_SIZE, master $MASTER_ADDR"
 PATIENCE_S = 900.0
 
 
-def run(*words: str | Path, check: bool = True) -> str:
+def run(*words: str | Path, check: bool = True, cwd: Path | None = None) -> str:
     """Run a command to its end; returns what it printed."""
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        [str(word) for word in words], capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd=cwd
+    )
     if check and done.returncode:
         raise SystemExit(f"{' '.join(map(str, words))}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout
@@ -150,7 +152,8 @@ def main() -> None:
     keys = Path(tempfile.mkdtemp(prefix="themis-two-"))
     os.environ["THEMIS_DATA_DIR"] = str(keys / "home")
     (keys / "machines.yaml").write_text(LIST.format(config=keys / "config"))
-    servers, service = [], None
+    servers, service, work = [], None, keys / "work"
+    work.mkdir()
     try:
         servers = boot(given.root.resolve(), keys)
         time.sleep(2.0)
@@ -161,7 +164,7 @@ def main() -> None:
         until_up(keys / "up.log")
         joined = time.monotonic() - start
         print(f"both machines serve: {joined:.0f} s after `themis up --fleet machines.yaml`", flush=True)
-        said = run(*THEMIS, "run", "--no-send", "--gpus", "2", "--", "sh", "-c", LINE)
+        said = run(*THEMIS, "run", "--gpus", "2", "--", "sh", "-c", LINE, cwd=work)
         print(said.strip(), flush=True)
         done = time.monotonic() - start
         load = f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} processors"

@@ -7,7 +7,7 @@ import os
 import signal
 import tarfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -186,7 +186,8 @@ def test_a_machine_that_never_returns_is_not_awaited_for_long(
         world.executor.respawn = False
         world.executor.agents[0].kill()
         for pid in left_of(root / "nodes" / "m0"):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not world.executor.gangs.nodes[0].connected, "it is gone")
         world.executor.submit(revoke(1))
         world.executor.gangs.gangs.clear()  # as when its lease is over, and its GPUs count as free

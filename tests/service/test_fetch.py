@@ -17,7 +17,7 @@ from test_send import ask
 
 from processes import PATIENCE_S, wait_until
 from themis.client.client import Client
-from themis.client.home import log_in, read_endpoint
+from themis.client.home import log_in, read_endpoint, read_token
 from themis.errors import InputError
 
 pytestmark = pytest.mark.slow
@@ -63,14 +63,12 @@ def test_a_job_file_with_outputs_is_fetched_by_its_owner_with_a_login_and_by_nob
     code.mkdir()
     (code / "job.yaml").write_text(JOB.format(line=LINE))
     with service.client() as client:
-        token = client.add_user("nobody")
         other = client.add_user("daemon")
     endpoint = read_endpoint(service.home)
     mine, others = tmp_path / "mine", tmp_path / "others"
-    log_in(mine, endpoint.grpc, token)
+    log_in(mine, endpoint.grpc, read_token(service.home))
     log_in(others, endpoint.grpc, other)
     # A login has no HTTP address of its own: it asks for it, to send the files as well.
-    code.chmod(0o755)
     rc, out, err = themis(mine, code, "submit", "job.yaml")
     assert rc == 0, err
     app = int(out.split()[0])
@@ -92,7 +90,7 @@ def test_a_job_file_with_outputs_is_fetched_by_its_owner_with_a_login_and_by_nob
     assert (code / "back" / "outputs" / "other").read_text() == "stays"
 
     rc, _, err = themis(others, tmp_path, "fetch", str(app))
-    assert (rc, "only nobody and administrators may fetch its files, and you are daemon" in err) == (2, True)
+    assert (rc, "and administrators may fetch its files, and you are daemon" in err) == (2, True)
     with Client(others) as client, pytest.raises(InputError, match="you are daemon"):
         client.fetch(app, tmp_path / "stolen")
     assert ask(service, "GET", f"/v1/apps/{app}/copies/0", Authorization=f"Bearer {other}")[0] == 403
@@ -104,14 +102,14 @@ def test_a_job_file_with_outputs_is_fetched_by_its_owner_with_a_login_and_by_nob
 
 def test_what_cannot_be_fetched_is_one_sentence(service: Daemon, tmp_path: Path) -> None:
     with service.client() as client:
-        app = client.run(["true"], user="nobody").app
+        app = client.run(["true"]).app
         client.wait(app, timeout_s=PATIENCE_S)
     rc, _, err = themis(service.home, tmp_path, "fetch", str(app))
     assert (rc, err.count("\n"), "the service keeps no files of app" in err) == (2, 1, True)
     rc, _, err = themis(service.home, tmp_path, "fetch", "nosuch")
     assert (rc, "unknown app 'nosuch'" in err) == (2, True)
     with service.client() as client, pytest.raises(InputError, match="sent with; send some"):
-        client.run(["true"], user="nobody", outputs=["results"])
+        client.run(["true"], outputs=["results"])
 
 
 def test_an_archive_with_a_path_out_of_the_folder_is_refused_where_it_is_fetched(tmp_path: Path) -> None:

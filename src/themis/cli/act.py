@@ -126,7 +126,8 @@ def run(
 def _sender(service: Service) -> Sender:
     from themis.client.sending import Sender
 
-    return Sender(service.home, int(service.call("Info").get("max_bundle", 0)), say)
+    info = service.call("Info")
+    return Sender(service.home, int(info.get("max_bundle", 0)), say, int(info.get("http_port", 0)))
 
 
 def _send(service: Service, folder: str, program: dict[str, Any]) -> None:
@@ -198,7 +199,8 @@ def fetch(
     with service_of(home) as service:
         name = service.call("Show", app=app)["app"]["name"]
         folder = Path(to or name)
-        for made in fetch_files(service.home, app, folder, job):
+        port = int(service.call("Info").get("http_port", 0))
+        for made in fetch_files(service.home, port, app, folder, job):
             print(made, flush=True)
 
 

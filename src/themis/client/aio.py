@@ -104,7 +104,7 @@ class AsyncClient(Connection):
             user,
             folder=folder,
             unknown_work_s=info.unknown_work_s,
-            send=lambda path: self._sender(info.max_bundle).send(path),
+            send=lambda path: self._sender(info).send(path),
         )
         return await self.submit_all(found)
 
@@ -123,7 +123,7 @@ class AsyncClient(Connection):
     ) -> pb.SubmitReply:
         """Submit an app with one job: a command."""
         if send is not None:
-            found = await asyncio.to_thread(sent, self._sender((await self.info()).max_bundle), send, cwd)
+            found = await asyncio.to_thread(sent, self._sender(await self.info()), send, cwd)
             more["bundle"], cwd = found["bundle"], Path(found["cwd"])
         return await self._answer(
             calls.run(command, gpus=gpus, name=name, hours=hours, model=model, env=env, cwd=cwd, more=more)
@@ -133,7 +133,8 @@ class AsyncClient(Connection):
         """As ``Client.fetch``."""
         from themis.client.fetching import fetch
 
-        return await asyncio.to_thread(fetch, self._files_home(), str(app), Path(to), jobs)
+        port = (await self.info()).http_port
+        return await asyncio.to_thread(fetch, self._files_home(), port, str(app), Path(to), jobs)
 
     async def sweep(
         self,

@@ -114,7 +114,7 @@ class Client(Connection):
             user,
             folder=folder,
             unknown_work_s=info.unknown_work_s,
-            send=lambda path: self._sender(info.max_bundle).send(path),
+            send=lambda path: self._sender(info).send(path),
         )
         return self.submit_all(found)
 
@@ -144,7 +144,7 @@ class Client(Connection):
             stop_signal, checkpoint_dir, checkpoint_url, outputs, packages, modules, launcher).
         """
         if send is not None:
-            found = sent(self._sender(self.info().max_bundle), send, cwd)
+            found = sent(self._sender(self.info()), send, cwd)
             more["bundle"], cwd = found["bundle"], Path(found["cwd"])
         return self._answer(
             calls.run(command, gpus=gpus, name=name, hours=hours, model=model, env=env, cwd=cwd, more=more)
@@ -163,7 +163,7 @@ class Client(Connection):
         """
         from themis.client.fetching import fetch
 
-        return fetch(self._files_home(), str(app), Path(to), jobs)
+        return fetch(self._files_home(), self.info().http_port, str(app), Path(to), jobs)
 
     def sweep(
         self,

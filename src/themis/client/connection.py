@@ -117,15 +117,15 @@ class Connection:
             return self._diagnosis.cause(self._where)
         return None
 
-    def _sender(self, most: int) -> Sender:
-        """What sends folders to this service; ``most`` : bytes of one, 0 for the usual."""
+    def _sender(self, info: pb.InfoReply) -> Sender:
+        """What sends folders to this service."""
         from themis.client.sending import Sender
 
         if self._given:
             raise InputError(
                 "files are sent with the login of a data directory, and this client has an address; `themis login` makes one."
             )
-        return Sender(self.home, most)
+        return Sender(self.home, info.max_bundle, http_port=info.http_port)
 
     def _files_home(self) -> Path:
         """The data directory whose login fetches files over HTTP."""

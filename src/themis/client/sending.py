@@ -47,13 +47,14 @@ class Sender:
 
     Parameters
     ----------
-    most : maximum bytes of a bundle, as the service has it (``InfoReply.max_bundle``).
+    most, http_port : maximum bytes of a bundle, and port of the HTTP API, as the service has them (``InfoReply``).
     say : called with a sentence about each upload.
     """
 
-    def __init__(self, home: Path, most: int = 0, say: Callable[[str], object] = lambda _: None) -> None:
-        self.home, self.most, self.say = home, most or DEFAULT_MOST, say
-        self.address = ""
+    def __init__(
+        self, home: Path, most: int = 0, say: Callable[[str], object] = lambda _: None, http_port: int = 0
+    ) -> None:
+        self.home, self.most, self.say, self.http_port = home, most or DEFAULT_MOST, say, http_port
         self._sent: dict[str, str] = {}
 
     def send(self, folder: str) -> str:
@@ -84,7 +85,7 @@ class Sender:
 
     def _ask(self, verb: str, packed: Packed) -> tuple[int, str]:
         """Status of a request about these files, and the sentence of a refusal."""
-        address = self.address = self.address or http_address(self.home)
+        address = http_address(self.home, self.http_port)
         headers = {"Authorization": f"Bearer {read_token(self.home)}", "Connection": "close"}
         connection = connection_to(self.home, address, TIMEOUT_S)
         try:

@@ -9,8 +9,10 @@ from themis.client.home import read_endpoint
 from themis.errors import InputError
 
 
-def http_address(home: Path) -> str:
+def http_address(home: Path, port: int) -> str:
     """The address of the HTTP API of a data directory's service, or of the service that ``themis login`` wrote there.
+
+    ``port`` : as the service says (``InfoReply.http_port``), 0 for none; a login does not know it.
 
     Raises
     ------
@@ -19,10 +21,6 @@ def http_address(home: Path) -> str:
     known = read_endpoint(home)
     if known.http:
         return known.http
-    from themis.client.client import Client
-
-    with Client(home) as client:
-        port = client.info().http_port
     if not port:
         raise InputError(
             f"files travel over HTTP, and the service at {known.grpc} serves none; start it with an http_port, or update it."

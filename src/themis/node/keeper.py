@@ -760,7 +760,7 @@ def notes(status: RanksStatus, task: dict[str, Any]) -> Iterator[str]:
     """What the job's owner should read at the end of its log."""
     if status.message:
         yield status.message
-    if status.killed:
+    if status.killed and status.began:
         yield f"what had not ended {task['grace_s']:g} s after {task['stop_signal']} was killed; see grace_s"
     asked = status.cause not in ("", "peer", "absent", "not_started", "machine", "memory")
     if asked and status.began and not status.saved:

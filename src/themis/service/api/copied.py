@@ -48,7 +48,7 @@ def archive(api: Api, values: Values, gone: threading.Event) -> Iterator[bytes]:
     number, kept = int(values["job"]), api.arbiter.copies
     copy = kept.newest(jobs[number]) if kept is not None and number < len(jobs) else None
     if kept is None or copy is None:
-        raise UnknownName("copy of job", values["job"], (), hint="GET .../copies lists those that there are.")
+        raise UnknownName("copy of job", values["job"], (), hint="GET .../copies lists the existing ones.")
     with open(kept.store.path(copy.sha256), "rb") as file:
         while not gone.is_set() and (data := file.read(PIECE)):
             yield data
