@@ -50,7 +50,7 @@ def seconds(checkout: Path, workload: str, policy: str) -> float:
         env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
         check=True, capture_output=True, text=True,
     )  # fmt: skip
-    return float(found.stdout)
+    return float(found.stdout.split()[-1])  # older commits let HiGHS introduce itself before
 
 
 def row(before: Path, after: Path, workload: str, policies: tuple[str, str], pairs: int) -> str:

@@ -165,7 +165,9 @@ def test_a_search_for_enough_ends_there_and_says_where_there_is_not_enough() -> 
 
 
 @pytest.mark.parametrize(("types", "size", "seed"), [(3, 1, 0), (3, 2, 1), (7, 1, 2), (7, 4, 3)])
-@pytest.mark.parametrize("policy", ["max_min_fairness", "finish_time_fairness", "makespan", "hierarchical"])
+@pytest.mark.parametrize(
+    "policy", ["max_min_fairness", "finish_time_fairness", "max_min_water_filling", "hierarchical"]
+)
 def test_what_policies_promise_to_gangs_of_one_size_is_received_within_the_bound(
     policy: str, types: int, size: int, seed: int
 ) -> None:

@@ -55,7 +55,8 @@ def steadied(
 ) -> Picked:
     """The gangs of this round: those picked, or a set that meets the condition where these do not.
 
-    Changes nothing unless all GPUs are free and a gang is far behind.
+    Changes nothing unless all GPUs are free and a gang is far behind, nor where the answer says what its objective needs (``due``):
+    that goes first, and what it leaves over may wait.
 
     Parameters
     ----------
@@ -64,7 +65,7 @@ def steadied(
     """
     answer = rounds.answer
     assert answer is not None
-    if not rounds.packs:
+    if not rounds.packs or answer.due is not None:
         return picked
     lacks = rounds.entitled - rounds.received
     if lacks.max(initial=0.0) <= BEHIND * answer.round_s:
