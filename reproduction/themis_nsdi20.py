@@ -537,8 +537,8 @@ def page(size: Size, results: Results, notes: dict[str, str], picture: str) -> s
         [[c.section, c.claim, c.paper, c.ours, marks[c.holds]] for c in claims],
     )
     given = (
-        f"Simulated with themis {package.__version__} on code `{CODE}`: {size.apps} apps a run, seeds {', '.join(map(str, size.seeds))}, "
-        "mean ± half of the 95 % interval over seeds, ratios by common seeds."
+        f"Simulated with themis {package.__version__} on code `{CODE}`: {size.apps} apps a run, "
+        f"seeds {', '.join(map(str, size.seeds))}, mean ± half of the 95 % interval over seeds, ratios by common seeds."
     )
     intro = notes.get("intro", "")
     return (
