@@ -1,7 +1,7 @@
 """Shockwave (NSDI'23): its recorded trace, and generated ones on 64 to 256 GPUs. Writes docs/reproduction/shockwave.md.
 
     python reproduction/shockwave_nsdi23.py [--quick] [--out PAGE]
-    python reproduction/shockwave_nsdi23.py --only market,pollux      # these sections alone, the others stay
+    python reproduction/shockwave_nsdi23.py --only recorded,market    # these sections alone, the others stay
 
 Simulated, machines of 4 V100, rounds of 120 s, 20 s for every start of a job and no other cost of a change, speed
 independent of placement, as the published simulator has it. Jobs that change their batch size are forecast; nobody knows
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from grid import CODE
 from pictures import against
 from shockwave_runs import (
     DATA,
@@ -48,6 +49,7 @@ PUBLISHED = (
     "min_total_duration",
     "gandiva_fair",
 )
+MADE = f"Simulated on code `{CODE}`."
 ROUNDS = "round_s=120"
 POLICIES = (
     "shockwave",
@@ -294,7 +296,7 @@ def main() -> None:
         only(given.only.split(","), given.out)
         return
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    page = NOTES.read_text(encoding="utf-8")
+    page = NOTES.read_text(encoding="utf-8").replace("{{made}}", MADE)
     for name, lines in (few if given.quick else everything)(given.out.parent):
         page = page.replace("{{" + name + "}}", "\n".join(lines))
         given.out.write_text(page, encoding="utf-8")
@@ -320,8 +322,8 @@ def everything(beside: Path) -> Iterator[tuple[str, list[str]]]:
     """The page's tables, and its pictures beside it."""
     yield "examples", [EXAMPLES_HEAD, *examples()]
     world = recorded()
-    yield "recorded", [HEAD, *published(world), *rows(world, POLICIES)]
-    yield "variants", [HEAD, *rows(world, VARIANTS)]
+    yield from trace(world)
+    yield from variants(world)
     yield from markets(world)
     yield "unmoved", [UNMOVED_HEAD, *unmoved(world)]
     mixes = {share: [generated(120, 32, seed, 0.2, share) for seed in range(2)] for share in (0.0, 0.4, 0.6, 1.0)}
@@ -338,6 +340,16 @@ def everything(beside: Path) -> Iterator[tuple[str, list[str]]]:
     yield "seeds", lines
 
 
+def trace(world: World) -> Iterator[tuple[str, list[str]]]:
+    """The recorded trace under all policies."""
+    yield "recorded", [HEAD, *published(world), *rows(world, POLICIES)]
+
+
+def variants(world: World) -> Iterator[tuple[str, list[str]]]:
+    """The recorded trace under other parameters of Shockwave."""
+    yield "variants", [HEAD, *rows(world, VARIANTS)]
+
+
 def markets(world: World) -> Iterator[tuple[str, list[str]]]:
     """The paper's planner on the recorded trace, and on generated ones beside promises."""
     yield "market", [HEAD, *list(published(world))[:1], *rows(world, MARKET)]
@@ -349,7 +361,12 @@ def workloads_of_pollux() -> Iterator[tuple[str, list[str]]]:
     yield "pollux", [SEEDS_HEAD, *over_seeds("160, 32, -, 2", [pollux(n) for n in (1, 3)], BESIDE[:4])]
 
 
-PARTS = {"market": lambda: markets(recorded()), "pollux": workloads_of_pollux}
+PARTS = {
+    "recorded": lambda: trace(recorded()),
+    "variants": lambda: variants(recorded()),
+    "market": lambda: markets(recorded()),
+    "pollux": workloads_of_pollux,
+}
 """Sections that can be measured alone."""
 
 
@@ -361,6 +378,7 @@ def only(parts: Iterable[str], page: Path) -> None:
         (section,) = [text for text in notes if "{{" + part + "}}" in text]
         for name, lines in tables.items():
             section = section.replace("{{" + name + "}}", "\n".join(lines))
+        section = section.replace("{{made}}", MADE)
         title = section.partition("\n")[0]
         sections = whole.split("\n## ")
         at = [i for i, text in enumerate(sections) if text.partition("\n")[0] == title]

@@ -537,8 +537,8 @@ def page(size: Size, results: Results, notes: dict[str, str], picture: str) -> s
         [[c.section, c.claim, c.paper, c.ours, marks[c.holds]] for c in claims],
     )
     given = (
-        f"Simulated with themis {package.__version__}: {size.apps} apps a run, seeds {', '.join(map(str, size.seeds))}, "
-        "mean ± half of the 95 % interval over seeds, ratios by common seeds."
+        f"Simulated with themis {package.__version__} on code `{CODE}`: {size.apps} apps a run, "
+        f"seeds {', '.join(map(str, size.seeds))}, mean ± half of the 95 % interval over seeds, ratios by common seeds."
     )
     intro = notes.get("intro", "")
     return (
@@ -564,7 +564,7 @@ def write_readings(given: argparse.Namespace) -> None:
     if given.measured:
         code, results = readings.of_one_code(extent, stored_by_code(given.store, cells))
     else:
-        code, results = CODE, measure(cells, build, given.store, processes=given.jobs, batch=13)
+        code, results = CODE, measure(cells, build, given.store, processes=given.jobs, batch=given.jobs)
     here = Path(__file__).parent
     out = given.out or (
         Path("out/reproduction/themis.md") if given.quick else here.parent / "docs/reproduction/themis.md"
