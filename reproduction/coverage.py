@@ -3,7 +3,7 @@
     python reproduction/coverage.py
     python reproduction/coverage.py --live [--apps 50] [--scale 0.6] [--seed 0] [--logs FOLDER]
 
-Generated: Shockwave's jobs on 16 GPUs, five seeds. Philly: windows of its jobs on 40 and 20 machines of 8 GPUs; its trace is
+Generated: Shockwave's jobs at three loads, and sweeps. Philly: windows of 400 jobs on 40 or 20 machines of 8 GPUs; its trace is
 looked for in ``THEMIS_DATA`` or ``../shared/data`` and left out where it is not there. The second form runs ``themis up`` with
 virtual GPUs and real processes under each policy, one after the other, and writes the page's section of live runs alone.
 """
@@ -31,8 +31,8 @@ PAGE = ROOT / "docs" / "reproduction" / "coverage.md"
 POLICIES = ("shockwave", "themis", "drf", "max_min_fairness")
 HOUR = 3600
 SEEDS = tuple(range(int(os.environ.get("THEMIS_COVERAGE_SEEDS", "5"))))
-WINDOWS = tuple(int(day) for day in os.environ.get("THEMIS_COVERAGE_DAYS", "60").split(","))
-"""Days of Philly at which a window begins."""
+WINDOWS = ((60, 40), (60, 20), (40, 20), (90, 20))
+"""Days of Philly at which a window begins, and machines of 8 GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +55,24 @@ def worlds() -> list[World]:
             cluster="1x16@V100",
             seeds=SEEDS,
         ),
+        World(
+            name="generated, load 0.8 on 32 GPUs, 2 seeds",
+            workload="shockwave_jobs:jobs=300,gpus=32,load=0.8,scale=0.05",
+            cluster="2x16@V100",
+            seeds=(10, 11),
+        ),
+        World(
+            name="generated, load 1.8 on 16 GPUs, 2 seeds",
+            workload="shockwave_jobs:jobs=300,gpus=16,load=1.8,scale=0.05",
+            cluster="1x16@V100",
+            seeds=(10, 11),
+        ),
+        World(
+            name="sweeps of Themis' workload 1 on 64 GPUs, 1 seed",
+            workload="themis1:apps=120,load=1.2,gpus=64,scale=0.05",
+            cluster="testbed-64",
+            seeds=(0,),
+        ),
     ]
     if PHILLY.exists():
         out += [
@@ -65,8 +83,7 @@ def worlds() -> list[World]:
                 seeds=(0,),
                 format="philly_jobs",
             )
-            for day in WINDOWS
-            for machines in (40, 20)
+            for day, machines in WINDOWS
         ]
     return out
 
