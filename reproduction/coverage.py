@@ -1,18 +1,25 @@
 """How often 80 % intervals of apps' finishes and starts hold, by policy and workload. Writes docs/reproduction/coverage.md.
 
-Generated: Shockwave's jobs on 16 GPUs, five seeds. Philly: windows of its jobs on 40 and 20 machines of 8 GPUs; its trace is
-looked for in ``THEMIS_DATA`` or ``../shared/data`` and left out where it is not there.
+    python reproduction/coverage.py
+    python reproduction/coverage.py --live [--apps 50] [--scale 0.6] [--seed 0] [--logs FOLDER]
+
+Generated: Shockwave's jobs at three loads, and sweeps. Philly: windows of 400 jobs on 40 or 20 machines of 8 GPUs; its trace is
+looked for in ``THEMIS_DATA`` or ``../shared/data`` and left out where it is not there. The second form runs ``themis up`` with
+virtual GPUs and real processes under each policy, one after the other, and writes the page's section of live runs alone.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fidelity import live_settings, run_live, workload
 from themis.errors import ThemisError
-from themis.report.metrics import Fold
+from themis.report.metrics import Fold, metrics_of
 from themis.report.outlook import Coverage
 from themis.sim.many import run_many
 from themis.sim.plan import Plan
@@ -24,8 +31,8 @@ PAGE = ROOT / "docs" / "reproduction" / "coverage.md"
 POLICIES = ("shockwave", "themis", "drf", "max_min_fairness")
 HOUR = 3600
 SEEDS = tuple(range(int(os.environ.get("THEMIS_COVERAGE_SEEDS", "5"))))
-WINDOWS = tuple(int(day) for day in os.environ.get("THEMIS_COVERAGE_DAYS", "60").split(","))
-"""Days of Philly at which a window begins."""
+WINDOWS = ((60, 40), (60, 20), (40, 20), (90, 20))
+"""Days of Philly at which a window begins, and machines of 8 GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +55,24 @@ def worlds() -> list[World]:
             cluster="1x16@V100",
             seeds=SEEDS,
         ),
+        World(
+            name="generated, load 0.8 on 32 GPUs, 2 seeds",
+            workload="shockwave_jobs:jobs=300,gpus=32,load=0.8,scale=0.05",
+            cluster="2x16@V100",
+            seeds=(10, 11),
+        ),
+        World(
+            name="generated, load 1.8 on 16 GPUs, 2 seeds",
+            workload="shockwave_jobs:jobs=300,gpus=16,load=1.8,scale=0.05",
+            cluster="1x16@V100",
+            seeds=(10, 11),
+        ),
+        World(
+            name="sweeps of Themis' workload 1 on 64 GPUs, 1 seed",
+            workload="themis1:apps=120,load=1.2,gpus=64,scale=0.05",
+            cluster="testbed-64",
+            seeds=(0,),
+        ),
     ]
     if PHILLY.exists():
         out += [
@@ -58,8 +83,7 @@ def worlds() -> list[World]:
                 seeds=(0,),
                 format="philly_jobs",
             )
-            for day in WINDOWS
-            for machines in (40, 20)
+            for day, machines in WINDOWS
         ]
     return out
 
@@ -97,18 +121,66 @@ def share(part: float, of: int) -> str:
     return f"{100 * part:.0f} % of {of:,}" if of else "–"
 
 
+LIVE = "\n## Live runs"
+
+
+def table(head: str, rows: Sequence[str]) -> str:
+    """A Markdown table."""
+    return "\n".join(
+        [f"| {head} | policy | finishes within | starts within, of apps that had to wait |", "|---" * 4 + "|", *rows]
+    )
+
+
+def row(name: str, policy: str, c: Coverage) -> str:
+    """Of a table."""
+    return f"| {name} | {policy} | {share(c.of_finishes, c.finishes)} | {share(c.of_starts, c.starts)} |"
+
+
+def live(policy: str, given: argparse.Namespace, folder: Path) -> Coverage:
+    """One live run; of its log, where there is one already."""
+    log, here = folder / f"{policy}.jsonl", folder / policy
+    if log.exists():
+        return metrics_of(log).coverage
+    here.mkdir(parents=True, exist_ok=True)
+    planned = workload(given.apps, given.seed, here, given.scale)
+    return run_live(planned, policy, live_settings(), here / "home", log).coverage
+
+
 def main() -> None:
     """Measure and write the page."""
-    rows = ["| workload | policy | finishes within | starts within, of apps that had to wait |", "|---|---|---|---|"]
-    for world in worlds():
-        for policy in POLICIES:
-            c = measured(world, policy)
-            rows.append(
-                f"| {world.name} | {policy} | {share(c.of_finishes, c.finishes)} | {share(c.of_starts, c.starts)} |"
-            )
-            print(rows[-1], flush=True)
-    notes = (ROOT / "reproduction" / "notes" / "coverage.md").read_text()
-    PAGE.write_text(notes.replace("{{rows}}", "\n".join(rows)))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--live", action="store_true", help="one live run of each policy, nothing else")
+    parser.add_argument("--apps", type=int, default=50, help="of a live run")
+    parser.add_argument("--scale", type=float, default=0.6, help="of the durations of a live run")
+    parser.add_argument("--seed", type=int, default=0, help="of a live run")
+    parser.add_argument(
+        "--logs", type=Path, help="keep the logs of live runs there; those that are there are not run again"
+    )
+    given = parser.parse_args()
+    simulated, _, lived = (PAGE.read_text() if PAGE.exists() else "").partition(LIVE)
+    rows = []
+    if given.live:
+        with tempfile.TemporaryDirectory(prefix="themis-coverage-") as place:
+            for policy in POLICIES:
+                rows.append(
+                    row(f"seed {given.seed}", policy, live(policy, given, (given.logs or Path(place)).absolute()))
+                )
+                print(rows[-1], flush=True)
+        lived = note("coverage-live").format(
+            rows=table("live", rows), apps=given.apps, scale=given.scale, seed=given.seed
+        )
+    else:
+        for world in worlds():
+            for policy in POLICIES:
+                rows.append(row(world.name, policy, measured(world, policy)))
+                print(rows[-1], flush=True)
+        simulated = note("coverage").replace("{{rows}}", table("workload", rows))
+    PAGE.write_text(simulated + (LIVE + lived if lived else ""))
+
+
+def note(name: str) -> str:
+    """Hand-written text of the page."""
+    return (ROOT / "reproduction" / "notes" / f"{name}.md").read_text()
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from themis.report.explain_tables import expected_text
 from themis.report.export import to_dict
 from themis.report.html import render
 from themis.report.metrics import Fold, RunMetrics, metrics_of
-from themis.report.outlook import Followed, Outlook
+from themis.report.outlook import HISTORY, RECENT, Followed, Outlook
 from themis.sim.runner import Simulation
 from themis.testing.builders import app, job
 from themis.traces.api import load_workload
@@ -170,3 +170,48 @@ def test_apps_to_come_at_the_recent_rate_make_a_finish_later() -> None:
         ends.append(outlook.of(11, gap * 11).ends - gap * 11)
     assert ends[0] == pytest.approx(100.0)
     assert ends[1] > 120.0
+
+
+def submitted(outlook: Outlook, now: Seconds, gpus: int, work_s: Seconds) -> int:
+    """An app of one job comes; returns its number."""
+    event = AppSubmitted(app=app(f"a{outlook.count}", [job(work_s, gpus)]), alone=(work_s * gpus, work_s))
+    outlook.submit(now, event)
+    return outlook.count - 1
+
+
+def test_a_burst_of_minutes_is_not_taken_to_last_for_hours() -> None:
+    """A day with an app of 60 s each 10 minutes, then 100 of them within 100 s: an app of 4 h is not foretold to take days."""
+    outlook = Outlook()
+    outlook.service(8)
+    for i in range(144):
+        number = submitted(outlook, 600.0 * i, 1, 60.0)
+        outlook.finish(600.0 * i + 60.0, number, "completed")
+    for i in range(100):
+        submitted(outlook, 86_400.0 + i, 1, 60.0)
+    hours = 4 * 3600.0
+    long = submitted(outlook, 86_500.0, 1, hours)
+    ends = outlook.of(long, 86_500.0).ends - 86_500.0
+    assert hours <= ends < 2 * hours
+    # What they want at once does slow those that are as short as the burst.
+    short = submitted(outlook, 86_501.0, 1, 60.0)
+    assert outlook.of(short, 86_501.0).ends - 86_501.0 > 5 * 60.0
+
+
+@pytest.mark.parametrize("apps", [5, 300, HISTORY + 700])
+def test_the_rate_of_arrivals_is_that_of_as_long_before_as_is_looked_ahead(apps: int) -> None:
+    rng, outlook = np.random.default_rng(apps), Outlook()
+    outlook.service(16)
+    at = np.cumsum(rng.exponential(rng.choice([1.0, 100.0], size=apps)))
+    wanted = rng.integers(1, 9, size=apps)
+    for now, gpus in zip(at.tolist(), wanted.tolist()):
+        outlook.finish(now, submitted(outlook, now, gpus, 10.0), "completed")
+    kept = len(outlook.arrivals)
+    assert kept == apps if apps <= HISTORY else HISTORY // 2 <= kept <= HISTORY
+    now = float(at[-1]) + 5.0
+    for ahead in (1.0, 500.0, 20_000.0, 1e7):
+        window = max(ahead, now - float(at[-min(RECENT, apps)]))
+        first = apps - kept
+        if first and window > now - at[first]:
+            window = now - float(at[first])
+        counted = (at > now - window) & (np.arange(apps) > first)
+        assert outlook._coming(now, ahead) == pytest.approx(float(wanted[counted].sum()) / window)

@@ -1,8 +1,9 @@
 """When apps will start and finish, under any policy: a forecast from the log, with an interval that is calibrated.
 
-The forecast is a fluid one: an app's work left is done at its share of the GPUs while others finish and, at the recent rate,
-others come. It knows no policy; how much sooner or later apps end is learned from the run's own past (``report.calibrated``),
-by what the app does (it waits, runs, or was stopped) and by horizon. So intervals under each policy are its own.
+The forecast is a fluid one: an app's work left is done at its share of the GPUs while others finish and others come, as many
+within a time ahead as came within the same time before. It knows no policy; how much sooner or later apps end is learned from
+the run's own past (``report.calibrated``), by what the app does (it waits, runs, or was stopped) and by horizon. So intervals
+under each policy are its own.
 
 An app's work is what was believed when it came (``AppSubmitted.alone``). Logs without it have no forecasts.
 """
@@ -10,6 +11,7 @@ An app's work is what was believed when it came (``AppSubmitted.alone``). Logs w
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -19,7 +21,9 @@ from themis.model.units import GpuSeconds, Seconds
 from themis.report.calibrated import UNKNOWN, Calibrated, Interval
 
 RECENT = 64
-"""Arrivals that the recent rate is of."""
+"""Arrivals that any rate of arrivals is of, at least."""
+HISTORY = 4096
+"""Arrivals that are kept; half as many after a cut."""
 STEPS = 16
 MOST = 6
 """Forecasts of an app that are learned from: when it comes, when it starts, and later ones ever more rarely."""
@@ -100,6 +104,12 @@ class Outlook:
         self.finishes, self.starts = Calibrated(), Calibrated()
         self.recent: deque[tuple[Seconds, Seconds, int]] = deque(maxlen=RECENT)
         """Arrival, seconds alone and GPUs wanted of the last apps."""
+        self.arrivals: list[Seconds] = []
+        """Of the apps that are kept, in order."""
+        self.came: list[int] = []
+        """GPUs wanted by all apps up to each of them, itself included."""
+        self.cut = False
+        """Whether apps that came before these were dropped."""
         self.wanted = 0
 
     # ---- what happens -----------------------------------------------------------------------------------------------
@@ -119,6 +129,11 @@ class Outlook:
         app = self.apps[number] = _AppForecast(now, max(work, 1e-9), max(alone_s, 1e-9), gpus, gang)
         self.wanted += gpus
         self.recent.append((now, work / gpus, gpus))
+        self.arrivals.append(now)
+        self.came.append(gpus + (self.came[-1] if self.came else 0))
+        if len(self.arrivals) > HISTORY:
+            self.cut = True
+            del self.arrivals[: HISTORY // 2], self.came[: HISTORY // 2]
         app.next_at = now
         self._learn(app, now)
         if self.capacity - self.in_use < gang:
@@ -212,27 +227,37 @@ class Outlook:
         """Seconds to the app's end if GPUs were shared alike, others came as of late, and each left as it is done."""
         share = app.left(now) / app.work
         alone = share * max(app.alone_s, app.work / max(min(app.gpus, self.capacity), 1))
-        coming, lasts = self._arrivals(now)
+        lasts = self._lasts()
         demand, time = float(self.wanted), 0.0
         for _ in range(STEPS):
             slowed = max(demand / self.capacity, 1.0)
             step = alone / STEPS * slowed
             time += step
             leave = min(demand, self.capacity) / lasts if lasts > 0 else 0.0
-            demand = max(demand + step * (coming - leave), float(app.gpus))
+            demand = max(demand + step * (self._coming(now, time) - leave), float(app.gpus))
         return time
 
     def _wait(self, app: _AppForecast) -> Seconds:
         """Seconds until GPUs are free for it if those that want them got them by turns."""
-        _, lasts = self._arrivals(self.recent[-1][0])
-        return lasts * max(self.wanted - self.capacity, app.gang) / max(self.capacity, 1)
+        return self._lasts() * max(self.wanted - self.capacity, app.gang) / max(self.capacity, 1)
 
-    def _arrivals(self, now: Seconds) -> tuple[float, Seconds]:
-        """GPUs wanted per second by apps that came lately, and the mean seconds that each of them is used."""
+    def _lasts(self) -> Seconds:
+        """Mean seconds that a GPU is used by the apps that came lately."""
         gpus = sum(gpus for _, _, gpus in self.recent)
-        lasts = sum(alone * gpus for _, alone, gpus in self.recent) / max(gpus, 1)
-        passed = now - self.recent[0][0]
-        return (gpus - self.recent[0][2]) / passed if passed > 0 else 0.0, lasts
+        return sum(alone * gpus for _, alone, gpus in self.recent) / max(gpus, 1)
+
+    def _coming(self, now: Seconds, ahead: Seconds) -> float:
+        """GPUs wanted per second by apps that came within as many seconds before ``now``; within longer, if these are fewer than
+        ``RECENT`` apps. Before the first app of the log none came.
+
+        So a burst of minutes is not taken to last for hours, nor a quiet hour for a quiet day.
+        """
+        window = max(ahead, now - self.recent[0][0])
+        first = bisect_right(self.arrivals, now - window)
+        if not first and self.cut:
+            window = now - self.arrivals[0]
+        # The first app begins the count.
+        return (self.came[-1] - self.came[max(first - 1, 0)]) / window if window > 0 else 0.0
 
 
 def _kind(app: _AppForecast) -> str:
