@@ -7,9 +7,11 @@ from itertools import combinations
 import numpy as np
 import pytest
 from scipy.optimize import linprog
+from test_pair_filling import leximin
 
 from themis.gavel.max_min import normalised_unit
 from themis.model.units import Bool, Float, Int
+from themis.optimize.shares import pair_filling as filling
 from themis.optimize.shares import pairs as module
 from themis.optimize.shares import partners as tables
 from themis.optimize.shares.pair_filling import water_fill_paired
@@ -130,3 +132,39 @@ def _surplus(
     if min(forth, back, problem.rate[jobs[a], k], problem.rate[jobs[b], k]) <= 0:
         return -np.inf
     return float(worth[a, k] * forth + worth[b, k] * back - time[a] - time[b])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_weights_over_four_orders_of_magnitude_reach_the_lexicographic_optimum(seed: int) -> None:
+    problem, pairs, _ = distinct(seed, 9, 3)
+    unit = normalised_unit(problem) * 10 ** np.random.default_rng(seed).uniform(-2, 2, 9)
+    amount = water_fill_paired(problem, pairs, unit).throughput / unit
+    assert np.sort(amount) == pytest.approx(np.sort(leximin(problem, pairs, unit)), rel=1e-5)
+
+
+def test_the_last_amounts_do_not_depend_on_the_tolerance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What costs more than it is worth at one level is left out of all later ones, so tolerances cannot be spent on it."""
+    problem, pairs, _ = distinct(0, 120, 3)
+    unit = normalised_unit(problem) * 10 ** np.random.default_rng(0).uniform(-2, 2, 120)
+    exact = water_fill_paired(problem, pairs, unit).throughput / unit
+    for part in (module, filling):
+        monkeypatch.setattr(part, "GAP", 3e-9)
+    rough = water_fill_paired(problem, pairs, unit).throughput / unit
+    assert rough.max() == pytest.approx(exact.max(), rel=2e-3)
+
+
+def test_pairs_that_are_closed_stay_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, pairs, _ = distinct(3, 20, 3)
+    partners = Partners.of(problem, np.arange(20), pairs.rate, np.arange(20))
+    free = np.zeros(3)
+    worth = 1 / problem.fastest
+    before, _ = partners.best(worth, free, np.zeros(20))
+    time = np.zeros(20)
+    time[:10] = 1e3
+    assert partners.close(worth, free, time, 1e-3)
+    after, _ = partners.best(worth, free, np.zeros(20))
+    assert {pair for pair in before if min(pair[:2]) < 10}
+    assert after
+    assert all(min(pair[:2]) >= 10 for pair in after)
+    monkeypatch.setattr(tables, "_KEPT", 0)
+    assert not partners.close(worth, free, time, 1e-3), "tables that are looked up each time are not changed"
