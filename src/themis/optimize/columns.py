@@ -18,8 +18,8 @@ from themis.optimize.programs import Floats, Ints, Silent
 _ROUGH = 1e-2
 """Relative complementarity at which a rough solve ends."""
 
-_PIVOTS, _NO_LIMIT = 3, 2**31 - 1
-"""Pivots from the last basis, for each row, after which a program is solved from nothing."""
+_PIVOTS, _ROWS, _NO_LIMIT = 3, 400, 2**31 - 1
+"""Pivots from the last basis, for each row but for so many rows at least, after which a program is solved from nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -173,7 +173,7 @@ class ColumnProgram:
         NotSolved
             When HiGHS ends without a proven optimum.
         """
-        limit = _NO_LIMIT if self._first else _PIVOTS * len(self._rows[0])
+        limit = _NO_LIMIT if self._first else _PIVOTS * max(len(self._rows[0]), _ROWS)
         self._highs.setOptionValue("solver", self._cold if self._first else "simplex")
         self._highs.setOptionValue("simplex_iteration_limit", limit)
         self._first = False
