@@ -7,7 +7,7 @@ Differs from the published code: that forgets both whenever shares change. How f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -73,8 +73,8 @@ class Rounds:
                 near[here, :types] = self.near[before]
         self.answer, self.entitled, self.due, self.received, self.near = answer, entitled, due, received, near
         self.solved, self.since, self.version, self.packs, self.replaced = now, now, version, True, 0
-        sizes = set(answer.gpus.tolist())
-        self.size = sizes.pop() if len(sizes) == 1 else 0
+        size = int(answer.gpus[0]) if len(answer.gpus) else 0
+        self.size = size if (answer.gpus == size).all() else 0
 
     def priority(
         self, now: Seconds, until: Seconds, able: Bool, speeds: Speeds | None = None, packs: bool = False
@@ -196,13 +196,9 @@ def pick(
     priority : [C, K], 0 where it is not to run. ``combos`` : [C, 2]. ``gpus`` : [C]. ``free`` : [K], GPUs of each type.
     may : asked last, whether the pair c may run on type k.
     """
-    flat = np.flatnonzero(priority)
-    combo, kind = np.divmod(flat[np.argsort(-priority.ravel()[flat], kind="stable")], priority.shape[1])
     left, busy, out = list(free), set[int](), list[tuple[int, int]]()
-    whole, jobs = sum(left), combos[combo]
-    for c, k, size, job, partner in zip(
-        combo.tolist(), kind.tolist(), gpus[combo].tolist(), jobs[:, 0].tolist(), jobs[:, 1].tolist()
-    ):
+    whole = sum(left)
+    for c, k, size, job, partner in _in_order(priority, combos, gpus, whole):
         if size > left[k] or job in busy:
             continue
         if partner != NONE:
@@ -218,8 +214,30 @@ def pick(
     return out
 
 
+_LIKELY = 4
+"""Of candidates in order, how many for each free GPU are looked at before all others are put in order, too."""
+
+
+def _in_order(priority: Float, combos: Int, gpus: Int, free: int) -> Iterator[tuple[int, int, int, int, int]]:
+    """(combination, type, GPUs, job, partner) in falling priority, the first of equals first."""
+    flat = np.flatnonzero(priority)
+    value = priority.ravel()[flat]
+    likely = _LIKELY * free + 1
+    if len(flat) > 2 * likely:
+        early = value >= np.partition(value, len(value) - likely)[len(value) - likely]
+        parts = [(flat[early], value[early]), (flat[~early], value[~early])]
+    else:
+        parts = [(flat, value)]
+    for some, worth in parts:
+        combo, kind = np.divmod(some[np.argsort(-worth, kind="stable")], priority.shape[1])
+        jobs = combos[combo]
+        yield from zip(combo.tolist(), kind.tolist(), gpus[combo].tolist(), jobs[:, 0].tolist(), jobs[:, 1].tolist())
+
+
 def _matching(combos: Int, others: Int) -> tuple[Int, Int]:
     """Rows of equal combinations in both."""
+    if np.array_equal(combos, others):
+        return np.arange(len(combos)), np.arange(len(combos))
     base = int(max(combos.max(initial=0), others.max(initial=0))) + 2
     _, here, there = np.intersect1d(_key(combos, base), _key(others, base), assume_unique=True, return_indices=True)
     return here, there

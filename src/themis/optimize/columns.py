@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import highspy
 import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse import csc_array
 
 from themis.errors import NotSolved
@@ -16,6 +17,9 @@ from themis.optimize.programs import Floats, Ints, Silent
 
 _ROUGH = 1e-2
 """Relative complementarity at which a rough solve ends."""
+
+_PIVOTS, _ROWS, _NO_LIMIT = 3, 400, 2**31 - 1
+"""Pivots from the last basis, for each row but for so many rows at least, after which a program is solved from nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -62,7 +66,7 @@ class ColumnProgram:
             self._highs.setOptionValue("presolve", "off")
         self._rows = (np.array(row_low, dtype=np.float64), np.asarray(row_high, dtype=np.float64))
         self.columns = 0
-        self._tight = False
+        self._tight, self._first = False, True
 
     def add(self, gain: Floats, matrix: csc_array) -> None:
         """Add columns: gains [B], and the matrix [M, B]."""
@@ -116,6 +120,22 @@ class ColumnProgram:
                 self._highs.changeRowBounds(row, value, float(self._rows[1][row]))
         sides[rows] = low
 
+    def drop(self, may: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Delete those of these columns, shape [X], that are not in the basis; the mask of what was deleted."""
+        basic = highspy.HighsBasisStatus.kBasic
+        gone = np.asarray(may & np.array([status != basic for status in self._highs.getBasis().col_status]))
+        at = np.flatnonzero(gone).astype(np.int32)
+        if len(at):
+            self._highs.deleteCols(len(at), at)
+            self.columns -= len(at)
+        return gone
+
+    def refresh(self) -> None:
+        """Forget what is left of earlier solves but for the basis: the next one factors it anew, without their rounding."""
+        basis = self._highs.getBasis()
+        self._highs.clearSolver()
+        self._highs.setBasis(basis)
+
     def tighten(self) -> bool:
         """Ask for prices as exact as can be had from now on, which is slower; false where they are already."""
         done, self._tight = self._tight, True
@@ -153,10 +173,18 @@ class ColumnProgram:
         NotSolved
             When HiGHS ends without a proven optimum.
         """
-        self._highs.setOptionValue("solver", self._cold)
-        self._cold = "simplex"
+        limit = _NO_LIMIT if self._first else _PIVOTS * max(len(self._rows[0]), _ROWS)
+        self._highs.setOptionValue("solver", self._cold if self._first else "simplex")
+        self._highs.setOptionValue("simplex_iteration_limit", limit)
+        self._first = False
         self._highs.run()
         status = self._highs.getModelStatus()
+        if status == highspy.HighsModelStatus.kIterationLimit:
+            # Rounding can keep the simplex method from its end: once more, from nothing.
+            self._highs.clearSolver()
+            self._highs.setOptionValue("simplex_iteration_limit", _NO_LIMIT)
+            self._highs.run()
+            status = self._highs.getModelStatus()
         if status != highspy.HighsModelStatus.kOptimal:
             raise NotSolved(
                 f"HiGHS ended a linear program as {self._highs.modelStatusToString(status)}, expected optimal."

@@ -61,6 +61,20 @@ def demand_of(s: Snapshot, a: int) -> Demand:
     return Demand(low=s.job_gpus_min[at][order].tolist(), high=s.job_gpus_max[at][order].tolist())
 
 
+def demands_of(s: Snapshot, apps: Int) -> dict[int, Demand]:
+    """``demand_of`` each of these app rows."""
+    job, first = jobs_of(s, apps)
+    number = np.repeat(np.arange(len(apps)), np.diff(np.append(first, len(job))))
+    waits = s.job_held[job] == 0
+    job, number = job[waits], number[waits]
+    job = job[np.lexsort((-s.job_left[job], s.job_expiring[job] == 0, number))]
+    low, high = s.job_gpus_min[job].tolist(), s.job_gpus_max[job].tolist()
+    ends = np.cumsum(np.bincount(number, minlength=len(apps))).tolist()
+    return {
+        a: Demand(low=low[begin:end], high=high[begin:end]) for a, begin, end in zip(apps.tolist(), [0, *ends], ends)
+    }
+
+
 def jobs_of(s: Snapshot, apps: Int) -> tuple[Int, Int]:
     """Job rows of these app rows, one app's after another's, and where each app's begin."""
     begin = s.job_ptr[apps]
@@ -193,9 +207,10 @@ class Allocator:
         if self.blind:
             drawn = blind_counts(self.free, s.machine_type, gpus, least, (s.seed, s.round, self.gangs, a))
             return (drawn, self._span(drawn)) if drawn else None
-        types: list[int] = np.flatnonzero(least <= gpus).tolist()
+        fewest: list[int] = least.tolist()
+        types = [k for k, low in enumerate(fewest) if low <= gpus]
         best = narrowest_of_types(self.free, s.machine_rack, s.machine_type, gpus, types)
-        if (least >= gpus).all() or (best is not None and best[1] <= Locality.MACHINE):
+        if min(fewest) >= gpus or (best is not None and best[1] <= Locality.MACHINE):
             return best
         config = int(s.job_config[s.job_ptr[a]])
         worth = self._worth(config, gpus, best) if best else 0.0

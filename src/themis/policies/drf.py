@@ -17,7 +17,7 @@ import numpy as np
 from themis.model.answers import Solved
 from themis.model.snapshot import Snapshot
 from themis.model.units import Float, Int
-from themis.placement.grants import Allocator, Demand, demand_of, lease_end, waiting_apps
+from themis.placement.grants import Allocator, Demand, demand_of, demands_of, lease_end, waiting_apps
 from themis.placement.turns import Turns
 from themis.policies.api import ON_FREE_GPUS, Cadence, Granularity, Workbench
 
@@ -54,6 +54,7 @@ class Drf:
 def _fill(s: Snapshot, queue: Int, left: int) -> tuple[list[tuple[int, list[int]]], bool]:
     """Gangs for each app, least share first, and whether a gang larger than all ``left`` GPUs is due first."""
     demands: dict[int, Demand] = {}
+    ready: dict[int, Demand] = {}  # of apps whose turn may come: arrays are made for many of them together
     turns, lone = Turns.of(s, by_received=True), s.once(_only_gang, _only_gang)
     given, gang = turns.keys(queue, s.app_held[queue]), lone[queue]
     keys = given.T if s.weighted else given.T[1:3]  # the others are alike
@@ -75,7 +76,10 @@ def _fill(s: Snapshot, queue: Int, left: int) -> tuple[list[tuple[int, list[int]
         if a not in demands:
             if lone.item(a) > left:
                 continue
-            demands[a] = demand_of(s, a)
+            if a not in ready:
+                several = s.job_ptr.item(a + 1) - s.job_ptr.item(a) > 1
+                ready = demands_of(s, np.array([a, *line.coming()])) if several else {a: demand_of(s, a)}
+            demands[a] = ready[a]
         step = demands[a].next_step()
         if step > left:
             starving |= not allocated
@@ -126,6 +130,10 @@ class _Queue:
         if self.made and key is self.made[-1]:
             return self.made.pop()
         return heapq.heappop(self.back) if self.back else None
+
+    def coming(self) -> list[int]:
+        """Rows of the apps that are next, but for those that were put back."""
+        return [key[-1] for key in reversed(self.made)]
 
     def push(self, key: Key) -> None:
         """Put an app back under another key."""

@@ -61,7 +61,11 @@ class _Greedy:
         self.next = dict(zip(self.heads.tolist(), _next_gangs(snapshot, self.heads)))
         self.demand: dict[int, Demand] = {}
         """Of apps that were given something."""
-        self.held = snapshot.app_held.astype(float)
+        self.held: list[float] = snapshot.app_held.astype(float).tolist()
+        self.arrival: list[float] = snapshot.app_arrival.tolist()
+        self.config: list[int] = snapshot.job_config[snapshot.job_ptr[:-1]].tolist()
+        self.scores: dict[tuple[int, Locality], float] = {}
+        """By model and locality."""
         self.kinds: dict[tuple[int, int], _Kind] = {}
         """By app and gang."""
         self.places: dict[_Kind, tuple[Counts, Locality] | None] = {}
@@ -117,14 +121,14 @@ class _Greedy:
 
     def _bid(self, a: int) -> _Bid | None:
         """The app's next gang with its best place now."""
-        s, gang = self.s, self._gang(self.next[a], self.allocator.left)
+        gang = self._gang(self.next[a], self.allocator.left)
         found = self._place(a, gang) if gang else None
         if found is None:
             return None
-        size = sum(c for _, c in found[0])
-        turn = self.turns.key(a, self.held.item(a))
+        size = found[0][0][1] if len(found[0]) == 1 else sum(c for _, c in found[0])
+        turn = self.turns.key(a, self.held[a])
         counts = self.allocator.home(a, size, found[1]) or found[0]
-        return (-self._score(a, found[1]), -size, turn, s.app_arrival.item(a), a), counts
+        return (-self._score(a, found[1]), -size, turn, self.arrival[a], a), counts
 
     def _gang(self, gang: _Next, left: int) -> int:
         """An elastic job asks for all it can use of what is left, once the app's other jobs have their smallest gang."""
@@ -133,7 +137,7 @@ class _Greedy:
     def _place(self, a: int, gang: int) -> tuple[Counts, Locality] | None:
         kind = self.kinds.get((a, gang))
         if kind is None:
-            kind = self.kinds[a, gang] = (gang, self._config(a), self.allocator.least(a, gang).tobytes())
+            kind = self.kinds[a, gang] = (gang, self.config[a], self.allocator.least(a, gang).tobytes())
         if kind not in self.places:
             self.places[kind] = self.allocator.best_place(a, gang)
         return self.places[kind]
@@ -151,15 +155,14 @@ class _Greedy:
         fits = (s.job_held[job] == 0) & (s.job_gpus_min[job] <= size) & (size <= s.job_gpus_max[job])
         sizes = np.where(s.job_allowed[job] & fits[:, None], s.job_gpus_min[job][:, None], size[:, None] + 1)
         least = np.minimum.reduceat(sizes, first, axis=0)
-        models = s.job_config[s.job_ptr[heads]].tolist()
-        for a, gpus, model, row in zip(heads.tolist(), gang.tolist(), models, least):
-            self.kinds[a, gpus] = (gpus, model, row.tobytes())
-
-    def _config(self, a: int) -> int:
-        return self.s.job_config.item(self.s.job_ptr.item(a))
+        for a, gpus, row in zip(heads.tolist(), gang.tolist(), least):
+            self.kinds[a, gpus] = (gpus, self.config[a], row.tobytes())
 
     def _score(self, a: int, locality: Locality) -> float:
-        return 1.0 / self.s.speeds.slowdown.item(self._config(a), int(locality))
+        kind = self.config[a], locality
+        if kind not in self.scores:
+            self.scores[kind] = 1.0 / self.s.speeds.slowdown.item(kind[0], int(locality))
+        return self.scores[kind]
 
 
 def _next_gangs(s: Snapshot, apps: Int) -> list[_Next]:

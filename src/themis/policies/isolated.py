@@ -41,14 +41,11 @@ class Isolated:
         s = snapshot
         in_service = np.bincount(s.machine_type, weights=s.machine_gpus, minlength=len(s.gpu_types))
         share = s.app_weight / s.app_weight.sum() * in_service.sum()
-        gpus, most = np.zeros(s.jobs, dtype=np.int64), most_gpus(s)
-        x = np.zeros((s.jobs, len(s.gpu_types)))
-        for a in range(s.apps):
-            at = slice(int(s.job_ptr[a]), int(s.job_ptr[a + 1]))
-            each = _water_fill(s.job_left[at], most[at].astype(float), float(share[a]))
-            gpus[at] = np.clip(np.ceil(each - 1e-9), s.job_gpus_min[at], most[at])
-            on = s.job_allowed[at] * in_service
-            x[at] = (each / gpus[at])[:, None] * on / np.maximum(on.sum(axis=1, keepdims=True), 1e-9)
+        most = most_gpus(s)
+        each = _water_fill(s.job_left, most.astype(float), s.job_app, share)
+        gpus: Int = np.clip(np.ceil(each - 1e-9), s.job_gpus_min, most).astype(np.int64)
+        on = s.job_allowed * in_service
+        x = (each / gpus)[:, None] * on / np.maximum(on.sum(axis=1, keepdims=True), 1e-9)
         x = np.clip(x, 0.0, 1.0)
         # Apps that may use some types only can ask more of these than there is: there they all get less, alike.
         x *= np.minimum(in_service / np.maximum(gpus @ x, 1e-9), 1.0)
@@ -56,17 +53,26 @@ class Isolated:
         return Solved(answer=TimeShare(combos=combos, gpus=gpus, x=x, round_s=self.round_s))
 
 
-def _water_fill(left: Float, most: Float, gpus: float) -> Float:
-    """Split ``gpus`` in proportion to work left, nobody above its most; fractional."""
-    out = np.zeros(len(left))
-    open_ = np.ones(len(left), dtype=bool)
-    while open_.any() and gpus > 1e-12:
-        fair = gpus * left / max(float(left[open_].sum()), 1e-12)
-        full = open_ & (fair >= most)
-        if not full.any():
-            out[open_] = fair[open_]
-            break
-        out[full] = most[full]
-        gpus -= float(most[full].sum())
-        open_ &= ~full
+def _water_fill(left: Float, most: Float, app: Int, gpus: Float) -> Float:
+    """Split each app's GPUs over its jobs in proportion to work left, no job above its most; fractional.
+
+    Parameters
+    ----------
+    left, most : [J], GPU seconds and GPUs. ``app`` : [J], rising. ``gpus`` : [A].
+    """
+    out, gpus = np.zeros(len(left)), gpus.copy()
+    at = np.flatnonzero(gpus[app] > 1e-12)
+    while len(at):
+        of = app[at]
+        first = np.flatnonzero(np.diff(of, prepend=NONE))
+        number = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(at))))
+        # A zero before each app's jobs: sums are then those of the apps' jobs alone, to the last bit.
+        total = np.add.reduceat(np.insert(left[at], first, 0.0), first + np.arange(len(first)))
+        fair = gpus[of] * left[at] / np.maximum(total, 1e-12)[number]
+        full = fair >= most[at]
+        filled = np.bincount(number, weights=np.where(full, most[at], 0.0))
+        done = np.bincount(number, weights=full) == 0
+        out[at] = np.where(full, most[at], np.where(done[number], fair, 0.0))
+        gpus[of[first]] -= filled
+        at = at[~full & ~done[number] & (gpus[of] > 1e-12)]
     return out

@@ -32,6 +32,10 @@ def allocate(
     combos: list[Int] = []
     x: list[Float] = []
     for a, b, mass in masses:
+        if len(members[a]) == 1 and (b == NONE or (a != b and len(members[b]) == 1)):
+            combos.append(np.array([[members[a][0], NONE if b == NONE else members[b][0]]]))
+            x.append(mass[None, :])
+            continue
         mine, width = members[a], _widths(members[a], part)
         if b == NONE:
             i, share = np.arange(len(mine)), width

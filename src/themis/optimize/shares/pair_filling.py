@@ -92,6 +92,8 @@ def fill_paired(problem: Problem, pairs: PairRates, unit: Float, grow: Growth) -
         if proof is not None:
             pressing = rises * safe * proof.prices.worth[proof.kind]
             rises &= pressing <= _PRESSING * pressing.max()
+            if proof.classes is search.classes:
+                search.program.close(proof.prices, _DEAR)
             left = _fastest_left(problem, pairs, proof, np.unique(proof.kind[rises]))
             top = np.where(rises, np.minimum(top, left[proof.kind] / safe), top)
         rises &= amount < top * (1.0 - GAP)
@@ -141,7 +143,7 @@ class _ClassSearch:
 
     def run(self, need: Need, level: float) -> tuple[float, _Proof | None]:
         """The highest level from here down, and what proves it, if it fell; ``combos`` and ``x`` reach it."""
-        proof, level = None, self._known(need, level)
+        proof, level, fresh = None, self._known(need, level), False
         while True:
             level, proofs = settle(self.program, lambda t: self.classes.mean(need(t)), level)
             for prices in proofs:
@@ -151,6 +153,11 @@ class _ClassSearch:
             short = self._allocate(need(level))
             if not short.any():
                 return level, proof
+            if len(self.classes.first) == self.problem.active.sum() and not fresh:
+                # Each job has its own rows, so only rounding can make it fall short.
+                fresh = True
+                self.program.program.refresh()
+                continue
             self._split(short)
 
     def _known(self, need: Need, level: float) -> float:

@@ -23,7 +23,7 @@ from themis.errors import InputError, NotSolved
 from themis.model.units import NONE, Bool, Float, Int
 from themis.optimize.columns import ColumnProgram, Optimum
 from themis.optimize.shares.classes import allocate
-from themis.optimize.shares.partners import Partners
+from themis.optimize.shares.partners import Partners, too_dear
 from themis.optimize.shares.problem import Need, Problem
 
 GAP = 1e-9
@@ -344,6 +344,25 @@ class PairProgram:
         free = np.zeros(len(self.classes.first))
         return self._price(1.0 / self.problem.fastest[self.classes.first], free, free[: self.problem.types])[0]
 
+    def close(self, prices: Prices, dear: float) -> None:
+        """Leave out of all further programs what costs more than it is worth at prices that prove the level reached.
+
+        Shares that keep the level use none of it. ``dear`` : by what part of its price it must cost more.
+        """
+        if not self.partners.close(prices.worth[self.sharers], prices.gpu, prices.time[self.sharers], dear):
+            return
+        a, b, k = np.array(self.index, dtype=np.int64).T
+        mine, theirs, gpus = self._rates(a, b, k)
+        two = b != NONE
+        gain = prices.worth[a] * mine
+        cost = prices.time[a] + gpus * prices.gpu[k]
+        gain[two] += prices.worth[b[two]] * theirs
+        cost[two] += prices.time[b[two]]
+        may = np.append(False, too_dear(gain, cost, dear) & (self.optimum.x[1:] <= 0.0))
+        gone = self.program.drop(may)[1:]
+        self.index = [column for column, out in zip(self.index, gone.tolist()) if not out]
+        self.optimum = replace(self.optimum, x=self.optimum.x[np.append(True, ~gone)])
+
     def masses(self) -> Iterator[tuple[int, int, Float]]:
         """(class, other class or -1, time [K] in all) of what runs."""
         together: dict[tuple[int, int], Float] = {}
@@ -363,15 +382,10 @@ class PairProgram:
 
     def _add(self, columns: list[tuple[int, int, int]]) -> None:
         c = len(self.classes.first)
-        first = self.classes.first
-        scale = self.problem.fastest[first]
+        scale = self.problem.fastest[self.classes.first]
         a, b, k = np.array(columns, dtype=np.int64).T
         at, two = np.arange(len(a)), b != NONE
-        model = self.pairs.model[first]
-        mine = self.problem.rate[first[a], k]
-        mine[two] = self.pairs.rate[model[a[two]], model[b[two]], k[two]]
-        partner, theirs = b[two], self.pairs.rate[model[b[two]], model[a[two]], k[two]]
-        gpus = self.problem.gpus[first[a]].astype(np.float64)
+        partner, (mine, theirs, gpus) = b[two], self._rates(a, b, k)
         rows = np.concatenate([a, partner, c + a, c + partner, 2 * c + self.problem.pool[k]])
         values = np.concatenate(
             [np.ones(len(a)), np.ones(len(partner)), mine / scale[a], theirs / scale[partner], gpus]
@@ -383,3 +397,12 @@ class PairProgram:
         self.program.add(np.zeros(len(a)), matrix.tocsc())  # tocsc sums the two halves of a pair of one class
         self.index += columns
         self.known.update(columns)
+
+    def _rates(self, a: Int, b: Int, k: Int) -> tuple[Float, Float, Float]:
+        """Of columns: the rate of the first, of the second where there is one, and GPUs."""
+        first, two = self.classes.first, b != NONE
+        model = self.pairs.model[first]
+        mine = self.problem.rate[first[a], k]
+        mine[two] = self.pairs.rate[model[a[two]], model[b[two]], k[two]]
+        theirs = self.pairs.rate[model[b[two]], model[a[two]], k[two]]
+        return mine, theirs, self.problem.gpus[first[a]].astype(np.float64)

@@ -22,6 +22,16 @@ _KEPT = 8_000_000
 _WORTH_IT = 1e-12
 
 
+_NOISE = 1e-6
+"""By how much more than it is worth a unit of time must cost at least; what is below is rounding."""
+
+
+def too_dear(gain: Float, cost: Float, part: float) -> Bool:
+    """What costs more than it gains by this part of its cost, and by more than rounding."""
+    out: Bool = cost - gain > np.maximum(part * cost, _NOISE)
+    return out
+
+
 @dataclass(slots=True)
 class Partners:
     """Jobs that may share a GPU, and their rates next to each other.
@@ -71,6 +81,17 @@ class Partners:
                 pairs = zip(np.minimum(first, second).tolist(), np.maximum(first, second).tolist())
                 found.update((a, b, k) for a, b in pairs)
         return found, most
+
+    def close(self, worth: Float, price: Float, time: Float, part: float) -> bool:
+        """Bar pairs that cost more than they are worth from now on (``too_dear``); false where the tables are not kept."""
+        if len(self.rate) ** 2 * self.rate.shape[1] > _KEPT:
+            return False
+        for k, (forth, barred) in self._tables.items():
+            may = np.flatnonzero(self.rate[:, k] > 0)
+            gain = forth * worth[may, None]
+            cost = time[may, None] + time[may] + price[k]
+            barred |= too_dear(gain + gain.T, cost, part)
+        return True
 
     def _surplus(self, k: int, may: Int, at: int, worth: Float, time: Float) -> Float:
         """[B, S], of the jobs of a block next to all that may run on the type, before the price of the GPU."""
