@@ -253,7 +253,8 @@ def _task(root: Path, *lines: str) -> Task:
     folder = root / "tasks" / "t"
     (folder / "reports").mkdir(parents=True)
     ranks = [{"THEMIS_RUN_DIR": str(folder)}]
-    (folder / "task.json").write_text(json.dumps({"spec": dataclasses.asdict(SPEC), "port": 1, "ranks": ranks}))
+    raw = {"spec": dataclasses.asdict(SPEC), "port": 1, "ranks": ranks, "cwd": "/", "logs": [str(folder / "rank0.log")]}
+    (folder / "task.json").write_text(json.dumps(raw))
     (folder / "reports" / "reports.jsonl").write_text("".join(f"{line}\n" for line in lines))
     return Task(root, "t")
 

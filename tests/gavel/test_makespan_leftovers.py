@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from gavel_cases import assert_valid
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from themis.gavel.makespan import min_makespan
@@ -29,6 +29,8 @@ def test_the_shortest_job_has_what_the_longest_leaves_over() -> None:
 
 @settings(max_examples=40)
 @given(seed=st.integers(0, 2**32))
+@example(seed=1280)
+@example(seed=1632)
 def test_leftovers_cost_the_makespan_nothing_whatever_the_range_of_work(seed: int) -> None:
     rng = np.random.default_rng(seed)
     jobs, types = int(rng.integers(2, 40)), int(rng.integers(1, 8))

@@ -85,6 +85,10 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
         max_bundle: 1 MiB
         bundles_quota: 2 MiB
         bundles_keep: 1d
+        copy_checkpoints: false
+        max_copy: 4 MiB
+        copies_quota: 5 MiB
+        copies_keep: 2d
         node_cache: 3 MiB
         setup: 1m
         notify: {admins: ["json://127.0.0.1:9"], users: {u: ["json://127.0.0.1:9"]}, events: [failed]}

@@ -22,6 +22,9 @@ from themis.optimize.shares.level import highest_level
 from themis.optimize.shares.problem import Problem, Shares
 from themis.optimize.shares.totals import most
 
+FITS = 1e-9
+"""Relative overuse of a pool that valid shares may have."""
+
 MANY = 200
 """Jobs from which prices of the pools (``optimize.shares.totals``) are quicker than a program over all jobs."""
 
@@ -52,6 +55,8 @@ def best_total(problem: Problem, gain: Float, least: Float | None = None) -> Sha
     found = program.solve()
     x = np.zeros_like(problem.rate)
     x[job, kind] = np.clip(found.x, 0.0, 1.0)
+    over = np.divide(problem.usage(x), problem.workers, out=np.zeros(pools), where=problem.workers > 0)
+    x /= np.where(over > 1.0 + FITS, over, 1.0)[problem.pool]  # the solver's tolerance is wider
     price = np.maximum(found.duals[rows : rows + pools], 0.0) * scale
     return Shares(x=x, objective=float((gain * x).sum()), bound=found.objective * scale, price=price)
 
