@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import os
 import signal
 import tarfile
@@ -18,11 +19,14 @@ from processes import left_of, wait_until
 from themis.bundles.copies import Copies, Copy
 from themis.bundles.pack import pack
 from themis.bundles.store import Store
+from themis.errors import InputError
 from themis.executors.depot import Depot
 from themis.executors.program import AttemptEnded, Ending
 from themis.model.events import JobReached, JobStarted, JobStopped
 from themis.node import copies as node_copies
+from themis.node import prepare
 from themis.node.messages import THROUGH_SERVICE, Fetch, TaskSpec, Upload
+from themis.node.prepare import unpack
 
 SAVES = (
     "trap 'echo stopped > $THEMIS_CHECKPOINT_DIR/at-sigterm; exit 0' TERM; mkdir -p results; "
@@ -304,3 +308,84 @@ def test_a_second_name_of_a_file_is_copied_too(tmp_path: Path) -> None:
     there.mkdir()
     node_copies.restore(place, there, 2, lead=False, wait_s=0.1)
     assert {p.name: p.read_text() for p in there.iterdir()} == {"step-5": "5", "latest": "5"}
+
+
+def packed_again(tmp_path: Path, outputs: tuple[str, ...]) -> list[str]:
+    """Pack outputs of ``tmp_path/work``, and unpack them as a machine does; returns the files."""
+    (there := tmp_path / "there").mkdir()
+    with open(tmp_path / "copy.tar", "w+b") as file:
+        node_copies.pack(file, None, tmp_path / "work", outputs)
+        file.seek(0)
+        unpack(file.fileno(), str(there), hashlib.sha256(file.read()).hexdigest())
+    return sorted(str(path.relative_to(there / "outputs")) for path in there.rglob("*") if path.is_file())
+
+
+def test_outputs_that_name_a_file_twice_are_copied_once(tmp_path: Path) -> None:
+    (tmp_path / "work" / "results" / "sub").mkdir(parents=True)
+    (tmp_path / "work" / "results" / "sub" / "x").write_text("1")
+    (tmp_path / "work" / "results-2").write_text("2")
+    outputs = ("results/sub", "results-2", "results", "results", "results/sub/x")
+    assert packed_again(tmp_path, outputs) == ["results-2", "results/sub/x"]
+
+
+def test_what_no_machine_could_unpack_again_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (node_copies.MOST_MEMBERS, node_copies.DEEPEST) == (prepare.MOST_MEMBERS, prepare.DEEPEST)
+    monkeypatch.setattr(node_copies, "MOST_MEMBERS", 4)
+    monkeypatch.setattr(prepare, "MOST_MEMBERS", 4)
+    (work := tmp_path / "work" / "results").mkdir(parents=True)
+    for name in "abc":
+        (work / name).write_text(name)
+    assert len(packed_again(tmp_path, ("results",))) == 3, "with the folder, as many as there may be"
+    (work / "d").write_text("d")
+    with open(tmp_path / "many.tar", "w+b") as file, pytest.raises(node_copies.Failed, match="more than 4 files"):
+        node_copies.pack(file, None, tmp_path / "work", ("results",))
+    monkeypatch.undo()
+    deepest = tmp_path / "work" / "/".join(["deep"] + ["d"] * (node_copies.DEEPEST - 3))
+    deepest.mkdir(parents=True)
+    (deepest / "x").write_text("x")
+    (tmp_path / "there").rename(tmp_path / "before")
+    assert len(packed_again(tmp_path, ("deep",))) == 1
+    (deepest / "d").mkdir()
+    (deepest / "d" / "x").write_text("x")
+    with open(tmp_path / "deep.tar", "w+b") as file, pytest.raises(node_copies.Failed, match="200 folders deep"):
+        node_copies.pack(file, None, tmp_path / "work", ("deep",))
+
+
+@pytest.mark.slow
+def test_names_that_are_no_text_are_shown_in_one_line_and_the_rest_is_copied(root: Path, tmp_path: Path) -> None:
+    line = (
+        "mkdir results; mkfifo results/$(printf '\\377'); mkfifo \"results/a\nthemis: b\"; "
+        "for i in $(seq 30); do mkfifo results/p$i; done; echo 1 > results/x"
+    )
+    with keeping(tmp_path, line, 1) as (world, kept):
+        world.executor.submit(grant(1, (0,)))
+        world.until(JobReached)
+        wait_until(lambda: kept.awaited(0, 2) == "", "the last copy is over")
+        assert files(kept) == {"outputs/results/x": "1\n"}
+        wait_until(lambda: "more were not copied" in world.logs(), "its log says so")
+        said = [row for row in world.logs().splitlines() if row.startswith("themis: ") and "not copied" in row]
+        assert len(said) == node_copies.MOST_NAMED + 1
+        assert said[-1] == "themis: 12 more were not copied"
+        assert not [row for row in world.logs().splitlines() if row.startswith("themis: b")]
+
+
+def test_a_table_that_is_damaged_is_one_sentence(tmp_path: Path) -> None:
+    Copies(tmp_path / "c", 1 << 20, 1000).close()
+    with open(tmp_path / "c" / "copies.db", "r+b") as file:
+        file.write(b"no table at all")
+    with pytest.raises(InputError, match=r"copies.db is damaged: .*move it away"):
+        Copies(tmp_path / "c", 1 << 20, 1000)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be used for copies of checkpoints and outputs: Not a directory"):
+        Copies(tmp_path / "file" / "c", 1 << 20, 1000)
+
+
+def test_a_table_that_cannot_be_written_refuses_the_copy(tmp_path: Path) -> None:
+    kept = Copies(tmp_path / "c", 1 << 20, 1000)
+    kept.begin(2, 5, 1, "m0")
+    kept._db.execute("CREATE TRIGGER t BEFORE INSERT ON copies BEGIN SELECT RAISE(FAIL, 'disk is full'); END")
+    _, problem, over = kept.take("m0", 5, 1, 1, 0, 3, b"abc", final=True, problem="")
+    assert over
+    assert "table of copies cannot be written: disk is full" in problem
+    assert kept.awaited(5, 2) == "", "the next attempt is told, and does not wait"
+    kept.close()

@@ -112,6 +112,18 @@ def test_what_cannot_be_fetched_is_one_sentence(service: Daemon, tmp_path: Path)
         client.run(["true"], outputs=["results"])
 
 
+def test_a_copy_that_is_damaged_on_the_services_disk_is_one_sentence(service: Daemon, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    with service.client() as client:
+        made = client.run(["sh", "-c", "echo 1 > x"], send=tmp_path / "work", outputs=["x"])
+        client.wait(made.app, timeout_s=PATIENCE_S)
+    wait_until(lambda: bool(kept(service, made.app)), "the copy is here")
+    (service.home / "copies" / "files" / str(kept(service, made.app)[0]["sha256"])).write_bytes(b"damaged")
+    rc, _, err = themis(service.home, tmp_path, "fetch", str(made.app), "--to", "there")
+    assert (rc, err.count("\n"), "the service's copy is damaged" in err) == (2, 1, True)
+    assert not [*(tmp_path / "there").iterdir()]
+
+
 def test_an_archive_with_a_path_out_of_the_folder_is_refused_where_it_is_fetched(tmp_path: Path) -> None:
     """The service trusts no machine with what users unpack, and users need not trust the service."""
     from themis.node.prepare import Failed, unpack

@@ -59,17 +59,34 @@ class Copies:
     ----------
     folder : where they are. ``quota`` : bytes of all copies. ``most`` : bytes of one.
     live : numbers of the apps whose copies must not be removed.
+
+    Raises
+    ------
+    InputError : the folder cannot be written, or ``copies.db`` is damaged.
     """
 
     def __init__(self, folder: Path, quota: int, most: int, live: Callable[[], Collection[int]] = set) -> None:
         self.most, self.live = most, live
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.store = Store(folder / "files", quota, self._needed, setting="copies_quota")
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.store = Store(folder / "files", quota, self._needed, setting="copies_quota")
+        except OSError as error:
+            raise InputError(
+                f"{error.filename or folder} cannot be used for copies of checkpoints and outputs: {error.strerror}."
+            ) from None
         self._coming: dict[tuple[int, int], _Coming] = {}
         self._lock = RLock()
-        self._db = sqlite3.connect(folder / "copies.db", check_same_thread=False, isolation_level=None)
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.executescript(TABLES)
+        try:
+            self._db = sqlite3.connect(folder / "copies.db", check_same_thread=False, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.executescript(TABLES)
+        except sqlite3.OperationalError as error:
+            raise InputError(f"{folder / 'copies.db'} cannot be written: {error}.") from None
+        except sqlite3.DatabaseError as error:
+            raise InputError(
+                f"{folder / 'copies.db'} is damaged: {error}. Put {folder} of a backup in its place, or move it away: "
+                "then jobs whose checkpoints are there begin again."
+            ) from None
 
     def close(self) -> None:
         """Close the file; what has not come whole is dropped."""
@@ -136,6 +153,8 @@ class Copies:
             except (InputError, OSError) as error:
                 self._drop(job, attempt)
                 problem = str(error)
+            except sqlite3.Error as error:
+                problem = f"the service's table of copies cannot be written: {error}"
             if final:
                 self._db.execute(
                     "UPDATE attempts SET ended = 1, problem = ? WHERE job = ? AND attempt = ?", (problem, job, attempt)

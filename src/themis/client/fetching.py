@@ -15,7 +15,7 @@ from urllib.parse import quote
 from themis.client.home import read_token
 from themis.client.web import connection_to, http_address
 from themis.errors import InputError
-from themis.node.prepare import Failed, move, unpack
+from themis.node.prepare import Damaged, Failed, move, unpack
 
 TIMEOUT_S = 60.0
 """Of a piece."""
@@ -77,10 +77,13 @@ def _bring(home: Path, address: str, page: str, target: Path, sha256: str) -> No
             (draft / "files").mkdir()
             try:
                 unpack(file.fileno(), str(draft / "files"), sha256)
-            except Failed as error:
+            except Damaged:
                 raise InputError(
-                    f"the files did not arrive whole, or a newer copy came meanwhile: {error}. Try again."
+                    "the files are not those that the service announced: a newer copy came meanwhile, or the service's copy is "
+                    "damaged. Try again, and if that does not help tell an administrator."
                 ) from None
+            except Failed as error:
+                raise InputError(f"the files cannot be unpacked: {error}.") from None
         move(str(draft / "files"), str(target))
     finally:
         shutil.rmtree(draft, ignore_errors=True)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import posixpath
@@ -44,6 +45,10 @@ PACKED, PACKED_CODE = "copy.tar", "packed"
 """In a task's folder: the archive for the service, and the exit code of what wrote the final one."""
 CHECKPOINTS, OUTPUTS = "checkpoints", "outputs"
 """Folders in that archive."""
+MOST_MEMBERS, DEEPEST = 200_000, 200
+"""As in ``prepare``, which unpacks no more."""
+MOST_NAMED = 20
+"""Sentences about what was left out of one copy."""
 FILTER: dict[str, Any] = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}
 """Python 3.11.4 has it first; the archive is the job's own, and unpacked with its rights."""
 
@@ -195,8 +200,10 @@ def pack(file: IO[bytes], checkpoints: Path | None, work: Path, outputs: Sequenc
 
     Raises
     ------
-    Failed : files changed while they were read, each time. OSError : a folder, or the disk of this machine.
+    Failed : files changed while they were read, each time, or they are too many or too deep to be unpacked again.
+    OSError : a folder, or the disk of this machine.
     """
+    outputs = [name for name in dict.fromkeys(outputs) if not any(name.startswith(f"{other}/") for other in outputs)]
     roots = [(checkpoints, CHECKPOINTS)] if checkpoints is not None and any(checkpoints.iterdir()) else []
     roots += [(work / name, f"{OUTPUTS}/{name}") for name in outputs if os.path.lexists(work / name)]
     for tries in range(TRIES):
@@ -205,11 +212,12 @@ def pack(file: IO[bytes], checkpoints: Path | None, work: Path, outputs: Sequenc
         if not roots:
             return []
         left: list[str] = []
+        count = itertools.count(1)
         before = _state(checkpoints) if checkpoints is not None else []
         with contextlib.suppress(FileNotFoundError, tarfile.TarError):  # the job replaced a file meanwhile
             with tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT) as archive:
                 for path, name in roots:
-                    archive.add(path, arcname=name, filter=_within(archive, path, name, left))
+                    archive.add(path, arcname=name, filter=_within(archive, path, name, left, count))
             if checkpoints is None or _state(checkpoints) == before:
                 file.flush()
                 return left
@@ -218,12 +226,14 @@ def pack(file: IO[bytes], checkpoints: Path | None, work: Path, outputs: Sequenc
 
 
 def _within(
-    archive: tarfile.TarFile, path: Path, name: str, left: list[str]
+    archive: tarfile.TarFile, path: Path, name: str, left: list[str], count: Iterator[int]
 ) -> Callable[[tarfile.TarInfo], tarfile.TarInfo | None]:
     """As ``_own``, and links that lead out of the folder are left out; absolute ones into it become relative."""
     own, top = _own(archive), os.path.realpath(path) if not path.is_symlink() else str(path)
 
     def member(found: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        if found.name.count("/") >= DEEPEST:
+            raise Failed(f"{found.name[:100]}... is more than {DEEPEST} folders deep")
         if (kept := own(found)) is None:
             left.append(f"{found.name} was not copied: it is no file, folder or link")
         elif kept.issym():
@@ -235,6 +245,8 @@ def _within(
                 left.append(f"{found.name} was not copied: it is a link to {target!r}, out of its folder")
                 return None
             kept.linkname = target
+        if kept is not None and next(count) > MOST_MEMBERS:
+            raise Failed(f"there are more than {MOST_MEMBERS} files, folders and links")
         return kept
 
     return member
@@ -320,6 +332,12 @@ def _remove(path: Path) -> None:
     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
+def _line(sentence: str) -> bytes:
+    """One line of a log: names of files may have line feeds, control characters and bytes that are no UTF-8."""
+    shown = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in sentence)
+    return shown.encode()
+
+
 def succeeded(task: Path) -> bool:
     """Whether the final copy of this task is at its URL."""
     with contextlib.suppress(OSError):
@@ -389,8 +407,10 @@ def _as_user(raw: dict[str, Any], number: int, final: bool, log: IO[bytes], pack
         except BaseException as error:
             problem = f"checkpoints and outputs were not copied to the service: {error}"
             said.append(problem)
+    if len(said) > MOST_NAMED:
+        said[MOST_NAMED:] = [f"{len(said) - MOST_NAMED} more were not copied"]
     with contextlib.suppress(OSError):
-        log.write("".join(f"themis: {sentence}\n" for sentence in said).encode())
+        log.write(b"".join(b"themis: %s\n" % _line(sentence) for sentence in said))
     os._exit(1 if problem else 0)
 
 
