@@ -66,6 +66,10 @@ def test_copies_that_the_service_keeps_are_copied_with_the_checkpoints(tmp_path:
             kept.take("m0", 0, 1, 1, 0, 3, b"abc", final=True, problem="")
             assert "copies" in back_up(home, tmp_path / "whole", checkpoints=True).files
             assert "copies" not in back_up(home, tmp_path / "small").files
+    (home / "copies" / "copies.db").write_bytes(b"x" * 4096)
+    with pytest.raises(InputError, match=r"copies\.db cannot be copied"):
+        back_up(home, tmp_path / "again", checkpoints=True)
+    assert not (tmp_path / "again").exists()
     restore(tmp_path / "whole", other)
     with closing(Copies(other / "copies", 1000, 1000)) as kept:
         found = kept.newest(0)

@@ -202,7 +202,10 @@ def _copy_database(source: Path, target: Path, change: str = "") -> None:
     for path in (draft, *(Path(f"{target}{end}") for end in ("-wal", "-shm"))):
         path.unlink(missing_ok=True)
     with closing(sqlite3.connect(f"{source.as_uri()}?mode=ro", uri=True)) as db, closing(_private(draft)) as copy:
-        db.backup(copy)
+        try:
+            db.backup(copy)
+        except sqlite3.DatabaseError as error:
+            raise InputError(f"{source} cannot be copied ({error}); no backup was made.") from None
         copy.execute("PRAGMA journal_mode = DELETE")
         if change:
             copy.execute(change)
