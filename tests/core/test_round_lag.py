@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from test_round_gangs import account_of, deliver, play
 
+from themis.core.rounds import Rounds
 from themis.core.steady import BEHIND, DOUBTED, lag_bound, potential_bound, weights
 from themis.model.cluster import Cluster, Machine
 from themis.model.units import NONE, Float, Int
@@ -61,6 +63,38 @@ def test_gangs_on_three_types_are_repaid_and_by_the_order_alone_the_deficits_gro
     assert max(by_order) > 2.0 * max(by_order[:1200]) > 4.0 * BEHIND
     assert max(deficits) <= 2.5 * BEHIND
     assert max(deficits) < 0.4 * max(by_order)
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 2**32), types=st.sampled_from([1, 2, 3, 7]))
+def test_of_what_an_objective_needs_no_deficit_is_above_the_proven_bound(seed: int, types: int) -> None:
+    """Some shares are due in part, others wholly or not at all; what is left over goes by the order."""
+    room = [8] * types if types < 7 else [4] * 7
+    x, gpus = packed_on(seed, room, 8 * types if types < 7 else 24, (1, 2, 3, 4))
+    part = np.random.default_rng(seed).choice([0.0, 0.37, 1.0 / 3.0, 0.9, 1.0], len(x))
+    plain = account_of(x, gpus).answer
+    assert plain is not None
+    account, due = Rounds(), x * part[:, None]
+    account.adopt(replace(plain, due=part), 0.0, 0)
+    for t, deficit in enumerate(play(account, room, 120), start=1):
+        lacks = np.maximum(deficit - (x - due) * t, 0.0)
+        assert (lacks <= lag_bound(due, t) + 1e-9).all()
+        assert float((weights(due) * lacks**2).sum()) <= potential_bound(due, t) + 1e-6
+    assert account.packs, "shares that pack are never taken for shares that do not"
+
+
+@pytest.mark.parametrize("seed", [53, 107])
+def test_what_an_objective_needs_is_repaid_and_by_the_order_alone_the_deficits_grow(seed: int) -> None:
+    room = [8, 8, 8]
+    x, gpus = packed_on(seed, room, 28)
+    due = np.ones(len(x))
+    worst = []
+    for steady in (True, False):
+        account = account_of(x, gpus)
+        assert account.answer is not None
+        account.adopt(replace(account.answer, due=due), 0.0, 0)
+        worst.append(float(play(account, room, 1200, steady=steady)[-1].max()))
+    assert worst[0] <= 3.0 * BEHIND < worst[1]
 
 
 def sets_that_fit(gpus: Int, room: list[int]) -> list[Float]:

@@ -8,6 +8,9 @@ condition, for no average exceeds its largest member. So where the heaviest set 
 the order of ``Rounds.priority`` stays. Shares that hardly do not pack pass that test for long; after ``DOUBTED`` rounds they are
 shown to pack or not once and for all.
 
+Where an answer says what its objective needs (``due``), ``x`` are these parts of the shares and ``d`` what is missing of them, 0
+where more was received; what it leaves over goes by the order.
+
 Source: the drift argument of max-weight scheduling (Tassiulas and Ephremides 1992) and of Blackwell's approachability.
 """
 
@@ -55,8 +58,7 @@ def steadied(
 ) -> Picked:
     """The gangs of this round: those picked, or a set that meets the condition where these do not.
 
-    Changes nothing unless all GPUs are free and a gang is far behind, nor where the answer says what its objective needs (``due``):
-    that goes first, and what it leaves over may wait.
+    Changes nothing unless all GPUs are free and a gang is far behind with its share, or with what its objective needs of it.
 
     Parameters
     ----------
@@ -65,13 +67,15 @@ def steadied(
     """
     answer = rounds.answer
     assert answer is not None
-    if not rounds.packs or answer.due is not None:
+    if not rounds.packs:
         return picked
+    x, gpus, combos = answer.x, answer.gpus, answer.combos
     lacks = rounds.entitled - rounds.received
+    if answer.due is not None:
+        x, lacks = x * answer.due[:, None], np.maximum(rounds.due - rounds.received, 0.0)
     if lacks.max(initial=0.0) <= BEHIND * answer.round_s:
         return picked
     behind = lacks / answer.round_s
-    x, gpus, combos = answer.x, answer.gpus, answer.combos
     worth = weights(x) * behind
     slack = 1e-9 * float((x * np.abs(worth)).sum())
     needed = float((x * worth).sum()) - slack
