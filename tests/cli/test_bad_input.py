@@ -154,6 +154,12 @@ def test_a_mistyped_option_of_run_is_no_program(themis: Command) -> None:
     assert "--gpus" in ended.err
 
 
+def test_a_url_of_checkpoints_that_lacks_a_slash_is_refused(themis: Command) -> None:
+    ended = themis("run", "--checkpoints", "s3:/bucket", "--", "true")
+    assert ended.code == 2
+    assert "two slashes" in ended.err
+
+
 def test_what_follows_the_program_is_the_programs(themis: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     from themis.client.light import Service
     from themis.errors import InputError

@@ -251,7 +251,8 @@ def test_the_quota_drops_what_finished_apps_have_and_never_what_live_ones_need(
         return kept.take("m0", job, 1, 1, 0, size, bytes([job]) * size, final=True, problem="")[1]
 
     assert whole(0, 100) == whole(1, 100) == ""
-    assert "copies_quota" in whole(2, 100)
+    assert "the store of copies" in (why := whole(2, 100))
+    assert "copies_quota" in why
     live_apps.remove(0)
     old = kept.store.path(kept.of_app(0)[0].sha256)
     os.utime(old, (0, 0))

@@ -151,6 +151,13 @@ def test_folders_are_relative_to_where_the_file_is_submitted_from() -> None:
     assert "expected an absolute path" in " ".join(faults("name: a\ncommand: x\nworkdir: run\n", folder=""))
 
 
+def test_a_url_that_lacks_a_slash_is_no_folder() -> None:
+    base = "name: a\ncommand: x\n"
+    for wrong in ("themis:/", "s3:/bucket/path"):
+        assert "with two slashes" in " ".join(faults(f"{base}checkpoint_dir: {wrong}\n"))
+    assert job("checkpoint_dir: a:b/c\n", base).checkpoint_dir == "/work/a:b/c"
+
+
 # ---- dependencies ----------------------------------------------------------------------------------------------------
 
 

@@ -56,7 +56,8 @@ class Store:
     ----------
     folder : where they are; made with mode 700. ``quota`` : bytes of all files together.
     needed : names of the files that must not be removed; may be called from any thread.
-    setting : the name of the quota, for messages. ``recent_s`` : a file that was used within this time is not removed for room.
+    setting, called : the names of the quota and of the store, for messages. ``recent_s`` : a file that was used within this time is
+        not removed for room.
     """
 
     def __init__(
@@ -66,10 +67,11 @@ class Store:
         needed: Callable[[], Collection[str]] = nothing,
         *,
         setting: str = "bundles_quota",
+        called: str = "the store of bundles",
         recent_s: float = RECENT_S,
     ) -> None:
         self.folder, self.quota, self.needed = folder, quota, needed
-        self.setting, self.recent_s = setting, recent_s
+        self.setting, self.called, self.recent_s = setting, called, recent_s
         self._lock = Lock()
         self._reserved = 0
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -142,7 +144,7 @@ class Store:
                     there -= n
         if there + size > self.quota:
             raise NoRoomInStore(
-                f"the store of bundles has {there / 2**20:.0f} MiB that jobs need or that was used within the last hour, of "
+                f"{self.called} has {there / 2**20:.0f} MiB that jobs need or that was used within the last hour, of "
                 f"{self.quota / 2**20:.0f} MiB; {size / 2**20:.1f} MiB more do not fit. Send less, wait for jobs to end, or "
                 f"increase {self.setting}."
             )

@@ -79,6 +79,7 @@ def run(
     Example: [cyan]themis run --gpus 2 -- python train.py --epochs 9[/cyan]
     """
     from themis.client.command import name_of, run_request
+    from themis.executors.program import NEARLY_URL
 
     if send and no_send:
         raise InputError("--send and --no-send exclude each other; give one of them.")
@@ -89,6 +90,10 @@ def run(
     fields |= {"grace_s": grace} if grace is not None else {}
     if checkpoints:
         is_url = "://" in checkpoints
+        if not is_url and NEARLY_URL.match(checkpoints):
+            raise InputError(
+                f"--checkpoints is {checkpoints!r}, expected a folder, or a URL with two slashes, such as s3://bucket/path or themis://."
+            )
         fields["checkpoint_url" if is_url else "checkpoint_dir"] = (
             checkpoints if is_url else str(Path(checkpoints).absolute())
         )

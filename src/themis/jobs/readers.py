@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 
 from themis import sizes
 from themis.errors import InputError
-from themis.executors.program import LAUNCHES, MODULE, URL, check_launcher, check_outputs, check_packages
+from themis.executors.program import LAUNCHES, MODULE, NEARLY_URL, URL, check_launcher, check_outputs, check_packages
 from themis.jobs.faults import did_you_mean, short
 from themis.jobs.spec import After, When
 from themis.sizes import Unreadable
@@ -77,7 +77,11 @@ def folder(value: object) -> str:
 
 def folder_or_url(value: object) -> str:
     """A path, or a URL."""
-    return text(value) if URL.match(text(value)) else folder(value)
+    if URL.match(text(value)):
+        return text(value)
+    if NEARLY_URL.match(text(value)):
+        raise Unreadable("a folder, or a URL with two slashes, such as s3://bucket/path or themis://")
+    return folder(value)
 
 
 def sent_folder(value: object) -> str:

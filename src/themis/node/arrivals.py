@@ -61,7 +61,12 @@ class Arrivals:
         """The cache; its folder is made when a job first comes with files."""
         if self._store is None:
             self._store = Store(
-                self.root / "cache" / "bundles", self.most_bytes, self._needed, setting="node_cache", recent_s=0.0
+                self.root / "cache" / "bundles",
+                self.most_bytes,
+                self._needed,
+                setting="node_cache",
+                called="the machine's cache of bundles",
+                recent_s=0.0,
             )
         return self._store
 

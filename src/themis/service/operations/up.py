@@ -106,6 +106,8 @@ class Service:
                 self.certificates.close()
             if self.api.oidc is not None:
                 self.api.oidc.close()
+            if self.arbiter.copies is not None:
+                self.arbiter.copies.close()
 
 
 @contextmanager
