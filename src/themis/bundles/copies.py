@@ -69,7 +69,9 @@ class Copies:
         self.most, self.live = most, live
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self.store = Store(folder / "files", quota, self._needed, setting="copies_quota", called="the store of copies")
+            self.store = Store(
+                folder / "files", quota, self._needed, setting="copies_quota", called="the store of copies"
+            )
         except OSError as error:
             raise InputError(
                 f"{error.filename or folder} cannot be used for copies of checkpoints and outputs: {error.strerror}."
