@@ -13,9 +13,9 @@ distribution:
   passes, not when the job ends at last.
 
 Differs from the papers: a level below 0 stands for an end beyond all past ratios, by ``BEYOND`` on the logarithmic axis, where
-theirs is infinite; with ``LEVELS``, their bound on the long-run share of misses does not hold in every case. Ratios are kept by kind,
-the last ``WINDOW`` of each. Nothing of the future is used, and there is no clock and no randomness: the same log gives the same
-intervals.
+theirs is infinite; with ``LEVELS``, their bound on the long-run share of misses does not hold in every case. Ratios are kept by
+kind, the last ``WINDOW`` of each. Nothing of the future is used, and there is no clock and no randomness: the same log gives the
+same intervals.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ work slows alike, and each leaves when its own is done. It knows no policy; how 
 run's own past (``report.calibrated``), by what the app does (it waits, runs, or was stopped) and by how far ahead it looks. So
 intervals under each policy are its own.
 
-An app's work is what was believed when it came (``AppSubmitted.alone``), less that of jobs that ended; of a sweep in rungs it is the
-work of its rungs. Logs without it have no forecasts. Leaves out: apps to come, whose part of the errors is learned with the rest.
+An app's work is what was believed when it came (``AppSubmitted.alone``), less that of jobs that ended; of a sweep in rungs it is
+the work of its rungs. Logs without it have no forecasts. Leaves out: apps to come; what they change is learned with other errors.
 """
 
 from __future__ import annotations
@@ -226,7 +226,8 @@ class Outlook:
         app = self.apps.get(number)
         if app is None or not self.capacity:
             return ExpectedTimes()
-        base = self._finish(app, now)
+        # Its own look at the queue: what is asked changes nothing of what is learned.
+        base = self._queue(now).slowed(app.alone(now, self.capacity))
         low, high = self.finishes.interval(now, base, _kind(app))
         starts, begin = math.nan, UNKNOWN
         if math.isnan(app.started):
@@ -260,14 +261,18 @@ class Outlook:
         app.next_at = now + 0.5 * base
 
     def _finish(self, app: _AppForecast, now: Seconds) -> Seconds:
-        """Seconds to the app's end if no other came, and all work slowed alike wherever more GPUs are wanted than there are."""
+        """Seconds to the app's end, by the queue as it is or was shortly before."""
         queue = self.queue
         if self.changes * STALE >= len(queue.alone) or (now - queue.at) * STALE > queue.mean:
-            active = self.apps.values()
-            alone = np.array([one.alone(now, self.capacity) for one in active])
-            gpus = np.array([one.gpus for one in active], dtype=np.float64)
-            self.queue, self.changes = queue_of(now, alone, gpus, self.capacity), 0
+            self.queue, self.changes = self._queue(now), 0
         return self.queue.slowed(app.alone(now, self.capacity))
+
+    def _queue(self, now: Seconds) -> _Queue:
+        """Of all active apps."""
+        active = self.apps.values()
+        alone = np.array([one.alone(now, self.capacity) for one in active])
+        gpus = np.array([one.gpus for one in active], dtype=np.float64)
+        return queue_of(now, alone, gpus, self.capacity)
 
     def _wait(self, app: _AppForecast) -> Seconds:
         """Seconds until GPUs are free for it if those that want them got them by turns."""
@@ -310,7 +315,7 @@ def queue_of(at: Seconds, alone: Float, gpus: Float, capacity: int) -> _Queue:
 def _expected(app: App, first: int, now: Seconds, work: GpuSeconds, alone_s: Seconds) -> _AppForecast:
     """What is believed of an app that comes: its jobs have the numbers from ``first`` on.
 
-    Its work is shared among its jobs by steps times GPUs. Of a sweep in rungs it is that of its rungs, not of all jobs to their end.
+    Its work is shared among its jobs by steps times GPUs. Of a sweep in rungs it is that of its rungs, not of all its jobs.
     """
     brackets = brackets_of(app.tuner)
     if brackets:
