@@ -50,6 +50,7 @@ LEVELS = (-0.5, 0.5)
 """A level stays between these: at 0.5 an end is the median."""
 BEYOND = 4.0
 """How far beyond all past ratios an end is, on the logarithmic axis, for each 1 of its level below 0."""
+_LATE = 0.5 ** (np.arange(WINDOW, 0.0, -1.0) / HALF_LIFE)
 _SAME = 1e-6
 LEAST_S = 1.0
 """Seconds below which forecasts are one."""
@@ -61,6 +62,7 @@ class _Open:
 
     made_at: Seconds
     base: Seconds
+    log: float
     kind: str
     low: Seconds
     high: Seconds
@@ -102,7 +104,7 @@ class Calibrated:
         self.pass_(now)
         low, high = self.interval(now, base, kind)
         number, self._next = self._next, self._next + 1
-        self.open[number] = one = _Open(now, max(base, LEAST_S), kind, low, high)
+        self.open[number] = one = _Open(now, max(base, LEAST_S), math.log(max(base, LEAST_S)), kind, low, high)
         self._kind(kind).open[number] = one
         if not math.isnan(high):
             heapq.heappush(self._due, (low, number, False))
@@ -117,8 +119,9 @@ class Calibrated:
         base = max(base, LEAST_S)
         last = list(islice(reversed(known.open.values()), OPEN))
         ended, still = np.array(known.ratios), np.array([(now - one.made_at) / one.base for one in last])
-        late = 0.5 ** (np.arange(len(ended), 0.0, -1.0) / HALF_LIFE)
-        weights = late * _near(np.array(known.bases), base), _near(np.log([one.base for one in last]), base)
+        n = len(ended)
+        near = _near(np.array([*known.bases, *(one.log for one in last)]), base)
+        weights = _LATE[WINDOW - n :] * near[:n], near[n:]
         low, high = quantiles(ended, still, levels=(known.low, 1.0 - known.high), weights=weights)
         return now + base * low, now + base * high
 
@@ -135,7 +138,7 @@ class Calibrated:
             return
         kind = self._kind(one.kind)
         kind.ratios.append((now - one.made_at) / one.base)
-        kind.bases.append(math.log(one.base))
+        kind.bases.append(one.log)
         if math.isnan(one.high):
             return
         early = now < one.low - _SAME

@@ -50,7 +50,6 @@ class _AppForecast:
     may use that have not ended. ``got`` : of all its jobs.
     """
 
-    arrival: Seconds
     work: GpuSeconds
     alone_s: Seconds
     gang: int
@@ -134,8 +133,8 @@ class Outlook:
         self.in_use = 0
         self.app_of: dict[int, int] = {}
         self.finishes, self.starts = Calibrated(), Calibrated()
-        self.recent: deque[tuple[Seconds, Seconds, int]] = deque(maxlen=RECENT)
-        """Arrival, seconds alone and GPUs wanted of the last apps."""
+        self.recent: deque[tuple[Seconds, int]] = deque(maxlen=RECENT)
+        """Seconds alone and GPUs wanted of the last apps."""
         self.wanted = 0
         self.queue = _Queue()
         self.changes = 0
@@ -156,7 +155,7 @@ class Outlook:
             return
         app = self.apps[number] = _expected(event.app, first, now, *event.alone)
         self.wanted += app.gpus
-        self.recent.append((now, max(event.alone[0], 1e-9) / app.gpus, app.gpus))
+        self.recent.append((app.work / app.gpus, app.gpus))
         self.changes += 1
         app.next_at = now
         self._learn(app, now)
@@ -280,8 +279,7 @@ class Outlook:
 
     def _lasts(self) -> Seconds:
         """Mean seconds that a GPU is used by the apps that came lately."""
-        gpus = sum(gpus for _, _, gpus in self.recent)
-        return sum(alone * gpus for _, alone, gpus in self.recent) / max(gpus, 1)
+        return sum(alone * gpus for alone, gpus in self.recent) / max(sum(gpus for _, gpus in self.recent), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,8 +293,7 @@ class _Queue:
 
     def slowed(self, alone: Seconds) -> Seconds:
         """Seconds until an app of the queue has ended; an app that needs longer than all others has the GPUs for itself then."""
-        last = len(self.alone) - 1
-        return float(np.interp(alone, self.alone, self.shared)) + max(alone - float(self.alone[last]), 0.0)
+        return float(np.interp(alone, self.alone, self.shared)) + max(alone - float(self.alone[-1]), 0.0)
 
 
 def queue_of(at: Seconds, alone: Float, gpus: Float, capacity: int) -> _Queue:
@@ -325,7 +322,6 @@ def _expected(app: App, first: int, now: Seconds, work: GpuSeconds, alone_s: Sec
     size = [sum(r.steps * job.scale(r.batch) for r in job.expected_regimes) * job.gpus_max for job in app.jobs]
     each = work / max(sum(size), 1e-9)
     return _AppForecast(
-        arrival=now,
         work=work,
         alone_s=max(alone_s, 1e-9),
         gang=min(job.gpus_min for job in app.jobs),
