@@ -4,22 +4,30 @@
     python reproduction/coverage.py --live [--apps 50] [--scale 0.6] [--seed 0] [--logs FOLDER]
 
 Generated: Shockwave's jobs at three loads, and sweeps. Philly: windows of 400 jobs on 40 or 20 machines of 8 GPUs; its trace is
-looked for in ``THEMIS_DATA`` or ``../shared/data`` and left out where it is not there. The second form runs ``themis up`` with
+looked for in ``THEMIS_DATA`` or ``../shared/data`` and left out where it is not there. Next to the share that held stand the median
+width of finishes' intervals, as the ratio of the times to both ends, and their mean interval score (Gneiting and Raftery 2007,
+equation 43) of the logarithms of these times: less is better. The second form runs ``themis up`` with
 virtual GPUs and real processes under each policy, one after the other, and writes the page's section of live runs alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from fidelity import live_settings, run_live, workload
 from themis.errors import ThemisError
-from themis.report.metrics import Fold, metrics_of
+from themis.model.log import read_log
+from themis.model.units import Seconds
+from themis.report.calibrated import HIGH, LEAST_S, LOW, Calibrated
+from themis.report.metrics import Fold
 from themis.report.outlook import Coverage
 from themis.sim.many import run_many
 from themis.sim.plan import Plan
@@ -31,7 +39,7 @@ PAGE = ROOT / "docs" / "reproduction" / "coverage.md"
 POLICIES = ("shockwave", "themis", "drf", "max_min_fairness")
 HOUR = 3600
 SEEDS = tuple(range(int(os.environ.get("THEMIS_COVERAGE_SEEDS", "5"))))
-WINDOWS = ((60, 40), (60, 20), (40, 20), (90, 20))
+WINDOWS = ((60, 40), (60, 20), (40, 20), (90, 20), (110, 20))
 """Days of Philly at which a window begins, and machines of 8 GPUs."""
 
 
@@ -88,7 +96,59 @@ def worlds() -> list[World]:
     return out
 
 
-def measured(world: World, policy: str) -> Coverage:
+class Noting(Calibrated):
+    """Notes how wide each interval was that came true, and its score; both on the logarithmic axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.widths: list[float] = []
+        self.scores: list[float] = []
+
+    def end(self, number: int, now: Seconds) -> None:
+        one = self.open.get(number)
+        if one is not None and not math.isnan(one.high):
+            low, high, came = (math.log(max(at - one.made_at, LEAST_S)) for at in (one.low, one.high, now))
+            missed = max(low - came, 0.0) / LOW + max(came - high, 0.0) / (1.0 - HIGH)
+            self.widths.append(high - low)
+            self.scores.append(high - low + missed)
+        super().end(number, now)
+
+
+class Noted(Fold):
+    """A fold whose finishes are noted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noting = self.outlook.finishes = Noting()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Of a world under a policy: ``width`` is a ratio of times, ``score`` without a unit; NaN without intervals."""
+
+    coverage: Coverage
+    width: float
+    score: float
+
+
+def together(folds: Sequence[Noted]) -> Measured:
+    """Some runs as one."""
+    found = [fold.outlook.coverage() for fold in folds]
+    widths = [width for fold in folds for width in fold.noting.widths]
+    scores = [score for fold in folds for score in fold.noting.scores]
+    return Measured(
+        coverage=Coverage(
+            finishes=sum(c.finishes for c in found),
+            finishes_held=sum(c.finishes_held for c in found),
+            starts=sum(c.starts for c in found),
+            starts_held=sum(c.starts_held for c in found),
+        ),
+        width=math.exp(float(np.median(widths))) if widths else math.nan,
+        score=float(np.mean(scores)) if scores else math.nan,
+    )
+
+
+def measured(world: World, policy: str) -> Measured:
     """All its runs together.
 
     Raises
@@ -103,17 +163,16 @@ def measured(world: World, policy: str) -> Coverage:
         format=world.format,
         settings={"lease_s": "600"},
     )
-    found = []
-    for done in run_many(plan.runs(), Fold, processes=1):
+    folds: list[Noted] = []
+
+    def fold() -> Noted:
+        folds.append(Noted())
+        return folds[-1]
+
+    for done in run_many(plan.runs(), fold, processes=1):
         if done.result is None:
             raise ThemisError(done.failure.message if done.failure else "a run has no result")
-        found.append(done.result.coverage)
-    return Coverage(
-        finishes=sum(c.finishes for c in found),
-        finishes_held=sum(c.finishes_held for c in found),
-        starts=sum(c.starts for c in found),
-        starts_held=sum(c.starts_held for c in found),
-    )
+    return together(folds)
 
 
 def share(part: float, of: int) -> str:
@@ -126,24 +185,28 @@ LIVE = "\n## Live runs"
 
 def table(head: str, rows: Sequence[str]) -> str:
     """A Markdown table."""
-    return "\n".join(
-        [f"| {head} | policy | finishes within | starts within, of apps that had to wait |", "|---" * 4 + "|", *rows]
-    )
+    titles = f"| {head} | policy | finishes within | width | score | starts within, of apps that had to wait |"
+    return "\n".join([titles, "|---" * 6 + "|", *rows])
 
 
-def row(name: str, policy: str, c: Coverage) -> str:
+def row(name: str, policy: str, found: Measured) -> str:
     """Of a table."""
-    return f"| {name} | {policy} | {share(c.of_finishes, c.finishes)} | {share(c.of_starts, c.starts)} |"
+    c = found.coverage
+    width, score = ("–" if math.isnan(x) else f"{x:.2f}" for x in (found.width, found.score))
+    return f"| {name} | {policy} | {share(c.of_finishes, c.finishes)} | {width} | {score} | {share(c.of_starts, c.starts)} |"
 
 
-def live(policy: str, given: argparse.Namespace, folder: Path) -> Coverage:
+def live(policy: str, given: argparse.Namespace, folder: Path) -> Measured:
     """One live run; of its log, where there is one already."""
     log, here = folder / f"{policy}.jsonl", folder / policy
-    if log.exists():
-        return metrics_of(log).coverage
-    here.mkdir(parents=True, exist_ok=True)
-    planned = workload(given.apps, given.seed, here, given.scale)
-    return run_live(planned, policy, live_settings(), here / "home", log).coverage
+    if not log.exists():
+        here.mkdir(parents=True, exist_ok=True)
+        planned = workload(given.apps, given.seed, here, given.scale)
+        run_live(planned, policy, live_settings(), here / "home", log)
+    fold = Noted()
+    for time, record in read_log(log):
+        fold.add(time, record)
+    return together([fold])
 
 
 def main() -> None:

@@ -1,15 +1,21 @@
 """Intervals that hold as often as they say: learned from past errors, those of forecasts that are still open included.
 
-A forecast is a base in seconds; what it turns out to be is a ratio to it. The interval is from the 10th to the 90th percentile
-of past ratios (conformal prediction, Vovk et al. 2005) with two corrections that a running scheduler needs:
+A forecast is a base in seconds; what it turns out to be is a ratio to it. The interval lies between two quantiles of past ratios
+(conformal prediction, Vovk et al. 2005), with three corrections that a running scheduler needs, for its errors are no sample of one
+distribution:
 
 - Forecasts that are still open count as longer than they have been so far (Kaplan and Meier 1958). Without them jobs that end
   soon are over-represented.
-- Each end is moved by how often it was missed lately (adaptive conformal inference, Gibbs and Candès 2021, on a logarithmic scale),
-  so that load may change. An upper end is missed when its time passes, not when the job ends at last.
+- A ratio counts less, the more outcomes came after it and the further its base is from the one in question (Barber et al. 2023,
+  "Conformal prediction beyond exchangeability", §3: weights fixed beforehand).
+- Each outcome moves the level of each end (adaptive conformal inference, Gibbs and Candes 2021, equation 2), but only within
+  ``LEVELS``: outcomes come late and many together, and would wind up a level without bounds. An upper end is missed when its time
+  passes, not when the job ends at last.
 
-Ratios are kept by kind and horizon, the last ``WINDOW`` of each; a horizon with few borrows those of its whole kind. Nothing of the
-future is used, and there is no clock and no randomness: the same log gives the same intervals.
+Differs from the papers: a level below 0 stands for an end beyond all past ratios, by ``BEYOND`` on the logarithmic axis, where
+theirs is infinite; with ``LEVELS``, their bound on the long-run share of misses does not hold in every case. Ratios are kept by
+kind, the last ``WINDOW`` of each. Nothing of the future is used, and there is no clock and no randomness: the same log gives the
+same intervals.
 """
 
 from __future__ import annotations
@@ -29,13 +35,23 @@ UNKNOWN: Interval = (math.nan, math.nan)
 LOW, HIGH = 0.1, 0.9
 FEWEST = 10
 """Forecasts that came true before the first interval."""
-OF_HORIZON = 30
-"""Forecasts of a horizon that came true before it stands for itself."""
-WINDOW = 150
-RATE = 0.12
-"""Step of an end on the logarithmic axis when it was missed; a hit moves it back by a ninth of it."""
+WINDOW = 300
+"""Outcomes of a kind that are kept."""
+OPEN = 150
+"""Open forecasts of a kind that are looked at, the newest ones."""
+HALF_LIFE = 50
+"""Outcomes after which a ratio counts half."""
+NEAR = 0.5
+"""Distance of two bases on the logarithmic axis at which a ratio counts 1/e; never less than ``LEAST_NEAR``."""
+LEAST_NEAR = 0.1
+STEP = 0.03
+"""Of a level: gamma of Gibbs and Candes."""
+LEVELS = (-0.5, 0.5)
+"""A level stays between these: at 0.5 an end is the median."""
+BEYOND = 4.0
+"""How far beyond all past ratios an end is, on the logarithmic axis, for each 1 of its level below 0."""
+_LATE = 0.5 ** (np.arange(WINDOW, 0.0, -1.0) / HALF_LIFE)
 _SAME = 1e-6
-_ANY = -1
 LEAST_S = 1.0
 """Seconds below which forecasts are one."""
 
@@ -46,7 +62,8 @@ class _Open:
 
     made_at: Seconds
     base: Seconds
-    bin: tuple[str, int]
+    log: float
+    kind: str
     low: Seconds
     high: Seconds
     passed: bool = False
@@ -56,12 +73,13 @@ class _Open:
 
 @dataclass(slots=True)
 class _Kind:
-    """What is known of one kind: its ratios by horizon, and how far its ends were moved."""
+    """What is known of one kind: ratios and the logarithms of their bases, oldest first, open forecasts, and both ends' levels."""
 
-    ratios: dict[int, deque[float]] = field(default_factory=dict)
-    every: deque[float] = field(default_factory=lambda: deque(maxlen=2 * WINDOW))
-    low: float = 0.0
-    high: float = 0.0
+    ratios: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    bases: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    open: dict[int, _Open] = field(default_factory=dict)
+    low: float = LOW
+    high: float = 1.0 - HIGH
 
 
 @dataclass(slots=True)
@@ -78,8 +96,6 @@ class Calibrated:
     made: dict[str, int] = field(default_factory=dict)
     held: dict[str, int] = field(default_factory=dict)
     below: dict[str, int] = field(default_factory=dict)
-    _groups: dict[tuple[str, int], dict[int, _Open]] = field(default_factory=dict)
-    """Open forecasts of each kind and horizon, in order; with horizon -1, of each kind."""
     _due: list[tuple[Seconds, int, bool]] = field(default_factory=list)
     _next: int = 0
 
@@ -88,9 +104,8 @@ class Calibrated:
         self.pass_(now)
         low, high = self.interval(now, base, kind)
         number, self._next = self._next, self._next + 1
-        self.open[number] = one = _Open(now, max(base, LEAST_S), (kind, _horizon(base)), low, high)
-        for group in (one.bin, (kind, _ANY)):
-            self._groups.setdefault(group, {})[number] = one
+        self.open[number] = one = _Open(now, max(base, LEAST_S), math.log(max(base, LEAST_S)), kind, low, high)
+        self._kind(kind).open[number] = one
         if not math.isnan(high):
             heapq.heappush(self._due, (low, number, False))
             heapq.heappush(self._due, (high, number, True))
@@ -99,15 +114,16 @@ class Calibrated:
     def interval(self, now: Seconds, base: Seconds, kind: str) -> Interval:
         """Instants between which it comes true four times of five; NaN while too little has come true."""
         known = self.kinds.get(kind)
-        if known is None or len(known.every) < FEWEST:
+        if known is None or len(known.ratios) < FEWEST:
             return UNKNOWN
-        base, horizon = max(base, LEAST_S), _horizon(base)
-        own = known.ratios.get(horizon, ())
-        alone = len(own) >= OF_HORIZON
-        last = islice(reversed(self._groups.get((kind, horizon if alone else _ANY), {}).values()), WINDOW)
-        still = [(now - one.made_at) / one.base for one in last]
-        low, high = quantiles(np.array(own if alone else known.every), np.array(still))
-        return now + base * low * math.exp(-known.low), now + base * high * math.exp(known.high)
+        base = max(base, LEAST_S)
+        last = list(islice(reversed(known.open.values()), OPEN))
+        ended, still = np.array(known.ratios), np.array([(now - one.made_at) / one.base for one in last])
+        n = len(ended)
+        near = _near(np.array([*known.bases, *(one.log for one in last)]), base)
+        weights = _LATE[WINDOW - n :] * near[:n], near[n:]
+        low, high = quantiles(ended, still, levels=(known.low, 1.0 - known.high), weights=weights)
+        return now + base * low, now + base * high
 
     def known(self, number: int) -> Interval:
         """The interval that a forecast was made with."""
@@ -120,18 +136,17 @@ class Calibrated:
         one = self._close(number)
         if one is None:
             return
-        kind = self.kinds.setdefault(one.bin[0], _Kind())
-        ratio = (now - one.made_at) / one.base
-        kind.ratios.setdefault(one.bin[1], deque(maxlen=WINDOW)).append(ratio)
-        kind.every.append(ratio)
+        kind = self._kind(one.kind)
+        kind.ratios.append((now - one.made_at) / one.base)
+        kind.bases.append(one.log)
         if math.isnan(one.high):
             return
         early = now < one.low - _SAME
         if not one.begun:
-            _move_low(kind, missed=early)
+            kind.low = _moved(kind.low, missed=early)
         if not one.passed:
-            _move_high(kind, missed=False)
-            name = one.bin[0]
+            kind.high = _moved(kind.high, missed=False)
+            name = one.kind
             self.made[name] = self.made.get(name, 0) + 1
             self.held[name] = self.held.get(name, 0) + (not early)
             self.below[name] = self.below.get(name, 0) + early
@@ -143,8 +158,7 @@ class Calibrated:
     def _close(self, number: int) -> _Open | None:
         one = self.open.pop(number, None)
         if one is not None:
-            for group in (one.bin, (one.bin[0], _ANY)):
-                del self._groups[group][number]
+            del self.kinds[one.kind].open[number]
         return one
 
     def pass_(self, now: Seconds) -> None:
@@ -154,40 +168,62 @@ class Calibrated:
             one = self.open.get(number)
             if one is None:
                 continue
-            kind = self.kinds.setdefault(one.bin[0], _Kind())
+            kind = self._kind(one.kind)
             if upper:
                 one.passed = True
-                _move_high(kind, missed=True)
-                self.made[one.bin[0]] = self.made.get(one.bin[0], 0) + 1
+                kind.high = _moved(kind.high, missed=True)
+                self.made[one.kind] = self.made.get(one.kind, 0) + 1
             else:
                 one.begun = True
-                _move_low(kind, missed=False)
+                kind.low = _moved(kind.low, missed=False)
+
+    def _kind(self, name: str) -> _Kind:
+        return self.kinds.setdefault(name, _Kind())
 
 
-def quantiles(ratios: Float, still: Float) -> tuple[float, float]:
-    """The ``LOW`` and ``HIGH`` quantile of ratios of which those in ``still`` are known to be larger (Kaplan and Meier)."""
+def quantiles(
+    ratios: Float,
+    still: Float,
+    *,
+    levels: tuple[float, float] = (LOW, HIGH),
+    weights: tuple[Float, Float] | None = None,
+) -> tuple[float, float]:
+    """Two quantiles of ratios [N] of which those in ``still`` [M] are known to be larger (Kaplan and Meier).
+
+    Parameters
+    ----------
+    levels : of both. Below 0 the first lies under all ratios, above 1 the second over all, by ``BEYOND`` for each 1.
+    weights : [N] and [M], above 0, how much each counts; all alike without.
+    """
     order = np.argsort(ratios, kind="stable")
-    at = ratios[order]
-    beyond = np.sort(still)
+    at, beyond = ratios[order], np.sort(still)
     n = len(at)
-    at_risk = (n - np.arange(n)) + (len(beyond) - np.searchsorted(beyond, at, side="left"))
-    survive = np.cumprod(1.0 - 1.0 / at_risk)
+    if weights is None:
+        count, each = float(n), np.ones(n)
+        open_from = len(beyond) - np.arange(len(beyond) + 1.0)
+    else:
+        each, of_open = weights[0][order], weights[1][np.argsort(still, kind="stable")]
+        # So many ratios of equal weight know as much (Kish 1965).
+        count = float(each.sum() ** 2 / (each @ each))
+        open_from = np.append(np.cumsum(of_open[::-1])[::-1], 0.0)
+    at_risk = np.cumsum(each[::-1])[::-1] + open_from[np.searchsorted(beyond, at, side="left")]
+    survive = np.cumprod(1.0 - each / at_risk)
     # Half a rank more to either side: n ratios make n + 1 gaps.
-    gone = (1.0 - survive) * n / (n + 1.0)
-    low = float(at[min(int(np.searchsorted(gone, LOW)), n - 1)])
-    first = int(np.searchsorted(gone, HIGH))
+    gone = (1.0 - survive) * count / (count + 1.0)
+    low = float(at[min(int(np.searchsorted(gone, levels[0])), n - 1)])
+    first = int(np.searchsorted(gone, levels[1]))
     high = float(at[first]) if first < n else float(max(at[-1], beyond[-1] if len(beyond) else 0.0))
+    low *= math.exp(BEYOND * min(levels[0], 0.0))
+    high *= math.exp(BEYOND * max(levels[1] - 1.0, 0.0))
     return low, max(high, low)
 
 
-def _move_low(kind: _Kind, *, missed: bool) -> None:
-    kind.low += RATE * (1.0 - LOW) if missed else -RATE * LOW
+def _near(bases: Float, base: Seconds) -> Float:
+    """[N], how much forecasts with bases of these logarithms count for one of ``base``."""
+    out: Float = np.maximum(np.exp(-np.abs(bases - math.log(base)) / NEAR), LEAST_NEAR)
+    return out
 
 
-def _move_high(kind: _Kind, *, missed: bool) -> None:
-    kind.high += RATE * HIGH if missed else -RATE * (1.0 - HIGH)
-
-
-def _horizon(base: Seconds) -> int:
-    """Forecasts within a factor of four are one horizon."""
-    return int(math.log2(max(base, LEAST_S)) // 2)
+def _moved(level: float, *, missed: bool) -> float:
+    """The level of an end after one more outcome: down by ``STEP`` times 0.9 if it was missed, else up by a ninth of that."""
+    return min(max(level + STEP * (LOW - missed), LEVELS[0]), LEVELS[1])

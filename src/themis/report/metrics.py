@@ -283,6 +283,7 @@ class Fold:
     def _ended(self, time: Seconds, event: events.JobEnded) -> None:
         self._wanted(time, event.job, self.ledger.end(event.job))
         self.delivery.paused(time, event.job)
+        self.outlook.end(event.app, event.job)
         job = self.ledger.jobs[event.job]
         job.finish, job.outcome = time, event.outcome
         self.levels.jobs -= 1

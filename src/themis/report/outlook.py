@@ -1,45 +1,61 @@
 """When apps will start and finish, under any policy: a forecast from the log, with an interval that is calibrated.
 
-The forecast is a fluid one: an app's work left is done at its share of the GPUs while others finish and others come, as many
-within a time ahead as came within the same time before. It knows no policy; how much sooner or later apps end is learned from
-the run's own past (``report.calibrated``), by what the app does (it waits, runs, or was stopped) and by horizon. So intervals
-under each policy are its own.
+The forecast is a fluid one, of processor sharing among the apps that are there: where they want more GPUs than there are, all their
+work slows alike, and each leaves when its own is done. It knows no policy; how much sooner or later apps end is learned from the
+run's own past (``report.calibrated``), by what the app does (it waits, runs, or was stopped) and by how far ahead it looks. So
+intervals under each policy are its own.
 
-An app's work is what was believed when it came (``AppSubmitted.alone``). Logs without it have no forecasts.
+An app's work is what was believed when it came (``AppSubmitted.alone``), less that of jobs that ended; of a sweep in rungs it is
+the work of its rungs. Logs without it have no forecasts. Leaves out: apps to come; what they change is learned with other errors.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from themis.model import events
-from themis.model.events import AppSubmitted, Grant
-from themis.model.units import GpuSeconds, Seconds
+from themis.model.events import AppSubmitted, Grant, JobEnded
+from themis.model.units import Float, GpuSeconds, Seconds
+from themis.model.workload import App, brackets_of
 from themis.report.calibrated import UNKNOWN, Calibrated, Interval
 
 RECENT = 64
-"""Arrivals that any rate of arrivals is of, at least."""
-HISTORY = 4096
-"""Arrivals that are kept; half as many after a cut."""
-STEPS = 16
+"""Apps that came last, of which it is known how long GPUs are used."""
 MOST = 6
 """Forecasts of an app that are learned from: when it comes, when it starts, and later ones ever more rarely."""
 LEAST_LEFT = 0.02
-"""Share of an app's work that it is taken to have left at least."""
+"""Share of its work that a job, or a sweep in rungs, is taken to have left at least."""
+STALE = 16
+"""The queue is looked at again once a sixteenth of its apps came or ended, or of the time that its apps need alone has passed."""
+
+
+@dataclass(slots=True)
+class _JobForecast:
+    """A job that has not ended: its work, what it got in leases that are over, and the most GPUs that it may use."""
+
+    work: GpuSeconds
+    gpus: int
+    got: GpuSeconds = 0.0
 
 
 @dataclass(slots=True)
 class _AppForecast:
-    """One app: what was believed of it, and what it got."""
+    """One app: what was believed of it, and what it got.
 
-    arrival: Seconds
+    ``alone_s`` : of its longest job. ``rungs`` : its work is that of its rungs, whichever jobs do it. ``gpus`` : most that its jobs
+    may use that have not ended. ``got`` : of all its jobs.
+    """
+
     work: GpuSeconds
     alone_s: Seconds
-    gpus: int
     gang: int
+    gpus: int
+    rungs: bool
+    jobs: dict[int, _JobForecast]
     got: GpuSeconds = 0.0
     training: dict[int, tuple[Seconds, int]] = field(default_factory=dict)
     """Since when each job's gang trains, on how many GPUs."""
@@ -50,9 +66,23 @@ class _AppForecast:
     next_at: Seconds = 0.0
     asked: int = 0
 
-    def left(self, now: Seconds) -> GpuSeconds:
-        got = self.got + sum((now - since) * gpus for since, gpus in self.training.values() if now > since)
-        return max(self.work - got, LEAST_LEFT * self.work)
+    def alone(self, now: Seconds, capacity: int) -> Seconds:
+        """Seconds that it needs from now on with as many of ``capacity`` GPUs as it can use, if no job ends early."""
+        most = max(min(self.gpus, capacity), 1)
+        if self.rungs:
+            got = self.got + sum(self._now(j, now) for j in self.training)
+            left = max(self.work - got, LEAST_LEFT * self.work)
+            return max(left / self.work * self.alone_s, left / most)
+        total = longest = 0.0
+        for j, job in self.jobs.items():
+            left = max(job.work - job.got - self._now(j, now), LEAST_LEFT * job.work)
+            total, longest = total + left, max(longest, left / job.gpus)
+        return max(longest, total / most)
+
+    def _now(self, job: int, now: Seconds) -> GpuSeconds:
+        """What a job got in the lease that runs."""
+        since, gpus = self.training.get(job, (math.inf, 0))
+        return (now - since) * gpus if now > since else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,45 +128,38 @@ class Outlook:
     def __init__(self) -> None:
         self.apps: dict[int, _AppForecast] = {}
         self.count = 0
+        self.jobs = 0
         self.capacity = 0
         self.in_use = 0
         self.app_of: dict[int, int] = {}
         self.finishes, self.starts = Calibrated(), Calibrated()
-        self.recent: deque[tuple[Seconds, Seconds, int]] = deque(maxlen=RECENT)
-        """Arrival, seconds alone and GPUs wanted of the last apps."""
-        self.arrivals: list[Seconds] = []
-        """Of the apps that are kept, in order."""
-        self.came: list[int] = []
-        """GPUs wanted by all apps up to each of them, itself included."""
-        self.cut = False
-        """Whether apps that came before these were dropped."""
+        self.recent: deque[tuple[Seconds, int]] = deque(maxlen=RECENT)
+        """Seconds alone and GPUs wanted of the last apps."""
         self.wanted = 0
+        self.queue = _Queue()
+        self.changes = 0
+        """Of the queue since it was looked at: arrivals and ends of apps and jobs."""
 
     # ---- what happens -----------------------------------------------------------------------------------------------
 
     def service(self, gpus: int) -> None:
         """So many more GPUs are in service; fewer when negative."""
         self.capacity += gpus
+        self.queue = _Queue()
 
     def submit(self, now: Seconds, event: AppSubmitted) -> None:
         """An app came."""
         number, self.count = self.count, self.count + 1
+        first, self.jobs = self.jobs, self.jobs + len(event.app.jobs)
         if event.alone is None:
             return
-        work, alone_s = event.alone
-        gpus = sum(job.gpus_max for job in event.app.jobs)
-        gang = min(job.gpus_min for job in event.app.jobs)
-        app = self.apps[number] = _AppForecast(now, max(work, 1e-9), max(alone_s, 1e-9), gpus, gang)
-        self.wanted += gpus
-        self.recent.append((now, work / gpus, gpus))
-        self.arrivals.append(now)
-        self.came.append(gpus + (self.came[-1] if self.came else 0))
-        if len(self.arrivals) > HISTORY:
-            self.cut = True
-            del self.arrivals[: HISTORY // 2], self.came[: HISTORY // 2]
+        app = self.apps[number] = _expected(event.app, first, now, *event.alone)
+        self.wanted += app.gpus
+        self.recent.append((app.work / app.gpus, app.gpus))
+        self.changes += 1
         app.next_at = now
         self._learn(app, now)
-        if self.capacity - self.in_use < gang:
+        if self.capacity - self.in_use < app.gang:
             app.start = self.starts.add(now, self._wait(app), "start")
 
     def grant(self, now: Seconds, event: Grant) -> None:
@@ -169,8 +192,19 @@ class Outlook:
         if app is None or job not in app.training:
             return
         since, gpus = app.training.pop(job)
-        app.got += max(now - since, 0.0) * gpus if math.isfinite(since) else 0.0
+        got = max(now - since, 0.0) * gpus if math.isfinite(since) else 0.0
+        app.got += got
+        if job in app.jobs:
+            app.jobs[job].got += got
         app.held -= gpus
+
+    def end(self, number: int, job: int) -> None:
+        """A job ended, or its tuner stopped it: its app wants no more GPUs for it. The last job's end is its app's."""
+        app = self.apps.get(number)
+        if app is not None and len(app.jobs) > 1 and (ended := app.jobs.pop(job, None)) is not None:
+            app.gpus -= ended.gpus
+            self.wanted -= ended.gpus
+            self.changes += 1
 
     def finish(self, now: Seconds, number: int, outcome: str) -> None:
         """An app ended."""
@@ -178,6 +212,7 @@ class Outlook:
         if app is None:
             return
         self.wanted -= app.gpus
+        self.changes += 1
         for one in app.open:
             self.finishes.end(one, now) if outcome == "completed" else self.finishes.drop(one)
         if app.start >= 0 and math.isnan(app.started):
@@ -190,7 +225,8 @@ class Outlook:
         app = self.apps.get(number)
         if app is None or not self.capacity:
             return ExpectedTimes()
-        base = self._finish(app, now)
+        # Its own look at the queue: what is asked changes nothing of what is learned.
+        base = self._queue(now).slowed(app.alone(now, self.capacity))
         low, high = self.finishes.interval(now, base, _kind(app))
         starts, begin = math.nan, UNKNOWN
         if math.isnan(app.started):
@@ -224,18 +260,18 @@ class Outlook:
         app.next_at = now + 0.5 * base
 
     def _finish(self, app: _AppForecast, now: Seconds) -> Seconds:
-        """Seconds to the app's end if GPUs were shared alike, others came as of late, and each left as it is done."""
-        share = app.left(now) / app.work
-        alone = share * max(app.alone_s, app.work / max(min(app.gpus, self.capacity), 1))
-        lasts = self._lasts()
-        demand, time = float(self.wanted), 0.0
-        for _ in range(STEPS):
-            slowed = max(demand / self.capacity, 1.0)
-            step = alone / STEPS * slowed
-            time += step
-            leave = min(demand, self.capacity) / lasts if lasts > 0 else 0.0
-            demand = max(demand + step * (self._coming(now, time) - leave), float(app.gpus))
-        return time
+        """Seconds to the app's end, by the queue as it is or was shortly before."""
+        queue = self.queue
+        if self.changes * STALE >= len(queue.alone) or (now - queue.at) * STALE > queue.mean:
+            self.queue, self.changes = self._queue(now), 0
+        return self.queue.slowed(app.alone(now, self.capacity))
+
+    def _queue(self, now: Seconds) -> _Queue:
+        """Of all active apps."""
+        active = self.apps.values()
+        alone = np.array([one.alone(now, self.capacity) for one in active])
+        gpus = np.array([one.gpus for one in active], dtype=np.float64)
+        return queue_of(now, alone, gpus, self.capacity)
 
     def _wait(self, app: _AppForecast) -> Seconds:
         """Seconds until GPUs are free for it if those that want them got them by turns."""
@@ -243,21 +279,58 @@ class Outlook:
 
     def _lasts(self) -> Seconds:
         """Mean seconds that a GPU is used by the apps that came lately."""
-        gpus = sum(gpus for _, _, gpus in self.recent)
-        return sum(alone * gpus for _, alone, gpus in self.recent) / max(gpus, 1)
+        return sum(alone * gpus for alone, gpus in self.recent) / max(sum(gpus for _, gpus in self.recent), 1)
 
-    def _coming(self, now: Seconds, ahead: Seconds) -> float:
-        """GPUs wanted per second by apps that came within as many seconds before ``now``; within longer, if these are fewer than
-        ``RECENT`` apps. Before the first app of the log none came.
 
-        So a burst of minutes is not taken to last for hours, nor a quiet hour for a quiet day.
-        """
-        window = max(ahead, now - self.recent[0][0])
-        first = bisect_right(self.arrivals, now - window)
-        if not first and self.cut:
-            window = now - self.arrivals[0]
-        # The first app begins the count.
-        return (self.came[-1] - self.came[max(first - 1, 0)]) / window if window > 0 else 0.0
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    """Processor sharing among apps, as of ``at``: an app that needs ``alone[k]`` seconds alone ends after ``shared[k]`` seconds."""
+
+    at: Seconds = -math.inf
+    alone: Float = field(default_factory=lambda: np.zeros(0))
+    shared: Float = field(default_factory=lambda: np.zeros(0))
+    mean: Seconds = 0.0
+
+    def slowed(self, alone: Seconds) -> Seconds:
+        """Seconds until an app of the queue has ended; an app that needs longer than all others has the GPUs for itself then."""
+        return float(np.interp(alone, self.alone, self.shared)) + max(alone - float(self.alone[-1]), 0.0)
+
+
+def queue_of(at: Seconds, alone: Float, gpus: Float, capacity: int) -> _Queue:
+    """The queue of apps that need ``alone`` [A] seconds on ``gpus`` [A] GPUs each.
+
+    While those that need more than v seconds want D(v) GPUs, all their work takes max(D(v) / capacity, 1) times as long: an app of
+    a seconds ends after the integral of this from 0 to a.
+    """
+    order = np.argsort(alone, kind="stable")
+    upto = np.concatenate([[0.0], alone[order]])
+    demand = np.cumsum(gpus[order][::-1])[::-1]
+    shared = np.concatenate([[0.0], np.cumsum(np.diff(upto) * np.maximum(demand / capacity, 1.0))])
+    return _Queue(at, upto, shared, float(alone.mean()))
+
+
+def _expected(app: App, first: int, now: Seconds, work: GpuSeconds, alone_s: Seconds) -> _AppForecast:
+    """What is believed of an app that comes: its jobs have the numbers from ``first`` on.
+
+    Its work is shared among its jobs by steps times GPUs. Of a sweep in rungs it is that of its rungs, not of all its jobs.
+    """
+    brackets = brackets_of(app.tuner)
+    if brackets:
+        whole = sum(bracket.steps * bracket.rungs[0].jobs for bracket in brackets)
+        work *= sum(rung.jobs * rung.steps for bracket in brackets for rung in bracket.rungs) / whole
+    work = max(work, 1e-9)
+    size = [sum(r.steps * job.scale(r.batch) for r in job.expected_regimes) * job.gpus_max for job in app.jobs]
+    each = work / max(sum(size), 1e-9)
+    return _AppForecast(
+        work=work,
+        alone_s=max(alone_s, 1e-9),
+        gang=min(job.gpus_min for job in app.jobs),
+        gpus=sum(job.gpus_max for job in app.jobs),
+        rungs=bool(brackets),
+        jobs={
+            first + i: _JobForecast(max(s * each, 1e-9), job.gpus_max) for i, (s, job) in enumerate(zip(size, app.jobs))
+        },
+    )
 
 
 def _kind(app: _AppForecast) -> str:
@@ -277,6 +350,7 @@ class Followed:
             "Grant",
             "JobStarted",
             "Revoke",
+            "JobEnded",
             "AppFinished",
         }
     )
@@ -317,5 +391,7 @@ class Followed:
             case events.Revoke():
                 _, gpus = self._leases.pop(record.job, (0, 0))
                 outlook.revoke(time, record.job, gpus)
+            case JobEnded():
+                outlook.end(record.app, record.job)
             case events.AppFinished():
                 outlook.finish(time, record.app, record.outcome)
