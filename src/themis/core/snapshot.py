@@ -22,9 +22,21 @@ from themis.placement.grants import least_waiting
 BAG = int(Kind.BAG)
 """As a plain number: numpy takes ten times as long to compare with a member of an enumeration."""
 
-# Columns of jobs that a picture is made of. Blocks of all columns would be copied in one call, too, but the others with them; and blocks
-# above glibc's largest heap allocation (32 MiB) are new pages in each decision.
-_JOB_FLOATS = ("done", "rate", "synced", "regime_end", "serial", "later", "until", "attained", "since", "loss_a", "loss_b")
+# Columns of jobs that a picture is made of. One call would copy a block of all columns, but the other columns, too; and blocks of more
+# than 32 MiB, glibc's largest allocation from the heap, are fresh pages in each decision.
+_JOB_FLOATS = (
+    "done",
+    "rate",
+    "synced",
+    "regime_end",
+    "serial",
+    "later",
+    "until",
+    "attained",
+    "since",
+    "loss_a",
+    "loss_b",
+)
 _JOB_INTS = ("app", "config", "gpus_min", "gpus_max", "status", "locality", "gpus", "gpu_type", "bracket", "order")
 
 
