@@ -22,8 +22,8 @@ from themis.placement.grants import least_waiting
 BAG = int(Kind.BAG)
 """As a plain number: numpy takes ten times as long to compare with a member of an enumeration."""
 
-# Columns of jobs that a picture is made of. One call would copy a block of all columns, but the other columns, too; and blocks of more
-# than 32 MiB, glibc's largest allocation from the heap, are fresh pages in each decision.
+# Columns of jobs that a picture is made of. One call would copy a block of all columns, but the other columns, too; and blocks of
+# more than 32 MiB, glibc's largest allocation from the heap, are fresh pages in each decision.
 _JOB_FLOATS = (
     "done",
     "rate",
