@@ -11,6 +11,7 @@ from gavel_cases import PAPER, assert_valid, best_level, leximin, random_problem
 from themis.errors import InputError
 from themis.gavel.agnostic import flattened, spread
 from themis.gavel.max_min import least, max_min, max_min_water_filling, normalised, normalised_unit
+from themis.optimize.shares import problem as problem_module
 from themis.optimize.shares.problem import Alike, Problem
 
 ONE_TYPE = Problem.of(np.ones((4, 1)), np.ones(4, np.int64), np.array([4.0]))
@@ -141,3 +142,16 @@ def test_jobs_that_nothing_tells_apart_get_the_same() -> None:
     scarce = replace(problem, workers=problem.workers / 4)
     weighted = max_min_water_filling(scarce, np.array([0.1, 1, 1, 1, 1, 1, 1, 1])).x
     assert (weighted[0] != weighted[2]).any(), "its weight tells it apart"
+
+
+@pytest.mark.parametrize("factor", [None, 0])
+def test_alike_jobs_are_grouped_in_order_of_first_appearance(
+    factor: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where different jobs get the same number: with a factor of 0 all do."""
+    if factor is not None:
+        monkeypatch.setattr(problem_module, "_MIX", np.uint64(factor))
+    rows = np.array([[2.0, 1.0], [1.0, 2.0], [2.0, 1.0], [0.5, 0.5], [1.0, 2.0]])
+    groups = Alike.by(rows, np.array([1, 1, 1, 1, 2]))
+    assert groups.first.tolist() == [0, 1, 3, 4]
+    assert groups.of.tolist() == [0, 1, 0, 2, 3]

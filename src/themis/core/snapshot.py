@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -19,6 +21,23 @@ from themis.placement.grants import least_waiting
 
 BAG = int(Kind.BAG)
 """As a plain number: numpy takes ten times as long to compare with a member of an enumeration."""
+
+# Columns of jobs that a picture is made of. One call would copy a block of all columns, but the other columns, too; and blocks of
+# more than 32 MiB, glibc's largest allocation from the heap, are fresh pages in each decision.
+_JOB_FLOATS = (
+    "done",
+    "rate",
+    "synced",
+    "regime_end",
+    "serial",
+    "later",
+    "until",
+    "attained",
+    "since",
+    "loss_a",
+    "loss_b",
+)
+_JOB_INTS = ("app", "config", "gpus_min", "gpus_max", "status", "locality", "gpus", "gpu_type", "bracket", "order")
 
 
 @dataclass(slots=True)
@@ -59,8 +78,8 @@ def take_renewing(
     if state.quotas or state.at_once or state.delayed:
         why, room = limits.blocked(state, job_id)
         later, job_id, room = job_id[why == limits.AT_ONCE], job_id[why == 0], room[why == 0]
-    f = dict(zip(table.floats, np.take(table.f, job_id, axis=1)))
-    i = dict(zip(table.ints, np.take(table.i, job_id, axis=1)))
+    f: dict[str, Float] = {name: getattr(table, name).take(job_id) for name in _JOB_FLOATS}
+    i: dict[str, Int] = {name: getattr(table, name).take(job_id) for name in _JOB_INTS}
     running = i["status"] == RUNNING
     held_on = running & (f["until"] > state.now + EPS)
     job_held = np.where(held_on, i["gpus"], 0)
@@ -162,8 +181,8 @@ def take_renewing(
     finishes = reference.finishes(state, app_id, memo.finishes) if "reference" in needs else None
     snapshot.filled(ahead=expected, reference=finishes, horizon=None if finishes is None else state.horizon)
     if ((snapshot.app_kind == BAG) & snapshot.app_rigid & (snapshot.app_held > 0)).any():
-        left, renewed = _with_bags(state, snapshot)
-        return snapshot.filled(app_left_held=left), renewed
+        exact, renewed = _bags(state, snapshot)
+        return snapshot.deferring(app_left_held=partial(_left_with, exact)), renewed
     return snapshot.deferring(app_left_held=_left_held), {}
 
 
@@ -208,36 +227,44 @@ def _worth(s: Snapshot) -> Float:
 
 def _left_held(s: Snapshot) -> Float:
     """Seconds left at the GPUs held beyond this instant, [A], of all apps but job sets that need a schedule."""
-    return np.maximum(_shared_left(s, _worth(s))[0], 0.0)
+    return np.maximum(_shared_left(s, _worth(s)), 0.0)
 
 
-def _shared_left(s: Snapshot, worth: Float) -> tuple[Float, Float]:
-    """The same, and what the GPUs are worth, [A]."""
+def _left_with(exact: Mapping[int, Seconds], s: Snapshot) -> Float:
+    """``_left_held`` of all apps, those seconds of app rows put in that have a schedule."""
+    left = _shared_left(s, _worth(s))
+    left[list(exact)] = list(exact.values())
+    return np.maximum(left, 0.0)
+
+
+def _shared_left(s: Snapshot, worth: Float) -> Float:
+    """``_left_held`` with what each gang is worth known, [A]."""
     effective = np.bincount(s.job_app, weights=worth, minlength=s.apps).astype(np.float64)
     # A job may grow to its most GPUs where it is; those of the app's widest job stand for all.
     widest = s.app_gang_max[s.job_app]
     most = worth * np.where(s.job_held > 0, widest / np.maximum(s.job_held, 1), 0.0)
     gang = np.maximum.reduceat(most, s.job_ptr[:-1]) if s.apps else np.zeros(0)
-    return left_held(s, effective, gang), effective
+    return left_held(s, effective, gang)
 
 
-def _with_bags(state: State, s: Snapshot) -> tuple[Float, dict[int, Seconds]]:
-    """``_left_held`` of all apps; forecast finishes of job sets, remade when their leases change."""
+def _bags(state: State, s: Snapshot) -> tuple[dict[int, Seconds], dict[int, Seconds]]:
+    """Of job sets that hold GPUs: seconds left by app row; forecast finishes by app, remade when their leases change."""
     worth = _worth(s)
-    left, effective = _shared_left(s, worth)
+    effective = np.bincount(s.job_app, weights=worth, minlength=s.apps)
     apps = state.apps
     bags = ((s.app_kind == BAG) & s.app_rigid & (effective > 0)).nonzero()[0]
+    exact: dict[int, Seconds] = {}
     renewed: dict[int, Seconds] = {}
     expiring = np.bincount(s.job_app, weights=s.job_expiring, minlength=s.apps) > 0 if len(bags) else bags
-    for a in bags:
+    for a in bags.tolist():
         app = int(s.app_id[a])
         if expiring[a]:
-            left[a] = bag_left(s, int(a), worth)
+            exact[a] = bag_left(s, a, worth)
             continue
         if apps.stale[app]:
-            renewed[app] = s.now + bag_left(s, int(a), worth)
-        left[a] = renewed.get(app, apps.finish[app]) - s.now
-    return np.maximum(left, 0.0), renewed
+            renewed[app] = s.now + bag_left(s, a, worth)
+        exact[a] = renewed.get(app, float(apps.finish[app])) - s.now
+    return exact, renewed
 
 
 def bag_left(s: Snapshot, a: int, worth: Float) -> float:

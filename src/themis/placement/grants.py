@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -17,7 +18,8 @@ from themis.model.answers import GpuGrant
 from themis.model.snapshot import Snapshot
 from themis.model.units import NONE, Int, Locality, Seconds
 from themis.placement.blind import Placing, blind_counts
-from themis.placement.packing import Counts, narrowest_of_types
+from themis.placement.packing import Counts
+from themis.placement.room import Room
 
 
 @dataclass(slots=True)
@@ -121,6 +123,8 @@ class Allocator:
         self.rows: list[tuple[int, int, int, int, float, int]] = []
         self.gangs = 0
         self._served: set[int] = set()
+        self._alike: dict[int, tuple[int, int] | None] = {}
+        """What ``_alike_gangs`` says of an app row: snapshots do not change."""
         self.standing: dict[int, list[tuple[int, Counts]]] = _standing(snapshot)
 
     def served(self) -> Int:
@@ -186,6 +190,8 @@ class Allocator:
         for n, c in counts:
             self.free[n] -= c
             self.left -= c
+            if "_room" in self.__dict__:
+                self._room.take(n, c)
             self.rows.append((int(self.s.app_id[a]), self.gangs, n, c, until, extend))
         self.gangs += 1
         self._served.add(a)
@@ -197,44 +203,70 @@ class Allocator:
                 return counts
         return None
 
-    def best_place(self, a: int, gpus: int) -> tuple[Counts, Locality] | None:
+    def best_place(self, a: int, gpus: int, fewest: Sequence[int] | None = None) -> tuple[Counts, Locality] | None:
         """Where a gang of up to ``gpus`` GPUs trains fastest now, or GPUs drawn blindly; None if there is no room for it.
 
         An elastic gang that would have to spread takes fewer GPUs closer together when these are worth more: no app's
         scheduler accepts GPUs that slow its job down, whatever the policy. So does one that no type has room for.
+
+        ``fewest`` : ``least`` of the same, where it is known.
         """
-        s, least = self.s, self.least(a, gpus)
+        s, fewest = self.s, self.least(a, gpus) if fewest is None else fewest
         if self.blind:
-            drawn = blind_counts(self.free, s.machine_type, gpus, least, (s.seed, s.round, self.gangs, a))
+            drawn = blind_counts(self.free, s.machine_type, gpus, np.array(fewest), (s.seed, s.round, self.gangs, a))
             return (drawn, self._span(drawn)) if drawn else None
-        fewest: list[int] = least.tolist()
         types = [k for k, low in enumerate(fewest) if low <= gpus]
-        best = narrowest_of_types(self.free, s.machine_rack, s.machine_type, gpus, types)
+        room = self._room
+        best = room.narrowest_of_types(gpus, types)
         if min(fewest) >= gpus or (best is not None and best[1] <= Locality.MACHINE):
             return best
         config = int(s.job_config[s.job_ptr[a]])
         worth = self._worth(config, gpus, best) if best else 0.0
         for k in types:
-            room = np.where(s.machine_type == k, self.free, 0)
-            for most in {int(room.max()), int(np.bincount(s.machine_rack, weights=room).max()), int(room.sum())}:
-                if least[k] <= most < gpus:
-                    closer = narrowest_of_types(self.free, s.machine_rack, s.machine_type, most, [k])
+            for most in {room.largest(k), int(room.by_rack[k].max()), room.total[k]}:
+                if fewest[k] <= most < gpus:
+                    closer = room.narrowest(k, most)
                     if closer is not None and self._worth(config, most, closer) > worth:
                         best, worth = closer, self._worth(config, most, closer)
         return best
 
-    def least(self, a: int, gpus: int) -> Int:
-        """Smallest gang on each GPU type that the app's waiting jobs take in place of ``gpus``; more where none does."""
-        s, at = self.s, slice(int(self.s.job_ptr[a]), int(self.s.job_ptr[a + 1]))
-        if at.stop - at.start == 1:
+    def least(self, a: int, gpus: int) -> list[int]:
+        """[K], smallest gang on each GPU type that the app's waiting jobs take in place of ``gpus``; more where none does."""
+        s, begin, end = self.s, self.s.job_ptr.item(a), self.s.job_ptr.item(a + 1)
+        if end - begin == 1:
             # Single jobs are many, and thousands of them are allocated one GPU each.
-            low = int(s.job_gpus_min[at.start])
-            takes = s.job_held[at.start] == 0 and low <= gpus <= s.job_gpus_max[at.start]
-            return np.where(s.job_allowed[at.start], low if takes else gpus + 1, gpus + 1)
+            low = s.job_gpus_min.item(begin)
+            takes = s.job_held.item(begin) == 0 and low <= gpus <= s.job_gpus_max.item(begin)
+            may: list[bool] = s.job_allowed[begin].tolist()
+            return [low if takes and allowed else gpus + 1 for allowed in may]
+        if a not in self._alike:
+            self._alike[a] = self._alike_gangs(begin, end)
+        alike = self._alike[a]
+        if alike is not None:
+            return [alike[0] if alike[0] <= gpus <= alike[1] else gpus + 1] * len(s.gpu_types)
+        at = slice(begin, end)
         fits = (s.job_held[at] == 0) & (s.job_gpus_min[at] <= gpus) & (gpus <= s.job_gpus_max[at])
         sizes = np.where(s.job_allowed[at] & fits[:, None], s.job_gpus_min[at][:, None], gpus + 1)
-        out: Int = sizes.min(axis=0)
+        out: list[int] = sizes.min(axis=0).tolist()
         return out
+
+    def _alike_gangs(self, begin: int, end: int) -> tuple[int, int] | None:
+        """Fewest and most GPUs of an app's jobs, if these are alike, one of them waits, and all types are allowed."""
+        s = self.s
+        low, high = set(s.job_gpus_min[begin:end].tolist()), set(s.job_gpus_max[begin:end].tolist())
+        if len(low) > 1 or len(high) > 1 or not self._all_allowed or 0 not in s.job_held[begin:end].tolist():
+            return None
+        return low.pop(), high.pop()
+
+    @cached_property
+    def _all_allowed(self) -> bool:
+        return bool(self.s.job_allowed.all())
+
+    @cached_property
+    def _room(self) -> Room:
+        """``free`` in order; made for the first gang that looks for a place."""
+        s = self.s
+        return Room(self.free, s.machine_rack, s.machine_type, len(s.gpu_types))
 
     def _worth_moving(self, a: int, counts: Counts) -> bool:
         """Whether a spread gang would do more work in a lease elsewhere, the restart included."""
@@ -291,7 +323,9 @@ def _standing(s: Snapshot) -> dict[int, list[tuple[int, Counts]]]:
     out: dict[int, list[tuple[int, Counts]]] = defaultdict(list)
     held = {j: machines for (j, _), machines in expiring_on(s).items()}
     for j, (a, gpus) in expiring_jobs(s).items():
-        machines = held.get(j, ())
+        machines = held.get(j, [])
         if len(machines) == gpus:
-            out[a].append((gpus, tuple(sorted(Counter(machines).items()))))
+            one = len(set(machines)) == 1
+            counts = ((machines[0], gpus),) if one else tuple(sorted(Counter(machines).items()))
+            out[a].append((gpus, counts))
     return out

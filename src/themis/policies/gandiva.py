@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -36,10 +37,10 @@ class Gandiva(Baseline):
         return _Greedy(snapshot, self.placement).solve()
 
 
-_Bid = tuple[tuple[float, int, Key, float, int], Counts]
-"""What it is sorted by, the app row last, and where the gang would be."""
+_Bid = tuple[tuple[float, int, Key, float, int], tuple[Counts, Locality]]
+"""What it is sorted by, the app row last, and the best place for the gang."""
 
-_Kind = tuple[int, int, bytes]
+_Kind = tuple[int, int, tuple[int, ...]]
 """(gang, model, smallest gang on each type): what a gang's best place depends on; apps differ in few of them."""
 
 
@@ -59,6 +60,9 @@ class _Greedy:
         self.alike = _alike(snapshot, self.turns)
         self.heads = np.array([queue[-1] for queue in self.alike], dtype=np.int64)
         self.next = dict(zip(self.heads.tolist(), _next_gangs(snapshot, self.heads)))
+        keys = [] if snapshot.weighted else self.turns.keys(self.heads, snapshot.app_held[self.heads]).tolist()
+        self.turn: dict[int, Key] = {a: tuple(key) for a, key in zip(self.heads.tolist(), keys)}
+        """Of apps that were given nothing, where the turn of one does not depend on the others."""
         self.demand: dict[int, Demand] = {}
         """Of apps that were given something."""
         self.held: list[float] = snapshot.app_held.astype(float).tolist()
@@ -70,6 +74,8 @@ class _Greedy:
         """By app and gang."""
         self.places: dict[_Kind, tuple[Counts, Locality] | None] = {}
         """Best places now."""
+        self.fresh: dict[int, _Bid] = {}
+        """Bids that were made since GPUs were last dealt: they stand."""
 
     def solve(self) -> Solved:
         """Deal the best-placed gang again and again.
@@ -84,17 +90,19 @@ class _Greedy:
         starving = any(gang.low > allocator.left for gang in self.next.values())
         until = lease_end(self.s, starving)
         self._know_kinds()
-        heap = [bid for a in self.next if (bid := self._bid(a))]
+        self.fresh = {a: bid for a in self.next if (bid := self._bid(a))}
+        heap = list(self.fresh.values())
         heapq.heapify(heap)
         while heap and allocator.left:
             a = heapq.heappop(heap)[0][-1]
-            fresh = self._bid(a)
+            fresh = self.fresh[a] if a in self.fresh else self._bid(a)
             if fresh is None:
                 continue
+            self.fresh[a] = fresh
             if heap and heap[0][0] < fresh[0]:
                 heapq.heappush(heap, fresh)
                 continue
-            self._give(a, fresh[1], until)
+            self._give(a, *fresh[1], until)
             following = a
             if not self.demand[a].low and len(queue := queue_of.pop(a)) > 1:
                 queue.pop()
@@ -104,17 +112,20 @@ class _Greedy:
             if (demand := self.demand[following]).low:
                 self.next[following] = _Next(demand.low[0], demand.high[0], sum(demand.low[1:]))
                 if again := self._bid(following):
+                    self.fresh[following] = again
                     heapq.heappush(heap, again)
         return Solved(answer=allocator.grant())
 
-    def _give(self, a: int, counts: Counts, until: Seconds) -> None:
-        """The app's next gang is its."""
+    def _give(self, a: int, counts: Counts, locality: Locality, until: Seconds) -> None:
+        """The app's next gang gets this place, or stays where it stands if that is no worse."""
         if a not in self.demand:
             self.demand[a] = demand_of(self.s, a)
-        self.allocator.give(a, counts, until)
-        self.places.clear()
         size = sum(c for _, c in counts)
+        self.allocator.give(a, self.allocator.home(a, size, locality) or counts, until)
+        self.places.clear()
+        self.fresh.clear()
         self.held[a] += size
+        self.turn.pop(a, None)
         self.turns.take(a, size)
         self.demand[a].low.pop(0)
         self.demand[a].high.pop(0)
@@ -126,20 +137,22 @@ class _Greedy:
         if found is None:
             return None
         size = found[0][0][1] if len(found[0]) == 1 else sum(c for _, c in found[0])
-        turn = self.turns.key(a, self.held[a])
-        counts = self.allocator.home(a, size, found[1]) or found[0]
-        return (-self._score(a, found[1]), -size, turn, self.arrival[a], a), counts
+        turn = self.turn.get(a) or self.turns.key(a, self.held[a])
+        return (-self._score(a, found[1]), -size, turn, self.arrival[a], a), found
 
     def _gang(self, gang: _Next, left: int) -> int:
         """An elastic job asks for all it can use of what is left, once the app's other jobs have their smallest gang."""
-        return 0 if gang.low > left else max(gang.low, min(gang.high, left - gang.others))
+        low, high, others = gang
+        if low > left:
+            return 0
+        return low if low == high else max(low, min(high, left - others))
 
     def _place(self, a: int, gang: int) -> tuple[Counts, Locality] | None:
         kind = self.kinds.get((a, gang))
         if kind is None:
-            kind = self.kinds[a, gang] = (gang, self.config[a], self.allocator.least(a, gang).tobytes())
+            kind = self.kinds[a, gang] = (gang, self.config[a], tuple(self.allocator.least(a, gang)))
         if kind not in self.places:
-            self.places[kind] = self.allocator.best_place(a, gang)
+            self.places[kind] = self.allocator.best_place(a, gang, kind[2])
         return self.places[kind]
 
     def _know_kinds(self) -> None:
@@ -155,8 +168,8 @@ class _Greedy:
         fits = (s.job_held[job] == 0) & (s.job_gpus_min[job] <= size) & (size <= s.job_gpus_max[job])
         sizes = np.where(s.job_allowed[job] & fits[:, None], s.job_gpus_min[job][:, None], size[:, None] + 1)
         least = np.minimum.reduceat(sizes, first, axis=0)
-        for a, gpus, row in zip(heads.tolist(), gang.tolist(), least):
-            self.kinds[a, gpus] = (gpus, self.config[a], row.tobytes())
+        for a, gpus, row in zip(heads.tolist(), gang.tolist(), least.tolist()):
+            self.kinds[a, gpus] = (gpus, self.config[a], tuple(row))
 
     def _score(self, a: int, locality: Locality) -> float:
         kind = self.config[a], locality
@@ -196,4 +209,5 @@ def _alike(s: Snapshot, turns: Turns) -> list[list[int]]:
     turn = turns.keys(apps, s.app_held[apps])
     order = np.lexsort((-apps, -s.app_arrival[apps], *-turn.T[::-1], *wants.T[::-1]))
     ends = (wants[order[1:]] != wants[order[:-1]]).any(axis=1).nonzero()[0] + 1
-    return [part.tolist() for part in np.split(apps[order], ends)] if len(apps) else []
+    rows, cuts = apps[order].tolist(), [0, *ends.tolist(), len(apps)]
+    return [rows[begin:end] for begin, end in pairwise(cuts)] if rows else []

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from themis.errors import InputError
 from themis.model.units import Bool, Float, Int
@@ -134,6 +135,17 @@ class Problem:
         return out
 
 
+_MIX, _HALF = np.uint64(0x9E3779B97F4A7C15), np.uint64(29)
+"""An odd factor that spreads bits, and a shift that brings high bits down: rows of numbers become one number each."""
+
+
+def _differs(rows: NDArray[np.uint64]) -> Bool:
+    """Shape [R], rows of [R, n] that are not like the one before; the first always."""
+    out = np.ones(len(rows), dtype=bool)
+    out[1:] = (rows[1:] != rows[:-1]).any(axis=1)
+    return out
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Alike:
     """Jobs grouped with those that no problem can tell from them: what one of a group gets in an optimum, all may get.
@@ -149,13 +161,23 @@ class Alike:
     @classmethod
     def by(cls, *columns: Float | Int) -> Alike:
         """Jobs with the same numbers in all of these columns, [J] or [J, n]."""
-        table = np.ascontiguousarray(np.column_stack(columns), dtype=np.float64)
-        keys: list[bytes] = table.view(f"V{table.itemsize * table.shape[1]}").ravel().tolist()
-        seen: dict[bytes, int] = {}
-        of = np.array([seen.setdefault(key, len(seen)) for key in keys], dtype=np.int64)
-        first = np.zeros(len(seen), dtype=np.int64)
-        first[of[::-1]] = np.arange(len(of))[::-1]
-        return cls(first, of)
+        bits = np.ascontiguousarray(np.column_stack(columns), dtype=np.float64).view(np.uint64)
+        mixed = np.zeros(len(bits), dtype=np.uint64)
+        for k in range(bits.shape[1]):
+            mixed = (mixed ^ bits[:, k]) * _MIX
+            mixed ^= mixed >> _HALF
+        order = np.argsort(mixed, kind="stable")
+        new, by_mixed = _differs(bits[order]), _differs(mixed[order, None])
+        if (new != by_mixed).any():  # two kinds of jobs with one number
+            order = np.lexsort(bits.T)
+            new = _differs(bits[order])
+        # Both orders are stable, so that the first of a group's rows is the least.
+        first: Int = order[new]
+        rank = np.empty_like(first)
+        rank[np.argsort(first)] = np.arange(len(first))
+        of = np.empty_like(order)
+        of[order] = rank[new.cumsum() - 1]
+        return cls(np.sort(first), of)
 
     def merged(self, problem: Problem) -> Problem:
         """One job for each group, on the GPUs of all of them together."""
