@@ -119,6 +119,14 @@ def philly(seed: int) -> World:
     )
 
 
+def philly_quarter(seed: int) -> World:
+    """Every fourth app of Philly's fortnight, from that of this number (0 to 3) on, on a quarter of the GPUs."""
+    world = philly(0)
+    return replace(
+        world, workload=replace(world.workload, apps=world.workload.apps[seed::4]), cluster=load_cluster("sim-64")
+    )
+
+
 def itp(seed: int) -> World:
     """Days 10 to 13 of the ten ITP clusters, each job an app, on 192 machines of 8 GPUs."""
     workload = load_workload(str(DATA / "itp" / "raw-traces.tar.gz"), seed=0)
@@ -345,6 +353,7 @@ GROUNDS: Mapping[str, tuple[Callable[[int], World], tuple[str, ...], int]] = {
     "tenants": (tenants, ("srsf", "drf", "themis"), 5),
     "tenant-groups": (tenant_groups, ("srsf", "drf", "themis"), 5),
     "philly": (philly, BASELINES, 1),
+    "philly-quarter": (philly_quarter, ("srsf",), 4),
     "itp": (itp, BASELINES, 1),
 }
 """World, rivals, seeds."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from themis.fairness import fluid
-from themis.model.units import Float, Int
+from themis.model.units import Bool, Float, Int
 
 
 def test_an_arrival_with_another_cap_can_make_dues_infeasible() -> None:
@@ -81,23 +81,42 @@ def _by_due(left: Float, cap: Float, due: Float) -> Int:
     return np.argsort(due, kind="stable")
 
 
-def _as_the_policy(left: Float, cap: Float, due: Float) -> Int:
-    """Who cannot wait for two decisions by due, the others by work left."""
+def _pressed(left: Float, cap: Float, due: Float) -> tuple[Bool, Bool]:
+    """Who cannot wait for two decisions, and who of these cannot by its own critical path."""
     kept = due >= left / cap - 1e-9
     slack = np.full(len(left), -np.inf)
     if kept.any():
         slack[kept] = fluid.slack(left[kept], cap[kept], np.maximum(due[kept], 1e-6), 10.0)
     urgent = slack < 2 * STEP
-    return np.lexsort((np.where(urgent, due, left), ~urgent))
+    return urgent, urgent & (due - left / cap < 2 * STEP * (1.0 - cap / 10.0))
+
+
+def _as_the_policy(left: Float, cap: Float, due: Float) -> Int:
+    """Who cannot wait by due, but those without time of their own before all that have more work; then the others by work left."""
+    urgent, own = _pressed(left, cap, due)
+    with_more = np.array([due[urgent & (left >= w)].min(initial=np.inf) for w in left])
+    return np.lexsort((left, np.where(urgent, np.where(own, with_more, due), left), ~urgent))
+
+
+def _by_slack(left: Float, cap: Float, due: Float) -> Int:
+    """First all whose own critical path leaves no two decisions, whatever they can use, by slack."""
+    urgent = _pressed(left, cap, due)[0]
+    own = urgent & (due - left / cap < 2 * STEP)
+    return np.lexsort((np.where(own, due - left / cap, np.where(urgent, due, left)), ~urgent, ~own))
 
 
 def test_with_equal_caps_the_order_of_the_reference_ends_nobody_later() -> None:
     assert max(_late(seed, unequal=False, order=_by_due) for seed in range(40)) <= 1.0 + 1e-6
-    assert max(_late(seed, unequal=False, order=_as_the_policy) for seed in range(40)) <= 1.02
+    assert max(_late(seed, unequal=False, order=_as_the_policy) for seed in range(40)) <= 1.0 + 1e-6
+
+
+def test_least_slack_first_ends_apps_later_even_with_equal_caps() -> None:
+    """So it is not the order of the policy, although with unequal caps fewer apps are late: 8 % of the instances, by 5 %."""
+    assert max(_late(seed, unequal=False, order=_by_slack) for seed in range(40)) > 1.05
 
 
 def test_with_unequal_caps_dues_are_missed_by_a_bounded_part() -> None:
-    """Measured: 70 % of the instances have an app that is later by more than 1 %, the worst by 14 %."""
+    """Measured: 67 % of the instances have an app that is later by more than 1 %, the worst by 12 %."""
     late = np.array([_late(seed, unequal=True, order=_as_the_policy) for seed in range(60)])
-    assert late.max() == pytest.approx(1.137, abs=0.01)
-    assert (late > 1.01).mean() <= 0.7
+    assert late.max() == pytest.approx(1.121, abs=0.01)
+    assert (late > 1.01).mean() <= 0.67

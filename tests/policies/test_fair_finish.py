@@ -82,6 +82,22 @@ def test_an_app_that_can_wait_lets_shorter_ones_go_first() -> None:
     assert ended[0] <= 4400.0 / GPUS + 61.0
 
 
+def test_a_narrow_app_without_time_of_its_own_goes_before_wide_ones_with_more_work() -> None:
+    """On 8 GPUs the narrow app has its one GPU in the reference from the start; by due alone it waits for both wide ones."""
+    narrow = app("narrow", [job(4000.0, 1)])
+    core = Simulation(
+        workload=Workload(name="made", apps=(narrow, *(app(name, [job(5000.0, (1, 8))]) for name in "ab"))),
+        cluster=machines(4, 4),
+        book=BOOK,
+        policy_name="fair_finish",
+        policy=FairFinish(),
+        settings=NO_COSTS,
+    ).run()
+    due = reference.finishes(core.state, np.arange(3))
+    assert due == pytest.approx([4000.0, 10000.0 / 7.0, 10000.0 / 7.0])
+    assert (core.state.apps.ended[:3] <= due + 2.0 * NO_COSTS.lease_s).all()
+
+
 def test_a_core_that_is_saved_and_loaded_has_the_same_reference() -> None:
     core = _run([app("a", [job(400.0)]), app("b", [job(4000.0, (1, 4))], arrival=33.3)], "fair_finish")
     fresh = Scheduler(BOOK, NO_COSTS, FairFinish().pace, FairFinish.needs)

@@ -2,10 +2,11 @@
 
 Each app has a due: when it finishes in the reference, a virtual cluster of weighted equal shares (``core.reference``). Apps that
 cannot wait a lease longer and keep their due, or have lost it, are served in the order of their dues: whoever serves in the
-order in which a fair reference finishes ends nobody later than it does (Friedman and Henderson, SIGMETRICS 2003). Then come
-apps whose own critical path is about as long as the time to the horizon, an instant that arrivals alone move, least slack first:
-they take no GPUs from an app that needs them for its due. All other GPUs go to the apps with the least work left, each on the
-GPU type that suits all of them best (``by_type``).
+order in which a fair reference finishes ends nobody later than it does (Friedman and Henderson, SIGMETRICS 2003). An app that
+can use few GPUs and has no time of its own left goes before all that have more work, whatever their dues: no GPU that it gets
+later makes up for one that it lacks now. Then come apps whose own critical path is about as long as the time to the horizon, an
+instant that arrivals alone move, least slack first: they take no GPUs from an app that needs them for its due. All other GPUs go
+to the apps with the least work left, each on the GPU type that suits all of them best (``by_type``).
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ class FairFinish:
         return ON_FREE_GPUS
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
-        """Allocate the offer: apps that cannot wait by due, critical ones by slack, the others by work left.
+        """Allocate the offer: apps that cannot wait by due (``in_time``), critical ones by slack, the others by work left.
 
-        Ties go by arrival and id.
+        Ties go by work left, arrival and id.
         """
         s = snapshot
         left, due, speed = work_left(s), cast(Float, s.need("reference")) - s.now, fastest(s)
@@ -52,8 +53,8 @@ class FairFinish:
         urgent = cannot_wait(s, left, due, alone)
         slack = to_horizon(s, alone, speed)
         critical = ~urgent & (slack < 2.0 * (s.lease_s + s.restart_s) + DOUBT * alone)
-        by = np.where(urgent, due, np.where(critical, slack, left))
-        order = np.lexsort((s.app_id, s.app_arrival, by, ~critical, ~urgent))
+        by = np.where(urgent, in_time(s, left, due, alone, urgent), np.where(critical, slack, left))
+        order = np.lexsort((s.app_id, s.app_arrival, left, by, ~critical, ~urgent))
         if types_differ(s):
             solved = by_type(s, order[: int((urgent | critical).sum())])
         else:
@@ -85,6 +86,27 @@ def cannot_wait(s: Snapshot, left: Float, due: Float, alone: Float) -> Bool:
     # Apps past saving stretch nobody's due.
     slack[kept] = fluid.slack(left[kept], left[kept] / alone[kept], due[kept], float(s.machine_gpus.sum()))
     out: Bool = slack < s.lease_s + s.restart_s
+    return out
+
+
+def in_time(s: Snapshot, left: Float, due: Float, alone: Float, urgent: Bool) -> Float:
+    """[A], the dues by which urgent apps are served: earlier than its own for an app that has no time of its own left.
+
+    Such an app counts as due with the first urgent app that has at least as much work. While an app that can use a part ``c`` of
+    all GPUs waits a lease, ``1 - c`` of the lease is time that no number of GPUs makes up for. Where all apps can use all GPUs,
+    that is nothing, and every app goes by its own due.
+
+    Parameters
+    ----------
+    left, due, alone : as of ``cannot_wait``. ``urgent`` : [A], its answer.
+    """
+    part = left / np.maximum(alone, 1e-9) / max(float(s.machine_gpus.sum()), 1e-9)
+    own = urgent & (due < alone + (s.lease_s + s.restart_s) * (1.0 - np.clip(part, 0.0, 1.0)))
+    dues = np.where(urgent, due, np.inf)
+    most_first = np.lexsort((dues, -left))
+    with_more = np.empty_like(due)
+    with_more[most_first] = np.minimum.accumulate(dues[most_first])
+    out: Float = np.where(own, with_more, due)
     return out
 
 
