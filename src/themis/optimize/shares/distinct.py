@@ -22,16 +22,14 @@ from themis.model.units import Bool, Float
 from themis.optimize.matrix_game import MatrixGame
 from themis.optimize.shares.boxes import FITS, Box
 from themis.optimize.shares.problem import Need, Problem
+from themis.optimize.shares.smooth import STAGES, WIDTH, near, part_of, roughly
 from themis.optimize.shares.ways import Chosen, Mixes, Ways
 
 _SETTLED, _NOISE = 1e-9, 1e-12
-_SAMPLE = 512
-"""Jobs of the part for which prices are sought first."""
+_ROUGH, _NEAR = 0.02, 0.003
+"""Relative gap at which boxes take over from mixtures of answers; change of the level after which prices are good enough for a box."""
 
-_ROUGH = 0.02
-"""Relative gap at which boxes take over from mixtures of answers."""
-
-_TRIES, _BOXES, _LEVELS, _COLUMNS = 200, 15, 60, 30
+_TRIES, _BOXES, _LEVELS, _COLUMNS, _ALTERNATE = 200, 15, 60, 30, 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -79,13 +77,14 @@ class _Search:
         self.per_worker = np.divide(1.0, self.workers, out=np.zeros(len(self.workers)), where=self.workers > 0)
 
     def run(self, need: Need, ceiling: float, floor: float) -> Reached:
-        level, binding, width = ceiling, np.zeros(len(self.workers)), _ROUGH
-        mixes = self._mixes(need, level)
+        binding, width = np.zeros(len(self.workers)), WIDTH
+        mixes = self._mixes(need, ceiling)
         _, chosen = self._answer(mixes, self.workers / self.workers.sum())
         if (chosen.usage() * self.per_worker).max() <= 1.0:
             none = np.zeros(len(mixes.need), dtype=bool)
-            return Reached(level=level, x=chosen.shares(), share=binding, ties=none, solves=self.solves)
-        share = self._first(need, ceiling, floor)
+            return Reached(level=ceiling, x=chosen.shares(), share=binding, ties=none, solves=self.solves)
+        level, binding = self._near(need, ceiling, floor)
+        share, mixes = binding, self._mixes(need, level)
         for _ in range(_LEVELS):
             # The price alone first: far from the level it is enough.
             cost, chosen = self._answer(mixes, share)
@@ -114,16 +113,40 @@ class _Search:
             mixes = self._mixes(need, level)
         raise NotSolved(f"the level of {len(self.ways.gpus)} jobs did not settle within {_LEVELS} steps.")
 
-    def _first(self, need: Need, ceiling: float, floor: float) -> Float:
-        """A price to begin with: that of a part of the jobs with as large a part of the GPUs."""
-        jobs = len(self.ways.gpus)
-        every = max(jobs // _SAMPLE, 1)
-        rows = np.arange(0, jobs, every)
-        workers = self.workers * float(self.ways.gpus[rows].sum() / self.ways.gpus.sum())
-        some = _Search(self.ways.only(rows), workers)
-        found = some._rough(lambda t: need(t)[rows], ceiling, floor)
+    def _near(self, need: Need, ceiling: float, floor: float) -> tuple[float, Float]:
+        """A level that cannot be exceeded, mostly by little, and the prices that prove it."""
+        rows, part = part_of(self.ways.gpus, self.workers)
+        some = _Search(self.ways.only(rows), part)
+        price = self._price(self.workers / self.workers.sum())
+
+        def of_part(t: float) -> Float:
+            return need(t)[rows]
+
+        level = some._alone(of_part, ceiling, price * self.workers, (floor, ceiling))
+        for _ in range(_ALTERNATE):
+            price = roughly(some._mixes(of_part, level), part, level=True, price=price)
+            before, level = level, some._alone(of_part, level, price * self.workers, (floor, ceiling))
+            if level >= before * (1.0 - _ROUGH):
+                break
         self.solves += some.solves
-        return found
+        best = self._alone(need, level, price * self.workers, (floor, ceiling)), price * self.workers
+        for stages in (STAGES, STAGES[-1:]):
+            price = near(self._mixes(need, best[0]), self.workers, level=True, price=price, stages=stages)
+            before = best[0]
+            found = self._alone(need, before, price * self.workers, (floor, ceiling))
+            best = (found, price * self.workers) if found < before else best
+            if best[0] >= before * (1.0 - _NEAR):
+                break
+        return best
+
+    def _alone(self, need: Need, level: float, share: Float, within: tuple[float, float]) -> float:
+        """The level that a price proves, but for little, by lines that support costs at levels ever nearer to it."""
+        for _ in range(_LEVELS):
+            _, chosen = self._answer(self._mixes(need, level), share)
+            before, level = level, self._lower(need, chosen, share, within[1], within[0])
+            if abs(level - before) <= _ROUGH * before:
+                break
+        return level
 
     def _rough(self, need: Need, level: float, floor: float) -> Float:
         """The price at which the rates of about the highest level cost most, by mixtures of all jobs' answers."""

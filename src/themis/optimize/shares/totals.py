@@ -17,12 +17,10 @@ from themis.errors import NotSolved
 from themis.model.units import Float, Int
 from themis.optimize.shares.boxes import Box
 from themis.optimize.shares.problem import Alike, Problem, Shares
+from themis.optimize.shares.smooth import WIDTH, near, part_of, roughly
 from themis.optimize.shares.ways import Mixes, Ways
 
-_BOXES, _COLUMNS, _FIRST = 60, 20, 0.1
-
-_SAMPLE = 128
-"""Jobs of the part for which prices are sought first."""
+_BOXES, _COLUMNS = 60, 20
 
 _SETTLED = 2e-9
 """Relative overuse of a pool that is taken: what the programs' tolerance allows."""
@@ -81,6 +79,10 @@ class Worths(Mixes):
             loss=self.loss[:, rows],
         )
 
+    def sizes(self) -> Float:
+        """[J], GPUs of each job: it may use all of them."""
+        return self.ways.gpus
+
     def costs(self, price: Float) -> Float:
         """[Q, J], price of each way beyond what it gains."""
         price = self.ways.of_points(price)
@@ -126,7 +128,11 @@ def _search(worths: Worths, workers: Float) -> tuple[Float, Float, float]:
     """(Price of each pool's GPUs together, shares, the bound that the price proves), in units of the largest gain."""
     per_worker = np.divide(1.0, workers, out=np.zeros(len(workers)), where=workers > 0)
     jobs = np.arange(len(worths.need))
-    share, width, outside = _first(worths, workers), _FIRST, 0
+    rows, part = part_of(worths.ways.gpus, workers)
+    price = np.where(workers > 0, 1.0 / workers.sum(), 0.0)
+    price = roughly(worths.only(rows), part, level=False, price=price)
+    share = near(worths, workers, level=False, price=price) * workers
+    width, outside = WIDTH, 0
     for _ in range(_BOXES):
         box = Box.around(worths, share, width, workers, level=False)
         for _ in range(_COLUMNS if box.scale == 1.0 else 1):
@@ -147,13 +153,3 @@ def _search(worths: Worths, workers: Float) -> tuple[Float, Float, float]:
         width, outside = box.next(width, outside)
     raise NotSolved(f"prices of {len(workers)} pools did not settle within {_BOXES} boxes.")
 
-
-def _first(worths: Worths, workers: Float) -> Float:
-    """A price to begin with: that of a part of the jobs with as large a part of the GPUs."""
-    jobs, gpus = len(worths.need), worths.ways.gpus
-    rows = np.arange(0, jobs, -(-jobs // _SAMPLE))
-    some, part = worths.only(rows), float(gpus[rows].sum() / gpus.sum())
-    box = Box.around(some, workers, np.inf, workers * part, level=False)
-    box.add(some.chosen(np.zeros(len(rows), dtype=np.int64)))
-    share, _ = box.solve()
-    return share / part
