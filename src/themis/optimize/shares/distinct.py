@@ -22,12 +22,15 @@ from themis.model.units import Bool, Float
 from themis.optimize.matrix_game import MatrixGame
 from themis.optimize.shares.boxes import FITS, Box
 from themis.optimize.shares.problem import Need, Problem
-from themis.optimize.shares.smooth import STAGES, WIDTH, near, part_of, roughly
+from themis.optimize.shares.smooth import STAGES, near, part_of, roughly
 from themis.optimize.shares.ways import Chosen, Mixes, Ways
 
 _SETTLED, _NOISE = 1e-9, 1e-12
-_ROUGH, _NEAR = 0.02, 0.003
+_ROUGH, _NEAR = 0.02, 0.01
 """Relative gap at which boxes take over from mixtures of answers; change of the level after which prices are good enough for a box."""
+
+_WIDTH = 0.0025
+"""Relative width of a box around ``smooth.near``'s prices at which their error and the open jobs are both small."""
 
 _TRIES, _BOXES, _LEVELS, _COLUMNS, _ALTERNATE = 200, 15, 60, 30, 4
 
@@ -77,14 +80,16 @@ class _Search:
         self.per_worker = np.divide(1.0, self.workers, out=np.zeros(len(self.workers)), where=self.workers > 0)
 
     def run(self, need: Need, ceiling: float, floor: float) -> Reached:
-        binding, width = np.zeros(len(self.workers)), WIDTH
-        mixes = self._mixes(need, ceiling)
-        _, chosen = self._answer(mixes, self.workers / self.workers.sum())
-        if (chosen.usage() * self.per_worker).max() <= 1.0:
-            none = np.zeros(len(mixes.need), dtype=bool)
-            return Reached(level=ceiling, x=chosen.shares(), share=binding, ties=none, solves=self.solves)
-        level, binding = self._near(need, ceiling, floor)
-        share, mixes = binding, self._mixes(need, level)
+        mixes, width = self._mixes(need, ceiling), _WIDTH
+        found = self._all_of(mixes, self.workers / self.workers.sum(), ceiling)
+        if found is not None:
+            return found
+        level, share = self._near(need, ceiling, floor)
+        binding = np.zeros(len(share))
+        if level < ceiling:
+            mixes, binding = self._mixes(need, level), share
+        elif (found := self._all_of(mixes, share, ceiling)) is not None:
+            return found
         for _ in range(_LEVELS):
             # The price alone first: far from the level it is enough.
             cost, chosen = self._answer(mixes, share)
@@ -113,6 +118,14 @@ class _Search:
             mixes = self._mixes(need, level)
         raise NotSolved(f"the level of {len(self.ways.gpus)} jobs did not settle within {_LEVELS} steps.")
 
+    def _all_of(self, mixes: Mixes, share: Float, ceiling: float) -> Reached | None:
+        """The ceiling with GPUs to spare, if everybody's cheapest way at a price fits."""
+        _, chosen = self._answer(mixes, share)
+        if (chosen.usage() * self.per_worker).max() > 1.0:
+            return None
+        none = np.zeros(len(mixes.need), dtype=bool)
+        return Reached(level=ceiling, x=chosen.shares(), share=np.zeros(len(share)), ties=none, solves=self.solves)
+
     def _near(self, need: Need, ceiling: float, floor: float) -> tuple[float, Float]:
         """A level that cannot be exceeded, mostly by little, and the prices that prove it."""
         rows, part = part_of(self.ways.gpus, self.workers)
@@ -129,13 +142,19 @@ class _Search:
             if level >= before * (1.0 - _ROUGH):
                 break
         self.solves += some.solves
-        best = self._alone(need, level, price * self.workers, (floor, ceiling)), price * self.workers
-        for stages in (STAGES, STAGES[-1:]):
-            price = near(self._mixes(need, best[0]), self.workers, level=True, price=price, stages=stages)
-            before = best[0]
-            found = self._alone(need, before, price * self.workers, (floor, ceiling))
-            best = (found, price * self.workers) if found < before else best
-            if best[0] >= before * (1.0 - _NEAR):
+        within = floor, ceiling
+        share = price * self.workers
+        best = self._alone(need, level, share, within), share
+        for turn, stages in enumerate((STAGES[:1], STAGES[1:], STAGES[-1:])):
+            mixes, before = self._mixes(need, best[0]), best[0]
+            price = near(mixes, self.workers, level=True, price=price, stages=stages)
+            share = price * self.workers
+            if before == ceiling and self._all_of(mixes, share, ceiling) is not None:
+                return ceiling, share
+            level = self._alone(need, before, share, within)
+            if level < before or before == ceiling:
+                best = level, share
+            if turn and level >= before * (1.0 - _NEAR):
                 break
         return best
 

@@ -33,9 +33,6 @@ Stages = tuple[tuple[float, tuple[float, ...]], ...]
 STAGES: Stages = ((2.0, (0.05,)), (1.2, (0.02,)), (1.06, (0.01, 0.004)))
 """Factor within which prices may move, and smoothing."""
 
-WIDTH = 0.008
-"""Relative width of a box around what is found in which the best prices mostly lie."""
-
 _STEPS, _HALVINGS = 8, 4
 _ENOUGH = 0.5
 """A step that moves no price by more than this part of the smoothing is the last: the next would be far shorter."""
@@ -193,5 +190,5 @@ class Wavering:
             if moved.max() <= _ENOUGH * smoothing:
                 break
         even = workers * float(used @ price) / worth if level else workers
-        spare = (price < _SMALL * mean) & (used < (1.0 - _SPARE) * even)
+        spare = (price < _SMALL * _mean(price, workers)) & (used < (1.0 - _SPARE) * even)
         return np.where(spare | (price <= least), 0.0, price)

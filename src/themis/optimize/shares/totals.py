@@ -17,10 +17,13 @@ from themis.errors import NotSolved
 from themis.model.units import Float, Int
 from themis.optimize.shares.boxes import Box
 from themis.optimize.shares.problem import Alike, Problem, Shares
-from themis.optimize.shares.smooth import WIDTH, near, part_of, roughly
+from themis.optimize.shares.smooth import near, part_of, roughly
 from themis.optimize.shares.ways import Mixes, Ways
 
 _BOXES, _COLUMNS = 60, 20
+
+_WIDTH = 0.008
+"""Relative width of a box around ``smooth.near``'s prices in which the best ones mostly lie."""
 
 _SETTLED = 2e-9
 """Relative overuse of a pool that is taken: what the programs' tolerance allows."""
@@ -132,7 +135,7 @@ def _search(worths: Worths, workers: Float) -> tuple[Float, Float, float]:
     price = np.where(workers > 0, 1.0 / workers.sum(), 0.0)
     price = roughly(worths.only(rows), part, level=False, price=price)
     share = near(worths, workers, level=False, price=price) * workers
-    width, outside = WIDTH, 0
+    width, outside = _WIDTH, 0
     for _ in range(_BOXES):
         box = Box.around(worths, share, width, workers, level=False)
         for _ in range(_COLUMNS if box.scale == 1.0 else 1):
