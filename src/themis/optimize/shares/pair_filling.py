@@ -21,9 +21,11 @@ from themis.errors import NotSolved
 from themis.model.units import NONE, Bool, Float, Int
 from themis.optimize.shares.classes import allocate
 from themis.optimize.shares.filling import Growth, flat
+from themis.optimize.shares.level import highest_level
 from themis.optimize.shares.pairs import (
     FIRST,
     GAP,
+    MANY,
     Classes,
     PairProgram,
     PairRates,
@@ -42,6 +44,9 @@ _DEAR = 1e-3
 
 _LOOSE = 1e-8
 """Relative: by so much what an earlier proof allows is raised where the next level's search begins, for rounding."""
+
+_MORE = 1.5
+"""By what factor sharing may raise a level; a guess."""
 
 _BLOCK = 256
 
@@ -130,6 +135,8 @@ class _ClassSearch:
     worth: list[Float] = field(default_factory=list)
     """[J], of a unit of rate by each proof so far; ``total`` : what all rates are worth at most."""
     total: list[float] = field(default_factory=list)
+    last: float | None = None
+    """The level before."""
     classes: Classes = field(init=False)
     kind: Int = field(init=False)
     program: PairProgram = field(init=False)
@@ -145,11 +152,12 @@ class _ClassSearch:
         """The highest level from here down, and what proves it, if it fell; ``combos`` and ``x`` reach it."""
         proof, level, fresh = None, self._known(need, level), False
         while True:
-            level, proofs = settle(self.program, lambda t: self.classes.mean(need(t)), level)
+            level, proofs = settle(self.program, lambda t: self.classes.mean(need(t)), level, self._guess(need, level))
             for prices in proofs:
                 proof = _Proof(self.classes, self.kind, prices)
                 self.worth.append(np.where(self.problem.active, prices.worth[self.kind], 0.0))
                 self.total.append(prices.total * (1.0 + _LOOSE))
+            self.last = level
             short = self._allocate(need(level))
             if not short.any():
                 return level, proof
@@ -159,6 +167,16 @@ class _ClassSearch:
                 self.program.program.refresh()
                 continue
             self._split(short)
+
+    def _guess(self, need: Need, ceiling: float) -> tuple[float, float] | None:
+        """Levels between which that of many classes may be: first from jobs without pairs, then from the round before."""
+        if len(self.classes.first) <= MANY:
+            return None
+        if self.last is not None:
+            return 0.0, self.last
+        fastest = self.problem.fastest
+        alone = highest_level(self.problem, lambda t: np.minimum(need(t), fastest), ceiling).level
+        return alone, _MORE * alone
 
     def _known(self, need: Need, level: float) -> float:
         """Where the proofs so far, which hold for all shares, say that the level is reached, but for rounding."""

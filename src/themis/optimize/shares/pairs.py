@@ -38,7 +38,10 @@ _STIFF = 0.05
 _AHEAD, _LEAST_AHEAD = 0.25, 1e-6
 """Of the last relative step of the level, that over which the needs' slope is taken, and its least."""
 
-_MANY, FIRST = 200, 4
+_FURTHER = 4.0
+"""By what factor a guessed level is raised that can be had."""
+
+MANY, FIRST = 200, 4
 """Classes from which interior points are quicker than a simplex method from nothing, and rough solves to begin with."""
 
 _SURELY = 1e-6
@@ -142,36 +145,51 @@ def paired_throughput(problem: Problem, pairs: PairRates, combos: Int, x: Float)
     return out
 
 
-def settle(program: PairProgram, need: Need, level: float) -> tuple[float, list[Prices]]:
+def settle(
+    program: PairProgram, need: Need, ceiling: float, guess: tuple[float, float] | None = None
+) -> tuple[float, list[Prices]]:
     """Lower the level until it is reached: each time to where needs are worth what the prices say that there is.
 
     Parameters
     ----------
     need : [C], mean rate of each class's jobs at a level; rises, and what it is at level 0 can be reached.
+    guess : levels between which the one that is sought is thought to be. The search begins there, with the needs' slope between
+        them, and not at the ceiling, where most jobs may be at their best. Nothing is proven by it.
 
     Returns
     -------
     The level, and the prices that lowered it to there, none where it did not fall: the last prove that it cannot be exceeded.
     """
     proofs: list[Prices] = []
-    ahead = 1.0
+    level, ahead = ceiling, 1.0
+    if guess is not None and guess[1] < ceiling:
+        level, ahead = guess[1], 1.0 - guess[0] / guess[1]
+    known = level == ceiling
     for _ in range(_STEPS):
         wanted = need(level)
         fall = (wanted - need(level * (1.0 - ahead))) / ahead
-        if program.solve(wanted, np.maximum(fall, (1.0 if ahead == 1.0 else _STIFF) * wanted)) >= 1.0 - 2 * GAP:
-            return level, proofs
+        if program.solve(wanted, np.maximum(fall, (1.0 if known and ahead == 1.0 else _STIFF) * wanted)) >= 1.0 - 2 * GAP:
+            if known:
+                return level, proofs
+            # What was guessed can be had, and perhaps more.
+            level, ahead = min(_FURTHER * level, ceiling), 1.0 - 1.0 / _FURTHER
+            known = level == ceiling
+            continue
         proofs.append(prices := program.prices)
         worth = prices.worth * program.classes.count
 
         def beyond(t: float) -> float:
             return float(worth @ need(t)) - prices.total  # noqa: B023
 
-        before = level
+        before, highest = level, level if known else ceiling
         if beyond(0.0) >= 0.0:
             level = 0.0
+        elif beyond(highest) <= 0.0:
+            level = highest
         else:
-            level = float(brentq(beyond, 0.0, level, xtol=1e-300, rtol=1e-14, maxiter=1000))
-        ahead = min(max(_AHEAD * (1.0 - level / max(before, 1e-300)), _LEAST_AHEAD), 0.9)
+            level = float(brentq(beyond, 0.0, highest, xtol=1e-300, rtol=1e-14, maxiter=1000))
+        known = True
+        ahead = min(max(_AHEAD * abs(1.0 - level / max(before, 1e-300)), _LEAST_AHEAD), 0.9)
     raise NotSolved(
         f"the level of {len(program.classes.first)} classes of jobs with pairs did not settle within {_STEPS} steps."
     )
@@ -254,8 +272,8 @@ class PairProgram:
         c, pools = len(self.classes.first), len(self.problem.workers)
         high = np.concatenate([self.classes.count, np.full(c, np.inf), self.problem.workers])
         low = np.concatenate([np.full(c, -np.inf), np.zeros(c), np.full(pools, -np.inf)])
-        self.program = ColumnProgram(low, high, interior=c > _MANY)
-        self.rough = self.rough if c > _MANY else 0
+        self.program = ColumnProgram(low, high, interior=c > MANY)
+        self.rough = self.rough if c > MANY else 0
         first = self.classes.first
         self.sharers = np.flatnonzero((self.problem.gpus[first] == 1) & (self.pairs.model[first] >= 0))
         lonely = self.classes.count[self.sharers] < 2
