@@ -34,6 +34,7 @@ from themis.optimize.shares.pairs import (
     paired_throughput,
     settle,
 )
+from themis.optimize.shares.partners import OpenPairs
 from themis.optimize.shares.problem import Need, Problem
 
 _PRESSING = 1e-7
@@ -99,7 +100,11 @@ def fill_paired(problem: Problem, pairs: PairRates, unit: Float, grow: Growth) -
             rises &= pressing <= _PRESSING * pressing.max()
             if proof.classes is search.classes:
                 search.program.close(proof.prices, _DEAR)
-            left = _fastest_left(problem, pairs, proof, np.unique(proof.kind[rises]))
+            at, program = np.unique(proof.kind[rises]), search.program
+            if proof.classes is search.classes and program.partners.open_ is not None:
+                left = _fastest_open(problem, proof, at, program.sharers, program.partners.open_)
+            else:
+                left = _fastest_left(problem, pairs, proof, at)
             top = np.where(rises, np.minimum(top, left[proof.kind] / safe), top)
         rises &= amount < top * (1.0 - GAP)
         if (rises == ~stuck).all():
@@ -194,8 +199,11 @@ class _ClassSearch:
     def _allocate(self, asked: Float) -> Bool:
         """Deal classes by need; [J], who gets less than it needs, or would have to run longer than there is time."""
         some = self.classes.mean(asked)[self.kind] > 0
-        masses = self.program.masses()
-        self.combos, self.x = allocate(self.classes.members, masses, self.problem.types, np.where(some, asked, 1.0))
+        if len(self.classes.first) == self.problem.active.sum():
+            self.combos, self.x = self.program.shares()
+        else:
+            masses = self.program.masses()
+            self.combos, self.x = allocate(self.classes.members, masses, self.problem.types, np.where(some, asked, 1.0))
         time = np.zeros(self.problem.jobs + 1)
         np.add.at(time, self.combos, self.x.sum(axis=1)[:, None])
         got = paired_throughput(self.problem, self.pairs, self.combos, self.x)
@@ -224,13 +232,33 @@ class _ClassSearch:
         self.program = PairProgram(self.problem, self.pairs, self.classes, seeds=sorted(seeds))
 
 
+def _fastest_open(problem: Problem, proof: _Proof, at: Int, sharers: Int, pairs: OpenPairs) -> Float:
+    """As ``_fastest_left``, where all pairs but these are closed: no shares that keep the levels so far use the others."""
+    worth, time, gpu = proof.prices.worth[sharers], proof.prices.time[sharers], proof.prices.gpu
+    best = _fastest_alone(problem, proof, at)
+    gain, cost = pairs.gain_and_cost(worth, gpu, time)
+    paid = gain >= cost * (1.0 - _DEAR)
+    paired = np.zeros(len(best))
+    np.maximum.at(paired, sharers[pairs.job[paid]], pairs.mine[paid])
+    best[at] = np.maximum(best, paired)[at]
+    return best
+
+
+def _fastest_alone(problem: Problem, proof: _Proof, at: Int) -> Float:
+    """[C], for these classes the best rate of a job alone that is worth its price; 0 if none is."""
+    first, prices = proof.classes.first, proof.prices
+    alone, best = problem.rate[first], np.zeros(len(first))
+    cost = prices.time[:, None] + problem.gpus[first].astype(np.float64)[:, None] * prices.gpu
+    paid = prices.worth[:, None] * alone >= cost * (1.0 - _DEAR)
+    best[at] = np.where(paid, alone, 0.0).max(axis=1, initial=0.0)[at]
+    return best
+
+
 def _fastest_left(problem: Problem, pairs: PairRates, proof: _Proof, at: Int) -> Float:
     """[C], for these classes the best rate of a job alone, or beside another, that is worth its price; 0 if none is."""
     first, count, prices = proof.classes.first, proof.classes.count, proof.prices
     model, gpus, worth, time = pairs.model[first], problem.gpus[first].astype(np.float64), prices.worth, prices.time
-    alone, best = problem.rate[first], np.zeros(len(first))
-    paid = worth[:, None] * alone >= (time[:, None] + gpus[:, None] * prices.gpu) * (1.0 - _DEAR)
-    best[at] = np.where(paid, alone, 0.0).max(axis=1, initial=0.0)[at]
+    alone, best = problem.rate[first], _fastest_alone(problem, proof, at)
     for k in range(problem.types):
         may, table = np.flatnonzero((gpus == 1) & (model >= 0) & (alone[:, k] > 0)), pairs.rate[:, :, k]
         mine = np.intersect1d(at, may)

@@ -32,7 +32,10 @@ GAP = 1e-9
 _ROUGH = 0.5
 """A level that is too high falls by a proof at hand once its bound is nearer to what is reached than so much of the way to 1."""
 
-_STIFF = 0.05
+_FINE = 0.15
+"""The same where prices are rough anyway, of many classes: the next level is the nearer."""
+
+_STIFF = 0.01
 """Of what a class wants, the least that it goes without where the level is too high by all of itself; see ``PairProgram.solve``."""
 
 _AHEAD, _LEAST_AHEAD = 0.25, 1e-6
@@ -41,11 +44,14 @@ _AHEAD, _LEAST_AHEAD = 0.25, 1e-6
 _FURTHER = 4.0
 """By what factor a guessed level is raised that can be had."""
 
-MANY, FIRST = 200, 4
+MANY, FIRST = 200, 5
 """Classes from which interior points are quicker than a simplex method from nothing, and rough solves to begin with."""
 
 _SURELY = 1e-6
 """Relative: a level that rough prices prove to be too high by less is left to exact ones."""
+
+_THIN = 1e-12
+"""Time below which a column does not run."""
 
 _ROUNDS, _STEPS = 400, 60
 
@@ -168,7 +174,10 @@ def settle(
     for _ in range(_STEPS):
         wanted = need(level)
         fall = (wanted - need(level * (1.0 - ahead))) / ahead
-        if program.solve(wanted, np.maximum(fall, (1.0 if known and ahead == 1.0 else _STIFF) * wanted)) >= 1.0 - 2 * GAP:
+        if (
+            program.solve(wanted, np.maximum(fall, (1.0 if known and ahead == 1.0 else _STIFF) * wanted))
+            >= 1.0 - 2 * GAP
+        ):
             if known:
                 return level, proofs
             # What was guessed can be had, and perhaps more.
@@ -317,7 +326,7 @@ class PairProgram:
             below, unit = float(worth @ wanted) - self.prices.total, float(worth @ fall)
             if found:
                 self._add(found)
-            if below * steep > _SURELY * unit and loose <= _ROUGH * below:
+            if below * steep > _SURELY * unit and loose <= _FINE * below:
                 return 1.0 - below * steep / unit
             if not found:
                 break
@@ -381,11 +390,27 @@ class PairProgram:
         self.index = [column for column, out in zip(self.index, gone.tolist()) if not out]
         self.optimum = replace(self.optimum, x=self.optimum.x[np.append(True, ~gone)])
 
+    def shares(self) -> tuple[Int, Float]:
+        """Combos [C, 2] and their time x [C, K] as ``allocate`` gives them, where every class is one job."""
+        mass = self.optimum.x[1:]
+        some = np.flatnonzero(mass > _THIN)
+        columns = np.array(self.index, dtype=np.int64).reshape(-1, 3)[some]
+        _, first, place = np.unique(
+            columns[:, 0] * (len(self.classes.first) + 1) + columns[:, 1], return_index=True, return_inverse=True
+        )
+        order = np.argsort(first)
+        rank = np.empty(len(order), dtype=np.int64)
+        rank[order] = np.arange(len(order))
+        x = np.zeros((len(order), self.problem.types))
+        x[rank[place], columns[:, 2]] = mass[some]
+        job = np.append(self.classes.first, NONE)
+        return job[columns[first[order], :2]], np.minimum(x, 1.0)
+
     def masses(self) -> Iterator[tuple[int, int, Float]]:
         """(class, other class or -1, time [K] in all) of what runs."""
         together: dict[tuple[int, int], Float] = {}
         for (a, b, k), mass in zip(self.index, self.optimum.x[1:].tolist()):
-            if mass > 1e-12:
+            if mass > _THIN:
                 together.setdefault((a, b), np.zeros(self.problem.types))[k] += mass
         for (a, b), mass_of in together.items():
             yield a, b, mass_of

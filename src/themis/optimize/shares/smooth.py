@@ -167,9 +167,7 @@ class Wavering:
             even = workers * float(used @ price) / worth if level else workers
             slope = even - used
             free = np.flatnonzero((workers > 0) & ((price > least) | (slope < 0.0)))
-            stiff = fall[np.ix_(free, free)] + np.diag(
-                _STIFF * workers[free] / np.maximum(price[free], _SMALL * mean)
-            )
+            stiff = fall[np.ix_(free, free)] + np.diag(_STIFF * workers[free] / np.maximum(price[free], _SMALL * mean))
             if level:
                 stiff += np.outer(workers[free], workers[free]) * (float(used @ price) / worth**2)
             step = np.zeros(len(price))

@@ -155,4 +155,3 @@ def _search(worths: Worths, workers: Float) -> tuple[Float, Float, float]:
                     return share, x, bound
         width, outside = box.next(width, outside)
     raise NotSolved(f"prices of {len(workers)} pools did not settle within {_BOXES} boxes.")
-
