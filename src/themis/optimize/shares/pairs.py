@@ -35,8 +35,9 @@ _ROUGH = 0.5
 _FINE = 0.15
 """The same where prices are rough anyway, of many classes: the next level is the nearer."""
 
-_STIFF = 0.01
-"""Of what a class wants, the least that it goes without where the level is too high by all of itself; see ``PairProgram.solve``."""
+_STIFF, _LESS_STIFF = 0.05, 0.01
+"""Of what a class wants, the least that it goes without where the level is too high by all of itself (``PairProgram.solve``):
+of few classes, and of many."""
 
 _AHEAD, _LEAST_AHEAD = 0.25, 1e-6
 """Of the last relative step of the level, that over which the needs' slope is taken, and its least."""
@@ -170,12 +171,13 @@ def settle(
     level, ahead = ceiling, 1.0
     if guess is not None and guess[1] < ceiling:
         level, ahead = guess[1], 1.0 - guess[0] / guess[1]
+    stiff = _STIFF if len(program.classes.first) <= MANY else _LESS_STIFF
     known = level == ceiling
     for _ in range(_STEPS):
         wanted = need(level)
         fall = (wanted - need(level * (1.0 - ahead))) / ahead
         if (
-            program.solve(wanted, np.maximum(fall, (1.0 if known and ahead == 1.0 else _STIFF) * wanted))
+            program.solve(wanted, np.maximum(fall, (1.0 if known and ahead == 1.0 else stiff) * wanted))
             >= 1.0 - 2 * GAP
         ):
             if known:

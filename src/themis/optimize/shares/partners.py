@@ -119,12 +119,12 @@ class Partners:
         worth = np.broadcast_to(worth[:, None] if worth.ndim == 1 else worth, (jobs, types))
         found, most = set[tuple[int, int, int]](), np.zeros(jobs)
         if self.open_ is not None:
-            value, at = self.open_.best(worth, price, time)
-            np.maximum.at(most, self.open_.job[at], value)
-            at = at[value > _WORTH_IT]
-            first, second, kind = self.open_.job[at], self.open_.other[at], self.open_.kind[at]
-            pairs = zip(np.minimum(first, second).tolist(), np.maximum(first, second).tolist(), kind.tolist())
-            return set(pairs), most
+            value, best = self.open_.best(worth, price, time)
+            np.maximum.at(most, self.open_.job[best], value)
+            some = best[value > _WORTH_IT]
+            one, two, kind = self.open_.job[some], self.open_.other[some], self.open_.kind[some]
+            found.update(zip(np.minimum(one, two).tolist(), np.maximum(one, two).tolist(), kind.tolist()))
+            return found, most
         for k in range(types):
             may = np.flatnonzero(self.rate[:, k] > 0)
             for at in range(0, len(may), _BLOCK):

@@ -25,7 +25,7 @@ from themis.optimize.shares.ways import Mixes
 _SAMPLE = 256
 """Jobs of the part for which prices are sought first."""
 
-_FIRST = (0.5, 0.2)
+_FIRST = (0.5, 0.5, 0.2)
 """Smoothing for the part of the jobs, relative to what a job's GPUs cost."""
 
 Stages = tuple[tuple[float, tuple[float, ...]], ...]
@@ -33,15 +33,15 @@ Stages = tuple[tuple[float, tuple[float, ...]], ...]
 STAGES: Stages = ((2.0, (0.05,)), (1.2, (0.02,)), (1.06, (0.01, 0.004)))
 """Factor within which prices may move, and smoothing."""
 
-_STEPS, _HALVINGS = 8, 4
+_STEPS, _HALVINGS = 8, 8
 _ENOUGH = 0.5
 """A step that moves no price by more than this part of the smoothing is the last: the next would be far shorter."""
 
 _STIFF = 1e-4
 """Of a pool's GPUs, how many leave it at least where its price doubles: what nothing holds stays where it is."""
 
-_LONGEST = 0.9
-"""A step takes away at most so much of a price."""
+_DOWN, _UP = 0.9, 3.0
+"""A step takes away at most so much of a price, and adds at most so much to it."""
 
 _SPARE = 0.01
 """A pool with a small price of which this part is left over has none."""
@@ -172,19 +172,21 @@ class Wavering:
                 stiff += np.outer(workers[free], workers[free]) * (float(used @ price) / worth**2)
             step = np.zeros(len(price))
             step[free] = -np.linalg.solve(stiff, slope[free])
-            step = np.maximum(step, -_LONGEST * price)
+            step = np.clip(step, -_DOWN * price, _UP * np.maximum(price, _SMALL * mean))
             gain = -float(slope @ step)
             for _ in range(_HALVINGS):
                 there = np.where(workers > 0, np.maximum(price + step, least), 0.0)
                 if level:
                     there *= worth / float(there @ workers)
-                found, used, fall = self.at(there, mu)
+                found, use, falls = self.at(there, mu)
                 better = found - cost - (0.0 if level else float((there - price) @ workers))
                 if better >= 1e-4 * gain:
                     break
                 step, gain = 0.5 * step, 0.5 * gain
+            else:
+                break
             moved = np.abs(there - price) / np.maximum(price, _SMALL * mean)
-            price, cost = there, found
+            price, cost, used, fall = there, found, use, falls
             if moved.max() <= _ENOUGH * smoothing:
                 break
         even = workers * float(used @ price) / worth if level else workers
