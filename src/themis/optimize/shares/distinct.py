@@ -30,10 +30,7 @@ _ROUGH, _NEAR = 0.02, 0.01
 """Relative gap at which boxes take over from prices alone; change of the level up to which its prices need no second search."""
 
 _ONE = 0.9
-"""Part of all worth from which one pool sets the level, and mixtures of answers of a part of the jobs are the better start."""
-
-_SAMPLE = 512
-"""Jobs of that part."""
+"""Part of all worth from which one pool sets the level: boxes find the rest as quickly."""
 
 _WIDTH = 0.0025
 """Relative width of a box around ``smooth.near``'s prices at which their error and the open jobs are both small."""
@@ -96,8 +93,6 @@ class _Search:
             mixes, binding = self._mixes(need, level), share
         elif (found := self._all_of(mixes, share, ceiling)) is not None:
             return found
-        if share.max() > _ONE:
-            width = _ROUGH
         for _ in range(_LEVELS):
             # The price alone first: far from the level it is enough.
             cost, chosen = self._answer(mixes, share)
@@ -154,7 +149,7 @@ class _Search:
         share = price * self.workers
         best = self._alone(need, level, share, within), share
         if share.max() > _ONE:
-            return ceiling, self._first(need, ceiling, floor)
+            return best
         for turn, stages in enumerate((STAGES[:1], STAGES[1:], STAGES[-1:])):
             mixes, before = self._mixes(need, best[0]), best[0]
             price = near(mixes, self.workers, level=True, price=price, stages=stages)
@@ -176,15 +171,6 @@ class _Search:
             if abs(level - before) <= _ROUGH * before:
                 break
         return level
-
-    def _first(self, need: Need, ceiling: float, floor: float) -> Float:
-        """A price to begin with: that of a part of the jobs with as large a part of the GPUs."""
-        rows = np.arange(0, len(self.ways.gpus), max(len(self.ways.gpus) // _SAMPLE, 1))
-        workers = self.workers * float(self.ways.gpus[rows].sum() / self.ways.gpus.sum())
-        some = _Search(self.ways.only(rows), workers)
-        found = some._rough(lambda t: need(t)[rows], ceiling, floor)
-        self.solves += some.solves
-        return found
 
     def _rough(self, need: Need, level: float, floor: float) -> Float:
         """The price at which the rates of about the highest level cost most, by mixtures of all jobs' answers."""

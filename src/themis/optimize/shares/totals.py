@@ -137,8 +137,8 @@ def most(problem: Problem, gain: Float, least: Float) -> Shares:
 def _search(worths: Worths, workers: Float) -> tuple[Float, Float, float]:
     """(Price of each pool's GPUs together, shares, the bound that the price proves), in units of the largest gain.
 
-    Where jobs need rates, boxes begin at smoothed prices. Otherwise many jobs idle or run by one price alone, as with weights of few
-    values: prices of a program for a part of the jobs are nearer then, and come second where smoothed ones are too far away.
+    Where jobs need rates, boxes begin at smoothed prices. Otherwise many jobs idle or run by one price alone: prices of a program
+    for a part of the jobs are nearer then. They come second where smoothed ones are too far away.
     """
     if worths.need.any():
         with suppress(NotSolved):
