@@ -58,7 +58,8 @@ def highest(problem: Problem, pairs: PairRates, unit: Float) -> float:
 def test_the_highest_level_is_that_of_one_program_over_all_pairs(
     seed: int, types: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_MANY", 10)
+    monkeypatch.setattr(module, "MANY", 10)
+    monkeypatch.setattr(filling, "MANY", 10)
     problem, pairs, weight = distinct(seed, 24, types)
     unit = weight * normalised_unit(problem)
     ceiling = float((pairs.fastest(problem) / unit).min())
@@ -74,7 +75,8 @@ def test_water_filling_is_the_same_from_rough_prices_and_from_exact_ones(
     problem, pairs, weight = distinct(seed, 60, types)
     unit = weight * normalised_unit(problem)
     exact = water_fill_paired(problem, pairs, unit)
-    monkeypatch.setattr(module, "_MANY", 10)
+    monkeypatch.setattr(module, "MANY", 10)
+    monkeypatch.setattr(filling, "MANY", 10)
     rough = water_fill_paired(problem, pairs, unit)
     assert rough.bound == pytest.approx(exact.bound, rel=1e-8)
     assert np.sort(rough.throughput / unit) == pytest.approx(np.sort(exact.throughput / unit), rel=1e-5)
@@ -159,3 +161,57 @@ def test_pairs_that_are_closed_stay_out(monkeypatch: pytest.MonkeyPatch) -> None
     assert all(min(pair[:2]) >= 10 for pair in after)
     monkeypatch.setattr(tables, "_KEPT", 0)
     assert not partners.close(worth, free, time, 1e-3), "tables that are looked up each time are not changed"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_list_of_the_pairs_that_are_left_answers_as_tables_do(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, pairs, _ = distinct(seed, 40, 3)
+    rng = np.random.default_rng(seed)
+    found = []
+    for listed in (0, 1000):
+        monkeypatch.setattr(tables, "_LISTED", listed)
+        monkeypatch.setattr(tables, "_FEW", 1.0)
+        partners, rng = Partners.of(problem, np.arange(40), pairs.rate, np.arange(40)), np.random.default_rng(seed)
+        partners.best(1 / problem.fastest, np.zeros(3), np.zeros(40))
+        answers = []
+        for _ in range(4):
+            worth, price, time = (
+                rng.uniform(0, 1, 40) / problem.fastest,
+                rng.uniform(0, 0.1, 3),
+                rng.uniform(0, 0.4, 40),
+            )
+            assert partners.close(worth, price, time, 1e-3)
+            answers.append(partners.best(1.5 * worth, price, time))
+        assert (partners.open_ is not None) == (listed == 0)
+        found.append(answers)
+    for (some, most), (others, same) in zip(*found):
+        assert some == others
+        assert (most == same).all()
+    assert found[0][0][0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_fillings_from_listed_pairs_are_those_from_tables(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, pairs, unit = distinct(seed, 60, 3)
+    unit = unit * normalised_unit(problem)
+    amounts = []
+    for listed in (0, 1000):
+        monkeypatch.setattr(tables, "_LISTED", listed)
+        amounts.append(water_fill_paired(problem, pairs, unit).throughput / unit)
+    assert np.sort(amounts[0]) == pytest.approx(np.sort(amounts[1]), rel=1e-5)
+
+
+@pytest.mark.parametrize("guess", [(1e-3, 1e-2), (0.3, 0.6), (5.0, 9.0)])
+def test_a_guess_of_the_level_changes_nothing_but_the_way_to_it(guess: tuple[float, float]) -> None:
+    problem, pairs, unit = distinct(7, 30, 3)
+    unit = unit * normalised_unit(problem)
+    classes = module.Classes.of(problem, pairs, np.zeros((problem.jobs, 0)))
+    best, ceiling = pairs.fastest(problem), float((pairs.fastest(problem) / unit).max())
+
+    def need(t: float) -> Float:
+        return classes.mean(np.minimum(t * unit, best))
+
+    levels = [
+        module.settle(module.PairProgram(problem, pairs, classes), need, ceiling, begin)[0] for begin in (None, guess)
+    ]
+    assert levels[1] == pytest.approx(levels[0], rel=1e-8)

@@ -67,6 +67,7 @@ class ColumnProgram:
         self._rows = (np.array(row_low, dtype=np.float64), np.asarray(row_high, dtype=np.float64))
         self.columns = 0
         self._tight, self._first = False, True
+        self._given: dict[int, Floats] = {}
 
     def add(self, gain: Floats, matrix: csc_array) -> None:
         """Add columns: gains [B], and the matrix [M, B]."""
@@ -103,9 +104,12 @@ class ColumnProgram:
         self.columns += count
 
     def change_column(self, column: int, rows: Ints, values: Floats) -> None:
-        """Give one column other coefficients in these rows."""
-        for row, value in zip(rows.tolist(), values.tolist()):
+        """Give one column other coefficients in these rows, each time in the same ones."""
+        known = self._given.get(column)
+        changed = np.ones(len(rows), dtype=bool) if known is None or len(known) != len(values) else known != values
+        for row, value in zip(rows[changed].tolist(), values[changed].tolist()):
             self._highs.changeCoeff(int(row), column, float(value))
+        self._given[column] = np.array(values)
 
     def change_gains(self, columns: Ints, gains: Floats) -> None:
         """Give these columns other gains."""

@@ -22,16 +22,20 @@ from themis.model.units import Bool, Float
 from themis.optimize.matrix_game import MatrixGame
 from themis.optimize.shares.boxes import FITS, Box
 from themis.optimize.shares.problem import Need, Problem
+from themis.optimize.shares.smooth import STAGES, near, part_of, roughly
 from themis.optimize.shares.ways import Chosen, Mixes, Ways
 
 _SETTLED, _NOISE = 1e-9, 1e-12
-_SAMPLE = 512
-"""Jobs of the part for which prices are sought first."""
+_ROUGH, _NEAR = 0.02, 0.01
+"""Relative gap at which boxes take over from prices alone; change of the level up to which its prices need no second search."""
 
-_ROUGH = 0.02
-"""Relative gap at which boxes take over from mixtures of answers."""
+_ONE = 0.9
+"""Part of all worth from which one pool sets the level: boxes find the rest as quickly."""
 
-_TRIES, _BOXES, _LEVELS, _COLUMNS = 200, 15, 60, 30
+_WIDTH = 0.0025
+"""Relative width of a box around ``smooth.near``'s prices at which their error and the open jobs are both small."""
+
+_TRIES, _BOXES, _LEVELS, _COLUMNS, _ALTERNATE = 200, 15, 60, 30, 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -79,13 +83,16 @@ class _Search:
         self.per_worker = np.divide(1.0, self.workers, out=np.zeros(len(self.workers)), where=self.workers > 0)
 
     def run(self, need: Need, ceiling: float, floor: float) -> Reached:
-        level, binding, width = ceiling, np.zeros(len(self.workers)), _ROUGH
-        mixes = self._mixes(need, level)
-        _, chosen = self._answer(mixes, self.workers / self.workers.sum())
-        if (chosen.usage() * self.per_worker).max() <= 1.0:
-            none = np.zeros(len(mixes.need), dtype=bool)
-            return Reached(level=level, x=chosen.shares(), share=binding, ties=none, solves=self.solves)
-        share = self._first(need, ceiling, floor)
+        mixes, width = self._mixes(need, ceiling), _WIDTH
+        found = self._all_of(mixes, self.workers / self.workers.sum(), ceiling)
+        if found is not None:
+            return found
+        level, share = self._near(need, ceiling, floor)
+        binding = np.zeros(len(share))
+        if level < ceiling:
+            mixes, binding = self._mixes(need, level), share
+        elif (found := self._all_of(mixes, share, ceiling)) is not None:
+            return found
         for _ in range(_LEVELS):
             # The price alone first: far from the level it is enough.
             cost, chosen = self._answer(mixes, share)
@@ -114,16 +121,56 @@ class _Search:
             mixes = self._mixes(need, level)
         raise NotSolved(f"the level of {len(self.ways.gpus)} jobs did not settle within {_LEVELS} steps.")
 
-    def _first(self, need: Need, ceiling: float, floor: float) -> Float:
-        """A price to begin with: that of a part of the jobs with as large a part of the GPUs."""
-        jobs = len(self.ways.gpus)
-        every = max(jobs // _SAMPLE, 1)
-        rows = np.arange(0, jobs, every)
-        workers = self.workers * float(self.ways.gpus[rows].sum() / self.ways.gpus.sum())
-        some = _Search(self.ways.only(rows), workers)
-        found = some._rough(lambda t: need(t)[rows], ceiling, floor)
+    def _all_of(self, mixes: Mixes, share: Float, ceiling: float) -> Reached | None:
+        """The ceiling with GPUs to spare, if everybody's cheapest way at a price fits."""
+        _, chosen = self._answer(mixes, share)
+        if (chosen.usage() * self.per_worker).max() > 1.0:
+            return None
+        none = np.zeros(len(mixes.need), dtype=bool)
+        return Reached(level=ceiling, x=chosen.shares(), share=np.zeros(len(share)), ties=none, solves=self.solves)
+
+    def _near(self, need: Need, ceiling: float, floor: float) -> tuple[float, Float]:
+        """A level that cannot be exceeded, mostly by little, and the prices that prove it."""
+        rows, part = part_of(self.ways.gpus, self.workers)
+        some = _Search(self.ways.only(rows), part)
+        price = self._price(self.workers / self.workers.sum())
+
+        def of_part(t: float) -> Float:
+            return need(t)[rows]
+
+        level = some._alone(of_part, ceiling, price * self.workers, (floor, ceiling))
+        for _ in range(_ALTERNATE):
+            price = roughly(some._mixes(of_part, level), part, level=True, price=price)
+            before, level = level, some._alone(of_part, level, price * self.workers, (floor, ceiling))
+            if level >= before * (1.0 - _ROUGH):
+                break
         self.solves += some.solves
-        return found
+        within = floor, ceiling
+        share = price * self.workers
+        best = self._alone(need, level, share, within), share
+        if share.max() > _ONE:
+            return best
+        for turn, stages in enumerate((STAGES[:1], STAGES[1:], STAGES[-1:])):
+            mixes, before = self._mixes(need, best[0]), best[0]
+            price = near(mixes, self.workers, level=True, price=price, stages=stages)
+            share = price * self.workers
+            if before == ceiling and self._all_of(mixes, share, ceiling) is not None:
+                return ceiling, share
+            level = self._alone(need, before, share, within)
+            if level < before or before == ceiling:
+                best = level, share
+            if turn and level >= before * (1.0 - _NEAR):
+                break
+        return best
+
+    def _alone(self, need: Need, level: float, share: Float, within: tuple[float, float]) -> float:
+        """The level that a price proves, but for little, by lines that support costs at levels ever nearer to it."""
+        for _ in range(_LEVELS):
+            _, chosen = self._answer(self._mixes(need, level), share)
+            before, level = level, self._lower(need, chosen, share, within[1], within[0])
+            if abs(level - before) <= _ROUGH * before:
+                break
+        return level
 
     def _rough(self, need: Need, level: float, floor: float) -> Float:
         """The price at which the rates of about the highest level cost most, by mixtures of all jobs' answers."""

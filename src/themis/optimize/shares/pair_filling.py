@@ -21,9 +21,11 @@ from themis.errors import NotSolved
 from themis.model.units import NONE, Bool, Float, Int
 from themis.optimize.shares.classes import allocate
 from themis.optimize.shares.filling import Growth, flat
+from themis.optimize.shares.level import highest_level
 from themis.optimize.shares.pairs import (
     FIRST,
     GAP,
+    MANY,
     Classes,
     PairProgram,
     PairRates,
@@ -32,6 +34,7 @@ from themis.optimize.shares.pairs import (
     paired_throughput,
     settle,
 )
+from themis.optimize.shares.partners import OpenPairs
 from themis.optimize.shares.problem import Need, Problem
 
 _PRESSING = 1e-7
@@ -42,6 +45,9 @@ _DEAR = 1e-3
 
 _LOOSE = 1e-8
 """Relative: by so much what an earlier proof allows is raised where the next level's search begins, for rounding."""
+
+_MORE = 1.5
+"""By what factor sharing may raise a level; a guess."""
 
 _BLOCK = 256
 
@@ -94,7 +100,11 @@ def fill_paired(problem: Problem, pairs: PairRates, unit: Float, grow: Growth) -
             rises &= pressing <= _PRESSING * pressing.max()
             if proof.classes is search.classes:
                 search.program.close(proof.prices, _DEAR)
-            left = _fastest_left(problem, pairs, proof, np.unique(proof.kind[rises]))
+            at, program = np.unique(proof.kind[rises]), search.program
+            if proof.classes is search.classes and program.partners.open_ is not None:
+                left = _fastest_open(problem, proof, at, program.sharers, program.partners.open_)
+            else:
+                left = _fastest_left(problem, pairs, proof, at)
             top = np.where(rises, np.minimum(top, left[proof.kind] / safe), top)
         rises &= amount < top * (1.0 - GAP)
         if (rises == ~stuck).all():
@@ -130,6 +140,8 @@ class _ClassSearch:
     worth: list[Float] = field(default_factory=list)
     """[J], of a unit of rate by each proof so far; ``total`` : what all rates are worth at most."""
     total: list[float] = field(default_factory=list)
+    last: float | None = None
+    """The level before."""
     classes: Classes = field(init=False)
     kind: Int = field(init=False)
     program: PairProgram = field(init=False)
@@ -145,11 +157,12 @@ class _ClassSearch:
         """The highest level from here down, and what proves it, if it fell; ``combos`` and ``x`` reach it."""
         proof, level, fresh = None, self._known(need, level), False
         while True:
-            level, proofs = settle(self.program, lambda t: self.classes.mean(need(t)), level)
+            level, proofs = settle(self.program, lambda t: self.classes.mean(need(t)), level, self._guess(need, level))
             for prices in proofs:
                 proof = _Proof(self.classes, self.kind, prices)
                 self.worth.append(np.where(self.problem.active, prices.worth[self.kind], 0.0))
                 self.total.append(prices.total * (1.0 + _LOOSE))
+            self.last = level
             short = self._allocate(need(level))
             if not short.any():
                 return level, proof
@@ -159,6 +172,16 @@ class _ClassSearch:
                 self.program.program.refresh()
                 continue
             self._split(short)
+
+    def _guess(self, need: Need, ceiling: float) -> tuple[float, float] | None:
+        """Levels between which that of many classes may be: first from jobs without pairs, then from the round before."""
+        if len(self.classes.first) <= MANY:
+            return None
+        if self.last is not None:
+            return 0.0, self.last
+        fastest = self.problem.fastest
+        alone = highest_level(self.problem, lambda t: np.minimum(need(t), fastest), ceiling).level
+        return alone, _MORE * alone
 
     def _known(self, need: Need, level: float) -> float:
         """Where the proofs so far, which hold for all shares, say that the level is reached, but for rounding."""
@@ -176,8 +199,11 @@ class _ClassSearch:
     def _allocate(self, asked: Float) -> Bool:
         """Deal classes by need; [J], who gets less than it needs, or would have to run longer than there is time."""
         some = self.classes.mean(asked)[self.kind] > 0
-        masses = self.program.masses()
-        self.combos, self.x = allocate(self.classes.members, masses, self.problem.types, np.where(some, asked, 1.0))
+        if len(self.classes.first) == self.problem.active.sum():
+            self.combos, self.x = self.program.shares()
+        else:
+            masses = self.program.masses()
+            self.combos, self.x = allocate(self.classes.members, masses, self.problem.types, np.where(some, asked, 1.0))
         time = np.zeros(self.problem.jobs + 1)
         np.add.at(time, self.combos, self.x.sum(axis=1)[:, None])
         got = paired_throughput(self.problem, self.pairs, self.combos, self.x)
@@ -206,13 +232,33 @@ class _ClassSearch:
         self.program = PairProgram(self.problem, self.pairs, self.classes, seeds=sorted(seeds))
 
 
+def _fastest_open(problem: Problem, proof: _Proof, at: Int, sharers: Int, pairs: OpenPairs) -> Float:
+    """As ``_fastest_left``, where all pairs but these are closed: no shares that keep the levels so far use the others."""
+    worth, time, gpu = proof.prices.worth[sharers], proof.prices.time[sharers], proof.prices.gpu
+    best = _fastest_alone(problem, proof, at)
+    gain, cost = pairs.gain_and_cost(worth, gpu, time)
+    paid = gain >= cost * (1.0 - _DEAR)
+    paired = np.zeros(len(best))
+    np.maximum.at(paired, sharers[pairs.job[paid]], pairs.mine[paid])
+    best[at] = np.maximum(best, paired)[at]
+    return best
+
+
+def _fastest_alone(problem: Problem, proof: _Proof, at: Int) -> Float:
+    """[C], for these classes the best rate of a job alone that is worth its price; 0 if none is."""
+    first, prices = proof.classes.first, proof.prices
+    alone, best = problem.rate[first], np.zeros(len(first))
+    cost = prices.time[:, None] + problem.gpus[first].astype(np.float64)[:, None] * prices.gpu
+    paid = prices.worth[:, None] * alone >= cost * (1.0 - _DEAR)
+    best[at] = np.where(paid, alone, 0.0).max(axis=1, initial=0.0)[at]
+    return best
+
+
 def _fastest_left(problem: Problem, pairs: PairRates, proof: _Proof, at: Int) -> Float:
     """[C], for these classes the best rate of a job alone, or beside another, that is worth its price; 0 if none is."""
     first, count, prices = proof.classes.first, proof.classes.count, proof.prices
     model, gpus, worth, time = pairs.model[first], problem.gpus[first].astype(np.float64), prices.worth, prices.time
-    alone, best = problem.rate[first], np.zeros(len(first))
-    paid = worth[:, None] * alone >= (time[:, None] + gpus[:, None] * prices.gpu) * (1.0 - _DEAR)
-    best[at] = np.where(paid, alone, 0.0).max(axis=1, initial=0.0)[at]
+    alone, best = problem.rate[first], _fastest_alone(problem, proof, at)
     for k in range(problem.types):
         may, table = np.flatnonzero((gpus == 1) & (model >= 0) & (alone[:, k] > 0)), pairs.rate[:, :, k]
         mine = np.intersect1d(at, may)

@@ -32,17 +32,27 @@ GAP = 1e-9
 _ROUGH = 0.5
 """A level that is too high falls by a proof at hand once its bound is nearer to what is reached than so much of the way to 1."""
 
-_STIFF = 0.05
-"""Of what a class wants, the least that it goes without where the level is too high by all of itself; see ``PairProgram.solve``."""
+_FINE = 0.15
+"""The same where prices are rough anyway, of many classes: the next level is the nearer."""
+
+_STIFF, _LESS_STIFF = 0.05, 0.01
+"""Of what a class wants, the least that it goes without where the level is too high by all of itself (``PairProgram.solve``):
+of few classes, and of many."""
 
 _AHEAD, _LEAST_AHEAD = 0.25, 1e-6
 """Of the last relative step of the level, that over which the needs' slope is taken, and its least."""
 
-_MANY, FIRST = 200, 4
+_FURTHER = 4.0
+"""By what factor a guessed level is raised that can be had."""
+
+MANY, FIRST = 200, 5
 """Classes from which interior points are quicker than a simplex method from nothing, and rough solves to begin with."""
 
 _SURELY = 1e-6
 """Relative: a level that rough prices prove to be too high by less is left to exact ones."""
+
+_THIN = 1e-12
+"""Time below which a column does not run."""
 
 _ROUNDS, _STEPS = 400, 60
 
@@ -142,36 +152,55 @@ def paired_throughput(problem: Problem, pairs: PairRates, combos: Int, x: Float)
     return out
 
 
-def settle(program: PairProgram, need: Need, level: float) -> tuple[float, list[Prices]]:
+def settle(
+    program: PairProgram, need: Need, ceiling: float, guess: tuple[float, float] | None = None
+) -> tuple[float, list[Prices]]:
     """Lower the level until it is reached: each time to where needs are worth what the prices say that there is.
 
     Parameters
     ----------
     need : [C], mean rate of each class's jobs at a level; rises, and what it is at level 0 can be reached.
+    guess : levels between which the one that is sought is thought to be. The search begins there, with the needs' slope between
+        them, and not at the ceiling, where most jobs may be at their best. Nothing is proven by it.
 
     Returns
     -------
     The level, and the prices that lowered it to there, none where it did not fall: the last prove that it cannot be exceeded.
     """
     proofs: list[Prices] = []
-    ahead = 1.0
+    level, ahead = ceiling, 1.0
+    if guess is not None and guess[1] < ceiling:
+        level, ahead = guess[1], 1.0 - guess[0] / guess[1]
+    stiff = _STIFF if len(program.classes.first) <= MANY else _LESS_STIFF
+    known = level == ceiling
     for _ in range(_STEPS):
         wanted = need(level)
         fall = (wanted - need(level * (1.0 - ahead))) / ahead
-        if program.solve(wanted, np.maximum(fall, (1.0 if ahead == 1.0 else _STIFF) * wanted)) >= 1.0 - 2 * GAP:
-            return level, proofs
+        if (
+            program.solve(wanted, np.maximum(fall, (1.0 if known and ahead == 1.0 else stiff) * wanted))
+            >= 1.0 - 2 * GAP
+        ):
+            if known:
+                return level, proofs
+            # What was guessed can be had, and perhaps more.
+            level, ahead = min(_FURTHER * level, ceiling), 1.0 - 1.0 / _FURTHER
+            known = level == ceiling
+            continue
         proofs.append(prices := program.prices)
         worth = prices.worth * program.classes.count
 
         def beyond(t: float) -> float:
             return float(worth @ need(t)) - prices.total  # noqa: B023
 
-        before = level
+        before, highest = level, level if known else ceiling
         if beyond(0.0) >= 0.0:
             level = 0.0
+        elif beyond(highest) <= 0.0:
+            level = highest
         else:
-            level = float(brentq(beyond, 0.0, level, xtol=1e-300, rtol=1e-14, maxiter=1000))
-        ahead = min(max(_AHEAD * (1.0 - level / max(before, 1e-300)), _LEAST_AHEAD), 0.9)
+            level = float(brentq(beyond, 0.0, highest, xtol=1e-300, rtol=1e-14, maxiter=1000))
+        known = True
+        ahead = min(max(_AHEAD * abs(1.0 - level / max(before, 1e-300)), _LEAST_AHEAD), 0.9)
     raise NotSolved(
         f"the level of {len(program.classes.first)} classes of jobs with pairs did not settle within {_STEPS} steps."
     )
@@ -254,8 +283,8 @@ class PairProgram:
         c, pools = len(self.classes.first), len(self.problem.workers)
         high = np.concatenate([self.classes.count, np.full(c, np.inf), self.problem.workers])
         low = np.concatenate([np.full(c, -np.inf), np.zeros(c), np.full(pools, -np.inf)])
-        self.program = ColumnProgram(low, high, interior=c > _MANY)
-        self.rough = self.rough if c > _MANY else 0
+        self.program = ColumnProgram(low, high, interior=c > MANY)
+        self.rough = self.rough if c > MANY else 0
         first = self.classes.first
         self.sharers = np.flatnonzero((self.problem.gpus[first] == 1) & (self.pairs.model[first] >= 0))
         lonely = self.classes.count[self.sharers] < 2
@@ -299,7 +328,7 @@ class PairProgram:
             below, unit = float(worth @ wanted) - self.prices.total, float(worth @ fall)
             if found:
                 self._add(found)
-            if below * steep > _SURELY * unit and loose <= _ROUGH * below:
+            if below * steep > _SURELY * unit and loose <= _FINE * below:
                 return 1.0 - below * steep / unit
             if not found:
                 break
@@ -363,11 +392,27 @@ class PairProgram:
         self.index = [column for column, out in zip(self.index, gone.tolist()) if not out]
         self.optimum = replace(self.optimum, x=self.optimum.x[np.append(True, ~gone)])
 
+    def shares(self) -> tuple[Int, Float]:
+        """Combos [C, 2] and their time x [C, K] as ``allocate`` gives them, where every class is one job."""
+        mass = self.optimum.x[1:]
+        some = np.flatnonzero(mass > _THIN)
+        columns = np.array(self.index, dtype=np.int64).reshape(-1, 3)[some]
+        _, first, place = np.unique(
+            columns[:, 0] * (len(self.classes.first) + 1) + columns[:, 1], return_index=True, return_inverse=True
+        )
+        order = np.argsort(first)
+        rank = np.empty(len(order), dtype=np.int64)
+        rank[order] = np.arange(len(order))
+        x = np.zeros((len(order), self.problem.types))
+        x[rank[place], columns[:, 2]] = mass[some]
+        job = np.append(self.classes.first, NONE)
+        return job[columns[first[order], :2]], np.minimum(x, 1.0)
+
     def masses(self) -> Iterator[tuple[int, int, Float]]:
         """(class, other class or -1, time [K] in all) of what runs."""
         together: dict[tuple[int, int], Float] = {}
         for (a, b, k), mass in zip(self.index, self.optimum.x[1:].tolist()):
-            if mass > 1e-12:
+            if mass > _THIN:
                 together.setdefault((a, b), np.zeros(self.problem.types))[k] += mass
         for (a, b), mass_of in together.items():
             yield a, b, mass_of

@@ -19,8 +19,10 @@ _BLOCK = 256
 _KEPT = 8_000_000
 """Rates up to which the tables are kept between prices (64 MB); beyond, every block is looked up again."""
 
-_WORTH_IT = 1e-12
+_LISTED, _FEW = 200, 0.125
+"""Jobs from which pairs are listed once no more than this part of them is left."""
 
+_WORTH_IT = 1e-12
 
 _NOISE = 1e-6
 """By how much more than it is worth a unit of time must cost at least; what is below is rounding."""
@@ -30,6 +32,52 @@ def too_dear(gain: Float, cost: Float, part: float) -> Bool:
     """What costs more than it gains by this part of its cost, and by more than rounding."""
     out: Bool = cost - gain > np.maximum(part * cost, _NOISE)
     return out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OpenPairs:
+    """The pairs that are left where most are barred, each from both sides, by type and job.
+
+    Attributes
+    ----------
+    job, other, kind : [E], places of the two, and the type. ``mine``, ``theirs`` : [E], their rates.
+    start : [G], the first pair of each job and type.
+    """
+
+    job: Int
+    other: Int
+    kind: Int
+    mine: Float
+    theirs: Float
+    start: Int
+
+    @classmethod
+    def of(cls, job: Int, other: Int, kind: Int, mine: Float, theirs: Float) -> OpenPairs:
+        """Pairs that are ordered by type and job."""
+        new = np.append(True, (np.diff(job) != 0) | (np.diff(kind) != 0))[: len(job)]
+        return cls(job=job, other=other, kind=kind, mine=mine, theirs=theirs, start=np.flatnonzero(new))
+
+    def without(self, gone: Bool) -> OpenPairs:
+        """The same without some, [E]."""
+        left = ~gone
+        return self.of(self.job[left], self.other[left], self.kind[left], self.mine[left], self.theirs[left])
+
+    def best(self, worth: Float, price: Float, time: Float) -> tuple[Float, Int]:
+        """[G], what the best pair of each job and type is worth more than its price, and which of the pairs it is."""
+        surplus = self.mine * worth[self.job, self.kind] - time[self.job]
+        surplus += self.theirs * worth[self.other, self.kind] - time[self.other]
+        surplus -= price[self.kind]
+        if not len(self.start):
+            return np.zeros(0), np.zeros(0, dtype=np.int64)
+        most = np.maximum.reduceat(surplus, self.start)
+        group = np.repeat(np.arange(len(self.start)), np.diff(np.append(self.start, len(surplus))))
+        at = np.flatnonzero(surplus == most[group])
+        return most, at[np.unique(group[at], return_index=True)[1]]
+
+    def gain_and_cost(self, worth: Float, price: Float, time: Float) -> tuple[Float, Float]:
+        """[E], what each pair is worth, and what it costs."""
+        gain = self.mine * worth[self.job] + self.theirs * worth[self.other]
+        return gain, time[self.job] + time[self.other] + price[self.kind]
 
 
 @dataclass(slots=True)
@@ -46,6 +94,8 @@ class Partners:
     model: Int
     beside: Float
     lonely: Bool
+    open_: OpenPairs | None = None
+    """The pairs that are not barred, once they are few of many."""
     _tables: dict[int, tuple[Float, Bool]] = field(default_factory=dict)
 
     @classmethod
@@ -68,6 +118,13 @@ class Partners:
         jobs, types = self.rate.shape
         worth = np.broadcast_to(worth[:, None] if worth.ndim == 1 else worth, (jobs, types))
         found, most = set[tuple[int, int, int]](), np.zeros(jobs)
+        if self.open_ is not None:
+            value, best = self.open_.best(worth, price, time)
+            np.maximum.at(most, self.open_.job[best], value)
+            some = best[value > _WORTH_IT]
+            one, two, kind = self.open_.job[some], self.open_.other[some], self.open_.kind[some]
+            found.update(zip(np.minimum(one, two).tolist(), np.maximum(one, two).tolist(), kind.tolist()))
+            return found, most
         for k in range(types):
             may = np.flatnonzero(self.rate[:, k] > 0)
             for at in range(0, len(may), _BLOCK):
@@ -86,12 +143,33 @@ class Partners:
         """Bar pairs that cost more than they are worth from now on (``too_dear``); false where the tables are not kept."""
         if len(self.rate) ** 2 * self.rate.shape[1] > _KEPT:
             return False
+        if self.open_ is not None:
+            gain, cost = self.open_.gain_and_cost(worth, price, time)
+            self.open_ = self.open_.without(too_dear(gain, cost, part))
+            return True
         for k, (forth, barred) in self._tables.items():
             may = np.flatnonzero(self.rate[:, k] > 0)
             gain = forth * worth[may, None]
             cost = time[may, None] + time[may] + price[k]
             barred |= too_dear(gain + gain.T, cost, part)
+        self._list()
         return True
+
+    def _list(self) -> None:
+        """From tables to a list, where few of many pairs are left."""
+        kinds = [k for k in range(self.rate.shape[1]) if (self.rate[:, k] > 0).any()]
+        if len(self.rate) <= _LISTED or set(kinds) != set(self._tables):
+            return
+        left = sum(int((~barred).sum()) for _, barred in self._tables.values())
+        if left > _FEW * sum(barred.size for _, barred in self._tables.values()):
+            return
+        parts = []
+        for k in kinds:
+            may, (forth, barred) = np.flatnonzero(self.rate[:, k] > 0), self._tables[k]
+            a, b = np.nonzero(~barred)
+            parts.append((may[a], may[b], np.full(len(a), k), forth[a, b], forth[b, a]))
+        self.open_ = OpenPairs.of(*(np.concatenate(column) for column in zip(*parts)))
+        self._tables.clear()
 
     def _surplus(self, k: int, may: Int, at: int, worth: Float, time: Float) -> Float:
         """[B, S], of the jobs of a block next to all that may run on the type, before the price of the GPU."""

@@ -9,6 +9,7 @@ types that is just fast enough (``ways``). Prices of the pools prove the total; 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,12 +18,19 @@ from themis.errors import NotSolved
 from themis.model.units import Float, Int
 from themis.optimize.shares.boxes import Box
 from themis.optimize.shares.problem import Alike, Problem, Shares
+from themis.optimize.shares.smooth import near, part_of, roughly
 from themis.optimize.shares.ways import Mixes, Ways
 
-_BOXES, _COLUMNS, _FIRST = 60, 20, 0.1
+_BOXES, _FEW_BOXES, _COLUMNS, _FIRST = 60, 2, 20, 0.1
 
 _SAMPLE = 128
-"""Jobs of the part for which prices are sought first."""
+"""Jobs of the part for which a program finds prices."""
+
+_WIDTH = 0.008
+"""Relative width of a box around ``smooth.near``'s prices in which the best ones mostly lie."""
+
+_LEAST = 1e-12
+"""Of the largest gain, the least price at which a search begins."""
 
 _SETTLED = 2e-9
 """Relative overuse of a pool that is taken: what the programs' tolerance allows."""
@@ -81,6 +89,10 @@ class Worths(Mixes):
             loss=self.loss[:, rows],
         )
 
+    def sizes(self) -> Float:
+        """[J], GPUs of each job: it may use all of them."""
+        return self.ways.gpus
+
     def costs(self, price: Float) -> Float:
         """[Q, J], price of each way beyond what it gains."""
         price = self.ways.of_points(price)
@@ -123,11 +135,23 @@ def most(problem: Problem, gain: Float, least: Float) -> Shares:
 
 
 def _search(worths: Worths, workers: Float) -> tuple[Float, Float, float]:
-    """(Price of each pool's GPUs together, shares, the bound that the price proves), in units of the largest gain."""
+    """(Price of each pool's GPUs together, shares, the bound that the price proves), in units of the largest gain.
+
+    Where jobs need rates, boxes begin at smoothed prices. Otherwise many jobs idle or run by one price alone: prices of a program
+    for a part of the jobs are nearer then. They come second where smoothed ones are too far away.
+    """
+    if worths.need.any():
+        with suppress(NotSolved):
+            return _boxes(worths, workers, (_smoothed(worths, workers), _WIDTH), _FEW_BOXES)
+    return _boxes(worths, workers, (_first(worths, workers), _FIRST), _BOXES)
+
+
+def _boxes(worths: Worths, workers: Float, begin: tuple[Float, float], most_boxes: int) -> tuple[Float, Float, float]:
+    """As ``_search``, from a price and a width on."""
     per_worker = np.divide(1.0, workers, out=np.zeros(len(workers)), where=workers > 0)
     jobs = np.arange(len(worths.need))
-    share, width, outside = _first(worths, workers), _FIRST, 0
-    for _ in range(_BOXES):
+    (share, width), outside = begin, 0
+    for _ in range(most_boxes):
         box = Box.around(worths, share, width, workers, level=False)
         for _ in range(_COLUMNS if box.scale == 1.0 else 1):
             costs = worths.costs(share * per_worker)
@@ -145,7 +169,17 @@ def _search(worths: Worths, workers: Float) -> tuple[Float, Float, float]:
                 if bound - value <= _GAP * max(abs(bound), 1e-300):
                     return share, x, bound
         width, outside = box.next(width, outside)
-    raise NotSolved(f"prices of {len(workers)} pools did not settle within {_BOXES} boxes.")
+    raise NotSolved(f"prices of {len(workers)} pools did not settle within {most_boxes} boxes.")
+
+
+def _smoothed(worths: Worths, workers: Float) -> Float:
+    """A price to begin with, by smoothed costs of all jobs."""
+    # At this price of all GPUs about half of the jobs would idle.
+    middle = float(np.median(worths.gain.max(axis=0) / worths.ways.gpus))
+    price = np.where(workers > 0, max(middle, _LEAST), 0.0)
+    rows, part = part_of(worths.ways.gpus, workers)
+    price = roughly(worths.only(rows), part, level=False, price=price)
+    return near(worths, workers, level=False, price=price) * workers
 
 
 def _first(worths: Worths, workers: Float) -> Float:

@@ -125,6 +125,11 @@ class Mixes:
         out: Bool = self.bar == 0.0
         return out
 
+    def sizes(self) -> Float:
+        """[J], about how many GPUs each job uses."""
+        out: Float = self.ways.gpus * np.maximum(self.need, TIE)
+        return out
+
     def gains(self, way: Int, job: Int) -> Float:
         """What ways of jobs gain: nothing, where all that counts is to reach the rate."""
         return np.zeros(len(way))
@@ -160,13 +165,13 @@ class Chosen:
         self.add_to(x, np.arange(len(self.way)), 1.0)
         return x[:, :-1]
 
-    def usage(self) -> Float:
-        """[M], GPUs of each pool."""
+    def usage(self, some: Bool | None = None) -> Float:
+        """[M], GPUs of each pool that the jobs, or ``some`` [J] of them, use."""
         ways = self.mixes.ways
-        pools = int(ways.pool[-1])
-        late = self.part * ways.gpus
+        pools, gpus = int(ways.pool[-1]), ways.gpus if some is None else ways.gpus * some
+        late = self.part * gpus
         out = np.bincount(ways.pool[ways.second[self.way]], late, pools + 1)
-        out += np.bincount(ways.pool[ways.first[self.way]], ways.gpus - late, pools + 1)
+        out += np.bincount(ways.pool[ways.first[self.way]], gpus - late, pools + 1)
         return np.asarray(out[:-1], dtype=np.float64)
 
     def add_to(self, x: Float, rows: Int, weight: Float | float) -> None:
