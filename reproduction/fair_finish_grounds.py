@@ -482,6 +482,8 @@ def main() -> None:
     parser.add_argument("--seeds", default="")
     parser.add_argument("--store", type=Path, default=Path("out/reproduction/fair-finish-grounds.jsonl"))
     given = parser.parse_args()
+    if wrong := [name for name in given.grounds.split(",") if name not in GROUNDS]:
+        parser.error(f"--grounds has {wrong[0]!r}, expected of {', '.join(GROUNDS)}.")
     policies = [p for p in given.policies.split(",") if p]
     seeds = list(parse_seeds(given.seeds)) if given.seeds else []
     code = fingerprint()
