@@ -79,7 +79,7 @@ def run(
     Example: [cyan]themis run --gpus 2 -- python train.py --epochs 9[/cyan]
     """
     from themis.client.command import name_of, run_request
-    from themis.executors.program import NEARLY_URL
+    from themis.node.messages import NEARLY_URL
 
     if send and no_send:
         raise InputError("--send and --no-send exclude each other; give one of them.")

@@ -28,8 +28,6 @@ BUNDLE = re.compile(r"[0-9a-f]{64}")
 MODULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+/:-]{0,199}")
 LONGEST_OUTPUT, MOST_OUTPUTS = 500, 50
 URL = re.compile(r"[a-z][a-z0-9+.-]{0,30}://")
-NEARLY_URL = re.compile(r"[a-z][a-z0-9+.-]{1,30}:/")
-"""What is neither a URL nor likely a folder: a slash is missing."""
 LAUNCHER = re.compile(r"bwrap|(apptainer|docker):[A-Za-z0-9./][A-Za-z0-9._/:@+-]{0,499}")
 
 

@@ -10,9 +10,10 @@ from typing import Any, TypeGuard
 
 from themis import sizes
 from themis.errors import InputError
-from themis.executors.program import LAUNCHES, MODULE, NEARLY_URL, URL, check_launcher, check_outputs, check_packages
+from themis.executors.program import LAUNCHES, MODULE, URL, check_launcher, check_outputs, check_packages
 from themis.jobs.faults import did_you_mean, short
 from themis.jobs.spec import After, When
+from themis.node.messages import NEARLY_URL
 from themis.sizes import Unreadable
 
 LONGEST_NAME = 64

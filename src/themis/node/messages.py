@@ -12,6 +12,7 @@ what is (``Hello`` lists every task) and send again what is missing. ``encode`` 
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -25,6 +26,8 @@ PROTOCOL = 3
 3: copies of checkpoints and outputs that the service keeps."""
 THROUGH_SERVICE = "themis://"
 """The ``checkpoint_url`` of checkpoints that are copied through the service."""
+NEARLY_URL = re.compile(r"[a-z][a-z0-9+.-]{1,30}:/")
+"""What is neither the URL of a place for checkpoints nor likely a folder: a slash is missing."""
 PHASES = ("preparing", "prepared", "running", "stopping", "ended")
 
 
