@@ -68,6 +68,38 @@ def test_pairs_reach_the_lexicographic_optimum_over_all_pairs(seed: int) -> None
     assert (use <= problem.workers * (1 + 1e-9)).all()
 
 
+def drawn(case: int) -> tuple[Problem, PairRates, Float]:
+    """One of a row of random problems: few GPUs, gangs, distinct jobs, pairs that slow each other much."""
+    rng = np.random.default_rng(5)
+    for _ in range(case + 1):
+        jobs, types = int(rng.integers(2, 22)), int(rng.integers(1, 4))
+        distinct = rng.random() < 0.7
+        rate = rng.uniform(0.2, 2.0, (4, types))
+        model = rng.integers(0, 4, jobs)
+        own = rate[model] * (rng.uniform(0.8, 1.2, (jobs, 1)) if distinct else 1.0)
+        gpus = np.where(rng.random(jobs) < 0.7, 1, rng.choice([2, 4], jobs))
+        beside = np.repeat(rate[:, None, :], 4, 1) * rng.uniform(0.3, 0.95, (4, 4, types))
+        beside *= rng.random((4, 4, types)) > 0.1
+        problem = Problem.of(own, gpus, rng.choice([2, 4, 8, 16], types).astype(float))
+        pairs = PairRates(model=np.where(gpus == 1, model, -1), rate=beside)
+        if problem.active.any():
+            unit = np.where(problem.active, problem.isolated_rate() * rng.uniform(0.5, 2.0, jobs), 1.0)
+    return problem, pairs, unit
+
+
+@pytest.mark.parametrize("case", [142, 152])
+@pytest.mark.parametrize("many", [2, 200])
+def test_nobody_counts_as_stuck_because_a_price_is_rounding(
+    case: int, many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A time price of 1e-9 of a job that is worth nothing took it for stuck, at a third less than it can have."""
+    monkeypatch.setattr("themis.optimize.shares.pairs.MANY", many)
+    monkeypatch.setattr("themis.optimize.shares.pair_filling.MANY", many)
+    problem, pairs, unit = drawn(case)
+    amount = water_fill_paired(problem, pairs, unit).throughput / unit
+    assert np.sort(amount) == pytest.approx(np.sort(leximin(problem, pairs, unit)), rel=1e-6)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_without_pairs_it_is_water_filling_over_jobs(seed: int) -> None:
     problem, pairs = shared(seed, jobs=10)

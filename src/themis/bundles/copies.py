@@ -237,7 +237,11 @@ class Copies:
     # ---- room -----------------------------------------------------------------------------------------------------
 
     def trim(self, keep_s: float, now: float | None = None) -> None:
-        """Remove copies of apps that are not live, and that were not used for ``keep_s``."""
+        """Remove copies of apps that are not live, and that were not used for ``keep_s``; nothing once it is closed."""
+        with suppress(sqlite3.ProgrammingError):  # closed meanwhile, by another thread
+            self._trim(keep_s, now)
+
+    def _trim(self, keep_s: float, now: float | None) -> None:
         now = time.time() if now is None else now
         live = set(self.live())
         self.store.trim(keep_s, now)

@@ -34,7 +34,7 @@ from themis.optimize.shares.pairs import (
     paired_throughput,
     settle,
 )
-from themis.optimize.shares.partners import OpenPairs
+from themis.optimize.shares.partners import OpenPairs, too_dear
 from themis.optimize.shares.problem import Need, Problem
 
 _PRESSING = 1e-7
@@ -180,7 +180,10 @@ class _ClassSearch:
         if self.last is not None:
             return 0.0, self.last
         fastest = self.problem.fastest
-        alone = highest_level(self.problem, lambda t: np.minimum(need(t), fastest), ceiling).level
+        try:
+            alone = highest_level(self.problem, lambda t: np.minimum(need(t), fastest), ceiling).level
+        except NotSolved:
+            return None  # it is but a guess
         return alone, _MORE * alone
 
     def _known(self, need: Need, level: float) -> float:
@@ -237,7 +240,7 @@ def _fastest_open(problem: Problem, proof: _Proof, at: Int, sharers: Int, pairs:
     worth, time, gpu = proof.prices.worth[sharers], proof.prices.time[sharers], proof.prices.gpu
     best = _fastest_alone(problem, proof, at)
     gain, cost = pairs.gain_and_cost(worth, gpu, time)
-    paid = gain >= cost * (1.0 - _DEAR)
+    paid = ~too_dear(gain, cost, _DEAR)
     paired = np.zeros(len(best))
     np.maximum.at(paired, sharers[pairs.job[paid]], pairs.mine[paid])
     best[at] = np.maximum(best, paired)[at]
@@ -249,7 +252,7 @@ def _fastest_alone(problem: Problem, proof: _Proof, at: Int) -> Float:
     first, prices = proof.classes.first, proof.prices
     alone, best = problem.rate[first], np.zeros(len(first))
     cost = prices.time[:, None] + problem.gpus[first].astype(np.float64)[:, None] * prices.gpu
-    paid = prices.worth[:, None] * alone >= cost * (1.0 - _DEAR)
+    paid = (alone > 0) & ~too_dear(prices.worth[:, None] * alone, cost, _DEAR)
     best[at] = np.where(paid, alone, 0.0).max(axis=1, initial=0.0)[at]
     return best
 
@@ -266,7 +269,7 @@ def _fastest_left(problem: Problem, pairs: PairRates, proof: _Proof, at: Int) ->
             forth, back = table[np.ix_(model[some], model[may])], table[np.ix_(model[may], model[some])].T
             gain = worth[some][:, None] * forth + worth[may][None, :] * back
             cost = time[some][:, None] + time[may][None, :] + prices.gpu[k]
-            left = (gain >= cost * (1.0 - _DEAR)) & (back > 0)
+            left = ~too_dear(gain, cost, _DEAR) & (back > 0)
             left &= (some[:, None] != may[None, :]) | (count[some] > 1)[:, None]
             best[some] = np.maximum(best[some], np.where(left, forth, 0.0).max(axis=1, initial=0.0))
     return best

@@ -169,7 +169,7 @@ def settle(
     """
     proofs: list[Prices] = []
     level, ahead = ceiling, 1.0
-    if guess is not None and guess[1] < ceiling:
+    if guess is not None and 0.0 < guess[1] < ceiling:
         level, ahead = guess[1], 1.0 - guess[0] / guess[1]
     stiff = _STIFF if len(program.classes.first) <= MANY else _LESS_STIFF
     known = level == ceiling
