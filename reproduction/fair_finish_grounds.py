@@ -42,6 +42,7 @@ from themis.traces.api import load_workload
 
 DATA = gavel_runs.DATA.parent
 BASELINES = ("srsf", "drf", "gandiva", "themis")
+PLANS = ("srsf", "shockwave", "shockwave:plan=market")
 GAVEL = Settings(container_s=0.0, lease_s=360.0)
 
 
@@ -95,9 +96,9 @@ def shockwave(seed: int) -> World:
     return _shockwave(shockwave_runs.recorded())
 
 
-def generated(seed: int) -> World:
-    """Shockwave's generator: 220 jobs on 64 GPUs, nearly all dynamic."""
-    return _shockwave(shockwave_runs.generated(220, 64, seed=seed))
+def generated(seed: int, jobs: int = 220, gpus: int = 64, scale: float = 0.2, dynamic: float = 0.97) -> World:
+    """Shockwave's generator; by default at the recorded trace's length, nearly all jobs dynamic."""
+    return _shockwave(shockwave_runs.generated(jobs, gpus, seed=seed, scale=scale, dynamic=dynamic))
 
 
 def _shockwave(world: shockwave_runs.World) -> World:
@@ -151,10 +152,11 @@ def themis2(seed: int) -> World:
     return _themis("themis2", seed)
 
 
-def _themis(name: str, seed: int, load: float = 1.4) -> World:
+def _themis(name: str, seed: int, load: float = 1.4, gpus: int = 64, cluster: str = "testbed-64") -> World:
+    """``gpus`` : those that the load is of; a smaller cluster is in contention."""
     return World(
-        workload=load_workload(name, seed=seed, apps=24, load=load, gpus=64, scale=0.25),
-        cluster=load_cluster("testbed-64"),
+        workload=load_workload(name, seed=seed, apps=24, load=load, gpus=gpus, scale=0.25),
+        cluster=load_cluster(cluster),
         settings=Settings(seed=seed),
     )
 
@@ -333,8 +335,14 @@ def _misjudged(world: World, factor: Callable[[App], float]) -> World:
 GROUNDS: Mapping[str, tuple[Callable[[int], World], tuple[str, ...], int]] = {
     "continuous": (continuous, ("srsf", "max_min_fairness", "allox"), 1),
     "static": (static, ("srsf", "max_min_fairness", "makespan"), 1),
-    "shockwave": (shockwave, ("srsf", "shockwave"), 1),
-    "generated": (generated, ("srsf", "shockwave"), 3),
+    "shockwave": (shockwave, PLANS, 1),
+    "generated": (generated, PLANS, 5),
+    "generated-0.5": (partial(generated, scale=0.5), PLANS, 3),
+    "generated-1": (partial(generated, scale=1.0), PLANS, 3),
+    "generated-128": (partial(generated, jobs=460, gpus=128), PLANS, 3),
+    "generated-256": (partial(generated, jobs=900, gpus=256), PLANS, 2),
+    "generated-half": (partial(generated, dynamic=0.5), PLANS, 3),
+    "generated-none": (partial(generated, dynamic=0.0), PLANS, 3),
     "pollux": (pollux, ("srsf", "drf", "gandiva", "themis"), 5),
     "flood": (flood, ("srsf", "drf", "themis"), 5),
     "alike": (alike, BASELINES, 20),
@@ -350,6 +358,8 @@ GROUNDS: Mapping[str, tuple[Callable[[int], World], tuple[str, ...], int]] = {
     "themis1-3": (partial(_themis, "themis1", load=3.0), BASELINES, 5),
     "themis2-0.9": (partial(_themis, "themis2", load=0.9), BASELINES, 5),
     "themis2-3": (partial(_themis, "themis2", load=3.0), BASELINES, 5),
+    "themis1-4x": (partial(_themis, "themis1", load=0.9, gpus=256, cluster="sim-64"), BASELINES, 5),
+    "themis2-4x": (partial(_themis, "themis2", load=0.9, gpus=256, cluster="sim-64"), BASELINES, 5),
     "tenants": (tenants, ("srsf", "drf", "themis"), 5),
     "tenant-groups": (tenant_groups, ("srsf", "drf", "themis"), 5),
     "philly": (philly, BASELINES, 1),

@@ -27,8 +27,8 @@ def test_the_quick_form_writes_a_row_for_every_policy_and_goes_on_from_its_store
         )
         return done.stdout
 
-    assert "12 of 12" in run()
+    assert "24 of 24" in run()
     text = page.read_text(encoding="utf-8")
-    for policy in ("fair_finish", "srsf", "drf", "gandiva", "tiresias", "themis"):
+    for policy in ("fair_finish", "srsf", "gandiva_fair", "shockwave", "shockwave:plan=market", "themis"):
         assert text.count(f"| {policy} |") == 2
-    assert " of 12" not in run()
+    assert " of 24" not in run()
