@@ -1,6 +1,7 @@
 """fair_finish beside its rivals, against the reference that no policy can influence: docs/reproduction/fair-finish.md.
 
-    python reproduction/fair_finish.py [--seeds 0-19] [--policies P,Q] [--scale 0.25] [--apps 24] [--store FILE] [--measured] [--quick]
+    python reproduction/fair_finish.py [--seeds 0-19] [--policies P,Q] [--scale 0.25] [--apps 24] [--store FILE]
+        [--measured] [--quick]
 
 A run's apps are judged by (finish - arrival) / max(reference, alone): the reference is the app's finish on its own share of the
 cluster (``core.reference``), alone its time on an idle one with one start. Runs are kept in the store, one JSON line each with a

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from themis.core.contention import lease_length, spread, unserved
 from themis.errors import InputError
 from themis.model.events import Grant, Renew, Revoke
 from themis.model.settings import Settings
 from themis.model.workload import App, Workload
+from themis.placement.leases import lease_length, spread, unserved
 from themis.policies.api import make_policy
 from themis.report.idle import IdleFold, IdleTime
 from themis.sim.replay import replay_records

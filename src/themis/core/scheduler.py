@@ -640,8 +640,8 @@ class Scheduler:
         if self.pace.spare and self.settings.renew_idle:
             found += left_over(self.state, answer, offer, found, stale=stale)
         placed = limits.within_quotas(self.state, found)
-        if self.settings.shortest_lease_s and isinstance(answer, GpuGrant):
-            placed = paced(self.state, placed, offer)
+        if isinstance(answer, GpuGrant) and (shortest := self.settings.shortest_lease_s or answer.shortest_s):
+            placed = paced(self.state, placed, offer, shortest)
         if isinstance(answer, TimeShare):
             self._start_round(gangs, placed)
             if not placed and (answer.x[offer.idle(answer.combos).all(axis=1)] > 0).any():

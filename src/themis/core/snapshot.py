@@ -10,14 +10,13 @@ import numpy as np
 
 from themis.core import limits, reference, unit
 from themis.core.ahead import JobForecast, forecast_jobs
-from themis.core.contention import lease_length, unserved
 from themis.core.offer import free_gpus
 from themis.core.state import EPS, State, not_nothing
 from themis.core.tables import RUNNING
 from themis.fairness.finish_time import left_held, list_schedule
 from themis.model.snapshot import Kind, Snapshot
 from themis.model.units import Bool, Float, Int, Seconds
-from themis.placement.grants import least_waiting
+from themis.placement.leases import shortened
 
 BAG = int(Kind.BAG)
 """As a plain number: numpy takes ten times as long to compare with a member of an enumeration."""
@@ -107,6 +106,7 @@ def take_renewing(
         origin=state.origin,
         lease_s=state.settings.lease_s,
         full_lease_s=state.settings.lease_s,
+        shortest_lease_s=state.settings.shortest_lease_s,
         tick_s=state.settings.tick_s,
         restart_s=state.settings.container_s,
         gpu_types=tuple(state.gpu_types),
@@ -174,7 +174,7 @@ def take_renewing(
         received, entitled, rate = unit.balance(state, app_id)
         snapshot = snapshot.filled(unit_received=received, unit_entitled=entitled, unit_rate=rate)
     if state.settings.shortest_lease_s:
-        snapshot.filled(lease_s=_lease_length(state, snapshot))
+        snapshot.filled(lease_s=shortened(snapshot, state.settings.shortest_lease_s))
     if len(later):
         snapshot = _with_later(state, snapshot, later)
     expected = forecast_jobs(state, job_id, done, memo.forecasts) if "ahead" in needs else None
@@ -184,11 +184,6 @@ def take_renewing(
         exact, renewed = _bags(state, snapshot)
         return snapshot.deferring(app_left_held=partial(_left_with, exact)), renewed
     return snapshot.deferring(app_left_held=_left_held), {}
-
-
-def _lease_length(state: State, s: Snapshot) -> Seconds:
-    waiting, served = unserved(least_waiting(s), s.app_held, int(s.free.sum())) if s.apps else (0, 0)
-    return lease_length(s.full_lease_s, state.settings.shortest_lease_s, waiting, served)
 
 
 def _with_later(state: State, s: Snapshot, later: Int) -> Snapshot:

@@ -113,6 +113,8 @@ class GpuGrant:
     until : Float[W], end of the lease. ``extend`` : Int[W], id of the running job that the gang's GPUs are added to, or -1.
     declined : Int[D], ids of apps whose own agents want no more than they got: nothing that is left over is given to them.
     job : Int[W], id of the waiting job that gets the gang; None where the apps' own schedulers choose.
+    shortest_s : seconds, where the settings have no ``shortest_lease_s``: leases may end so early while apps wait, and ends are
+        spread where no GPU is left (``core.contention``); 0: every lease ends when ``until`` says.
     """
 
     app: Int
@@ -123,6 +125,7 @@ class GpuGrant:
     extend: Int
     declined: Int = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     job: Int | None = None
+    shortest_s: Seconds = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

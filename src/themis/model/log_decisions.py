@@ -93,6 +93,7 @@ def _write_answer(answer: Answer) -> Fields:
                 "extend": _once(answer.extend),
                 **({"declined": answer.declined} if len(answer.declined) else {}),
                 **({} if answer.job is None else {"job": answer.job}),
+                **({"shortest_s": answer.shortest_s} if answer.shortest_s else {}),
             }
         case TimeShare():
             pairs = bool((answer.combos[:, 1] >= 0).any())
@@ -146,6 +147,7 @@ def _read_answer(d: Fields) -> Answer:
                 extend=column("extend"),
                 declined=np.array(d.get("declined", ()), dtype=np.int64),
                 job=column("job") if "job" in d else None,
+                shortest_s=d.get("shortest_s", 0.0),
             )
         case "share":
             x = column("x", np.float64).reshape(-1, d["types"])

@@ -11,18 +11,20 @@ to the apps with the least work left, each on the GPU type that suits all of the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, cast
 
 import numpy as np
 
+from themis.errors import InputError
 from themis.fairness import fluid
 from themis.fairness.finish_time import FinishTime, phase_seconds
-from themis.model.answers import Proof, Solved
+from themis.model.answers import GpuGrant, Proof, Solved
 from themis.model.snapshot import Kind, Snapshot
-from themis.model.units import Bool, Float
+from themis.model.units import Bool, Float, Seconds
+from themis.placement.leases import shortened
 from themis.placement.ordered import in_order
-from themis.policies.api import ON_FREE_GPUS, Cadence, Granularity, Workbench
+from themis.policies.api import ADDED, ON_FREE_GPUS, Cadence, Granularity, Workbench
 from themis.policies.by_type import by_type, fastest, types_differ
 
 DOUBT = 0.2
@@ -31,11 +33,23 @@ DOUBT = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FairFinish:
-    """Shortest remaining service first, as long as each app keeps the finish of its own share."""
+    """Shortest remaining service first, as long as each app keeps the finish of its own share.
+
+    Parameters
+    ----------
+    starts : while apps wait, leases shorten to so many times what a start costs, 0 to 1000, where the settings have no
+        ``shortest_lease_s``; 0: leases have one length. On several GPU types they always have (``by_type``).
+    """
+
+    starts: float = field(default=6.0, metadata=ADDED)
 
     claims: ClassVar[frozenset[str]] = frozenset({"work_conserving"})
     needs: ClassVar[frozenset[str]] = frozenset({"reference"})
     level: ClassVar[Granularity] = Granularity.APP
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.starts <= 1000.0:
+            raise InputError(f"policy fair_finish: starts is {self.starts}, expected 0 to 1000.")
 
     @property
     def pace(self) -> Cadence:
@@ -47,7 +61,8 @@ class FairFinish:
 
         Ties go by work left, arrival and id.
         """
-        s = snapshot
+        shortest = self.shortest(snapshot)
+        s = snapshot.having(lease_s=shortened(snapshot, shortest)) if shortest else snapshot
         left, due, speed = work_left(s), cast(Float, s.need("reference")) - s.now, fastest(s)
         alone = FinishTime.of(s).left_on(s.app_demand * speed, s.app_gang_max * speed)
         urgent = cannot_wait(s, left, due, alone)
@@ -59,8 +74,15 @@ class FairFinish:
             solved = by_type(s, order[: int((urgent | critical).sum())])
         else:
             solved = in_order(s, order)
+            solved = replace(solved, answer=replace(cast(GpuGrant, solved.answer), shortest_s=shortest))
         late = np.flatnonzero((due < alone) & np.isfinite(alone))
         return replace(solved, proof=Proof(stretched=s.app_id[late], stretch=(alone - due)[late]))
+
+    def shortest(self, s: Snapshot) -> Seconds:
+        """Down to which length leases shorten while apps wait; 0 if they do not, or if the settings say it (decision 69)."""
+        if s.shortest_lease_s or not self.starts * s.restart_s or types_differ(s):
+            return 0.0
+        return min(max(self.starts * s.restart_s, s.tick_s), s.full_lease_s)
 
 
 def work_left(s: Snapshot) -> Float:
