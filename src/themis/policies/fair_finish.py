@@ -38,10 +38,10 @@ class FairFinish:
     Parameters
     ----------
     starts : while apps wait, leases shorten to so many times what a start costs, 0 to 1000, where the settings have no
-        ``shortest_lease_s``; 0: leases have one length. On several GPU types they always have (``by_type``).
+        ``shortest_lease_s``; 0: leases have one length. On several GPU types they always have (``by_type``). Decision 69.
     """
 
-    starts: float = field(default=6.0, metadata=ADDED)
+    starts: float = field(default=5.0, metadata=ADDED)
 
     claims: ClassVar[frozenset[str]] = frozenset({"work_conserving"})
     needs: ClassVar[frozenset[str]] = frozenset({"reference"})
