@@ -15,6 +15,7 @@ from themis.model.settings import Settings
 from themis.model.workload import App, Workload
 from themis.placement.leases import lease_length, spread, unserved
 from themis.policies.api import make_policy
+from themis.policies.fair_finish import FairFinish
 from themis.report.idle import IdleFold, IdleTime
 from themis.sim.replay import replay_records
 from themis.sim.runner import Record, Simulation
@@ -135,6 +136,59 @@ def test_no_running_lease_is_cut_short_and_the_log_replays(policy: str, seed: in
     assert not early, "leases that were cut short"
     assert len(lengths) > 3, "leases of several lengths"
     assert replay_records(log, book=BOOK).difference is None
+
+
+def _own_leases(policy: FairFinish, types: int = 1, **settings: float) -> tuple[list[float], list[float]]:
+    """Four long apps on four GPUs, then a short one: lengths of the leases given while it waits, and when it starts."""
+    apps = (
+        *(app(f"long{i}", [job(20000.0)]) for i in range(4)),
+        app("short", [job(30.0)], arrival=700.0),
+    )
+    cluster = machines(2, 2)
+    if types > 1:
+        cluster = replace(cluster, machines=(cluster.machines[0], replace(cluster.machines[1], gpu_type="V100")))
+    log: Log = []
+    Simulation(
+        workload=Workload(name="made", apps=apps),
+        cluster=cluster,
+        book=BOOK,
+        policy_name="fair_finish",
+        policy=policy,
+        settings=Settings(**settings),
+    ).run(lambda time, record: log.append((time, record)))
+    starts = [time for time, record in log if isinstance(record, Grant) and record.job == 4]
+    lengths = [
+        record.until - time
+        for time, record in log
+        if isinstance(record, (Grant, Renew)) and time < starts[0] and record.job != 4
+    ]
+    return lengths, starts
+
+
+def test_fair_finish_shortens_leases_to_five_starts_while_apps_wait() -> None:
+    """A newcomer of half a minute waits for 175 s at most in place of 600 s; renewals restart nothing."""
+    lengths, starts = _own_leases(FairFinish())
+    assert starts[0] - 700.0 <= 5 * 35.0 + 60.0
+    assert min(lengths) < 600.0
+    lengths, starts = _own_leases(FairFinish(starts=0.0))
+    assert set(lengths) == {600.0}
+    assert starts[0] == 1200.0
+
+
+def test_the_settings_say_how_short_leases_are_before_fair_finish_does() -> None:
+    assert _own_leases(FairFinish(), shortest_lease_s=600.0) == _own_leases(FairFinish(starts=0.0), shortest_lease_s=600.0)
+    assert _own_leases(FairFinish(), shortest_lease_s=120.0) == _own_leases(FairFinish(starts=0.0), shortest_lease_s=120.0)
+
+
+def test_where_a_start_costs_nothing_or_types_differ_leases_keep_their_length() -> None:
+    assert _own_leases(FairFinish(), container_s=0.0) == _own_leases(FairFinish(starts=0.0), container_s=0.0)
+    assert _own_leases(FairFinish(), types=2) == _own_leases(FairFinish(starts=0.0), types=2)
+
+
+@pytest.mark.parametrize("wrong", [-1.0, float("nan"), 1e4])
+def test_starts_that_make_no_sense_are_refused_in_a_sentence(wrong: float) -> None:
+    with pytest.raises(InputError, match="policy fair_finish: starts is .*, expected 0 to 1000"):
+        FairFinish(starts=wrong)
 
 
 def test_a_shortest_lease_beyond_the_lease_is_refused_in_a_sentence() -> None:

@@ -178,6 +178,7 @@ RECORDS: list[Record] = [
     e.LossReported(job=2, attempt=1, steps=1 / 3, loss=0.3),
     allocated(GPUS, PROOF),
     allocated(dataclasses.replace(GPUS, until=np.array([600.0, 600.0]))),
+    allocated(dataclasses.replace(GPUS, shortest_s=175.0)),
     allocated(GpuGrant(app=ints(), gang=ints(), machine=ints(), gpus=ints(), until=np.zeros(0), extend=ints())),
     allocated(SHARE),
     allocated(TimeShare(combos=ints(4, -1, 2, -1).reshape(2, 2), gpus=ints(2, 1), x=np.ones((2, 1)), round_s=360.0)),
