@@ -176,8 +176,12 @@ def test_fair_finish_shortens_leases_to_five_starts_while_apps_wait() -> None:
 
 
 def test_the_settings_say_how_short_leases_are_before_fair_finish_does() -> None:
-    assert _own_leases(FairFinish(), shortest_lease_s=600.0) == _own_leases(FairFinish(starts=0.0), shortest_lease_s=600.0)
-    assert _own_leases(FairFinish(), shortest_lease_s=120.0) == _own_leases(FairFinish(starts=0.0), shortest_lease_s=120.0)
+    assert _own_leases(FairFinish(), shortest_lease_s=600.0) == _own_leases(
+        FairFinish(starts=0.0), shortest_lease_s=600.0
+    )
+    assert _own_leases(FairFinish(), shortest_lease_s=120.0) == _own_leases(
+        FairFinish(starts=0.0), shortest_lease_s=120.0
+    )
 
 
 def test_where_a_start_costs_nothing_or_types_differ_leases_keep_their_length() -> None:
@@ -187,7 +191,7 @@ def test_where_a_start_costs_nothing_or_types_differ_leases_keep_their_length() 
 
 @pytest.mark.parametrize("wrong", [-1.0, float("nan"), 1e4])
 def test_starts_that_make_no_sense_are_refused_in_a_sentence(wrong: float) -> None:
-    with pytest.raises(InputError, match="policy fair_finish: starts is .*, expected 0 to 1000"):
+    with pytest.raises(InputError, match=r"policy fair_finish: starts is .*, expected 0 to 1000"):
         FairFinish(starts=wrong)
 
 
