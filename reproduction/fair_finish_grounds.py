@@ -1,6 +1,7 @@
 """fair_finish on the grounds of the papers and where users attack it: docs/reproduction/fair-finish-grounds.md.
 
     python reproduction/fair_finish_grounds.py [--grounds static,flood] [--policies srsf,themis] [--seeds 0-4] [--store FILE]
+        [--over srsf]
 
 Each ground is a workload with the cluster and the settings that its paper has, or a fault that users or forecasts bring in. An app
 is judged by (finish - arrival) / max(reference, alone): its finish on its own share of the cluster, and its time on an
@@ -35,6 +36,7 @@ from themis.policies.api import Workbench, make_policy
 from themis.profiles.models import DEFAULT_BOOK
 from themis.profiles.presets import load_cluster
 from themis.profiles.speed import Curve, ProfileBook
+from themis.report.intervals import ratio_interval, t_interval
 from themis.report.metrics import Fold
 from themis.sim.plan import parse_seeds
 from themis.sim.runner import Record, Simulation, _Run
@@ -485,16 +487,19 @@ def cells(grounds: Sequence[str], policies: Sequence[str], seeds: Sequence[int])
 
 
 def main() -> None:
-    """Measure, and print a line for each policy on each ground: means over seeds."""
+    """Measure, and print a line for each policy on each ground: means over seeds, or ratios of ``fair_finish`` to ``--over``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--grounds", default=",".join(GROUNDS))
     parser.add_argument("--policies", default="")
     parser.add_argument("--seeds", default="")
     parser.add_argument("--store", type=Path, default=Path("out/reproduction/fair-finish-grounds.jsonl"))
+    parser.add_argument(
+        "--over", default="", help="print paired ratios of fair_finish to this policy, with intervals of 95 %%"
+    )
     given = parser.parse_args()
     if wrong := [name for name in given.grounds.split(",") if name not in GROUNDS]:
         parser.error(f"--grounds has {wrong[0]!r}, expected of {', '.join(GROUNDS)}.")
-    policies = [p for p in given.policies.split(",") if p]
+    policies = ["fair_finish", given.over] if given.over else [p for p in given.policies.split(",") if p]
     seeds = list(parse_seeds(given.seeds)) if given.seeds else []
     code = fingerprint()
     found = stored(given.store, code)
@@ -508,10 +513,26 @@ def main() -> None:
                 file.write(json.dumps({"code": code, "cell": key, "numbers": found[key]}) + "\n")
                 file.flush()
             table.setdefault((ground, policy), []).append(found[key])
-    for (ground, policy), runs in table.items():
+    for ground in given.grounds.split(",") if given.over else ():
+        print(f"{ground:15} over {given.over}: {_over(table[ground, 'fair_finish'], table[ground, given.over])}")
+    for (ground, policy), runs in table.items() if not given.over else ():
         names = list(runs[0])
         means = {name: float(np.mean([r[name] for r in runs])) for name in names}
         print(f"{ground:11} {policy:18} {len(runs):2} " + " ".join(f"{n}={_short(v)}" for n, v in means.items()))
+
+
+def _over(ours: Sequence[Mapping[str, float]], theirs: Sequence[Mapping[str, float]]) -> str:
+    """Geometric means of paired ratios; of the share above 1.1, points between the means."""
+    ratios = {
+        name: ratio_interval([r[name] for r in ours], [r[name] for r in theirs])
+        for name in ("jct", "makespan", "gpu_s", "worst", "p99", "p95")
+        if name in ours[0] and name in theirs[0]
+    }
+    text = [f"{name}={x.mean:.3f} [{x.low:.3f}, {x.high:.3f}]" for name, x in ratios.items()]
+    if "above" in ours[0]:
+        points = t_interval([100 * (a["above"] - b["above"]) for a, b in zip(ours, theirs)])
+        text.append(f"above={points.mean:+.1f} [{points.low:.1f}, {points.high:.1f}]")
+    return f"n={len(ours)} " + " ".join(text)
 
 
 def _short(value: float) -> str:
