@@ -28,7 +28,9 @@ from themis.policies.api import ADDED, ON_FREE_GPUS, Cadence, Granularity, Workb
 from themis.policies.by_type import by_type, fastest, types_differ
 
 DOUBT = 0.2
-"""Part by which a critical path may be longer than forecast."""
+"""Part by which a critical path, or the work of an app, may be longer than forecast."""
+STARTING = 1.25
+"""Time leased over time trained where every lease is of five starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,7 @@ class FairFinish:
         s = snapshot.having(lease_s=shortened(snapshot, shortest)) if shortest else snapshot
         left, due, speed = work_left(s), cast(Float, s.need("reference")) - s.now, fastest(s)
         alone = FinishTime.of(s).left_on(s.app_demand * speed, s.app_gang_max * speed)
+        left, due, alone = as_it_turned_out(s, left, due, alone)
         urgent = cannot_wait(s, left, due, alone)
         slack = to_horizon(s, alone, speed)
         critical = ~urgent & (slack < 2.0 * (s.lease_s + s.restart_s) + DOUBT * alone)
@@ -88,6 +91,37 @@ class FairFinish:
 def work_left(s: Snapshot) -> Float:
     """GPU-seconds that each app has left, the rungs still to come included, [A]."""
     out: Float = (FinishTime.of(s).current_work + s.future_work.sum(axis=1)) / np.maximum(s.app_speed, 1e-9)
+    return out
+
+
+def as_it_turned_out(s: Snapshot, left: Float, due: Float, alone: Float) -> tuple[Float, Float, Float]:
+    """The same three columns, but for apps whose work was believed far too small: their contract does not cover what they need.
+
+    An app that had all GPU time that its believed work takes at the worst placement, and runs on, is taken to need as much again as
+    it had. On its own share that takes longer in proportion, and so its due is later: it never gets more than its share before
+    the dues of others. By this rule no app is judged that tells the truth and loses no work to failures. Decision 70.
+    """
+    had, covered = s.app_attained, _covered(s)
+    more = had > covered
+    if not more.any():
+        return left, due, alone
+    again = np.where(more, np.maximum(left, had), left)
+    grown = np.where(more, 2.0 * had / np.maximum(covered, 1e-9), 1.0)
+    lived = s.app_elapsed
+    return again, np.where(more, (due + lived) * grown - lived, due), alone * again / np.maximum(left, 1e-9)
+
+
+def _covered(s: Snapshot) -> Float:
+    """[A], GPU-seconds that each app's believed work takes at most: worst placement, slowest type in service, starts."""
+    config, most = s.job_config, np.stack([s.job_gpus_min, s.job_gpus_max], axis=1)
+    types = np.unique(s.machine_type[s.machine_gpus > 0])
+    per_gpu = s.speeds.scale[config[:, None, None], types[None, :, None], most[:, None, :]] / np.maximum(
+        most[:, None, :], 1
+    )
+    slowest = np.where((per_gpu > 0) & s.job_allowed[:, types][:, :, None], per_gpu, np.inf).min(axis=(1, 2))
+    worst = np.maximum.reduceat(s.speeds.slowdown[config].max(axis=1) / slowest, s.job_ptr[:-1])
+    first = np.maximum.reduceat(s.restart_s + s.speeds.checkpoint_s[config], s.job_ptr[:-1])
+    out: Float = (s.app_budget * worst + s.phase_jobs.sum(axis=1) * s.app_gang_max * first) * (1.0 + DOUBT) * STARTING
     return out
 
 
