@@ -24,7 +24,7 @@ demo: $(VENV)/.installed ## Three users' real training on eight virtual GPUs, li
 	$(BIN)/themis demo --out out/live
 
 simulate: $(VENV)/.installed ## Simulate a day under four policies: a table, and out/demo/report.html
-	$(BIN)/themis simulate --workload demo --cluster demo-32 --policy themis,drf,tiresias,gandiva --out out/demo
+	$(BIN)/themis simulate --workload demo --cluster demo-32 --policy fair_finish,themis,drf,gandiva --out out/demo
 
 test: $(VENV)/.dev $(VENV)/.torch ## Style, types, directions of imports, and all tests
 	@# `lint` runs at the same time as the tests and prints its findings when it ends. `make`, not the variable: a line with that runs in a dry run too.

@@ -193,7 +193,7 @@ def answer(channel: SocketChannel, message: object) -> None:
 def arbiter(folder: Path, nodes: int, gpus: int) -> Iterator[Arbiter]:
     """One with so many stub machines; its leases end every two seconds."""
     hosts = [Host(machine=Machine(name=f"n{n:03d}", gpus=gpus, rack=f"r{n // 8}")) for n in range(nodes)]
-    config = Config(lease_s=2.0, tick_s=2.0, container_s=0.0)
+    config = Config(policy="themis", lease_s=2.0, tick_s=2.0, container_s=0.0)
 
     def make(programs: Programs, heard: Callable[[Any], None], *_: Any) -> Any:
         pace: Pace | None = None

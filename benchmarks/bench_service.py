@@ -92,7 +92,8 @@ def arbiter(machines: int, *, apart: bool, **more: Any) -> Any:
 
     with tempfile.TemporaryDirectory() as folder:
         hosts = [Host(machine=Machine(name=f"m{n}", gpus=8, rack=f"r{n // 8}")) for n in range(machines)]
-        config = Config(**{"lease_s": 3600.0, "tick_s": 1.0, "gather_s": 0.0, "max_submissions": 10**6, **more})
+        known = {"policy": "themis", "lease_s": 3600.0, "tick_s": 1.0, "gather_s": 0.0, "max_submissions": 10**6}
+        config = Config(**{**known, **more})
         a = Arbiter(config, hosts, Journal(Path(folder) / "journal.db"), executor, apart=apart).start()
         try:
             yield a

@@ -1,4 +1,7 @@
-"""An app's own agent: it wants the app's shortest jobs first, each on its fewest GPUs. Run: python examples/agent.py APP"""
+"""An app's own agent: it wants the app's shortest jobs first, each on its fewest GPUs. Run: python examples/agent.py APP
+
+The service asks agents for bids under the policy `themis` only: themis up --policy themis
+"""
 
 from __future__ import annotations
 

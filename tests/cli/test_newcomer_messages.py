@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from themis.cli import ask, main
-from themis.cli.rows import expected_now, span, why_now
+from themis.cli.rows import STEPS, expected_now, span, steps_columns, why_now
 from themis.client import themis_pb2 as pb
 from themis.errors import InputError
 from themis.report.sentences import delivered
@@ -108,3 +108,13 @@ def test_a_preempted_script_says_what_is_saved(tmp_path: Path, capsys: pytest.Ca
     unsaved, saved = capsys.readouterr().err.splitlines()
     assert unsaved == "themis.train: preempted; step 30 is not saved."
     assert saved == "themis.train: preempted; checkpoint saved at step 30."
+
+
+def test_why_shows_columns_of_auctions_where_a_decision_was_one() -> None:
+    nothing = {"offered": 0, "rho": 0.0, "auction": False, "bid": False, "won": 0, "kept": 1.0, "leftover": 0}
+    steps = [{"time": float(n), "round": n, **nothing, "granted": 4, "renewed": 0, "revoked": 0} for n in range(2)]
+    assert list(steps_columns(steps)) == ["s since submitted", "round", "granted", "renewed", "revoked", "held", ""]
+    bids = {"offered": 8, "rho": 1.2, "auction": True, "bid": True}
+    assert list(steps_columns([*steps, {**steps[0], **bids}])) == [
+        n for n in STEPS if n not in ("won", "kept", "leftover")
+    ]

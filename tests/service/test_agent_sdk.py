@@ -51,7 +51,8 @@ QUICK = {
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     home = tmp_path_factory.mktemp("home")
-    config = Config(gpus=2, port=0, http_port=-1, allow_root=os.geteuid() == 0, validate=True, agent_s=1.0, **QUICK)  # type: ignore[arg-type]
+    known: dict[str, Any] = {"gpus": 2, "port": 0, "http_port": -1, "allow_root": os.geteuid() == 0, "validate": True}
+    config = Config(policy="themis", agent_s=1.0, **known, **QUICK)
     with running(home, config) as up:
         yield up
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fake import World, request, world
+from fake import World, request
+from fake import world as any_world
 
 from themis.client import themis_pb2 as pb
 from themis.errors import InputError
@@ -18,6 +20,9 @@ from themis.service.engine.agents import AgentRegistry, Session, TooLate
 from themis.service.engine.wire_bids import Names
 from themis.sim.replay import replay_records
 from themis.tuning.outside import merge
+
+world = partial(any_world, policy="themis")
+"""The auction asks for bids; the default policy does not."""
 
 
 def enter(w: World, name: str = "a", **more: object) -> int:

@@ -58,7 +58,7 @@ def test_a_change_is_a_record_with_who_and_when_and_holds_from_the_next_lease_on
     with world(tmp_path, gpus=2, lease_s=4.0) as w:
         enter(w)
         first = float(w.arbiter.state.jobs.until[0])
-        assert put(w, policy="drf", lease="2s") == ["lease: 4s -> 2s", "policy: themis -> drf"]
+        assert put(w, policy="drf", lease="2s") == ["lease: 4s -> 2s", "policy: fair_finish -> drf"]
         assert float(w.arbiter.state.jobs.until[0]) == first, "a lease that runs keeps its length"
         w.turn(5.0)
         renewed = [c for c in w.executor.commands if isinstance(c, Renew)][-1]
@@ -89,6 +89,46 @@ def test_what_was_set_outlives_the_next_start_unless_that_is_given_something_new
     with world(tmp_path, gpus=2, clock=clock, policy="tiresias") as w:
         w.turn()
         assert [r.user for _, r in w.arbiter.journal.records() if isinstance(r, SettingsChanged)] == ["ann", ""]
+    whole(tmp_path)
+
+
+def test_the_default_policy_of_a_later_version_is_a_recorded_change(tmp_path: Path) -> None:
+    """A service whose settings named no policy began with the auction, the default then; jobs are in the system."""
+    clock = [1000.0]
+    with world(tmp_path, gpus=2, clock=clock, policy="themis") as w:
+        enter(w, "a", jobs=2, gpus=(2, 2))
+        enter(w, "b")
+        w.turn(3.0)
+    with world(tmp_path, gpus=2, clock=clock) as w:
+        w.turn(0.1)
+        assert w.arbiter.live.starting == ["policy: themis -> fair_finish"]
+        w.turn(5.0)
+        enter(w, "c")
+        w.turn(5.0)
+        assert (w.arbiter.config.policy, Config().policy) == ("fair_finish", "fair_finish")
+        (record,) = [r for _, r in w.arbiter.journal.records() if isinstance(r, SettingsChanged)]
+        assert (record.policy, record.values) == ("fair_finish", {"policy": "fair_finish"})
+    whole(tmp_path)
+    with world(tmp_path, gpus=2, clock=clock) as w:
+        w.turn(0.1)
+        assert (w.arbiter.config.policy, w.arbiter.live.starting) == ("fair_finish", [])
+    with world(tmp_path, gpus=2, clock=clock, policy="themis") as w:
+        w.turn(0.1)
+        assert (w.arbiter.config.policy, w.arbiter.live.starting) == ("themis", ["policy: fair_finish -> themis"])
+    whole(tmp_path)
+
+
+def test_a_policy_that_an_administrator_set_outlives_another_default(tmp_path: Path) -> None:
+    clock = [1000.0]
+    with world(tmp_path, gpus=2, clock=clock, policy="themis") as w:
+        put(w, policy="themis:f=0.4")
+    for reason in ("the default of this version", "as it was before"):
+        with world(tmp_path, gpus=2, clock=clock) as w:
+            w.turn(0.1)
+            assert w.arbiter.config.policy == "themis:f=0.4"
+            (line,) = w.arbiter.live.starting
+            assert line.startswith("policy stays themis:f=0.4, as ann set it on ")
+            assert f"What is given here, fair_finish, is {reason}; `themis set policy=fair_finish` changes it." in line
     whole(tmp_path)
 
 
@@ -281,7 +321,7 @@ def test_two_administrators_at_the_same_time_both_have_their_change(tmp_path: Pa
         w.turn()
         assert [reply.result(0) for reply in replies] == [
             ["lease: 2s -> 5s"],
-            ["policy: themis -> drf"],
+            ["policy: fair_finish -> drf"],
             ["lease: 5s -> 7s"],
         ]
         assert (w.arbiter.settings.lease_s, w.arbiter.config.policy) == (7.0, "drf")

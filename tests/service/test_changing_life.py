@@ -100,7 +100,7 @@ def test_one_home_lives_through_8_4_and_12_gpus_four_policies_and_two_leases(tmp
     journal.close()
     assert isinstance(records[0], Header)
     changes = [record for record in records if isinstance(record, SettingsChanged)]
-    assert [c.policy for c in changes if c.policy][:3] == ["drf", "max_min_fairness", "themis"]
+    assert [c.policy for c in changes if c.policy][:3] == ["drf", "max_min_fairness", "fair_finish"]
     assert changes[-1].settings["lease_s"] == 2.0
     check_leases(records, apps=APPS, jobs=APPS)
     lines = witness.read_text().splitlines()

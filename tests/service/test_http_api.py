@@ -153,7 +153,7 @@ def test_settings_are_listed_and_changed_by_administrators(tmp_path: Path) -> No
         admin = Caller(server.port)
         eve = Caller(server.port, admin("PUT", "/v1/users/eve", {})[1]["token"])
         status, found = admin("PUT", "/v1/settings", {"values": {"policy": "drf", "price.*": "2.5"}})
-        assert (status, found) == (200, {"changes": ["policy: themis -> drf", "price.*: none -> 2.5"]})
+        assert (status, found) == (200, {"changes": ["policy: fair_finish -> drf", "price.*: none -> 2.5"]})
         rows = {row["name"]: row for row in eve("GET", "/v1/settings")[1]}
         assert (rows["policy"]["value"], rows["policy"]["user"], rows["price.*"]["value"]) == ("drf", "u", "2.5")
         assert rows["port"]["restart"]

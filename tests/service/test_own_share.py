@@ -16,6 +16,7 @@ from themis.client import themis_pb2 as pb
 from themis.model.log import read_log
 from themis.report.metrics import Fold
 from themis.report.reference import Reference
+from themis.service.api import own_share
 from themis.service.engine import state_snapshots
 from themis.service.engine.journal import export
 
@@ -71,6 +72,21 @@ def test_why_says_what_an_app_lent_and_when_it_gets_that_back(lent: World, tmp_p
         assert not reply.HasField("lent_back") or now < reply.lent_back <= reply.expected_end + 1e-6
     hours = [reply.lent_gpu_hours for reply in replies.values()]
     assert max(hours) > 0 > min(hours)
+
+
+def test_a_loan_comes_back_as_the_simulated_start_has_it(lent: World, tmp_path: Path) -> None:
+    """A forecast start that is after the end says nothing; simulations of the present state say when the app goes on."""
+    api = api_of(lent, tmp_path)
+    at, reference, epoch = lent.ask(api._present), reported(tmp_path), 1e9
+    app = next(a for a in at.had if float(reference.received(at.now)[a]) > at.had[a])
+    own = own_share.shares(reference, at)[app]
+    later = pb.WhyReply()
+    own_share.add_to_why(later, app, reference, at, own.ends + 60.0, own.ends, epoch)
+    assert later.lent_gpu_hours > 0
+    assert not later.HasField("lent_back")
+    simulated = pb.WhyReply(start_median=epoch + at.now + 10.0)
+    own_share.add_to_why(simulated, app, reference, at, own.ends + 60.0, own.ends, epoch)
+    assert at.now + 10.0 < simulated.lent_back - epoch <= own.ends
 
 
 def test_a_journal_without_its_beginning_has_no_references(lent: World, tmp_path: Path) -> None:

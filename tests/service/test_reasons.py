@@ -81,7 +81,7 @@ def test_gpus_on_which_others_are_stopping_are_waited_for(tmp_path: Path) -> Non
 
 
 def test_a_decision_under_way_is_one(tmp_path: Path) -> None:
-    with world(tmp_path, 1) as w:
+    with world(tmp_path, 1, policy="themis") as w:
         app = enter(w, "mine", jobs=2)
         w.arbiter.agents.register(app, "mine")
         w.turn(3.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from themis.cli.demo import demo
+from themis.demo import live
 from themis.errors import InputError
 from themis.service.engine.config import Config
 from themis.service.operations.settings import ServiceText, check, keys, settings_faults
@@ -122,7 +125,7 @@ def test_options_win_over_variables_and_these_over_the_file(tmp_path: Path) -> N
 def test_the_example_is_read() -> None:
     found = load_settings(ROOT / "examples" / "service.yaml", {}, {})
     assert found.cluster is not None
-    assert (found.policy, found.cluster.gpus, found.cluster.gpu_types) == ("themis:f=0.8", 24, ("V100", "A100"))
+    assert (found.policy, found.cluster.gpus, found.cluster.gpu_types) == ("fair_finish", 24, ("V100", "A100"))
     assert [found.weight(user) for user in ("ada", "alan", "grace", "nobody")] == [2.0, 1.0, 1.0, 1.0]
 
 
@@ -253,3 +256,8 @@ def test_whatever_is_written_is_read_or_refused(
         refused = str(error)
     assert "\n" not in refused
     assert refused or not faults
+
+
+def test_service_and_demonstration_have_one_default_policy() -> None:
+    defaults = {signature(function).parameters["policy"].default for function in (demo, live.run)}
+    assert defaults == {Config().policy} == {"fair_finish"}

@@ -47,7 +47,7 @@ def test_a_lease_that_runs_goes_on_and_is_not_renewed_there(tmp_path: Path) -> N
 
 
 def test_a_job_that_waits_for_gpus_whose_last_gang_leaves_a_process_does_not_start_there(tmp_path: Path) -> None:
-    with world(tmp_path, 1, silent=True) as w:
+    with world(tmp_path, 1, silent=True, policy="themis") as w:
         enter(w, "a")
         w.say(JobStarted(job=0, attempt=1))
         enter(w, "b")

@@ -15,7 +15,7 @@ from simulation.disk import MOMENTS
 
 ACTIVE_S = 30.0
 """Everything begins within these seconds; then faults end, and the service has to bring every app to its end."""
-POLICIES = ("themis", "themis", "fifo", "drf", "tiresias", "max_min_fairness")
+POLICIES = ("fair_finish", "themis", "fifo", "drf", "tiresias", "max_min_fairness")
 WEIGHTS = (1.0, 0.37, 1 / 3, 0.1, 0.7)
 
 

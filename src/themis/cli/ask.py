@@ -17,7 +17,6 @@ from themis.cli.rows import (
     JOBS,
     NODES,
     SHARES,
-    STEPS,
     TRIALS,
     again,
     check_output,
@@ -36,6 +35,7 @@ from themis.cli.rows import (
     show_list,
     show_rows,
     span,
+    steps_columns,
     totals_of,
     trial_rows,
     why_now,
@@ -191,7 +191,8 @@ def why(
             print_lines((*now_and_later, *delivered_now(story)))
             if verbose:
                 begin = story["arrival"]
-                show_rows([{**step, "time": step["time"] - begin} for step in story["steps"]], output, STEPS)
+                steps = [{**step, "time": step["time"] - begin} for step in story["steps"]]
+                show_rows(steps, output, steps_columns(steps))
 
 
 def save_state(

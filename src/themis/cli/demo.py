@@ -35,7 +35,7 @@ def demo(
     ] = Path("out/live"),
     policy: Annotated[
         str, typer.Option("--policy", "-p", help="Scheduling policy; themis policies lists them.")
-    ] = "themis",
+    ] = "fair_finish",
     machines: Annotated[
         str, typer.Option(help="Virtual machines: machines x GPUs, such as 2x4, or a cluster file.")
     ] = "2x4",

@@ -55,7 +55,7 @@ def themis(
     Run it with eight virtual GPUs: [bold]themis up --gpus 8[/bold], then in another terminal
     [bold]themis run --gpus 2 -- python train.py[/bold]
 
-    Compare policies on a workload: [bold]themis simulate --workload demo --policy themis,drf --out out/demo[/bold]
+    Compare policies on a workload: [bold]themis simulate --workload demo --policy fair_finish,themis --out out/demo[/bold]
     """
     if version:
         from themis.version import sentence

@@ -409,6 +409,17 @@ STEPS: Columns = {
     "held": _plain("held"),
     "": _plain("note"),
 }
+AUCTION = frozenset({"round", "offered", "of fair share", "bid", "won", "kept", "leftover"})
+"""Columns of ``STEPS`` that only some policies fill."""
+
+
+def steps_columns(steps: Sequence[Mapping[str, Any]]) -> Columns:
+    """The columns of ``STEPS``, without those of ``AUCTION`` that no step fills."""
+    return {
+        name: cell
+        for name, cell in STEPS.items()
+        if name not in AUCTION or any(cell(step) not in ("", None) for step in steps)
+    }
 
 
 LENT = 0.05

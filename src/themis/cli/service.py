@@ -120,7 +120,7 @@ def up(
 
     It finds this machine's GPUs through NVML. Without GPUs: [cyan]themis up --gpus 8[/cyan], or [cyan]--machines 2x4[/cyan].
 
-    Example: [cyan]themis up --gpus 8 --policy themis --set lease=2m[/cyan]
+    Example: [cyan]themis up --gpus 8 --set lease=2m[/cyan]
     """
     import logging
     import os

@@ -44,7 +44,7 @@ Parameters follow a colon: [cyan]NAME:KEY=VALUE,KEY=VALUE[/cyan]. In a list of p
 policy before it: [cyan]themis:f=0.7,payment=floor,drf[/cyan] is two policies.
 """
 CLUSTER = "demo-32"
-POLICIES = "themis,drf,tiresias,gandiva"
+POLICIES = "fair_finish,themis,drf,gandiva"
 
 
 def simulate(

@@ -44,7 +44,7 @@ START_S = 60.0
 PROGRAM, LOG, REPORT = "terrain.py", "live.jsonl", "report.html"
 
 
-def run(folder: Path, *, machines: str = "2x4", policy: str = "themis", limit_s: float = 600.0) -> RunMetrics:
+def run(folder: Path, *, machines: str = "2x4", policy: str = "fair_finish", limit_s: float = 600.0) -> RunMetrics:
     """Run the demonstration.
 
     Parameters

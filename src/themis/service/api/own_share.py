@@ -104,6 +104,7 @@ def add_to_why(
 
     Parameters
     ----------
+    reply : with the median start of simulations, if they were made: for an app that waits, it is nearer than ``starts``.
     starts, ends : when it is expected to get GPUs and to end, seconds since the journal began; NaN where that is not known.
     epoch : begin of the journal, seconds since 1970.
     """
@@ -119,6 +120,8 @@ def add_to_why(
         reply.expected_end = epoch + max(ends, at.now)
     lent = float(reference.received(at.now)[app]) - at.had[app]
     reply.lent_gpu_hours = lent / 3600
+    if math.isfinite(starts) and reply.HasField("start_median"):
+        starts = reply.start_median - epoch
     if lent > 0:
         back = _back(reference, app, at, starts if math.isfinite(starts) else at.now, ends)
         if math.isfinite(back):

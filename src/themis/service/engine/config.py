@@ -129,7 +129,7 @@ class Config:
     node_certificate_s: Seconds = 30 * 86400.0
     cpus: int = 0
     memory: int = 0
-    policy: str = "themis"
+    policy: str = "fair_finish"
     profiles: str = "themis"
     lease_s: Seconds = 600.0
     shortest_lease_s: Seconds = 180.0

@@ -109,10 +109,10 @@ class LiveSettings:
             for other in changes.MACHINES:
                 if name in changes.MACHINES and name != other and in_force.get(other):
                     kept += f" ({other}: {changes.words(other, in_force[other])})"
+            why = "as it was before" if before.get(name) == value else "the default of this version"
             out.append(
                 f"{name} stays {kept}, as {user} set it on {time.strftime('%Y-%m-%d %H:%M', at)}. "
-                f"What is given here, {now}, is as it was before; `themis set {name}={now}` "
-                "changes it."
+                f"What is given here, {now}, is {why}; `themis set {name}={now}` changes it."
             )
         return changes.with_values(self.config, new), out
 

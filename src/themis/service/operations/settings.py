@@ -151,7 +151,8 @@ class ServiceText(Written):
         default=0, description="memory of this machine for jobs, such as `64 GiB` (all of it)"
     )
     policy: Annotated[str, reads(readers.text)] = Field(
-        default="themis", description="scheduling policy, as for `themis simulate --policy` (themis)"
+        default="fair_finish",
+        description="scheduling policy, as for `themis simulate --policy`; `themis` is the auction (fair_finish)",
     )
     between: Literal["apps", "users", "groups"] = Field(
         default="users",
