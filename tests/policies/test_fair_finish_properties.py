@@ -19,7 +19,7 @@ from themis.model.workload import App, Bag, CurveStopping, LossCurve, User, Work
 from themis.policies.api import Workbench, make_policy
 from themis.policies.fair_finish import FairFinish, _covered
 from themis.profiles.speed import Curve, ProfileBook, linear
-from themis.sim.runner import Simulation, _Run
+from themis.sim.runner import Outage, Simulation, _Run
 from themis.testing.builders import app, job, machines, random_simulation
 
 NO_COSTS = Settings(lease_s=60.0, tick_s=1.0, container_s=0.0)
@@ -179,7 +179,8 @@ class Judged(FairFinish):
 
     def __call__(self, snapshot: Snapshot, bench: Workbench) -> Solved:
         if snapshot.apps:
-            self.parts.append(float((snapshot.app_attained / _covered(snapshot)).max()))
+            covered = np.bincount(snapshot.job_app, weights=_covered(snapshot))
+            self.parts.append(float((np.bincount(snapshot.job_app, weights=snapshot.job_attained) / covered).max()))
         return super().__call__(snapshot, bench)
 
 
@@ -214,6 +215,21 @@ def _of_a_lie(seed: int, factor: float) -> tuple[float, float]:
     own = (_ended(lied)["a5"] - apps[5].arrival) / (_ended(true)["a5"] - apps[5].arrival)
     others = [a for a in apps if a.name != "a5"]
     return own, float(_lateness(lied, _dues(true), others).max())
+
+
+def test_machines_that_leave_make_no_honest_app_a_liar() -> None:
+    """It ran on the slow type, which is then out of service: what it had there is judged by what it takes there."""
+    book = ProfileBook.of([linear("both", 1.0, type_speed={"slow": 1.0, "fast": 4.0})])
+    cluster = replace(
+        machines(1, 1),
+        machines=tuple(replace(m, gpu_type=t) for m, t in zip(machines(1, 1).machines, ("slow", "fast"))),
+    )
+    apps = [app("long", [replace(job(8000.0, 1), model="both", gpu_types=("slow",))])]
+    apps += [app(f"o{i}", [replace(job(8000.0, 1), model="both")], user=f"o{i}") for i in range(3)]
+    policy = Judged()
+    sim = replace(_simulation(apps, cluster, book=book), policy=policy)
+    replace(sim, outages=(Outage(time=6000.0, machine=0, lasts=900.0),)).run()
+    assert 0.0 < max(policy.parts) <= 1.0
 
 
 # ---- scale, origin, order ----------------------------------------------------------------------------------------------

@@ -42,7 +42,11 @@ def ran(capsys: pytest.CaptureFixture[str], home: Path, *args: str) -> tuple[int
 
 def test_set_changes_lists_and_refuses(service: tuple[Path, Service], capsys: pytest.CaptureFixture[str]) -> None:
     home, up = service
-    assert ran(capsys, home, "policy=drf", "gpus=3") == (0, "gpus: 2 -> 3\npolicy: fair_finish -> drf\n" + up_lines(up), "")
+    assert ran(capsys, home, "policy=drf", "gpus=3") == (
+        0,
+        "gpus: 2 -> 3\npolicy: fair_finish -> drf\n" + up_lines(up),
+        "",
+    )
     assert ran(capsys, home, "policy=drf") == (0, "Nothing changed.\n", "")
     code, text, _ = ran(capsys, home, "-o", "json")
     rows = {row["name"]: row for row in json.loads(text)}

@@ -67,9 +67,10 @@ class FairFinish:
         s = snapshot.having(lease_s=shortened(snapshot, shortest)) if shortest else snapshot
         left, due, speed = work_left(s), cast(Float, s.need("reference")) - s.now, fastest(s)
         alone = FinishTime.of(s).left_on(s.app_demand * speed, s.app_gang_max * speed)
+        believed = alone
         left, due, alone = as_it_turned_out(s, left, due, alone)
         urgent = cannot_wait(s, left, due, alone)
-        slack = to_horizon(s, alone, speed)
+        slack = to_horizon(s, believed, speed) + believed - alone
         critical = ~urgent & (slack < 2.0 * (s.lease_s + s.restart_s) + DOUBT * alone)
         by = np.where(urgent, in_time(s, left, due, alone, urgent), np.where(critical, slack, left))
         order = np.lexsort((s.app_id, s.app_arrival, left, by, ~critical, ~urgent))
@@ -97,31 +98,41 @@ def work_left(s: Snapshot) -> Float:
 def as_it_turned_out(s: Snapshot, left: Float, due: Float, alone: Float) -> tuple[Float, Float, Float]:
     """The same three columns, but for apps whose work was believed far too small: their contract does not cover what they need.
 
-    An app that had all GPU time that its believed work takes at the worst placement, and runs on, is taken to need as much again as
-    it had. On its own share that takes longer in proportion, and so its due is later: it never gets more than its share before
-    the dues of others. By this rule no app is judged that tells the truth and loses no work to failures. Decision 70.
+    An app whose present jobs had all GPU time that their believed work takes at the worst placement, and run on, is taken to need
+    as much again as they had. On its own share that takes longer in proportion, and so its due is later: it never gets more than
+    its share before the dues of others. By this rule no app is judged that tells the truth and repeats no work. Decision 70.
     """
-    had, covered = s.app_attained, _covered(s)
+    had = np.bincount(s.job_app, weights=s.job_attained, minlength=s.apps)
+    covered = np.bincount(s.job_app, weights=_covered(s), minlength=s.apps)
     more = had > covered
     if not more.any():
         return left, due, alone
     again = np.where(more, np.maximum(left, had), left)
-    grown = np.where(more, 2.0 * had / np.maximum(covered, 1e-9), 1.0)
+    whole = np.maximum(covered, s.app_budget)
+    grown = np.where(more, 1.0 + (2.0 * had - covered) / np.maximum(whole, 1e-9), 1.0)
     lived = s.app_elapsed
     return again, np.where(more, (due + lived) * grown - lived, due), alone * again / np.maximum(left, 1e-9)
 
 
 def _covered(s: Snapshot) -> Float:
-    """[A], GPU-seconds that each app's believed work takes at most: worst placement, slowest type in service, starts."""
+    """[J], GPU-seconds that each job's believed work takes at most: worst placement, slowest type there ever was, starts."""
     config, most = s.job_config, np.stack([s.job_gpus_min, s.job_gpus_max], axis=1)
-    types = np.unique(s.machine_type[s.machine_gpus > 0])
+    types = np.unique(s.machine_type)
     per_gpu = s.speeds.scale[config[:, None, None], types[None, :, None], most[:, None, :]] / np.maximum(
         most[:, None, :], 1
     )
-    slowest = np.where((per_gpu > 0) & s.job_allowed[:, types][:, :, None], per_gpu, np.inf).min(axis=(1, 2))
-    worst = np.maximum.reduceat(s.speeds.slowdown[config].max(axis=1) / slowest, s.job_ptr[:-1])
-    first = np.maximum.reduceat(s.restart_s + s.speeds.checkpoint_s[config], s.job_ptr[:-1])
-    out: Float = (s.app_budget * worst + s.phase_jobs.sum(axis=1) * s.app_gang_max * first) * (1.0 + DOUBT) * STARTING
+    runs = (per_gpu > 0) & s.job_allowed[:, types][:, :, None]
+    slowest = np.where(runs, per_gpu, np.inf).min(axis=(1, 2), initial=np.inf)
+    done = s.job_done * s.job_serial
+    # A job that did all its believed work and runs on has a tenth of it left (``core.state.OVERRUN``): that is no belief.
+    work = (
+        (done + np.where(np.isclose(s.job_left, 0.1 * done, rtol=1e-9, atol=0.0), 0.0, s.job_left))
+        * s.speeds.slowdown[config].max(axis=1)
+        / slowest
+    )
+    start = s.restart_s + s.speeds.checkpoint_s[config]
+    # Of a job that runs on no type that there is, nothing is known.
+    out: Float = np.where(np.isfinite(slowest), (work + s.job_gpus_max * start) * (1.0 + DOUBT) * STARTING, np.inf)
     return out
 
 
@@ -173,7 +184,7 @@ def to_horizon(s: Snapshot, alone: Float, speed: Float) -> Float:
 
     Parameters
     ----------
-    alone : as of ``cannot_wait``. ``speed`` : [A], reference GPUs that a GPU of its best type is worth to each app.
+    alone : as of ``cannot_wait``, as believed. ``speed`` : [A], reference GPUs that a GPU of its best type is worth to each app.
     """
     most, gang = s.app_demand * speed, s.app_gang_max * speed
     whole = phase_seconds(s.phase_work, s.phase_longest, most[:, None], gang[:, None]).sum(axis=1)
