@@ -247,7 +247,7 @@ def bids(draw: st.DrawFn) -> pb.BidRequest:
 @pytest.mark.slow
 def test_any_bid_is_taken_or_refused_and_the_round_goes_on(tmp_path: Path) -> None:
     taken = []
-    with world(tmp_path, 2, agent_s=1e6) as w:
+    with world(tmp_path, 2, agent_s=1e6, policy="themis") as w:
         scene = Scene(w)
         number = scene.offered().round
 

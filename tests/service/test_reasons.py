@@ -107,7 +107,7 @@ def test_what_simulations_say_becomes_an_estimate_and_its_range() -> None:
 @pytest.mark.slow
 def test_why_and_dump_of_a_running_service(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     home = tmp_path / "home"
-    config = Config(gpus=1, port=0, http_port=-1, lease_s=60, allow_root=os.geteuid() == 0)
+    config = Config(policy="themis", gpus=1, port=0, http_port=-1, lease_s=60, allow_root=os.geteuid() == 0)
     with running(home, config), Client(home) as client:
         first = client.run(["sleep", "600"], hours=0.1, name="first").app
         second = client.run(["sleep", "600"], hours=0.1, name="second").app
