@@ -155,7 +155,12 @@ def test_an_unmodified_script_is_preempted_for_another_user_and_goes_on_where_it
 def test_gpus_of_trials_that_halving_stops_serve_another_user_at_once(tmp_path: Path) -> None:
     """Leases are an hour: whatever the other job gets, the sweep gave back by itself."""
     flag = tmp_path / "enough"
-    settings = (*(s for s in SETTINGS if not s.startswith("lease=")), "lease=1h", "shortest_lease=0")
+    settings = (
+        *(s for s in SETTINGS if not s.startswith("lease=")),
+        "lease=1h",
+        "shortest_lease=0",
+        "policy=fair_finish:starts=0",
+    )
     with (
         daemon(tmp_path / "home", options=("--machines", "1x4"), settings=settings) as service,
         service.client() as client,
