@@ -15,6 +15,17 @@ from typer.cli import get_docs_for_click
 from docstrings import as_markdown
 from themis.cli.lists import about
 from themis.cli.root import app
+from themis.limits import (
+    DEEPEST,
+    LONGEST_JOB_FILE,
+    MOST_JOB_VALUES,
+    MOST_JSON_VALUES,
+    MOST_VALUES,
+    TABLE,
+    Count,
+    Number,
+    Text,
+)
 from themis.model.ahead import Ahead
 from themis.model.columns import AXES, columns_of
 from themis.model.snapshot import Snapshot
@@ -99,6 +110,30 @@ def metrics() -> str:
     return "\n".join(parts)
 
 
+def limits() -> str:
+    """Every limit on a value that users, machines, agents and files give."""
+    rows: list[tuple[str, str, str]] = []
+    for limit in TABLE:
+        match limit:
+            case Number():
+                rows.append((f"`{limit.name}`", limit.what, limit.expected))
+            case Text():
+                rows.append((f"`{limit.name}`", limit.what, f"text of at most {limit.longest} characters"))
+            case Count():
+                rows.append((f"`{limit.name}`", limit.what, f"{limit.least} to {limit.most} entries"))
+    return "\n".join(
+        [
+            "# Limits\n",
+            "Values beyond these are refused in one sentence that names the place, the value and the range, whichever way they "
+            "come: HTTP, gRPC, job files, settings, or machines. Numbers are finite; texts have no control characters.\n",
+            _table(("name", "value", "limit"), rows),
+            f"JSON and YAML have at most {DEEPEST} levels. A JSON body has at most {MOST_JSON_VALUES:,} values, a document of a "
+            f"job file {MOST_JOB_VALUES:,}, another YAML document {MOST_VALUES:,}; a job file over the API has at most "
+            f"{LONGEST_JOB_FILE:,} characters. Limits that administrators set are [settings](../settings.md).\n",
+        ]
+    )
+
+
 def _shown(column: ComparisonColumn | None) -> tuple[str, str]:
     """Which direction is better, and which tables show it."""
     where = {"short": "every table", "compare": "comparisons", "all": "`--all`, the page"}
@@ -175,6 +210,7 @@ PAGES = {
     "reference/policies.md": policies,
     "reference/workloads.md": workloads,
     "reference/metrics.md": metrics,
+    "reference/limits.md": limits,
     "reference/client.md": client,
     "reference/library.md": library,
     "reference/columns.md": columns,

@@ -1,0 +1,263 @@
+"""The limits on values that users, machines, agents and files give: one table, and the checks against it.
+
+Every reader checks with ``Number.check``, ``Text.check`` or ``Count.check``, which return the value or raise one sentence.
+Within these limits no quantity that the core computes overflows, is divided by zero or becomes NaN.
+``check_json`` bounds depth and size of JSON before it is parsed. The documentation's page on limits is made from this table.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sized
+from dataclasses import dataclass
+from typing import TypeVar
+
+from themis.errors import InputError
+
+N = TypeVar("N", int, float)
+S = TypeVar("S", bound=Sized)
+
+LONGEST_S = 10 * 366 * 86400.0
+"""Seconds of any duration: ten years."""
+SHOWN = 60
+"""Characters of a wrong value in a message."""
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that no text may have: control characters except tab and line feed, changes of direction, half surrogate pairs."""
+_LINE = re.compile(r"[\t\n]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    """The range of a number.
+
+    Attributes
+    ----------
+    name : of the quantity, in messages and in the documentation. ``what`` : its meaning and unit.
+    least, most : the range, both included; finite. ``whole`` : no fractions. ``zero`` : 0 too, for "none".
+    """
+
+    name: str
+    what: str
+    least: float
+    most: float
+    whole: bool = False
+    zero: bool = False
+
+    def holds(self, value: object) -> bool:
+        """Whether it is such a number; bool is none."""
+        if isinstance(value, bool) or not isinstance(value, int if self.whole else (int, float)):
+            return False
+        return self.least <= value <= self.most or (self.zero and value == 0)
+
+    def check(self, value: N, where: str = "") -> N:
+        """The value.
+
+        Parameters
+        ----------
+        where : its place in the input, for the message; by default the limit's name.
+
+        Raises
+        ------
+        InputError : it is out of range, not finite or of another type.
+        """
+        if not self.holds(value):
+            raise InputError(f"{where or self.name} is {shown(value)}, expected {self.expected}.")
+        return value
+
+    @property
+    def expected(self) -> str:
+        """The range in words."""
+        kind = "a whole number" if self.whole else "a number"
+        least, most = (f"{end:.0f}" if self.whole else f"{end:.12g}" for end in (self.least, self.most))
+        return f"{'0, or ' if self.zero else ''}{kind} from {least} to {most}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """The length of a text, in characters; ``lines``: it may have tabs and line feeds. ``empty`` : it may be empty."""
+
+    name: str
+    what: str
+    longest: int
+    lines: bool = False
+    empty: bool = True
+
+    def check(self, value: str, where: str = "") -> str:
+        """The value.
+
+        Raises
+        ------
+        InputError : it is no text, too long, empty where that is not allowed, or not printable.
+        """
+        where = where or self.name
+        if not isinstance(value, str):
+            raise InputError(f"{where} is {shown(value)}, expected text.")
+        if len(value) > self.longest:
+            raise InputError(f"{where} has {len(value)} characters, expected at most {self.longest}.")
+        if not value and not self.empty:
+            raise InputError(f"{where} is empty, expected a text of at most {self.longest} characters.")
+        if found := CONTROL.search(value) or (None if self.lines else _LINE.search(value)):
+            raise InputError(
+                f"{where} is {shown(value)}, which has the character U+{ord(found[0]):04X}; expected printable text."
+            )
+        return value
+
+    def cut(self, value: str) -> str:
+        """The text as it may be shown: other characters than printable ones replaced, cut to its length.
+
+        For text that explains what happened, which is better shortened than refused.
+        """
+        text = CONTROL.sub("\ufffd", value[: self.longest])
+        return text if self.lines else _LINE.sub(" ", text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """The length of a list, or of a mapping."""
+
+    name: str
+    what: str
+    most: int
+    least: int = 0
+
+    def check(self, value: S, where: str = "") -> S:
+        """The value.
+
+        Raises
+        ------
+        InputError : it has too few or too many entries.
+        """
+        if not self.least <= len(value) <= self.most:
+            raise InputError(
+                f"{where or self.name} has {len(value)} entries, expected {self.least} to {self.most}."
+                if self.least
+                else f"{where or self.name} has {len(value)} entries, expected at most {self.most}."
+            )
+        return value
+
+
+def shown(value: object) -> str:
+    """A value for a message: printable, and short however large it is."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**SHOWN:
+        return f"a whole number of {value.bit_length()} bits"
+    text = repr(value[: SHOWN + 1] if isinstance(value, (str, bytes, list, tuple)) else value)
+    return text if len(text) <= SHOWN + 2 else f"{text[:SHOWN]}..."
+
+
+def finite(value: float, where: str) -> float:
+    """The value; InputError if it is infinite or NaN."""
+    if not math.isfinite(value):
+        raise InputError(f"{where} is {value}, expected a finite number.")
+    return value
+
+
+# ---- submissions -----------------------------------------------------------------------------------------------------
+
+STEPS = Number(name="steps", what="steps or epochs of a regime, a rung or a check", least=1e-3, most=1e15)
+STEP_SCALE = Number(name="step_scale", what="steps of the model in one of the job's", least=1e-9, most=1e9)
+EPOCH_STEPS = Number(name="steps_per_epoch", what="steps in an epoch", least=1e-9, most=1e12)
+SPEED = Number(name="speed", what="steps per second", least=1e-9, most=1e12)
+WORK_S = Number(name="work", what="seconds of a job on one reference GPU", least=1e-9, most=1e16)
+SLOWDOWN = Number(name="slowdown", what="divisor of the speed by locality", least=1.0, most=1e6)
+CHECKPOINT_S = Number(name="checkpoint_s", what="seconds to write and read a checkpoint", least=0.0, most=LONGEST_S)
+WEIGHT = Number(name="weight", what="weight of an app, a user or a group", least=1e-6, most=1e6)
+DEADLINE_S = Number(name="deadline_s", what="seconds from submission to deadline", least=0.0, most=LONGEST_S)
+WALLTIME_S = Number(name="walltime_s", what="seconds that a job may run", least=1e-3, most=LONGEST_S)
+GRACE_S = Number(name="grace_s", what="seconds from the stop signal to SIGKILL", least=0.0, most=LONGEST_S)
+CPUS = Number(name="cpus", what="CPU cores per GPU", least=0.0, most=1e5)
+MEMORY = Number(name="memory", what="bytes per GPU", least=0, most=1 << 60, whole=True)
+GPUS = Number(name="gpus", what="GPUs of a gang", least=1, most=1_000_000, whole=True)
+BATCH = Number(name="batch", what="batch size; 0 is the model's own", least=0, most=10**9, whole=True)
+RETRIES = Number(name="retries", what="attempts after failures", least=0, most=1000, whole=True)
+AT_ONCE = Number(name="at_once", what="concurrent jobs; 0 is no limit", least=0, most=10_000_000, whole=True)
+DYNAMIC_REGIMES = Number(
+    name="dynamic.regimes", what="regimes of a dynamic job; 0 is the default", least=0, most=1000, whole=True
+)
+RUNG_JOBS = Number(name="rung.jobs", what="jobs that reach a rung", least=1, most=10_000, whole=True)
+KEEP = Number(name="curve.keep", what="jobs that curve stopping never stops", least=1, most=10_000, whole=True)
+CONFIDENCE = Number(name="curve.confidence", what="confidence of curve stopping", least=0.5, most=1 - 1e-9)
+WARMUP = Number(name="curve.warmup", what="reports before the first forecast", least=4, most=10_000, whole=True)
+
+JOBS = Count(name="jobs", what="jobs of an app", most=10_000, least=1)
+REGIMES = Count(name="regimes", what="regimes of a job", most=1000, least=1)
+BATCH_SIZES = Count(name="dynamic.sizes", what="batch sizes of a dynamic job", most=1000, least=1)
+BRACKETS = Count(name="brackets", what="brackets of Hyperband", most=100, least=1)
+RUNGS = Count(name="rungs", what="rungs of a bracket", most=100, least=1)
+AFTER = Count(name="after", what="apps that an app waits for", most=100)
+GPU_TYPES = Count(name="gpu_types", what="GPU types of a job, or of a speed", most=100)
+SPEED_POINTS = Count(name="gpus", what="numbers of GPUs of a speed", most=1000, least=1)
+MODULES = Count(name="modules", what="environment modules of a job", most=100)
+
+KEY = Text(name="key", what="key of a submission", longest=200)
+WORD = Text(name="gpu_type", what="name of a GPU type or a model", longest=200, empty=False)
+PATH = Text(name="path", what="path or URL", longest=4096)
+
+# ---- machines --------------------------------------------------------------------------------------------------------
+
+PID = Number(name="pid", what="process id", least=1, most=2**31 - 1, whole=True)
+PORT = Number(name="port", what="port", least=0, most=65535, whole=True)
+EXIT_CODE = Number(name="exit code", what="exit code, a signal as minus its number", least=-255, most=255, whole=True)
+MACHINE_GPUS = Number(name="machine's gpus", what="GPUs of a machine", least=0, most=1024, whole=True)
+GPU_INDEX = Number(name="GPU index", what="position of a GPU on its machine", least=0, most=1023, whole=True)
+RANK = Number(name="rank", what="rank of a process", least=0, most=1_000_000, whole=True)
+SIZE = Number(name="bytes", what="bytes of a file, a disk or memory", least=0, most=2**62, whole=True)
+SECONDS = Number(name="seconds", what="seconds that something took", least=0.0, most=LONGEST_S)
+DONE = Number(name="steps done", what="steps that a job reports", least=0.0, most=1e18)
+STEP_S = Number(name="step_s", what="seconds per step; 0 is unknown", least=1e-12, most=LONGEST_S, zero=True)
+LOSS = Number(name="loss", what="loss that a job reports", least=-1e30, most=1e30)
+IDS = Count(name="ids", what="processes or GPUs that a message lists", most=4096)
+NAMED = Text(name="name", what="name of a machine, a task or a file", longest=300)
+REASON = Text(name="reason", what="reason or message of a machine", longest=1000, lines=True)
+
+# ---- agents of apps --------------------------------------------------------------------------------------------------
+
+RHO = Number(name="rho", what="finish-time fairness that an agent says", least=1e-6, most=1e6)
+GANGS = Count(name="gangs", what="gangs of a row of a bid", most=10_000)
+
+# ---- text that is parsed ---------------------------------------------------------------------------------------------
+
+DEEPEST = 40
+"""Levels of JSON and YAML."""
+MOST_VALUES = 100_000
+"""Values of a file in YAML; an alias counts wherever it is used."""
+MOST_JOB_VALUES = 20_000
+"""Values of a document of a job file."""
+MOST_JSON_VALUES = 200_000
+"""Values of a JSON body: about 50 of each of 4,000 jobs."""
+LONGEST_FILE = 4_000_000
+"""Characters of a file in YAML."""
+LONGEST_JOB_FILE = 256 << 10
+"""Characters of a job file over the API."""
+
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+def check_json(data: bytes, where: str = "the body", *, deepest: int = DEEPEST, most: int = MOST_JSON_VALUES) -> bytes:
+    """The data, if it is neither nested too deeply nor has too many values; whether it is JSON, the parser finds out.
+
+    It takes about 5 ms for 1 MB.
+
+    Raises
+    ------
+    InputError : more than ``deepest`` levels, or more than ``most`` values.
+    """
+    bare = _STRING.sub(b"", data) if b'"' in data else data
+    # Each value but the first of its list or object follows a comma.
+    values = 1 + bare.count(b",") + bare.count(b"[") + bare.count(b"{")
+    if values > most:
+        raise InputError(f"{where} has about {values} values, expected at most {most}; send it in parts.")
+    depth = 0
+    for bracket in bare.translate(None, _NO_BRACKETS):
+        depth += 1 if bracket in b"[{" else -1
+        if depth > deepest:
+            raise InputError(f"{where} is nested deeper than {deepest} levels.")
+    return data
+
+
+TABLE: tuple[Number | Text | Count, ...] = tuple(
+    limit for limit in list(globals().values()) if isinstance(limit, (Number, Text, Count))
+)
+"""Every limit, in the order above."""
