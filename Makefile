@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo simulate test quick lint docs bench soak proto reproduce-themis reproduce-pollux reproduce-tuning reproduce-gavel reproduce-fidelity reproduce-forecast \
+.PHONY: help demo simulate test test-all quick lint docs bench soak proto reproduce-themis reproduce-pollux reproduce-tuning reproduce-gavel reproduce-fidelity reproduce-forecast \
 	reproduce-shockwave reproduce-fair-finish clean
 
 VENV := .venv
@@ -26,15 +26,18 @@ demo: $(VENV)/.installed ## Three users' real training on eight virtual GPUs, li
 simulate: $(VENV)/.installed ## Simulate a day under four policies: a table, and out/demo/report.html
 	$(BIN)/themis simulate --workload demo --cluster demo-32 --policy fair_finish,themis,drf,gandiva --out out/demo
 
-test: $(VENV)/.dev $(VENV)/.torch ## Style, types, directions of imports, and all tests
+test: TIERS := not bench and not long
+test-all: TIERS := not bench
+test: $(VENV)/.dev $(VENV)/.torch ## Lint, and the tests of all tiers but the long one
+test-all: $(VENV)/.dev $(VENV)/.torch ## Lint and all tests
+test test-all:
 	@# `lint` runs at the same time as the tests and prints its findings when it ends. `make`, not the variable: a line with that runs in a dry run too.
-	@# Failed tests run a second time, one after the other: a fault fails again, a stalled machine does not.
+	@# A failed test fails the run, unless tests/unsteady.txt names it: then it runs a second time, alone.
 	@( out=$$(make --no-print-directory lint 2>&1) || { printf '%s\n' "$$out" '`make lint` failed'; exit 1; } ) & lint=$$!; \
-	  $(PYTEST) -m "not bench"; code=$$?; \
-	  if [ $$code -eq 1 ]; then \
-	    echo 'Running the failed tests again, one after the other'; \
-	    $(BIN)/python -m pytest -m "not bench" @.pytest_cache/failed; code=$$?; \
-	    [ $$code -ne 0 ] || echo 'The tests above failed in parallel and passed alone: unsteady under load.'; \
+	  THEMIS_TEST_COSTS=.pytest_cache/costs $(PYTEST) -m "$(TIERS)"; code=$$?; \
+	  if [ $$code -eq 1 ] && [ -s .pytest_cache/unsteady ]; then \
+	    echo 'Running the tests that are known as unsteady again'; \
+	    $(BIN)/python -m pytest -m "$(TIERS)" @.pytest_cache/unsteady; code=$$?; \
 	  fi; \
 	  wait $$lint || { echo '`make lint` failed; its output is above'; exit 1; }; exit $$code
 

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+import costs
 from raycluster import NO_RAY, RayCluster, ray_cluster
+from tiers import tier_of, unsteady
 
 # A busy machine is no fault of a test: how long drawing an example takes says nothing here.
 settings.register_profile("themis", suppress_health_check=[HealthCheck.too_slow], deadline=None)
@@ -69,13 +71,14 @@ def _journals_fold(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first, so that no worker is left alone with one at the end.
+    """Mark each test with its tier. Files with slow tests come first, so that no worker is left alone with one at the end.
 
     Tests that share a fixture of their module form a group of pytest-xdist, which makes the fixture once instead of once a worker.
     """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
     for item in items:
+        item.add_marker(tier_of(item))
         definitions = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009
         if not item.get_closest_marker("xdist_group") and any(d.scope == "module" for ds in definitions for d in ds):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
@@ -96,8 +99,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
                 gc.collect()
 
 
-FAILED = Path(__file__).parents[1] / ".pytest_cache" / "failed"
-"""Names of the tests that failed, one a line; `make test` runs them a second time."""
+AGAIN = Path(__file__).parents[1] / ".pytest_cache" / "unsteady"
+"""Names of the failed tests, one a line, if all of them are in ``tests/unsteady.txt``; `make test` runs them a second time."""
 
 
 class Telling:
@@ -118,17 +121,23 @@ class Telling:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Keep the failed tests' names for a second run, but where a worker died, or tests were not collected: some never ran."""
+        """Keep the failed tests' names for a second run, except where a worker died or tests were not collected."""
         if not session.config.getoption("collectonly"):
-            FAILED.parent.mkdir(exist_ok=True)
-            FAILED.write_text("".join(f"{name}\n" for name in self.failed), encoding="utf-8")
+            AGAIN.parent.mkdir(exist_ok=True)
+            names = self.failed if {name.partition("[")[0] for name in self.failed} <= unsteady() else ()
+            AGAIN.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
         if self.crashed or (session.exitstatus == pytest.ExitCode.TESTS_FAILED and not self.failed):
             session.exitstatus = pytest.ExitCode.INTERRUPTED
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Tell of failures where the run is shown, which is not in xdist's workers."""
+    """Report failures where the run is shown, which is not in xdist's workers; measure costs if asked for."""
+    try:
+        unsteady()
+    except ValueError as wrong:
+        raise pytest.UsageError(str(wrong)) from wrong
+    costs.measure(config)
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # As in a shell's background job; the programs that tests interrupt would inherit it.
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -11,7 +11,7 @@ from themis.executors.program import AttemptEnded, Ending, Program
 from themis.model.events import JobProgress, JobReached, JobStopped
 
 pytest.importorskip("torch", reason="PyTorch is not installed; pip install 'themis-scheduler[torch]'")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 STEPS = 40
 

@@ -15,7 +15,11 @@ from themis.report.html import write_report
 
 CHROMIUM = shutil.which("chromium")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.long,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
+]
 AXE = Path(os.environ.get("THEMIS_AXE", "/tmp/themis-axe/package/axe.min.js"))
 FLAGS = (
     "--no-sandbox",

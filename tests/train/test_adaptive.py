@@ -45,6 +45,7 @@ def brute_force(net: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> tuple
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("size", [4, 16])
 def test_mccandlish_a1_the_noise_scale_is_that_of_brute_force_over_all_examples(size: int) -> None:
     net, x, y = regression()

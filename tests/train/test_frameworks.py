@@ -13,7 +13,7 @@ import pytest
 from themis.train import Checkpoints, Run
 from themis.train.world import World
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; pip install 'themis-scheduler[torch]'")
 
 

@@ -47,6 +47,7 @@ def test_a_loop_of_steps_in_five_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_data_loader_and_one_whose_batches_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed; pip install 'themis-scheduler[torch]'")
     data = torch.utils.data.TensorDataset(torch.randn(128, 4), torch.randn(128, 1))

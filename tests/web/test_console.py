@@ -19,7 +19,7 @@ from pictures import reduce
 from themis.client import themis_pb2 as pb
 from themis.client.home import read_endpoint
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 AXE = Path(os.environ.get("THEMIS_AXE", Path(__file__).parents[2] / "build" / "axe" / "package" / "axe.min.js"))
 """Where ``.ci/run`` puts axe-core."""
 SHOTS = os.environ.get("THEMIS_SHOTS", "")

@@ -13,7 +13,7 @@ from oidcprovider import SmallProvider, small_provider
 
 from themis.client.home import read_endpoint
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 @dataclass

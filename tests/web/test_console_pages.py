@@ -20,7 +20,7 @@ from themis.client import themis_pb2 as pb
 from themis.client.client import Client
 from themis.client.home import read_endpoint
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 TABS = ("/users", "/fairness", "/admin", "/admin/users", "/admin/settings", "/admin/journal")
 MARKUP = "<img src=x onerror=document.title='taken'>"
 

@@ -14,7 +14,7 @@ from daemon import QUICK, Daemon, daemon
 
 from themis.client.home import read_endpoint
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 SETTINGS = (*QUICK, *(["single_trust=true"] if os.geteuid() == 0 else []))
 FOCUS = """() => {
   const e = document.activeElement, s = getComputedStyle(e);

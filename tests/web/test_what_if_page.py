@@ -18,7 +18,7 @@ from daemon import QUICK, Daemon, daemon
 from processes import wait_until
 from themis.client.home import read_endpoint
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 SHOTS = os.environ.get("THEMIS_SHOTS", "")
 
 
