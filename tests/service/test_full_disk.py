@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import subprocess
@@ -10,16 +11,20 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
-from daemon import Daemon
+from daemon import QUICK, Daemon
 from fake import World, request, world
 
 from processes import PATIENCE_S, wait_until
 from themis.client.client import Client, Unavailable
+from themis.client.home import read_endpoint
+from themis.errors import InputError
 from themis.model.events import JobEnded
-from themis.node.keeper import Log
-from themis.service.api.submission import submit
+from themis.node.keeper import Log, Supervisor
+from themis.service.api.submission import DiskLow, submit
 from themis.service.engine import transactions as turns
 from themis.service.engine.calls import Closed
 from themis.service.engine.journal import Journal, export
@@ -162,9 +167,105 @@ def small(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", folder], check=True)
 
 
+def fill(folder: Path) -> Path:
+    """Take all that is free, as a job's ``dd`` does."""
+    with open(folder / "filler", "wb", buffering=0) as filler, suppress(OSError):
+        while True:
+            filler.write(b"x" * 4096)
+    return folder / "filler"
+
+
+def test_the_reserve_is_the_journals_alone_and_commits_go_on_where_the_disk_is_full(small: Path) -> None:
+    with world(small, 4) as w:
+        journal = w.arbiter.journal
+        journal.reserve = 3 << 20
+        app = submitted(w, "first")
+        assert os.stat(f"{journal.path}-wal").st_size >= 3 << 20
+        filler = fill(small)
+        journal.patient = lambda: False
+        for _ in range(20):
+            w.ask(lambda a: a.hold(app))
+            w.ask(lambda a: a.resume(app))
+        with pytest.raises(DiskLow, match="submissions are refused until there is room; jobs run on"):
+            submitted(w, "second")
+        assert "is full" in w.arbiter.unready()
+        assert not w.arbiter.unwell()
+        w.ask(lambda a: a.cancel(app))
+        filler.unlink()
+        assert not w.arbiter.unready()
+        assert submitted(w, "second") == app + 1
+    with world(small, 4, clock=[2000.0]) as w:
+        assert [entry.outcome for entry in w.arbiter.journal.apps()] == ["cancelled", ""]
+    export(small / "journal.db", small / "log.jsonl")
+    assert replay(small / "log.jsonl").difference is None
+
+
+def test_a_reserve_that_does_not_fit_is_a_quarter_of_what_is_free(small: Path) -> None:
+    with world(small, 4) as w:
+        w.arbiter.journal.reserve = 1 << 30
+        submitted(w, "first")
+        assert 2 << 20 < os.stat(f"{w.arbiter.journal.path}-wal").st_size < 5 << 20
+
+
+def test_a_supervisor_says_how_its_gang_ended_on_a_full_disk(small: Path) -> None:
+    one = Supervisor(folder=small, task={}, deadline=0.0, control=-1)
+    one.status.phase = "running"
+    one.publish()
+    fill(small)
+    one.status.phase = "stopping"
+    one.publish()
+    assert one.published
+    one.status.phase, one.status.message = "ended", "as asked"
+    one.publish()
+    assert one.published
+    found = json.loads((small / "status.json").read_text())
+    assert (found["phase"], found["message"]) == ("ended", "as asked")
+
+
+def page(home: Path, path: str) -> tuple[int, str]:
+    """The status of a page that needs no token, and what it says."""
+    try:
+        with urlopen(read_endpoint(home).http + path, timeout=PATIENCE_S) as reply:
+            return int(reply.status), reply.read().decode()
+    except HTTPError as error:
+        return error.code, error.read().decode()
+
+
 @pytest.mark.slow
-def test_a_service_on_a_full_disk_keeps_its_jobs_and_goes_on(small: Path, tmp_path: Path) -> None:
+def test_on_a_full_disk_the_administrator_cancels_and_submissions_are_refused(small: Path) -> None:
     daemon = Daemon(small / "home")
+    daemon.up()
+    try:
+        with Client(small / "home", patience_s=0.5) as client:
+            apps = [client.run(["sleep", "1000"], name=name, gpus=1).app for name in ("one", "two", "three")]
+            wait_until(lambda: all(client.show(app).app.state == "running" for app in apps), "the jobs run")
+            wal = small / "home" / "journal.db-wal"
+            wait_until(lambda: wal.stat().st_size > 1 << 20, "the journal has its reserve")
+            assert page(small / "home", "/readyz") == (200, '{"status": "ok"}\n')
+            filler = fill(small)
+            with pytest.raises(InputError, match="submissions are refused until there is room"):
+                client.run(["true"])
+            client.cancel(apps[0])
+            client.hold(apps[1])
+            wait_until(lambda: client.show(apps[0]).app.state == "cancelled", "it is over")
+            wait_until(lambda: client.show(apps[0]).app.gpus == 0, "its GPUs are free")
+            code, said = page(small / "home", "/readyz")
+            assert code == 503
+            assert "is full" in said
+            assert page(small / "home", "/healthz")[0] == 200
+            assert client.show(apps[2]).app.state == "running"
+            filler.unlink()
+            assert client.run(["true"]).app > apps[2]
+    finally:
+        (small / "filler").unlink(missing_ok=True)
+        assert daemon.down() == 0
+    export(small / "home" / "journal.db", small / "log.jsonl")
+    assert replay(small / "log.jsonl").difference is None
+
+
+@pytest.mark.slow
+def test_a_service_without_a_reserve_keeps_its_jobs_and_goes_on(small: Path, tmp_path: Path) -> None:
+    daemon = Daemon(small / "home", settings=(*QUICK, "journal_reserve=0"))
     daemon.up()
     try:
         with Client(small / "home", patience_s=0.5) as client:
@@ -172,18 +273,15 @@ def test_a_service_on_a_full_disk_keeps_its_jobs_and_goes_on(small: Path, tmp_pa
             count = f"touch {counts}; while [ ! -e {enough} ]; do echo $THEMIS_ATTEMPT >> {counts}; sleep 0.05; done"
             app = client.run(["sh", "-c", count], gpus=2).app
             wait_until(lambda: counts.exists() and counts.stat().st_size > 0, "the job runs")
-            with open(small / "filler", "wb", buffering=0) as filler:
-                while True:
-                    try:
-                        filler.write(b"x" * 4096)
-                    except OSError:
-                        break
+            more = client.run(["true"], name="more", gpus=4).app
+            fill(small)
             told = threading.Event()
-            asker = threading.Thread(target=_submit_until, args=(told, small / "home"))
+            asker = threading.Thread(target=_hold_until, args=(told, small / "home", more))
             asker.start()
             # What the journal has room for in the blocks that it holds already is written; then it is told.
             wait_until(lambda: _refused(client), "callers are told that the disk is full")
             told.set()
+            assert page(small / "home", "/healthz")[0] == 503
             assert any("cannot be written" in check["finding"] for check in doctor.examine(small / "home"))
             before = len(counts.read_text().split())
             wait_until(
@@ -214,10 +312,9 @@ def _refused(client: Client) -> bool:
     return False
 
 
-def _submit_until(told: threading.Event, home: Path) -> None:
+def _hold_until(told: threading.Event, home: Path, app: int) -> None:
     """So that there is something to be written down."""
     with Client(home, patience_s=0.2) as client, suppress(Unavailable):
-        for n in range(1000):
-            if told.is_set():
-                return
-            client.hold(client.run(["true"], name=f"more-{n}", gpus=4, env={"FILL": "x" * 10_000}).app)
+        while not told.is_set():
+            client.hold(app)
+            client.resume(app)

@@ -210,7 +210,7 @@ def test_the_description_needs_no_token_and_all_that_is_said_does(there: tuple[W
     assert (found, headers["WWW-Authenticate"]) == (401, "Bearer")
     pages = [(path, method, page) for path, of in document()["paths"].items() for method, page in of.items()]
     public = {(path, method) for path, method, page in pages if not page["security"]}
-    assert public == {("/healthz", "get"), ("/openapi.json", "get")}
+    assert public == {("/healthz", "get"), ("/readyz", "get"), ("/openapi.json", "get")}
 
 
 def test_machines_and_records_of_a_user(there: tuple[World, str]) -> None:

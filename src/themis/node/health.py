@@ -34,6 +34,11 @@ FAULTS = "simulated-faults"
 MOST_WORDS = 200
 
 
+def is_full(free: int, size: int) -> bool:
+    """Whether a disk of so many free bytes, and so many in all, counts as full."""
+    return free < min(ROOM, size // PART)
+
+
 class Health:
     """What is wrong with a machine.
 
@@ -70,7 +75,7 @@ class Health:
     def _disk(self) -> str:
         with contextlib.suppress(OSError):
             free, size, inodes = self.system.disk(self.root)
-            if free < min(ROOM, size // PART):
+            if is_full(free, size):
                 return f"the disk of {self.root} is full"
             if inodes is not None and inodes < INODES:
                 return f"the disk of {self.root} has no free inodes"

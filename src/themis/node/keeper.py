@@ -61,6 +61,8 @@ CHASE_S = 0.1
 """For killing processes that fork and exit faster than /proc is read, in each round."""
 CLEAN_UP_S = 20.0
 """For each command that ends what a launcher left."""
+SPARES, SPARE = 4, b" " * 4096
+"""Files that a status is written into where the disk has no room, and what they hold before."""
 MEMBERS_S = 1.0
 """Between two records of the gang's processes, where neither a cgroup nor a namespace holds them together."""
 
@@ -573,15 +575,26 @@ class Supervisor:
                 rank.log.write(f"themis: {note}\n".encode())
 
     def publish(self) -> None:
-        """Replace the status in one step, so that no reader ever sees half of it; a full disk is tried again."""
+        """Replace the status in one step, so that no reader ever sees half of it.
+
+        On a full disk it is written over a spare file, which has its blocks already; where there is none left, it is tried again.
+        """
         self.status.codes = [r.code for r in self.ranks]
-        draft = self.folder / "status.json.new"
-        try:
-            draft.write_text(json.dumps(asdict(self.status)))
-            draft.replace(self.folder / "status.json")
-            self.published = True
-        except OSError:
+        text = json.dumps(asdict(self.status)).encode()
+        spares = [self.folder / f"status.json.spare{n}" for n in range(SPARES)]
+        self.published = False
+        for draft in (self.folder / "status.json.new", *spares):
+            with contextlib.suppress(OSError), open(draft, "wb" if draft not in spares else "r+b", buffering=0) as file:
+                if file.write(text.ljust(len(SPARE) if draft in spares else 0)) >= len(text):
+                    draft.replace(self.folder / "status.json")
+                    self.published = True
+                    break
+        else:
             self.published = not self.folder.is_dir()
+        with contextlib.suppress(OSError):
+            for spare in spares if self.published and self.status.phase != "ended" else ():
+                if not spare.exists():
+                    spare.write_bytes(SPARE)
 
 
 # ---- in the rank's process ----------------------------------------------------------------------------------------------

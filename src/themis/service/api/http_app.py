@@ -27,7 +27,7 @@ from themis.service.api.grpc_server import is_loopback
 from themis.service.api.methods import READS, STREAMS, Api
 from themis.service.api.page import BYTES, EVENT_STREAM, JSON, Page, Values
 from themis.service.api.pages import NotAllowed, find
-from themis.service.api.submission import Limit
+from themis.service.api.submission import DiskLow, Limit
 from themis.service.engine.calls import Closed
 
 MOST_CALLERS, CALLERS_OF_USER, CALLERS_KEPT = 48, 12, 12
@@ -358,7 +358,7 @@ def status_of(error: Exception) -> int:
             return 401
         case Closed():
             return 503
-        case NoRoomInStore():
+        case NoRoomInStore() | DiskLow():
             return 507
         case Limit():
             return 429

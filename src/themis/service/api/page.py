@@ -34,7 +34,7 @@ REFUSALS: Mapping[int, str] = {
     429: "This user, or all users together, have too many concurrent requests, apps or submissions.",
     500: "A bug in Themis; the arbiter's log says more.",
     503: "The service is stopping, its disk is full, or it serves the most requests that it can; try again.",
-    507: "The store of bundles has no room.",
+    507: "The store of bundles has no room, or the service's disk is full.",
 }
 OF_ALL, WITH_TOKEN, WITH_BODY, OF_APP = (400, 421, 500, 503), (401, 429), (408, 413, 415), (403, 404)
 """Statuses of every page, of those that need a token, of those with a body, and of those about one app."""

@@ -152,9 +152,9 @@ def _change(path: str, text: str, name: str, **more: Any) -> Page:
     return _call("POST", path, text, name, **{"refusals": OF_APP, **more})
 
 
-def _health(api: Api) -> dict[str, str]:
-    if api.arbiter.broken is not None:
-        raise Closed("the arbiter broke; its log says how.")
+def _status(why_not: str) -> dict[str, str]:
+    if why_not:
+        raise Closed(why_not)
     return {"status": "ok"}
 
 
@@ -221,13 +221,22 @@ def _receive(api: Api, values: Values, size: int) -> Incoming:
     return api.arbiter.bundles.receive(size)
 
 
+_OK: Schema = {"type": "object", "properties": {"status": {"const": "ok"}}, "required": ["status"]}
+
 PAGES: tuple[Page, ...] = (
     Page(
         path="/healthz",
-        text="Whether the service works.",
-        answer=lambda api, v: _health(api),
+        text="Whether the service works: its arbiter takes turns, and the journal can be written. 503 and why where it does not.",
+        answer=lambda api, v: _status(api.arbiter.unwell()),
         public=True,
-        schema={"type": "object", "properties": {"status": {"const": "ok"}}, "required": ["status"]},
+        schema=_OK,
+    ),
+    Page(
+        path="/readyz",
+        text="Whether the service accepts submissions. 503 and why where it does not, as on a disk that is nearly full.",
+        answer=lambda api, v: _status(api.arbiter.unready()),
+        public=True,
+        schema=_OK,
     ),
     Page(
         path="/openapi.json",

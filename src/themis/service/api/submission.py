@@ -38,6 +38,10 @@ class Limit(InputError):
     """More than this arbiter takes."""
 
 
+class DiskLow(Limit):
+    """The arbiter's disk is nearly full."""
+
+
 def submit(arbiter: Arbiter, request: pb.SubmitRequest, caller: Caller | None = None) -> pb.SubmitReply:
     """Check a submission and enter it; in the arbiter's thread. The same ``key`` again gives the same answer.
 
@@ -47,7 +51,7 @@ def submit(arbiter: Arbiter, request: pb.SubmitRequest, caller: Caller | None = 
 
     Raises
     ------
-    InputError : something in it is wrong. Limit : it is more than this arbiter takes. Forbidden : in another's name.
+    InputError : something in it is wrong. Limit : more than this arbiter takes, or its disk is full. Forbidden : in another's name.
     """
     if caller is not None:
         request = _signed(request, caller)
@@ -206,6 +210,8 @@ def _after(arbiter: Arbiter, user: str, other: pb.After) -> tuple[int, str]:
 def _check_room(arbiter: Arbiter, user: str) -> None:
     config, t = arbiter.config, arbiter.state.apps
     active = t.active[: t.size] == 1
+    if low := arbiter.journal.low():
+        raise DiskLow(low)
     if (there := int(active.sum())) >= config.max_apps:
         raise Limit(f"{there} apps are queued or running, the limit is {config.max_apps} (max_apps); try again later.")
     mine = int((active & (t.user[: t.size] == arbiter.state.users.get(user, -1))).sum())

@@ -65,6 +65,9 @@ IDLE_S = 0.5
 INSTANT_S = 2 * EPS
 """Least seconds between two transactions."""
 
+SILENT_S = 60.0
+"""Seconds after which a thread that finished no transaction counts as stuck; a decision may take tens of them."""
+
 T = TypeVar("T")
 
 
@@ -113,6 +116,8 @@ class Arbiter:
         self.instant: Seconds = 0.0
         """The time that everything in the open transaction happens at."""
         self._closing = self._ended = False
+        self.turned = time.monotonic()
+        """When a transaction was last on disk, on ``time.monotonic``."""
         self.agents = AgentRegistry(
             lambda: names_of(self.state),
             lambda: self.queue.put(WakeUp()),
@@ -211,6 +216,21 @@ class Arbiter:
                 was_stuck = self.journal.stuck
         raise Closed(self.journal.stuck or f"the arbiter did not answer within {timeout_s:g} s; try again.")
 
+    def unwell(self) -> str:
+        """Why the arbiter does not work at this moment, empty where it does; for any thread."""
+        if self.broken is not None:
+            return "the arbiter broke; its log says how."
+        if stuck := self.journal.stuck or self.journal.vanished():
+            return stuck
+        silent = time.monotonic() - self.turned
+        if self._thread.is_alive() and silent > SILENT_S:
+            return f"the arbiter's thread has not finished a transaction for {silent:.0f} s."
+        return ""
+
+    def unready(self) -> str:
+        """Why a submission would be refused at this moment whoever sends it, empty where it would not; for any thread."""
+        return self.unwell() or (ENDING if self._closing else self.journal.low())
+
     def close(self, *, stop_jobs: bool = True) -> None:
         """End: jobs are preempted and wait for the next arbiter, or (``stop_jobs=False``) run on within their machine's lease.
 
@@ -286,7 +306,8 @@ class Arbiter:
                 self.housekeeping.run(now)
                 self.engine.check_decision(now)
                 self.engine.advance(now)
-                if state_snapshots.maybe_take(self.engine, now, self.config.journal_keep_s):
+                # A snapshot is large, and the reserve is for what callers ask.
+                if not self.journal.low() and state_snapshots.maybe_take(self.engine, now, self.config.journal_keep_s):
                     self._prune(now)
         decided, self.engine.decided = self.engine.decided, []
         commands = self.engine.commands()
@@ -300,6 +321,8 @@ class Arbiter:
         notify(self.agents, self.state, self.epoch, decided, commands)
         for answer in answers:
             answer()
+        self.turned = time.monotonic()
+        self.journal.keep_reserve()
 
     def _wait(self, most_s: Seconds) -> list[Message | Call]:
         """The items that came in, immediately if there are some, at latest when the core wants to be woken."""

@@ -127,6 +127,7 @@ RESTART: Mapping[str, str] = MappingProxyType(
         "max_copy": "max_copy_bytes",
         "copies_quota": "copies_quota_bytes",
         "node_cache": "node_cache_bytes",
+        "journal_reserve": "journal_reserve_bytes",
     }
 )
 """Settings that a service reads when it starts, which are no records: name -> field of ``Config``."""

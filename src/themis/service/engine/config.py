@@ -101,6 +101,7 @@ class Config:
     solve_s : approximate limit of a decision; its searches then stop with the best answer found and its proven gap.
         A policy that takes three times as long is stopped, and ``fifo`` decides.
     journal_keep_s : records of the journal that are older are dropped once pictures of the state cover them.
+    journal_reserve_bytes : that the journal keeps of its disk for itself, at most a quarter of what is free.
     logs_keep_s : ranks' logs of apps that were over for longer are dropped. ``checkpoints_keep_s`` : likewise the
         checkpoints of apps that completed, of those below the home; None keeps them.
     agent_s : time in which apps' own agents must answer (docs/agents.md). ``agent_misses`` : consecutive answers that may
@@ -175,6 +176,7 @@ class Config:
     solve_s: Seconds = 10.0
     agent_s: Seconds = 2.0
     journal_keep_s: Seconds = 30 * 86400.0
+    journal_reserve_bytes: int = 64 << 20
     logs_keep_s: Seconds = 30 * 86400.0
     checkpoints_keep_s: Seconds | None = None
     containment: str = AUTO

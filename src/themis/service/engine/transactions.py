@@ -3,6 +3,9 @@
 The arbiter's state in memory is ahead of what a transaction wrote, so one that fails because the disk is full cannot be taken
 back. It is kept and written again until there is room; meanwhile nothing is decided, carried out or answered, while jobs run on,
 because another thread renews machines' leases. Killed while it waits, the arbiter goes on from the transaction before.
+
+A reserve keeps that from happening: blocks of the write-ahead log that it has before it needs them, so that no other program can
+take them. While the disk is nearly full, submissions are refused (``low``) and everything else is written into the reserve.
 """
 
 from __future__ import annotations
@@ -17,12 +20,18 @@ from pathlib import Path
 
 from themis.errors import ThemisError
 from themis.model.units import Seconds
+from themis.node.health import is_full
+from themis.node.system import SYSTEM
 from themis.service.engine.tallies import SECONDS, Tally
 
 LOOK_S: Seconds = 1.0
 """Seconds between two tries."""
 SAY_S: Seconds = 60.0
 """Seconds between two messages in the log."""
+RESERVE_S: Seconds = 10.0
+"""Seconds between two looks whether the reserve is whole."""
+LEAST_RESERVE = 256 << 10
+"""Bytes; a smaller reserve is not worth its blocks."""
 NO_ROOM = frozenset(
     (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_TRUNCATE)
 )
@@ -63,6 +72,11 @@ class Transactions:
         """Asked before each new try to write; where it says no, ``NoRoom`` is raised."""
         self.pause: Callable[[float], None] = time.sleep
         """Waits between two tries."""
+        self.reserve = 0
+        """Bytes that the write-ahead log should have, at most a quarter of what is free; 0: as many as it needs."""
+        self.disk: Callable[[], tuple[int, int]] = lambda: SYSTEM.disk(path.parent)[:2]
+        """Bytes that are free on the journal's disk, and all bytes."""
+        self._reserve_at = 0.0
         self._written: list[tuple[str, Sequence[object]]] | None = None
         """What the open transaction wrote so far."""
 
@@ -123,6 +137,42 @@ class Transactions:
         began = time.perf_counter()
         self.db.execute("COMMIT")
         self.commit_s.add(time.perf_counter() - began)
+
+    def low(self) -> str:
+        """Why submissions are refused for want of room; empty where there is room. For any thread."""
+        try:
+            free, size = self.disk()
+        except OSError:
+            return ""
+        if not is_full(free, size):
+            return ""
+        return (
+            f"the disk of {self.path.parent} is full ({free / 2**20:.1f} of {size / 2**20:.0f} MiB are free), so submissions are "
+            "refused until there is room; jobs run on, and cancel, hold and drain work. `themis doctor` says who uses it."
+        )
+
+    def keep_reserve(self) -> None:
+        """Give the write-ahead log its reserve, if it is time to look and there is room; called between transactions.
+
+        SQLite itself writes it, in a transaction that is rolled back: the log keeps its length, and the index of the log its own.
+        """
+        if not self.reserve or self.stuck or time.monotonic() < self._reserve_at:
+            return
+        self._reserve_at = time.monotonic() + RESERVE_S
+        try:
+            there = os.stat(f"{self.path}-wal").st_size
+            wanted = min(self.reserve, (self.disk()[0] + there) // 4)
+            if there >= 0.9 * wanted or wanted < LEAST_RESERVE or self.vanished() or self.low():
+                return
+            self.db.execute("PRAGMA cache_size = -64")
+            self.db.execute("BEGIN")
+            self.db.execute("CREATE TABLE reserve (room BLOB)")
+            self.db.execute("INSERT INTO reserve VALUES (zeroblob(?))", (wanted,))
+        except (OSError, sqlite3.OperationalError) as error:
+            log.warning("the reserve of %s cannot be taken: %s", self.path, error)
+        finally:
+            self._roll_back()
+            self.db.execute("PRAGMA cache_size = -2000")
 
     def write(self, sql: str, given: Sequence[object] = ()) -> None:
         """Carry out a statement that changes something."""

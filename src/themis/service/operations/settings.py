@@ -87,6 +87,14 @@ def _message(value: object) -> int:
     return size
 
 
+def _bytes_or_zero(value: object) -> int:
+    """Bytes, or 0 for none."""
+    try:
+        return 0 if value == 0 and not isinstance(value, bool) else sizes.memory(value)
+    except sizes.Unreadable:
+        raise sizes.Unreadable("0, or memory with its unit, such as 64 MiB") from None
+
+
 def _file(value: object) -> str:
     """A file of the service's machine."""
     path = Path(readers.text(value)).expanduser()
@@ -233,6 +241,11 @@ class ServiceText(Written):
         description="approximate time limit of a decision; the search then returns the best solution found (10s)",
     )
     journal_keep: Duration = Field(default=30 * 86400.0, description="retention of the journal's records (30d)")
+    journal_reserve: Annotated[int, reads(_bytes_or_zero)] = Field(
+        default=64 << 20,
+        description="room that the journal keeps for itself, so that cancel, hold and drain work on a full disk; at most a quarter "
+        "of what is free, 0: none (64 MiB)",
+    )
     logs_keep: Duration = Field(default=30 * 86400.0, description="retention of job output after the app ended (30d)")
     checkpoints_keep: Duration | None = Field(
         default=None,
@@ -581,6 +594,7 @@ def _config(findings: Findings, path: Path | None) -> Config:
         solve_s=text.solve,
         agent_s=text.agent_wait,
         journal_keep_s=text.journal_keep,
+        journal_reserve_bytes=text.journal_reserve,
         logs_keep_s=text.logs_keep,
         checkpoints_keep_s=text.checkpoints_keep,
         containment=text.containment,

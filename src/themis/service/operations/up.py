@@ -214,10 +214,12 @@ def start(home: Path, config: Config, reload: Callable[[], Config] | None = None
         )
 
     book = load_book(config.profiles, home / "profiles")
+    journal = Journal(home / "journal.db")
+    journal.reserve = config.journal_reserve_bytes
     arbiter = Arbiter(
         config,
         hosts,
-        Journal(home / "journal.db"),
+        journal,
         executor,
         book=book,
         apart=True,
