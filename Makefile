@@ -44,11 +44,12 @@ test test-all:
 quick: $(VENV)/.dev ## The tests that take less than a second each
 	$(PYTEST) -m "not slow and not bench"
 
-lint: $(VENV)/.dev ## Style, types and directions of imports
+lint: $(VENV)/.dev ## Style, types, directions of imports, links and words
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check --quiet $(SOURCES)
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python tests/house/lint.py
 
 docs: $(VENV)/.docs ## The documentation as a site in out/site, built strictly: a link that leads nowhere is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet

@@ -1,58 +1,8 @@
-"""Plain words in what users see: help texts, messages, descriptions of settings, README and docs.
-
-Each pattern is a phrase that readers stumbled over, or a private word for which Slurm, Kubernetes, Ray or the papers have a
-term. Patterns are narrow, so that ordinary English does not trip them; ``ORDINARY`` shows that.
-"""
+"""The patterns of the lint step for plain words find what they should, and no more."""
 
 from __future__ import annotations
 
-import ast
-import re
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
-ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "src" / "themis"
-
-WORDS: dict[str, str] = {
-    r"\bwhoever\b": "name the person: the user, the caller, the job",
-    r"\bnobody\b|\bsomebody\b": "name the person, or use the passive: no user, another user",
-    r"\banew\b": "again, restart",
-    r"\bbut for\b": "except",
-    r"(?<!-)\bbeside\b(?!')": "next to, with, in addition to",
-    r"\btell(?:s|ing)? of\b|\bis told (?:to|that|of|at)\b|\btold to\b|\bare told\b": "report, show, notify, send",
-    r"\b(?:within|after|for|at most) so long\b|\bso long may\b": "name the time: timeout, interval, retention",
-    r"\bso many (?:virtual|GPUs|trials|seconds|jobs|apps|at once)\b|\bnewest so many\b|^So many\b": "number of, maximum number of",
-    r"\bat once\b": "concurrently (at the same time) or immediately",
-    r"\bis none\b": "say what it is not: 'not an administrator', 'unknown option'",
-    r"(?<!there )\bis no (?:field|arbiter|state|place|parameter|word|log|service|journal|machine)\b": "is not a ...; unknown ...",
-    r"\bit has the key\b|\bkey .{1,20} twice\b": "duplicate key",
-    r"\bthe key .{1,40} is missing\b": "missing key",
-    r"\bare both there\b": "exclude each other",
-    r"\bNothing is wrong\b": "is valid",
-    r"\bWent on from\b|\bgoes on where it was\b|\bgo on where\b": "recovered from, continues",
-    r"\bdraws? lots\b": "random",
-    r"\bthat there (?:are|is)\b|\bthere is none\b|\bwhat there is\b|\bwhere there (?:is|are)\b": "existing, if it exists",
-    r"\b(?:is|are) believed\b|\byou believe\b": "estimated, assumed",
-    r"\b(?:apps?|jobs?|it|run|they|that) (?:is|are) over\b(?! \d)": "has ended, is finished",
-    r"\bwait(?:s|ing)? in a circle\b": "circular dependency",
-    r"\bmost of it that\b|\bmost (?:GPUs|jobs|apps|agents|submissions|faults)\b(?= (?:of|that|at|to)\b)": "maximum number of",
-    r"\blet(?:s)? go of\b|\blet(?:s)? the system choose\b": "release; any free port",
-    r"\bcomes? of age\b|\bfor ever\b": "no limit, permanently",
-    r"\bit knows? not\b|\bknows? nothing of\b": "does not know",
-    r"\bhung up on\b|\bhang(?:s)? up\b": "closes the connection",
-    r"\bkeepers?\b": "supervisor",
-    r"\b(?:arbiter|service|user)'s home\b|\bhome of (?:an|the) arbiter\b|(?<!THEMIS_)\bHOME\b": "data directory",
-    r"\b(?:the|an?|its|this|one|own|another|other) homes?\b(?! directory)": "data directory",
-    r"\bbags?\b(?! of words)": "batch (job set)",
-    r"\bpicture of the state\b|\bpictures? (?:in|of) the journal\b": "state snapshot file",
-    r"\bseating\b|\bthe hall\b|\bplenty\b": "assignment; uncontested",
-    r"\bdearest\b": "maximum cost, best price",
-    r"\bstrangers\b|\bculprits?\b": "orphan tasks; failed part",
-}
-"""Pattern (case matters only where it has capitals) -> what to write instead."""
+from words import found, in_page
 
 ORDINARY = (
     "the arbiter keeps the journal",
@@ -66,110 +16,29 @@ ORDINARY = (
     "its home directory",
 )
 """Phrases that must pass."""
-
-
-def found(text: str) -> list[str]:
-    """The phrases of a text that a pattern finds, each with the better word."""
-    return [
-        f"{match.group(0)!r} -> {better}"
-        for pattern, better in WORDS.items()
-        for match in re.finditer(pattern, text, 0 if re.search(r"[A-Z]{2}", pattern) else re.IGNORECASE)
-    ]
-
-
-def _texts(node: ast.AST) -> Iterator[tuple[int, str]]:
-    """String literals in an expression; the constant parts of an f-string are one text."""
-    if isinstance(node, ast.JoinedStr):
-        yield node.lineno, "".join(v.value if isinstance(v, ast.Constant) else "{}" for v in node.values)  # type: ignore[misc]
-    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-        yield node.lineno, node.value
-    elif not isinstance(node, ast.Lambda):
-        for child in ast.iter_child_nodes(node):
-            yield from _texts(child)
-
-
-def seen_by_users(path: Path) -> Iterator[tuple[int, str]]:
-    """Texts of a module that users can see: string literals of two words or more; docstrings of commands alone."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    unseen: set[ast.AST] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Expr):
-            unseen.add(node.value)
-        if path.parent.name == "cli" and isinstance(node, ast.FunctionDef) and (text := ast.get_docstring(node)):
-            yield node.lineno, text
-        elif isinstance(node, ast.JoinedStr):
-            unseen.update(node.values)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant | ast.JoinedStr) and node not in unseen:
-            yield from ((line, text) for line, text in _texts(node) if " " in text.strip())
-
-
-def sentences_of(folder: str) -> list[str]:
-    """Sentences with bad words of a folder of the package, or of one of its modules."""
-    place = PACKAGE / folder
-    out = set()
-    for proto in place.rglob("*.proto") if place.is_dir() else ():
-        for number, line in enumerate(proto.read_text(encoding="utf-8").splitlines(), 1):
-            out |= {f"{proto.relative_to(ROOT)}:{number}: {problem}" for problem in found(line.partition("//")[2])}
-    for path in [place] if place.is_file() else sorted(place.rglob("*.py")):
-        if path.name.endswith("_pb2.py"):
-            continue
-        for line, text in seen_by_users(path):
-            out |= {f"{path.relative_to(ROOT)}:{line}: {problem}" for problem in found(text)}
-    return sorted(out)
-
-
-def sentences_of_page(page: str) -> list[str]:
-    """Phrases of a page outside of its blocks of code, by line; lines of a paragraph are joined."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    text = re.sub(r"^```.*?^```", lambda block: "\n" * block.group(0).count("\n"), text, flags=re.DOTALL | re.MULTILINE)
-    text = re.sub(r"`[^`\n]*`", "`code`", text)
-    text = re.sub(r"\]\([^)\s]*\)", "]()", text)
-    problems = []
-    for pattern, better in WORDS.items():
-        spaced = pattern.replace(" ", r"\s+") if not re.search(r"\(\?[<!=]", pattern) else pattern
-        flags = 0 if re.search(r"[A-Z]{2}", pattern) else re.IGNORECASE
-        for match in re.finditer(spaced, text, flags):
-            line = text.count("\n", 0, match.start()) + 1
-            problems.append(f"{page}:{line}: {match.group(0)!r} -> {better}")
-    return problems
-
-
-FOLDERS = sorted(p.name for p in PACKAGE.iterdir() if p.name != "__pycache__" and (p.is_dir() or p.suffix == ".py"))
-PAGES = ["README.md", "Makefile", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
-
-
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_messages_and_help_texts_are_in_plain_words(folder: str) -> None:
-    problems = sentences_of(folder)
-    assert not problems, "\n".join(problems)
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_pages_are_in_plain_words(page: str) -> None:
-    problems = sentences_of_page(page)
-    assert not problems, "\n".join(problems)
-
-
-@pytest.mark.parametrize("text", ORDINARY)
-def test_ordinary_english_is_allowed(text: str) -> None:
-    assert found(text) == []
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Answers so many at once; whoever comes beside them is hung up on",
-        "of policies that draw lots (0)",
-        "most of it that a job may ask for (1h)",
-        "'x' is no field of a submission",
-        "it has the key 'gpus' twice",
-        "The newest so many; 0: 1000.",
-        "Nothing is wrong with 8.yaml.",
-        "Went on from 309 records of the journal.",
-        "only administrators may drain, and user dora is none",
-        "told to stop; step 30 is saved: True",
-    ],
+STUMBLED = (
+    "Answers so many at once; whoever comes beside them is hung up on",
+    "of policies that draw lots (0)",
+    "most of it that a job may ask for (1h)",
+    "'x' is no field of a submission",
+    "it has the key 'gpus' twice",
+    "The newest so many; 0: 1000.",
+    "Nothing is wrong with 8.yaml.",
+    "Went on from 309 records of the journal.",
+    "only administrators may drain, and user dora is none",
+    "told to stop; step 30 is saved: True",
 )
-def test_the_sentences_that_readers_stumbled_over_are_found(text: str) -> None:
-    assert found(text)
+"""Sentences that readers stumbled over."""
+
+
+def test_ordinary_english_is_allowed() -> None:
+    assert [problem for text in ORDINARY for problem in found(text)] == []
+
+
+def test_the_sentences_that_readers_stumbled_over_are_found() -> None:
+    assert [text for text in STUMBLED if not found(text)] == []
+
+
+def test_a_phrase_over_two_lines_of_a_page_is_found_and_code_is_not() -> None:
+    page = "# Page\n\nIt comes of\nage.\n\n```sh\nanew\n```\n`anew`, [a](anew.md)\n"
+    assert list(in_page("page.md", page)) == ["page.md:3: 'comes of\\nage' -> no limit, permanently"]

@@ -1,0 +1,166 @@
+"""Checks of texts that `make lint` runs; prints each finding as ``path:line: message``.
+
+Links lead somewhere, make targets exist, names of the page of papers are in the source, defaults of settings are those of
+the code, modules have a docstring, words are plain, no module imports itself by way of others, and unsteady tests exist.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "themis"
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+sys.path[:0] = [str(ROOT / "tests"), str(Path(__file__).parent)]
+
+from circles import circles_of_package  # noqa: E402
+from words import in_package, in_pages  # noqa: E402
+
+from tiers import unsteady  # noqa: E402
+
+
+def documents(root: Path) -> list[Path]:
+    """The pages at the root and in ``docs``."""
+    return sorted([*root.glob("*.md"), *(root / "docs").rglob("*.md")])
+
+
+def broken_links(root: Path) -> Iterator[str]:
+    """Links of the documents to files and headings that are not there."""
+    anchors: dict[Path, set[str]] = {}
+    for page in documents(root):
+        text = page.read_text(encoding="utf-8")
+        for found in LINK.finditer(text):
+            path, _, anchor = found[1].partition("#")
+            if path.startswith(("http://", "https://")):
+                continue
+            where = f"{page.relative_to(root)}:{_line(text, found.start())}"
+            target = (page.parent / path).resolve() if path else page
+            if not target.exists():
+                yield f"{where}: {found[1]} is not there"
+            elif anchor:
+                if target not in anchors:
+                    anchors[target] = _anchors(target)
+                if anchor not in anchors[target]:
+                    yield f"{where}: {found[1]}: there is no such heading"
+
+
+def _line(text: str, at: int) -> int:
+    return text.count("\n", 0, at) + 1
+
+
+def _anchors(document: Path) -> set[str]:
+    heads = re.findall(r"^#+ (.+)$", document.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def commands(text: str) -> Iterator[tuple[int, str]]:
+    """Line number and text of the commands in the shell blocks of a page: continued lines joined, comments dropped."""
+    for block in re.finditer(r"^```sh\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL):
+        first = _line(text, block.start(1))
+        joined = ""
+        for number, line in enumerate(block[1].splitlines(), first):
+            joined += line.removesuffix("\\")
+            if not line.endswith("\\"):
+                if command := " ".join(shlex.split(joined, comments=True)):
+                    yield number, command
+                joined = ""
+
+
+def unknown_targets(root: Path) -> Iterator[str]:
+    """Calls of make in the documents whose target the Makefile does not have."""
+    targets = set(re.findall(r"^([a-z][\w-]*):", (root / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+    for page in documents(root):
+        for number, command in commands(page.read_text(encoding="utf-8")):
+            program, *words = command.split()
+            if program == "make":
+                asked = {word for word in words if "=" not in word and not word.startswith("-")}
+                yield from (
+                    f"{page.relative_to(root)}:{number}: make has no target {name}" for name in sorted(asked - targets)
+                )
+
+
+def unknown_names_of_papers() -> Iterator[str]:
+    """Modules, functions and tests that docs/papers.md names and that do not exist; a name may leave the package's own out."""
+    sources = {path: path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
+    by_module = {
+        str(path.relative_to(PACKAGE).with_suffix("")).replace("/", ".").removesuffix(".__init__"): text
+        for path, text in sources.items()
+    }
+    tests = list((ROOT / "tests").rglob("test_*.py"))
+    every_test = "\n".join(path.read_text(encoding="utf-8") for path in tests)
+    everything = "\n".join(sources.values())
+    page = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    for found in re.finditer(r"`([\w./]+)[^`]*`", page):
+        name = found[1]
+        if name.endswith((".py", "/")):
+            known = (ROOT / name).exists() or name in {path.name for path in tests}
+        elif name.startswith("test_"):
+            known = f"def {name}" in every_test
+        else:
+            parts = f"policies{name}".split(".") if name.startswith(".") else name.strip(".").split(".")
+            depth = next((i for i in range(len(parts), 0, -1) if ".".join(parts[:i]) in by_module), 0)
+            text = by_module[".".join(parts[:depth])] if depth else everything
+            known = all(re.search(rf"\b{part}\w*", text) for part in parts[depth:])
+        if not known:
+            yield f"docs/papers.md:{_line(page, found.start())}: {name} is not in the source"
+
+
+def wrong_defaults() -> Iterator[str]:
+    """Settings of a simulation that docs/report.md does not describe with their default."""
+    from themis.model.settings import Settings
+
+    page = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
+    for field in fields(Settings):
+        if field.name != "seed":  # --seeds says it
+            number = not isinstance(field.default, bool | str)
+            default = f"{field.default:g}" if number else str(field.default).lower()
+            if not re.search(rf"^\| `{field.name}` \| .* \({default}\) \|$", page, flags=re.MULTILINE):
+                yield f"docs/report.md:1: no row describes the setting {field.name} with its default {default}"
+
+
+def silent_modules(package: Path) -> Iterator[str]:
+    """Modules without a docstring."""
+    for path in sorted(package.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if text.strip() and not ast.get_docstring(ast.parse(text)):
+            yield f"{os.path.relpath(path)}:1: the module has no docstring"
+
+
+def wrong_unsteady() -> Iterator[str]:
+    """A line of ``tests/unsteady.txt`` that is not allowed."""
+    try:
+        unsteady()
+    except ValueError as wrong:
+        yield str(wrong)
+
+
+def findings() -> Iterator[str]:
+    """All findings."""
+    yield from broken_links(ROOT)
+    yield from unknown_targets(ROOT)
+    yield from unknown_names_of_papers()
+    yield from wrong_defaults()
+    yield from silent_modules(PACKAGE)
+    yield from in_package()
+    yield from in_pages()
+    yield from circles_of_package()
+    yield from wrong_unsteady()
+
+
+def main() -> int:
+    """Print the findings; 1 if there are any."""
+    found = list(findings())
+    for line in found:
+        print(line)
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

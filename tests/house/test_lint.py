@@ -1,0 +1,78 @@
+"""The lint step for texts finds a fault of each kind, at its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from circles import circles
+from lint import broken_links, commands, silent_modules, unknown_targets
+
+from tiers import unsteady
+
+
+def write(root: Path, name: str, text: str) -> None:
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).write_text(text, encoding="utf-8")
+
+
+def test_links_to_files_and_headings_that_are_not_there_are_found(tmp_path: Path) -> None:
+    write(tmp_path, "README.md", "# Top\n\n[a](docs/page.md#a-head) [b](docs/none.md)\n[c](#top) [d](https://x.y/z)\n")
+    write(tmp_path, "docs/page.md", "## A head\n\n[e](../README.md#bottom)\n")
+    assert list(broken_links(tmp_path)) == [
+        "README.md:3: docs/none.md is not there",
+        "docs/page.md:3: ../README.md#bottom: there is no such heading",
+    ]
+
+
+def test_commands_of_a_page_are_its_lines_of_shell_with_continued_lines_joined() -> None:
+    assert list(commands("x\n```sh\nmake a  # why\n\ngo \\\n  on\n```\n```text\nmake b\n```\n")) == [
+        (3, "make a"),
+        (6, "go on"),
+    ]
+
+
+def test_a_target_that_the_makefile_lacks_is_found(tmp_path: Path) -> None:
+    write(tmp_path, "Makefile", "all: ## All\n\ttrue\n")
+    write(tmp_path, "README.md", "```sh\nmake all X=1\nmake -n some\n```\n")
+    assert list(unknown_targets(tmp_path)) == ["README.md:3: make has no target some"]
+
+
+def test_a_module_without_a_docstring_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "a.py", "X = 1\n")
+    write(tmp_path, "b.py", '"""Documented."""\n')
+    write(tmp_path, "c.py", "")
+    assert list(silent_modules(tmp_path)) == ["a.py:1: the module has no docstring"]
+
+
+def test_circles_are_found() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"d"}, "e": {"b", "d"}}) == [{"b", "c"}, {"d"}]
+    assert circles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tests/house/test_lint.py::test_circles_are_found a busy machine",
+        "tests/house/test_lint.py::test_squares_are_found 2026-11-24 a busy machine",
+        "".join(
+            f"tests/house/test_lint.py::{name} 2026-11-24 a busy machine\n"
+            for name in (
+                "test_circles_are_found",
+                "test_a_module_without_a_docstring_is_found",
+                "test_a_target_that_the_makefile_lacks_is_found",
+                "test_more_or_other_unsteady_tests_than_allowed_are_refused",
+            )
+        ),
+    ],
+    ids=["no date", "no such test", "too many"],
+)
+def test_more_or_other_unsteady_tests_than_allowed_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^tests/unsteady.txt"):
+        unsteady(text)
+
+
+def test_an_unsteady_test_is_read_with_its_date_and_cause() -> None:
+    name = "tests/house/test_lint.py::test_circles_are_found"
+    assert unsteady(f"# a comment\n\n{name} 2026-11-24 a busy machine\n") == {name}
